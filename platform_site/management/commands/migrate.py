@@ -1,0 +1,68 @@
+"""`manage.py migrate`: the control database and every region, unless `--database` names one.
+
+Several hosts may start at once: the first to come migrates, the others wait for it (an advisory lock in each database).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from django.conf import settings
+from django.core.management import call_command
+from django.core.management.base import CommandParser, OutputWrapper
+from django.core.management.commands import migrate
+from django.db import DEFAULT_DB_ALIAS, connections
+from django.db.migrations.executor import MigrationExecutor
+
+_LOCK: Final = 0x6D69_6772_6174_65  # "migrate", the key of the advisory lock
+
+
+class Command(migrate.Command):
+    help = "Migrates the control database and every region database (or only the one that --database names)."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
+        parser.set_defaults(database=None)
+
+    def get_check_kwargs(self, options: dict[str, Any]) -> Any:  # django-stubs' own type excludes what Django passes on
+        """Django checks the one database that it would migrate; here none named means all of them."""
+        named = options["database"]
+        return {**super().get_check_kwargs(options), "databases": [named] if named else list(settings.DATABASES)}
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        named = options.pop("database")
+        for alias in [named] if named else [DEFAULT_DB_ALIAS, *settings.REGION_DATABASES]:
+            if options["verbosity"] >= 1:
+                self.stdout.write(self.style.MIGRATE_HEADING(f"Database {alias}:"))
+            with _alone(alias):
+                if alias in settings.REGION_DATABASES:
+                    with connections[alias].cursor() as cursor:
+                        cursor.execute("CREATE SCHEMA IF NOT EXISTS platform")
+                super().handle(*args, database=alias, **options)
+
+
+def bring_up_to_date(stdout: OutputWrapper) -> None:
+    """Migrate the databases that are behind this release; for one that is not, the cost is one query."""
+    for alias in [DEFAULT_DB_ALIAS, *settings.REGION_DATABASES]:
+        executor = MigrationExecutor(connections[alias])
+        if executor.migration_plan(executor.loader.graph.leaf_nodes()):
+            stdout.write(f"Bringing the database {alias} up to date")
+            call_command("migrate", database=alias, verbosity=0, interactive=False, skip_checks=True)
+
+
+@contextmanager
+def _alone(alias: str) -> Iterator[None]:
+    """Hold the database's migration lock, for as long as it takes."""
+    with connections[alias].cursor() as cursor:
+        # Without the limits of a request: another host may need long, and so may our own statements. Waiting for a
+        # table stays limited, or everybody else would queue behind us.
+        cursor.execute("SET statement_timeout = 0")
+        cursor.execute("SET lock_timeout = 0")
+        cursor.execute("SELECT pg_advisory_lock(%s)", [_LOCK])
+        cursor.execute("RESET lock_timeout")
+    try:
+        yield
+    finally:
+        with connections[alias].cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_unlock(%s)", [_LOCK])
+        connections[alias].close()  # and with it the settings of this session

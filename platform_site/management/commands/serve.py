@@ -1,0 +1,70 @@
+"""`manage.py serve`: the web server alone, as production runs it; `manage.py up` starts it with the last options."""
+
+import logging
+import socket
+import sys
+from argparse import ArgumentParser
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+from django.db import connections
+
+from platform_site.api import metrics
+from platform_site.management.commands import migrate
+from platform_site.server.serve import serve
+from platform_site.services import floors
+from platform_site.services.listen import default_workers, listen
+
+logger = logging.getLogger("platform.start")
+
+
+class Command(BaseCommand):
+    help = "Serves HTTP until SIGTERM; SIGHUP replaces the workers one by one. See docs/deployment.md."
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--host", default="127.0.0.1")
+        parser.add_argument("--port", type=int, default=8000)
+        parser.add_argument("--workers", type=int, default=default_workers(), help="processes (default %(default)s)")
+        parser.add_argument("--preload", action="store_true", help="load the code once, not at each worker's start")
+        parser.add_argument("--fds", help="listening sockets that were inherited, instead of host, port and workers")
+        parser.add_argument(
+            "--prepare", action="store_true", help="wait for a line on standard input, migrate, preload"
+        )
+        parser.add_argument("--demo", action="store_true", help="with --prepare: complete the demo")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            if options["fds"]:
+                listeners = [socket.socket(fileno=int(number)) for number in options["fds"].split(",")]
+            else:
+                listeners = listen(options["host"], options["port"], max(1, options["workers"]))
+        except OSError as error:
+            raise CommandError(f"Cannot listen on {options['host']}:{options['port']}: {error.strerror}") from error
+        metrics.start_afresh()
+        if options["prepare"]:
+            self._prepare(with_demo=options["demo"])
+        self._look_at_versions()
+        serve(listeners, preload=options["preload"] or options["prepare"], log=settings.LOGGING)
+
+    def _look_at_versions(self) -> None:
+        """Refuse servers with known holes in production; elsewhere say so."""
+        problems = floors.problems()
+        connections.close_all()  # nothing open may cross the fork
+        if problems and settings.PRODUCTION:
+            raise CommandError(" ".join(problems))
+        for problem in problems:
+            logger.error(problem)
+
+    def _prepare(self, *, with_demo: bool) -> None:
+        """Import what a worker needs while `up` starts the databases; then bring them to this release."""
+        from platform_site import demo
+        from platform_site.server.bridge import bridge
+
+        bridge.load()
+        if not sys.stdin.readline():
+            raise SystemExit(1)  # `up` has gone
+        migrate.bring_up_to_date(self.stdout)
+        if with_demo:
+            demo.complete(settings.LAYOUT, base_url=settings.BASE_URL)

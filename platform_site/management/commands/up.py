@@ -1,0 +1,19 @@
+"""`manage.py up`, where Django lists and finds it. `manage.py` itself goes straight to `platform_site.services.up`."""
+
+import argparse
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from platform_site.services import up
+
+
+class Command(BaseCommand):
+    help = "Starts everything in this terminal: PostgreSQL, Valkey, web, worker, and a demo to try."
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        up.add_arguments(parser)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        raise SystemExit(up.run(argparse.Namespace(**options)))

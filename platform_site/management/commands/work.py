@@ -1,0 +1,36 @@
+"""`manage.py work`: a Celery worker as we run it, alone in production and under `manage.py up`."""
+
+import warnings
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from platform_site.celery import app
+
+
+class Command(BaseCommand):
+    """One process with threads: its tasks wait for strangers' servers and for Deno, and seldom compute.
+
+    A task's own deadline ends it; leases in PostgreSQL bring back what a killed worker had begun.
+    """
+
+    help = "Runs a worker for the named queues until SIGTERM; tasks that run may end first."
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--queues", default="webhooks,functions,default", help="(default %(default)s)")
+        parser.add_argument("--concurrency", type=int, default=32, help="threads (default %(default)s)")
+        parser.add_argument("--beat", action="store_true", help="send the sweeps' nudges from here, too")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        # Celery warns root of pickled messages; ours are JSON.
+        warnings.filterwarnings("ignore", message="You're running the worker with superuser privileges")
+        command = ["--quiet", "worker", "--queues", options["queues"], "--concurrency", str(options["concurrency"])]
+        command += ["--pool", "threads", "--loglevel", "WARNING"]
+        # Talk between workers that decides nothing here.
+        command += ["--without-mingle", "--without-gossip", "--without-heartbeat"]
+        if options["beat"]:
+            # A schedule in memory: sweeps run every few seconds, no file has to remember when they last did.
+            command += ["--beat", "--scheduler", "celery.beat:Scheduler"]
+        app.worker_main(command)

@@ -1,0 +1,288 @@
+"""From a request as Granian has it to Django, and back.
+
+In: RSGI's scope and protocol object. Out: one answer through the protocol object. In between, bodies are read on the
+event loop under a deadline and a limit, `/healthz` is answered at once, and Django runs in the lane. So a client that
+stalls costs a coroutine and no thread (threat T11), and `/healthz` tells the truth about this process even while every
+thread of the lane waits for a database.
+
+What is refused here never reaches Django, and looks the same as if it had: the one error envelope with a request id.
+"""
+
+import asyncio
+import logging
+import re
+import warnings
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from platform_site.api import errors, ids
+from platform_site.api.requests import close_request, current_request_id, open_request
+from platform_site.server.incoming import Forwarding, Incoming, headers_into, host_of
+from platform_site.server.lane import Lane
+from platform_site.server.outgoing import send
+
+logger = logging.getLogger(__name__)
+
+BODY_LIMIT: Final = 1024 * 1024
+BODY_SECONDS: Final = 15.0
+DRAIN_LIMIT: Final = 8 * 1024 * 1024
+DRAIN_SECONDS: Final = 2.0
+"""An oversized body is read and dropped up to here, so that the client is still listening when the 413 arrives."""
+
+_METHOD: Final = re.compile(r"[A-Z]{1,16}", re.ASCII)
+_HEALTHY: Final = b'{"status":"ok"}'
+
+
+class RequestTimeout(errors.ApiError):
+    """The body did not arrive in time."""
+
+    status, code, message = 408, "invalid_request", f"The request body did not arrive within {BODY_SECONDS:g} seconds."
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request in the lane and where its answer goes."""
+
+    request: Incoming
+    protocol: Any
+    finish: Callable[[], None]
+
+
+class Bridge:
+    """Granian on one side, Django's handler on the other. One for each process, loaded once, started in each worker."""
+
+    def __init__(self) -> None:
+        self._lane: Lane[Exchange]
+        self._handler: Any
+        self._forwarding = Forwarding(())
+        self.leaving = False
+        """This process ends soon: every answer asks its client to come again by another connection."""
+
+    # ── start and stop ───────────────────────────────────────────────────────────────────────────────────────────────
+    def load(self) -> None:
+        """Import Django and everything a first request would import. Safe before a fork: opens no connection."""
+        if hasattr(self, "_handler"):
+            return
+        import django
+        from django.conf import settings
+        from django.core.handlers.base import BaseHandler
+        from django.urls import get_resolver
+
+        django.setup(set_prefix=False)
+        handler = BaseHandler()
+        with warnings.catch_warnings():
+            # Static files come from the packages themselves where nobody ran collectstatic.
+            warnings.filterwarnings("ignore", message="No directory at")
+            handler.load_middleware()
+        _walk(get_resolver())
+        self._forwarding = Forwarding(settings.TRUSTED_PROXIES)
+        self._handler = handler
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Be ready for `begin`. Bodies are read on `loop`, which also is the lane's clock."""
+        from django.conf import settings
+        from django.db import connections
+
+        self._lane = Lane(
+            work=self._work,
+            refuse=self._refuse,
+            leave=connections.close_all,
+            later=lambda delay, call: loop.call_soon_threadsafe(loop.call_later, delay, call),
+            most=settings.LANE_THREADS,
+            patience=settings.LANE_PATIENCE,
+            longest_wait=settings.LANE_LONGEST_WAIT,
+        )
+
+    def stop(self) -> None:
+        """End the threads, and with them their database connections. No request is in hand any more."""
+        self._lane.stop()
+
+    # ── on Granian's threads ─────────────────────────────────────────────────────────────────────────────────────────
+    def begin(self, scope: Any, protocol: Any, finish: Callable[[], None]) -> Coroutine[Any, Any, None] | None:
+        """Do what needs no waiting: for a request without a body, all up to the lane.
+
+        Returns what is left, for the loop. Any thread may call it; `finish` is called once, from any thread, when the
+        answer is with Granian.
+        """
+        path = scope.path
+        if path == "/healthz" and scope.method in {"GET", "HEAD"}:
+            _answer_health(protocol)
+            finish()
+            return None
+        headers = scope.headers
+        items = headers.items()
+        meta: dict[str, Any] = {
+            "REQUEST_METHOD": scope.method,
+            "SCRIPT_NAME": "",
+            "PATH_INFO": path,
+            "QUERY_STRING": scope.query_string,
+            "SERVER_PROTOCOL": f"HTTP/{scope.http_version}",
+        }
+        repeated = headers_into(meta, items)
+        address, scheme = self._forwarding.client(host_of(scope.client), scope.scheme, items)
+        meta["REMOTE_ADDR"] = address
+        authority = scope.authority
+        if authority is not None:  # the request named its host in the first line; that one counts (RFC 9112, 3.2.2)
+            meta["HTTP_HOST"] = authority
+        server = scope.server
+        meta["SERVER_NAME"], meta["SERVER_PORT"] = host_of(server) or "localhost", server.rpartition(":")[2] or "80"
+        try:
+            _check(meta, path, repeated, len(headers), items)
+        except errors.ApiError as error:
+            _answer_error(protocol, error, meta.get("HTTP_X_REQUEST_ID"), close=True)
+            finish()
+            return None
+        if "CONTENT_LENGTH" in meta or "HTTP_TRANSFER_ENCODING" in meta:
+            return self._read_first(path, meta, scheme, repeated, protocol, finish)
+        self._lane.submit(Exchange(Incoming(path, meta, b"", scheme, repeated), protocol, finish))
+        return None
+
+    async def _read_first(
+        self,
+        path: str,
+        meta: dict[str, Any],
+        scheme: str,
+        repeated: frozenset[str],
+        protocol: Any,
+        finish: Callable[[], None],
+    ) -> None:
+        """On the loop: read the body, then go on to the lane."""
+        try:
+            body = await _read(protocol, meta)
+        except errors.ApiError as error:
+            _answer_error(protocol, error, meta.get("HTTP_X_REQUEST_ID"), close=True)
+            finish()
+        except BaseException:
+            finish()  # without an answer of ours Granian sends its own 500
+            raise
+        else:
+            self._lane.submit(Exchange(Incoming(path, meta, body, scheme, repeated), protocol, finish))
+
+    def _refuse(self, exchange: Exchange) -> None:
+        """The lane is stuck and the line too long: say so rather than let the client wait."""
+        logger.error("no thread became free in time", extra={"path": exchange.request.path})
+        _answer_error(exchange.protocol, errors.Unavailable(), exchange.request.META.get("HTTP_X_REQUEST_ID"))
+        exchange.finish()
+
+    # ── in the lane ──────────────────────────────────────────────────────────────────────────────────────────────────
+    def _work(self, exchange: Exchange) -> None:
+        from django.core import signals
+
+        request = exchange.request
+        response = None
+        try:
+            signals.request_started.send(sender=type(self), environ=request.META)
+            response = self._handler.get_response(request)
+            response._handler_class = type(self)
+            send(exchange.protocol, response, last=self.leaving)
+        except BaseException:
+            logger.exception("a request was not answered by Django", extra={"path": request.path})
+            # If the answer has begun, this is ignored; else the client gets the envelope rather than an empty 500.
+            _answer_error(exchange.protocol, errors.Internal(), request.META.get("HTTP_X_REQUEST_ID"))
+        finally:
+            exchange.finish()
+            # After the client has its answer: this sends request_finished, which checks the database connections.
+            if response is not None:
+                response.close()
+
+
+def _walk(resolver: Any) -> None:
+    """Import every URL module, so that the first request does not."""
+    for pattern in resolver.url_patterns:
+        if hasattr(pattern, "url_patterns"):
+            _walk(pattern)
+
+
+def _check(meta: dict[str, Any], path: str, repeated: frozenset[str], names: int, items: list[tuple[str, str]]) -> None:
+    """Refuse what Django should not have to interpret. Raises ApiError."""
+    if not path.startswith("/"):
+        raise errors.InvalidRequest("The request target must be a path.")
+    if "\0" in path or "�" in path:
+        raise errors.NotFound
+    if not _METHOD.fullmatch(meta["REQUEST_METHOD"]):
+        raise errors.MethodNotAllowed
+    if repeated & {"host", "content-length", "content-type", "transfer-encoding"}:
+        raise errors.InvalidRequest("A header that may occur once came twice.")
+    if "CONTENT_LENGTH" in meta and "HTTP_TRANSFER_ENCODING" in meta:
+        raise errors.InvalidRequest("The length of the body is given twice, by Content-Length and Transfer-Encoding.")
+    if names != len(items) and names > len({name for name, _ in items}):
+        raise errors.InvalidRequest("A header value has characters outside ASCII.")
+
+
+async def _read(protocol: Any, meta: dict[str, Any]) -> bytes:
+    """The whole body. Raises PayloadTooLarge, RequestTimeout, or InvalidRequest for one that broke off."""
+    stated = meta.get("CONTENT_LENGTH")
+    if stated is not None and int(stated) > BODY_LIMIT:
+        if "HTTP_EXPECT" not in meta:
+            await _drain(protocol)
+        raise errors.PayloadTooLarge
+    if stated == "0":
+        return b""
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            body = await protocol() if stated is not None else await _read_chunked(protocol)
+    except TimeoutError:
+        raise RequestTimeout from None
+    except errors.ApiError:
+        raise
+    except Exception as error:  # RSGI raises its own for a connection that broke
+        raise errors.InvalidRequest("The request body broke off.") from error
+    meta.pop("HTTP_TRANSFER_ENCODING", None)
+    meta["CONTENT_LENGTH"] = str(len(body))
+    return bytes(body)
+
+
+async def _read_chunked(protocol: Any) -> bytes:
+    """A body of unknown length. Granian ends the iteration with one empty piece; an error or trailers give one more."""
+    pieces: list[bytes] = []
+    size = empty = 0
+    async for piece in protocol:
+        size += len(piece)
+        empty += not piece
+        if size > DRAIN_LIMIT:
+            break
+        if size > BODY_LIMIT:
+            pieces.clear()  # read on, keep nothing: the client hears an answer only after it has spoken
+        else:
+            pieces.append(piece)
+    if size > BODY_LIMIT:
+        raise errors.PayloadTooLarge
+    if empty > 1:
+        raise errors.InvalidRequest("The request body broke off, or has trailers.")
+    return b"".join(pieces)
+
+
+async def _drain(protocol: Any) -> None:
+    read = 0
+    try:
+        async with asyncio.timeout(DRAIN_SECONDS):
+            async for piece in protocol:
+                read += len(piece)
+                if read > DRAIN_LIMIT or not piece:
+                    return
+    except Exception:
+        logger.debug("an oversized body was not read to its end", exc_info=True)
+
+
+def _answer_health(protocol: Any) -> None:
+    headers = [("Content-Type", "application/json"), ("Cache-Control", "no-store"), ("X-Request-Id", ids.new("req"))]
+    protocol.response_bytes(200, headers, _HEALTHY)
+
+
+def _answer_error(protocol: Any, error: errors.ApiError, offered_id: str | None, *, close: bool = False) -> None:
+    """The envelope, without Django. Ignored by the protocol object if an answer was sent before."""
+    token = open_request(offered_id)
+    request_id = current_request_id()
+    headers = [("Content-Type", "application/json"), ("X-Request-Id", str(request_id)), *error.headers.items()]
+    if close:
+        headers.append(("Connection", "close"))
+    protocol.response_bytes(error.status, headers, orjson.dumps(error.body(request_id)))
+    logger.info("refused before Django", extra={"status": error.status, "code": error.code})
+    close_request(token)
+
+
+bridge = Bridge()
+"""The process's own."""

@@ -1,0 +1,157 @@
+"""The request as Django sees it, made from RSGI's scope, and who the client is.
+
+`Incoming` fills the place of WSGIRequest: the same META names, the body already read. Three differences, on purpose:
+
+- a header that came twice is joined by commas, as HTTP allows, but named in `repeated_headers`, so that two
+  `Authorization` headers are seen as two;
+- a header whose name contains an underscore is dropped: `X_Forwarded_For` would otherwise pass for `X-Forwarded-For`;
+- forwarding headers never reach META. `X-Forwarded-For` and `-Proto` of a peer in `TRUSTED_PROXIES` become the client's
+  address and the scheme; from anybody else they are nothing (threat T12).
+"""
+
+import ipaddress
+from collections.abc import Iterable
+from functools import lru_cache
+from io import BytesIO
+from typing import Any, Final
+
+from django.http import HttpRequest, QueryDict, parse_cookie
+from django.utils.datastructures import MultiValueDict
+from django.utils.functional import cached_property
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_FORWARDING: Final = frozenset(
+    {"forwarded", "x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "x-forwarded-port", "x-real-ip"}
+)
+
+
+class Incoming(HttpRequest):
+    """One request, its body read. `meta` is WSGI's environment without the `wsgi.` entries."""
+
+    def __init__(self, path: str, meta: dict[str, Any], body: bytes, scheme: str, repeated: frozenset[str]) -> None:
+        # Django's own request classes do not call super().__init__ either: it would build what is lazy below.
+        self.path = self.path_info = path
+        self.META = meta
+        self.method = meta["REQUEST_METHOD"]
+        self.resolver_match = None
+        self.repeated_headers = repeated
+        """Names, in lower case, of headers that came more than once."""
+        self._scheme = scheme
+        self._read_started = False
+        self._stream = BytesIO(body)
+        if "CONTENT_TYPE" in meta:
+            self._set_content_type_params(meta)  # type: ignore[attr-defined]  # Django's own; also sets the encoding
+        else:
+            self.content_type, self.content_params = "", {}
+
+    @cached_property
+    def GET(self) -> QueryDict:  # type: ignore[override]
+        return QueryDict(self.META["QUERY_STRING"], encoding=self._encoding)  # type: ignore[attr-defined]
+
+    @cached_property
+    def COOKIES(self) -> dict[str, str]:  # type: ignore[override]
+        return parse_cookie(self.META.get("HTTP_COOKIE", ""))
+
+    def _get_post(self) -> QueryDict:
+        if not hasattr(self, "_post"):
+            self._load_post_and_files()
+        return self._post
+
+    def _set_post(self, post: QueryDict) -> None:
+        self._post = post
+
+    POST = property(_get_post, _set_post)
+
+    @property
+    def FILES(self) -> "MultiValueDict[str, Any]":  # type: ignore[override]
+        if not hasattr(self, "_files"):
+            self._load_post_and_files()
+        return self._files  # type: ignore[attr-defined, no-any-return]
+
+    def _get_scheme(self) -> str:
+        return self._scheme
+
+
+@lru_cache(maxsize=512)
+def meta_name(header: str) -> str | None:
+    """The META name of a header (given in lower case, as RSGI does), or None for one that must not pass."""
+    if "_" in header or header in _FORWARDING:
+        return None
+    name = header.upper().replace("-", "_")
+    return name if name in {"CONTENT_TYPE", "CONTENT_LENGTH"} else f"HTTP_{name}"
+
+
+def headers_into(meta: dict[str, Any], headers: Iterable[tuple[str, str]]) -> frozenset[str]:
+    """Write headers into `meta`; returns the names that came more than once."""
+    repeated: set[str] | None = None
+    for header, value in headers:
+        name = meta_name(header)
+        if name is None:
+            continue
+        if name in meta:
+            meta[name] = f"{meta[name]}; {value}" if header == "cookie" else f"{meta[name]},{value}"
+            repeated = repeated or set()
+            repeated.add(header)
+        else:
+            meta[name] = value
+    return frozenset(repeated) if repeated else _NONE
+
+
+_NONE: Final[frozenset[str]] = frozenset()
+
+
+class Forwarding:
+    """Whose word about the client is believed. `trusted` are networks such as `10.0.0.0/8`; raises ValueError."""
+
+    def __init__(self, trusted: Iterable[str]) -> None:
+        self._networks: list[Network] = [ipaddress.ip_network(text, strict=False) for text in trusted]
+
+    def _trusts(self, address: str) -> bool:
+        try:
+            parsed = ipaddress.ip_address(address)
+        except ValueError:
+            return False
+        if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped:
+            parsed = parsed.ipv4_mapped
+        return any(parsed in network for network in self._networks if network.version == parsed.version)
+
+    def client(self, peer: str, scheme: str, headers: Iterable[tuple[str, str]]) -> tuple[str, str]:
+        """The client's address and scheme. `peer` is the address that opened the connection.
+
+        The list of `X-Forwarded-For` is read from its end: each trusted proxy vouches for the entry before its own, and
+        the first address that is not a trusted proxy's is the client. What the client itself wrote stands left of it.
+        """
+        if not self._networks or not self._trusts(peer):
+            return peer, scheme
+        hops: list[str] = []
+        proto: list[str] = []
+        for name, value in headers:
+            if name == "x-forwarded-for":
+                hops += [hop.strip() for hop in value.split(",")]
+            elif name == "x-forwarded-proto":
+                proto += [word.strip().lower() for word in value.split(",")]
+        if proto and proto[-1] in {"http", "https"}:
+            scheme = proto[-1]
+        client = peer
+        for hop in reversed(hops):
+            address = host_of(hop)
+            try:
+                ipaddress.ip_address(address)
+            except ValueError:
+                break  # nobody we trust wrote that
+            client = address
+            if not self._trusts(address):
+                break
+        return client, scheme
+
+
+def host_of(endpoint: str) -> str:
+    """The address in `1.2.3.4:5`, `1.2.3.4`, `[::1]:5` or `::1`; empty for a Unix socket (a path)."""
+    if endpoint.startswith("/"):
+        return ""
+    if endpoint.startswith("["):
+        return endpoint[1:].partition("]")[0]
+    if endpoint.count(":") == 1:
+        return endpoint.partition(":")[0]
+    return endpoint

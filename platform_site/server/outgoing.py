@@ -1,0 +1,61 @@
+"""Django's answer on its way out: small ones as bytes in one piece, files and long streams as such.
+
+Called in the lane, never on the loop: making the bytes runs Python, and RSGI's protocol object may be used from any
+thread.
+"""
+
+import logging
+from collections.abc import Iterable
+from itertools import chain
+from typing import Any, Final
+
+from django.http import HttpResponse
+from django.http.response import HttpResponseBase
+
+logger = logging.getLogger(__name__)
+
+IN_ONE_PIECE: Final = 1024 * 1024
+"""A streamed answer up to this many bytes is collected first, so that an error in its middle can still become a 500."""
+
+
+def headers_of(response: HttpResponseBase) -> list[tuple[str, str]]:
+    """The header lines, cookies included. A value that HTTP cannot carry is left out and logged."""
+    lines = list(response.items())
+    for cookie in response.cookies.values():
+        lines.append(("Set-Cookie", cookie.output(header="").lstrip()))
+    if all(value.isprintable() and value.isascii() for _, value in lines):
+        return lines
+    kept = []
+    for name, value in lines:
+        # Granian panics on control characters; beyond ASCII it would send UTF-8 where Latin-1 is meant.
+        if value.isascii() and value.replace("\t", " ").isprintable():
+            kept.append((name, value))
+        else:
+            logger.error("header %s left out: its value has characters that a header cannot carry", name)
+    return kept
+
+
+def send(protocol: Any, response: HttpResponseBase, *, last: bool = False) -> None:
+    """Send `response` by RSGI's protocol object; `last`: on this connection. Streams are pulled here, in the lane."""
+    headers = headers_of(response)
+    if last:
+        headers.append(("Connection", "close"))
+    if isinstance(response, HttpResponse):
+        protocol.response_bytes(response.status_code, headers, response.content)
+        return
+    chunks: Iterable[bytes] = iter(response)
+    first: list[bytes] = []
+    size = 0
+    for chunk in chunks:
+        data = bytes(chunk)
+        first.append(data)
+        size += len(data)
+        if size > IN_ONE_PIECE:
+            break
+    else:
+        protocol.response_bytes(response.status_code, headers, b"".join(first))
+        return
+    transport = protocol.response_stream(response.status_code, headers)
+    for chunk in chain(first, chunks):
+        # The future is done when it returns (Granian queues without a bound); a client that went away raises.
+        transport.send_bytes(bytes(chunk))

@@ -1,0 +1,148 @@
+"""Granian as we run it: sockets that outlive the workers, workers that come back, a reload that drops nothing.
+
+`serve` is called by `manage.py serve`, and by `manage.py up` through it with sockets that `up` already holds. Where we
+leave Granian's own ways, and why:
+
+- **The sockets are ours.** There is one for each worker (SO_REUSEPORT), for with a single one the worker that wakes
+  first takes all: 16 clients of 16. But Granian opens them in the workers, and what waits in the queue of a worker that
+  dies is reset. Here the main process, or `up` above it, holds them open: clients wait for the next worker (F1, F20).
+- **Workers come back.** Granian ends when the same worker dies twice within 5.5 seconds. Here it ends only if workers
+  die five times in a row before they serve, or as soon as they do.
+- **Workers die with the main process,** whatever ends it.
+"""
+
+import gc
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import time
+from typing import Any, Final
+
+from granian._granian import SocketHolder
+from granian.constants import HTTPModes, Interfaces, Loops, RuntimeModes
+from granian.http import HTTP1Settings
+from granian.log import LogLevels
+from granian.server.mp import MPServer, WorkerProcess
+
+from platform_site.server.worker import work
+from platform_site.services.launch import die_with_parent
+from platform_site.services.listen import BACKLOG
+
+# "more workers than cores": on purpose (docs/performance.md), and said at every start.
+logging.getLogger("_granian").addFilter(lambda record: "higher than the amount of CPU cores" not in record.getMessage())
+
+logger = logging.getLogger(__name__)
+
+STOP_SECONDS: Final = 8
+"""How long a stopping worker may finish what it began."""
+RESPAWN_SECONDS: Final = 0.5
+"""At a reload, how long the new worker runs before the old one is told to end."""
+_FALSE_START_SECONDS: Final = 0.3
+_FALSE_STARTS: Final = 5
+
+
+class Server(MPServer):
+    """Granian's main process with sockets that it was given, one for each worker."""
+
+    def __init__(self, listeners: list[socket.socket], load: "_Load", **options: Any) -> None:
+        address, port = listeners[0].getsockname()[:2]
+        super().__init__(
+            "platform_site.server.bridge:bridge", address=address, port=port, workers=len(listeners), **options
+        )
+        self._listeners = listeners
+        self._load = load
+        self._served_at, self._false_starts = 0.0, 0
+        self.respawned_wrks = _NeverALoop()
+
+    def _init_shared_socket(self) -> None:
+        self._sso = None
+        for listener in self._listeners:
+            listener.set_inheritable(True)
+            # Accepted connections inherit it; an answer in two pieces must not wait for an acknowledgement.
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def _spawn_worker(self, idx: int, target: Any, callback_loader: Any) -> WorkerProcess:  # type: ignore[override]
+        # Granian's own attribute; its stubs know neither the type nor this constructor.
+        self._shd: Any = SocketHolder(self._listeners[idx].fileno(), False, BACKLOG)  # type: ignore[call-arg]
+        return super()._spawn_worker(idx, target, callback_loader)
+
+    def _respawn_workers(self, workers: list[int], spawn_target: Any, target_loader: Any, delay: float = 0) -> None:
+        if any(not self.wrks[index].inner.is_alive() for index in workers):
+            served_at = self._load.served_at.value
+            false_start = served_at == self._served_at or time.monotonic() - served_at < _FALSE_START_SECONDS
+            self._false_starts = self._false_starts + 1 if false_start else 0
+            self._served_at = served_at
+            if self._false_starts >= _FALSE_STARTS:
+                logger.error("workers end before they serve; giving up")
+                self.interrupt_children = workers  # makes the exit code 1
+                self.interrupt_signal = True
+                self.main_loop_interrupt.set()
+                return
+            if self._false_starts:
+                time.sleep(0.25 * 2**self._false_starts)
+        super()._respawn_workers(workers, spawn_target, target_loader, delay)
+
+
+class _NeverALoop(dict[int, float]):
+    """Stands where Granian remembers respawns. Remembering none, it sees no crash loop; ours is in _respawn_workers."""
+
+    def __setitem__(self, index: int, at: float) -> None:
+        pass
+
+
+class _Load:
+    """Runs in each worker, before it serves. Returns the bridge."""
+
+    def __init__(self) -> None:
+        self._main = os.getpid()
+        # Shared by all, and without a lock: a worker that was killed would hold it for ever.
+        self.served_at = multiprocessing.RawValue("d", 0.0)
+        """When a worker last came as far as serving."""
+
+    def __call__(self, *_: Any) -> Any:
+        die_with_parent(self._main, signal.SIGTERM)
+        from platform_site.server.bridge import bridge
+
+        bridge.load()
+        gc.collect()
+        gc.freeze()  # what was made while loading lives for ever: spare the collector, and the pages shared by fork
+        self.served_at.value = time.monotonic()
+        return bridge
+
+
+def serve(listeners: list[socket.socket], *, preload: bool, log: dict[str, Any] | None = None) -> None:
+    """Serve by one worker for each socket until SIGTERM or SIGINT; SIGHUP replaces the workers one by one.
+
+    Raises SystemExit(1) if they cannot start.
+
+    `preload`: import the application here, so that workers start at once and share its memory; a reload then keeps the
+    code it has. Without it each worker imports the code as it is at its start. `log` is a logging dictConfig.
+    """
+    load = _Load()
+    if preload:
+        from platform_site.server.bridge import bridge
+
+        bridge.load()
+        gc.collect()
+        gc.freeze()
+    server = Server(
+        listeners,
+        load,
+        interface=Interfaces.RSGI,
+        runtime_mode=RuntimeModes.st,
+        loop=Loops.auto,
+        http=HTTPModes.http1,
+        websockets=False,
+        backlog=BACKLOG,
+        backpressure=BACKLOG,
+        # Reliability, section 3: headers within 10 s and 64 KB.
+        http1_settings=HTTP1Settings(header_read_timeout=10_000, max_buffer_size=65_536),
+        respawn_failed_workers=True,
+        respawn_interval=RESPAWN_SECONDS,
+        workers_kill_timeout=STOP_SECONDS,
+        log_level=LogLevels.warning,
+        log_dictconfig=log,
+    )
+    server.serve(spawn_target=work, target_loader=load, wrap_loader=False)

@@ -1,0 +1,90 @@
+"""Run a command that dies with its parent, if need be as another user.
+
+    python launch.py [--user NAME] [--keep-access] [--signal N] -- COMMAND…
+
+A program of its own, with the standard library only, because what it does between fork and exec must not happen in a
+process that has threads. PostgreSQL refuses to run as root; started by root it runs as NAME. If the data dir or the
+virtual environment lies below a directory that only root may enter (`/root` is 0700), NAME could not even reach the
+program, so `--keep-access` leaves it the one capability DAC_OVERRIDE (Linux).
+"""
+
+import ctypes
+import os
+import pwd
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+PR_SET_KEEPCAPS = 8
+PR_CAP_AMBIENT = 47
+PR_CAP_AMBIENT_RAISE = 2
+CAP_DAC_OVERRIDE = 1
+LINUX_CAPABILITY_VERSION_3 = 0x20080522
+
+
+class _Header(ctypes.Structure):
+    _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
+
+
+class _Data(ctypes.Structure):
+    _fields_ = [("effective", ctypes.c_uint32), ("permitted", ctypes.c_uint32), ("inheritable", ctypes.c_uint32)]
+
+
+def _checked(result: int, what: str) -> None:
+    if result != 0:
+        raise OSError(ctypes.get_errno(), f"{what}: {os.strerror(ctypes.get_errno())}")
+
+
+def become(user: str, keep_access: bool) -> None:
+    """Change to `user` for good; root only. With `keep_access`, DAC_OVERRIDE survives the change and the exec."""
+    entry = pwd.getpwnam(user)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if keep_access:
+        _checked(libc.prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0), "keep capabilities")
+    os.setgroups([])
+    os.setgid(entry.pw_gid)
+    os.setuid(entry.pw_uid)
+    if keep_access:
+        bit = 1 << CAP_DAC_OVERRIDE
+        data = (_Data * 2)(_Data(bit, bit, bit), _Data(0, 0, 0))
+        _checked(libc.capset(ctypes.byref(_Header(LINUX_CAPABILITY_VERSION_3, 0)), data), "set capabilities")
+        _checked(libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_DAC_OVERRIDE, 0, 0), "raise capability")
+
+
+def die_with_parent(parent: int, death_signal: int) -> None:
+    """Ask the kernel to send us `death_signal` when the thread that started us ends (Linux; elsewhere nothing happens).
+
+    `parent` is the process id of the parent as it was at first, since it may be gone before the kernel hears us.
+    """
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, death_signal, 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends (Linux; elsewhere the system's first process is)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def main(arguments: list[str]) -> None:
+    options, _, command = (
+        " ".join(arguments[: arguments.index("--")]).split(),
+        None,
+        arguments[arguments.index("--") + 1 :],
+    )
+    parent = os.getppid()
+    if "--user" in options:
+        become(options[options.index("--user") + 1], "--keep-access" in options)
+    if sys.platform == "linux" and "--signal" in options:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(options[options.index("--signal") + 1]), 0, 0, 0)
+        if os.getppid() != parent:  # the parent died before the request could take effect
+            os.kill(os.getpid(), signal.SIGTERM)
+    os.execv(command[0], command)  # noqa: S606 - the point of this program
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

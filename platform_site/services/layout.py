@@ -1,0 +1,134 @@
+"""Where the embedded parts keep their files below the data dir, and the URLs that lead to them.
+
+Pure paths and one small JSON file, so that settings can read it without starting anything. `manage.py up` makes what is
+described here; every other command finds the running services by the same description.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import stat
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+REGIONS = ("us-east-1", "eu-west-1", "ap-southeast-1")
+
+_SOCKET_PATH_LIMIT = 100  # sockaddr_un holds 108 bytes on Linux, 104 on macOS; PostgreSQL appends 14
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The files of one data dir."""
+
+    data_dir: Path
+
+    @property
+    def postgres(self) -> Path:
+        return self.data_dir / "postgres"
+
+    @property
+    def valkey(self) -> Path:
+        return self.data_dir / "valkey"
+
+    @property
+    def secrets_file(self) -> Path:
+        return self.data_dir / "secrets.json"
+
+    @property
+    def demo_file(self) -> Path:
+        return self.data_dir / "demo.json"
+
+    @property
+    def demo_steps_file(self) -> Path:
+        return self.data_dir / "demo-steps.json"
+
+    @property
+    def lock_file(self) -> Path:
+        """Held (`flock`) by the running `manage.py up`; names it and its children."""
+        return self.data_dir / "up.lock"
+
+    @property
+    def sockets(self) -> Path:
+        """The directory of the Unix sockets: in the data dir, or in the temporary directory if that cannot be.
+
+        The name of a socket must be short; and libpq takes a comma in it for the border between two hosts.
+        """
+        inside = self.data_dir / "run"
+        if len(os.fsencode(inside / ".s.PGSQL.5432.lock")) <= _SOCKET_PATH_LIMIT and "," not in str(inside):
+            return inside
+        digest = hashlib.sha256(str(self.data_dir).encode()).hexdigest()[:12]
+        return Path(tempfile.gettempdir()) / f"backend-platform-{os.getuid()}-{digest}"
+
+    @property
+    def valkey_socket(self) -> Path:
+        return self.sockets / "valkey.sock"
+
+    def read_secrets(self) -> dict[str, str]:
+        """The generated secrets of this data dir, or an empty dict before the first `up`."""
+        try:
+            return dict(json.loads(self.secrets_file.read_text()))
+        except FileNotFoundError:
+            return {}
+
+    def ensure_secrets(self) -> dict[str, str]:
+        """The secrets of this data dir: made on the first call, completed by a later release, never changed."""
+        self.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        known = self.read_secrets()
+        wanted: dict[str, Callable[[], str]] = {
+            "secret_key": lambda: secrets.token_urlsafe(48),
+            "encryption_key": lambda: secrets.token_hex(32),
+            "postgres_superuser_password": lambda: secrets.token_urlsafe(24),
+            "postgres_password": lambda: secrets.token_urlsafe(24),
+            "redis_password": lambda: secrets.token_urlsafe(24),
+        }
+        complete = {name: known.get(name) or make() for name, make in wanted.items()}
+        if complete != known:
+            partial = self.secrets_file.with_suffix(".new")
+            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+                json.dump(known | complete, file, indent=2)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(self.secrets_file)
+        return known | complete
+
+    def postgres_url(self, database: str, *, user: str = "platform", password_name: str = "postgres_password") -> str:  # noqa: S107 - the name of a secret
+        """The URL of one database of the embedded server, by its Unix socket."""
+        password = quote(self.read_secrets().get(password_name, ""), safe="")
+        return f"postgresql://{user}:{password}@/{database}?host={quote(str(self.sockets), safe='')}"
+
+    def redis_url(self) -> str:
+        """The URL of the embedded Valkey, by its Unix socket, as the ACL user `platform`."""
+        password = quote(self.read_secrets().get("redis_password", ""), safe="")
+        return f"unix://platform:{password}@{quote(str(self.valkey_socket))}"
+
+    def make_sockets(self, owner: int) -> Path:
+        """The directory of the sockets, made if missing: mode 0700, owned by user id `owner`.
+
+        In the temporary directory anybody could have made it before us, to listen in our place. Raises PermissionError
+        if it is not ours.
+        """
+        directory = self.sockets
+        with contextlib.suppress(FileExistsError):
+            directory.mkdir(mode=0o700)
+        found = directory.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid not in {os.geteuid(), owner}:
+            raise PermissionError(f"{directory} belongs to somebody else; remove it or choose another data dir")
+        directory.chmod(0o700)
+        if found.st_uid != owner:
+            os.chown(directory, owner, -1)
+        return directory
+
+
+def region_database(region: str) -> str:
+    """The name of a region's database on the embedded server: `region_us_east_1`."""
+    return f"region_{region.replace('-', '_')}"
+
+
+def region_variable(region: str) -> str:
+    """The environment variable that replaces it: `REGION_US_EAST_1_URL`."""
+    return f"REGION_{region.replace('-', '_').upper()}_URL"

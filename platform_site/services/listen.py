@@ -1,0 +1,26 @@
+"""The sockets of the service: one for each web worker, all of one address, made before anything else starts."""
+
+import os
+import socket
+from typing import Final
+
+BACKLOG: Final = 1024
+
+
+def listen(host: str, port: int, count: int) -> list[socket.socket]:
+    """`count` listening sockets among which the kernel spreads the connections; port 0 finds a free one.
+
+    Raises OSError: EADDRINUSE if anybody else listens there, another service of ours included.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # Sockets that share a port would share it with every other process of this user that asks for it so. The first is
+    # bound without asking, which fails if the port has any listener.
+    with socket.create_server((host, port), family=family) as first:
+        port = first.getsockname()[1]
+    return [socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=True) for _ in range(count)]
+
+
+def default_workers() -> int:
+    """Two for each core: while one waits for PostgreSQL another runs (docs/performance.md)."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return 2 * cores

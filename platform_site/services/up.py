@@ -1,0 +1,313 @@
+"""`manage.py up`: everything in one terminal, from nothing to the first answer.
+
+In order, as much side by side as can be: take the data dir's lock and the port; start PostgreSQL and Valkey, those that
+no URL variable replaces, while the web process imports its code; make roles and databases; let the web process migrate,
+complete the demo and serve; start the worker. Then keep all of it running until Ctrl-C or SIGTERM.
+
+This process imports neither Django nor settings, for they read the data dir's secrets, which it has to make first.
+"""
+
+import argparse
+import contextlib
+import errno
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO, Any, Final
+
+from platform_site.services import launch, postgres, valkey
+from platform_site.services.children import Part, PartFailed, Supervisor
+from platform_site.services.layout import REGIONS, Layout, region_variable
+from platform_site.services.listen import default_workers, listen
+from platform_site.services.lock import AlreadyRunning, DataDirLock
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+READY_SECONDS: Final = 120.0
+UPGRADE_SECONDS = 3600
+"""How long the web process may migrate before its first answer. One that ends, ends the start at once."""
+_POSTGRES_VARIABLES: Final = ("DATABASE_URL", *map(region_variable, REGIONS))
+
+
+class CannotStart(RuntimeError):
+    """A sentence for whoever typed the command."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--port", type=int, default=8000, help="port to listen on (default %(default)s; 0: a free one)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
+    parser.add_argument(
+        "--data-dir",
+        type=Path,
+        default=Path(os.environ.get("DATA_DIR") or ROOT / ".data"),
+        help="where databases, secrets and demo.json live (default .data beside manage.py)",
+    )
+    parser.add_argument("--workers", type=int, default=default_workers(), help="web processes (default %(default)s)")
+    parser.add_argument("--no-demo", dest="demo", action="store_false", help="leave the database empty")
+
+
+def main(arguments: list[str]) -> int:
+    """Parse, run, and answer the exit code: 0 after an orderly stop, 1 with a sentence on standard error."""
+    parser = argparse.ArgumentParser(prog="manage.py up", description="Starts the whole service in this terminal.")
+    add_arguments(parser)
+    return run(parser.parse_args(arguments))
+
+
+def run(options: argparse.Namespace) -> int:
+    begun = time.monotonic()
+    layout = Layout(options.data_dir.expanduser().resolve())
+    try:
+        layout.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with (
+            DataDirLock(layout.lock_file) as lock,
+            contextlib.ExitStack() as stack,
+        ):
+            listeners = _listen(options.host, options.port, max(1, options.workers))
+            for listener in listeners:
+                stack.enter_context(listener)
+            lock.port = listeners[0].getsockname()[1]
+            return _Run(layout, options, lock, listeners, begun).go()
+    except (AlreadyRunning, CannotStart) as error:
+        print(error, file=sys.stderr)
+    except OSError as error:
+        print(f"Cannot use the data dir {layout.data_dir}: {error}", file=sys.stderr)
+    return 1
+
+
+def _listen(host: str, port: int, workers: int) -> list[socket.socket]:
+    """The sockets of the service. Held by this process, so that they outlive any web process. Raises CannotStart."""
+    try:
+        return listen(host, port, workers)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise CannotStart(
+                f"Port {port} on {host} is in use by another program. Stop it, or choose another with --port."
+            ) from None
+        raise CannotStart(f"Cannot listen on {host}:{port}: {error.strerror or error}.") from None
+    except OverflowError:
+        raise CannotStart(f"{port} is not a port; choose one from 1 to 65535 with --port.") from None
+
+
+class _Run:
+    """One run of `up`, from the lock to the last child's end."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        options: argparse.Namespace,
+        lock: DataDirLock,
+        listeners: list[socket.socket],
+        begun: float,
+    ) -> None:
+        self._layout, self._options, self._listeners, self._begun = layout, options, listeners, begun
+        self._supervisor = Supervisor(_write, colour=_colour(), changed=lock.record)
+        self._databases_ready = False
+        self._environment = self._make_environment()
+        self._postgres = Part(
+            "postgres",
+            lambda output: postgres.spawn(layout, output=output),
+            signal.SIGINT,
+            stop_seconds=8,
+            hush=(
+                "starting PostgreSQL",
+                "listening on",
+                "database system",
+                "fast shutdown",
+                "aborting any active",
+                "terminating connection due to administrator",
+                "background worker",
+                "shutting down",
+            ),
+        )
+        self._valkey = Part(
+            "valkey",
+            lambda output: valkey.spawn(layout, output=output),
+            signal.SIGTERM,
+            stop_seconds=3,
+            hush=("Memory overcommit", "signal-handler", "ready to exit"),
+        )
+        self._web = Part("web", self._spawn_web, signal.SIGTERM, stop_seconds=9.5)
+        self._worker = Part("worker", self._spawn_worker, signal.SIGTERM, stop_seconds=9.5, hush=("Warm shutdown",))
+
+    def go(self) -> int:
+        code = 0
+        try:
+            self._start()
+            self._supervisor.run()
+        except PartFailed as failure:
+            code = 1
+            _write(f"\n{failure}. Its last lines:\n" + "".join(f"    {line}\n" for line in failure.lines[-20:]))
+        except (postgres.PostgresFailed, valkey.ValkeyFailed, CannotStart) as failure:
+            code = 1
+            _write(f"\n{failure}\n")
+        finally:
+            if code == 0:
+                self._supervisor.say("stopping")
+            self._supervisor.stop([[self._web, self._worker], [self._valkey, self._postgres]])
+        return code
+
+    # ── the start ────────────────────────────────────────────────────────────────────────────────────────────────────
+    def _start(self) -> None:
+        layout, supervisor = self._layout, self._supervisor
+        layout.ensure_secrets()
+        supervisor.start(self._web)
+        replaced = [name for name in _POSTGRES_VARIABLES if os.environ.get(name)]
+        if len(replaced) < len(_POSTGRES_VARIABLES):
+            if not postgres.initialised(layout):
+                supervisor.say(f"making the databases in {layout.data_dir}")
+            supervisor.start(self._postgres)
+        if not os.environ.get("REDIS_URL"):
+            if self._postgres.process is None:
+                layout.make_sockets(os.geteuid())
+            supervisor.start(self._valkey)
+        if self._postgres.process is not None:
+            self._await(lambda: postgres.answers(layout), "PostgreSQL does not answer.")
+            if supervisor.stopping:
+                return
+            postgres.provision(layout)
+        if self._valkey.process is not None:
+            self._await(lambda: valkey.answers(layout), "Valkey does not answer.")
+        self._databases_ready = True
+        self._let_go()
+        self._await(
+            lambda: _healthy(self._address()), "The web server does not answer.", every=0.05, seconds=UPGRADE_SECONDS
+        )
+        if supervisor.stopping:
+            return
+        supervisor.reload = lambda: supervisor.signal(self._web, signal.SIGHUP)
+        supervisor.start(self._worker)
+        self._tell()
+
+    def _await(self, done: Any, otherwise: str, every: float = 0.02, seconds: float = READY_SECONDS) -> None:
+        if not self._supervisor.run_until(done, seconds=seconds, every=every) and not self._supervisor.stopping:
+            raise CannotStart(otherwise)
+
+    def _address(self) -> tuple[str, int]:
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._options.host, self._options.host)  # noqa: S104
+        return host, self._listeners[0].getsockname()[1]
+
+    def _make_environment(self) -> dict[str, str]:
+        host, port = self._address()
+        base_url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return {
+            "BASE_URL": base_url,
+            "DJANGO_SETTINGS_MODULE": "platform_site.settings",
+            "LOG_FORMAT": "text",
+            # Webhooks and functions may call what runs on this machine, unless the terminal says otherwise.
+            "OUTBOUND_ALLOWED_NETWORKS": "127.0.0.0/8,::1/128",
+            **os.environ,
+            "DATA_DIR": str(self._layout.data_dir),
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    # ── the parts ────────────────────────────────────────────────────────────────────────────────────────────────────
+    def _python(self, arguments: list[str], output: IO[bytes], **more: Any) -> "subprocess.Popen[bytes]":
+        launcher = [sys.executable, "-I", "-S", launch.__file__, "--signal", str(int(signal.SIGTERM)), "--"]
+        return subprocess.Popen(  # noqa: S603 - our own programs
+            [*launcher, sys.executable, *arguments],
+            stdout=output,
+            stderr=output,
+            cwd=ROOT,
+            env=self._environment,
+            start_new_session=True,
+            **more,
+        )
+
+    def _spawn_web(self, output: IO[bytes]) -> "subprocess.Popen[bytes]":
+        descriptors = [listener.fileno() for listener in self._listeners]
+        arguments = [str(ROOT / "manage.py"), "serve", "--fds", ",".join(map(str, descriptors)), "--prepare"]
+        arguments += ["--demo"] if self._options.demo else []
+        process = self._python(arguments, output, stdin=subprocess.PIPE, pass_fds=descriptors)
+        self._web.process = process
+        if self._databases_ready:
+            self._let_go()
+        return process
+
+    def _spawn_worker(self, output: IO[bytes]) -> "subprocess.Popen[bytes]":
+        return self._python([str(ROOT / "manage.py"), "work", "--beat"], output, stdin=subprocess.DEVNULL)
+
+    def _let_go(self) -> None:
+        """Tell the web process that the databases are there."""
+        process = self._web.process
+        if process is not None and process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError), process.stdin as line:
+                line.write(b"go\n")
+
+    # ── what the user sees ───────────────────────────────────────────────────────────────────────────────────────────
+    def _tell(self) -> None:
+        base = self._environment["BASE_URL"]
+        seconds = time.monotonic() - self._begun
+        lines = [
+            "",
+            f"Ready after {seconds:.1f} s. Ctrl-C stops everything; the data stays in {self._layout.data_dir}",
+            "",
+        ]
+        lines += [f"  API      {base}/v1   (browse it at {base}/docs)"]
+        facts = _facts(self._layout) if self._options.demo else None
+        if facts is None:
+            lines += [f"  Console  {base}/admin/", ""]
+        else:
+            admin, account, key = facts["admin"], facts["account"], facts["server_key"]
+            signin = json.dumps({"grant_type": "password", "email": account["email"], "password": account["password"]})
+            lines += [
+                f"  Console  {base}/admin/   ({admin['email']}, password {admin['password']})",
+                f"  Key      {key}   (production, all its scopes)",
+                f"  Facts    {self._layout.demo_file}",
+                "",
+                "Try it:",
+                "",
+                f"  curl {base}/v1/projects -H 'Authorization: Bearer {key}'",
+                f"  curl {base}/v1/projects/{facts['project_id']}/environments -H 'Authorization: Bearer {key}'",
+                f"  curl {base}/v1/auth/token -H 'Content-Type: application/json' -d '{signin}'",
+                f"  curl {base}/v1/rows/tasks -H 'Authorization: Bearer {key}'",
+                f"  curl {base}/v1/functions/sum/invoke -H 'Authorization: Bearer {key}'"
+                """ -H 'Content-Type: application/json' -d '{"input": {"a": 2, "b": 3}}'""",
+                *_lines_of_the_webhook(base, facts),
+                "",
+            ]
+        _write("\n".join(lines) + "\n")
+
+
+def _healthy(address: tuple[str, int]) -> bool:
+    """Whether a worker answers. The socket listens from the start, so this may wait for the first one."""
+    try:
+        with socket.create_connection(address, timeout=0.25) as connection:
+            connection.sendall(b"GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n")
+            return connection.recv(64).startswith((b"HTTP/1.0 200", b"HTTP/1.1 200"))
+    except OSError:
+        return False
+
+
+def _lines_of_the_webhook(base: str, facts: dict[str, Any]) -> list[str]:
+    """A write that the demo's webhook tells of, and what became of it. None where the demo could not make one."""
+    if not facts.get("webhook") or not facts.get("task_id"):
+        return []
+    key, user = facts["server_key"], facts["app_users"][0]["id"]
+    comment = json.dumps({"task_id": facts["task_id"], "body": "Hello", "owner_id": user})
+    return [
+        f"  curl {base}/v1/rows/comments -H 'Authorization: Bearer {key}'"
+        f" -H 'Content-Type: application/json' -d '{comment}'",
+        f"  curl {base}/v1/webhooks/{facts['webhook']['id']}/deliveries -H 'Authorization: Bearer {key}'",
+    ]
+
+
+def _facts(layout: Layout) -> dict[str, Any] | None:
+    try:
+        facts = json.loads(layout.demo_file.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return facts if isinstance(facts, dict) else None
+
+
+def _write(text: str) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def _colour() -> bool:
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ

@@ -1,0 +1,211 @@
+"""The lane: one thread at a time, another while that one is stuck."""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from platform_site.server.lane import Lane
+
+PATIENCE = 0.02
+
+
+class Line:
+    """A lane of callables; keeps who was refused and who left."""
+
+    def __init__(self, **options: Any) -> None:
+        self.refused: list[Callable[[], None]] = []
+        self.left = 0
+        self.finished = threading.Semaphore(0)
+        self.lane: Lane[Callable[[], None]] = Lane(
+            work=self._work,
+            refuse=self.refused.append,
+            leave=self._leave,
+            later=asyncio.get_running_loop().call_later,
+            **({"patience": PATIENCE, "linger": 60.0} | options),
+        )
+
+    def _work(self, job: Callable[[], None]) -> None:
+        try:
+            job()
+        finally:
+            self.finished.release()
+
+    def _leave(self) -> None:
+        self.left += 1
+
+
+@asynccontextmanager
+async def a_lane(**options: Any) -> AsyncIterator[Line]:
+    line = Line(**options)
+    yield line
+    await asyncio.to_thread(line.lane.stop)
+
+
+async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.002)
+
+
+@pytest.fixture
+def together() -> "Together":
+    return Together()
+
+
+class Together:
+    """Counts how many run at the same moment."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.now = self.most = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self.now -= 1
+
+
+def test_quick_jobs_run_one_after_the_other_in_one_thread_in_their_order(together: Together) -> None:
+    async def main() -> None:
+        order: list[int] = []
+        threads: set[int] = set()
+
+        def job(number: int) -> None:
+            with together:
+                order.append(number)
+                threads.add(threading.get_ident())
+
+        async with a_lane(patience=5.0) as line:
+            for number in range(200):
+                line.lane.submit(lambda number=number: job(number))  # type: ignore[misc]
+            await until(lambda: len(order) == 200)
+        assert order == list(range(200))
+        assert together.most == 1
+        assert len(threads) == 1
+
+    asyncio.run(main())
+
+
+def test_while_the_holder_is_stuck_the_others_are_served_by_one_more_thread(together: Together) -> None:
+    async def main() -> None:
+        stuck = threading.Event()
+        served: list[float] = []
+
+        def quick() -> None:
+            with together:
+                served.append(time.monotonic())
+
+        async with a_lane() as line:
+            line.lane.submit(lambda: stuck.wait(10) and None)
+            begun = time.monotonic()
+            for _ in range(50):
+                line.lane.submit(quick)
+            await until(lambda: len(served) == 50)
+            assert served[0] - begun >= PATIENCE * 0.9, "the first had its chance"
+            assert line.lane.threads == 2
+            assert together.most == 1, "beside the stuck one, one runs"
+            stuck.set()
+
+    asyncio.run(main())
+
+
+def test_a_thread_that_was_set_aside_rests_instead_of_running_beside_the_new_holder(together: Together) -> None:
+    async def main() -> None:
+        stuck = threading.Event()
+        holding, done = threading.Event(), threading.Event()
+
+        def quick() -> None:
+            with together:
+                time.sleep(0.001)
+
+        async with a_lane(patience=0.05) as line:
+            line.lane.submit(lambda: stuck.wait(10) and None)
+            line.lane.submit(holding.set)
+            await until(holding.is_set)
+            stuck.set()  # both threads are free now
+            for _ in range(200):
+                line.lane.submit(quick)
+            line.lane.submit(done.set)
+            await until(done.is_set)
+            assert line.lane.threads == 2
+            assert together.most == 1
+
+    asyncio.run(main())
+
+
+def test_with_every_thread_stuck_a_job_is_refused_after_the_longest_wait_and_never_run() -> None:
+    async def main() -> None:
+        stuck = threading.Event()
+        ran: list[str] = []
+        async with a_lane(most=3, longest_wait=0.2) as line:
+            for _ in range(3):
+                line.lane.submit(lambda: stuck.wait(10) and None)
+            await until(lambda: line.lane.waiting == 0)
+            begun = time.monotonic()
+            late = lambda: ran.append("late")  # noqa: E731
+            line.lane.submit(late)
+            await until(lambda: line.refused == [late])
+            assert 0.19 <= time.monotonic() - begun < 1.0
+            assert line.lane.threads == 3
+            stuck.set()
+            line.lane.submit(lambda: ran.append("after"))
+            await until(lambda: ran == ["after"])
+
+    asyncio.run(main())
+
+
+def test_threads_nobody_needs_any_more_leave_but_one_stays() -> None:
+    async def main() -> None:
+        stuck = threading.Event()
+        async with a_lane(linger=0.05) as line:
+            for _ in range(4):
+                line.lane.submit(lambda: stuck.wait(10) and None)
+            await until(lambda: line.lane.threads == 4)
+            stuck.set()
+            await until(lambda: line.lane.threads == 1)
+            assert line.left == 3
+            answered = threading.Event()
+            line.lane.submit(answered.set)
+            await until(answered.is_set)
+
+    asyncio.run(main())
+
+
+def test_a_job_that_raises_even_baseexception_does_not_cost_the_lane_its_thread() -> None:
+    async def main() -> None:
+        async with a_lane() as line:
+            answered = threading.Event()
+
+            def bad() -> None:
+                raise KeyboardInterrupt
+
+            line.lane.submit(bad)
+            line.lane.submit(answered.set)
+            await until(answered.is_set)
+            assert line.lane.threads == 1
+
+    asyncio.run(main())
+
+
+def test_stop_lets_what_waits_end_and_every_thread_leave() -> None:
+    async def main() -> None:
+        done: list[int] = []
+        line = Line()
+        for number in range(20):
+            line.lane.submit(lambda number=number: (time.sleep(0.005), done.append(number)) and None)  # type: ignore[misc]
+        await asyncio.to_thread(line.lane.stop)
+        assert done == list(range(20))
+        assert line.lane.threads == 0
+        assert line.left >= 1
+
+    asyncio.run(main())

@@ -1,0 +1,126 @@
+"""Sweeps: one process at a time, by two clocks."""
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.db import connections
+
+from platform_site.api import sweeps
+from platform_site.celery import app
+from platform_site.services import postgres
+from platform_site.services.layout import Layout
+from tests.serving import wait_for
+
+pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
+
+
+@pytest.fixture
+def empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No sweeps but the test's own."""
+    monkeypatch.setattr(sweeps, "_sweeps", {})
+
+
+def in_a_thread(sweep: sweeps.Sweep, ran: list[bool]) -> threading.Thread:
+    def work() -> None:
+        try:
+            ran.append(sweep.run())
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_a_sweep_that_runs_elsewhere_is_not_run_here() -> None:
+    running, go_on = threading.Event(), threading.Event()
+    calls: list[int] = []
+
+    def slow() -> None:
+        calls.append(1)
+        running.set()
+        assert go_on.wait(10)
+
+    sweep, ran = sweeps.Sweep("tests.slow", 1, slow), []
+    first = in_a_thread(sweep, ran)
+    assert running.wait(10)
+    assert sweeps.Sweep("tests.slow", 1, slow).run() is False
+    assert sweeps.Sweep("tests.other", 1, lambda: None).run() is True, "another sweep has a lock of its own"
+    go_on.set()
+    first.join(10)
+    assert ran == [True]
+    assert calls == [1]
+
+
+def test_a_sweep_that_fails_or_whose_connection_dies_keeps_nobody_from_the_next() -> None:
+    def bad() -> None:
+        raise ValueError("bad")
+
+    with pytest.raises(ValueError, match="bad"):
+        sweeps.Sweep("tests.bad", 1, bad).run()
+    assert sweeps.Sweep("tests.bad", 1, lambda: None).run() is True
+
+    def cut() -> None:
+        with postgres.connect(Layout(Path(os.environ["DATA_DIR"]))) as connection:
+            connection.execute("SELECT pg_terminate_backend(%s)", [connections["default"].connection.info.backend_pid])
+
+    assert sweeps.Sweep("tests.cut", 1, cut).run() is True
+    connections.close_all()
+    assert sweeps.Sweep("tests.cut", 1, lambda: None).run() is True
+
+
+@pytest.fixture
+def clock() -> Iterator[sweeps.Clock]:
+    clock = sweeps.Clock(tick=0.02)
+    yield clock
+    clock.stop()
+    clock.join(5)
+
+
+@pytest.mark.usefixtures("empty")
+def test_the_second_clock_runs_what_was_not_seen_for_three_periods_and_survives_failures(clock: sweeps.Clock) -> None:
+    calls: dict[str, list[float]] = {"forsaken": [], "seen": [], "broken": []}
+
+    def forsaken() -> None:
+        calls["forsaken"].append(time.monotonic())
+
+    def seen() -> None:
+        calls["seen"].append(time.monotonic())
+
+    def broken() -> None:
+        calls["broken"].append(time.monotonic())
+        raise ValueError("broken")
+
+    for function, every in ((broken, 0.1), (forsaken, 0.1), (seen, 60)):
+        sweeps.sweep(every=every)(function)
+    begun = time.monotonic()
+    clock.start()
+    wait_for("both ran twice", lambda: len(calls["forsaken"]) >= 2 and len(calls["broken"]) >= 2)
+    assert calls["forsaken"][0] - begun >= 0.25, "beat had its three periods"
+    assert calls["forsaken"][1] - calls["forsaken"][0] >= 0.25
+    assert calls["seen"] == []
+
+
+def test_beat_knows_every_sweep_of_every_app() -> None:
+    app.loader.import_default_modules()
+    names = {found.name for found in sweeps.all_sweeps()}
+    assert "projects.tasks.finish_and_clean" in names
+    schedule = app.conf.beat_schedule
+    assert names <= set(schedule)
+    for name in names:
+        assert schedule[name]["task"] == "platform.run_sweep"
+        assert schedule[name]["options"]["expires"] == schedule[name]["schedule"], "stale nudges do not pile up"
+
+
+@pytest.mark.usefixtures("empty")
+def test_a_nudge_runs_its_sweep_and_an_unknown_name_is_another_releases() -> None:
+    calls: list[int] = []
+    sweeps.sweep(every=1)(lambda: calls.append(1))
+    [found] = sweeps.all_sweeps()
+    sweeps.run_sweep(found.name)
+    sweeps.run_sweep("of.another.release")
+    assert calls == [1]

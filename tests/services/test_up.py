@@ -1,0 +1,317 @@
+"""`manage.py up`: starts from nothing, runs once, heals, stops cleanly, and starts again on the same data."""
+
+import json
+import os
+import pwd
+import re
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import psycopg
+import pytest
+from psycopg import sql
+
+from platform_site.services import postgres, valkey
+from platform_site.services.layout import REGIONS, Layout, region_variable
+from tests.serving import ROOT, Up, start_up, wait_for, wait_for_ready
+
+pytestmark = pytest.mark.served
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One data dir for the tests of this file, with a name that tries the quoting. The first `up` fills it."""
+    return tmp_path_factory.mktemp("up") / "a data dir with 'odd' #names?"
+
+
+@pytest.fixture
+def up(data_dir: Path) -> Iterator[Up]:
+    running = start_up(data_dir)
+    yield running
+    running.stop()
+
+
+def everyone(up: Up) -> list[psutil.Process]:
+    return [psutil.Process(up.process.pid), *up.children()]
+
+
+def wait_until_gone(processes: list[psutil.Process], seconds: float = 12.0) -> None:
+    _, alive = psutil.wait_procs(processes, timeout=seconds)
+    assert not alive, [(process.pid, process.cmdline()) for process in alive]
+
+
+def control(data_dir: Path) -> "psycopg.Connection[tuple[object, ...]]":
+    """A connection to the embedded server's control database, as its superuser."""
+    return postgres.connect(Layout(data_dir), "control")
+
+
+def test_the_first_start_makes_a_demo_whose_facts_are_in_demo_json(up: Up, data_dir: Path) -> None:
+    facts = up.facts
+    shown = {"base_url", "admin", "account", "project_id", "environments", "server_key", "app_users"}
+    assert set(facts) == shown | {"webhook", "task_id"}
+    assert facts["base_url"] == up.base_url
+    assert set(facts["admin"]) == {"email", "password"}
+    assert set(facts["account"]) == {"id", "email", "password"}
+    assert set(facts["environments"]) == {"production", "development"}
+    assert facts["project_id"].startswith("prj_")
+    assert facts["server_key"].startswith("sk_")
+    assert [set(user) for user in facts["app_users"]] == [{"id", "email", "password"}] * 2
+    for name in ("demo.json", "secrets.json"):
+        assert stat.S_IMODE((data_dir / name).stat().st_mode) == 0o600
+    with control(data_dir) as connection:
+        staff = connection.execute("SELECT is_superuser FROM accounts_user WHERE email = %s", [facts["admin"]["email"]])
+        assert staff.fetchall() == [(True,)]
+        pools = "SELECT environment_id FROM accounts_user WHERE id = ANY(%s)"
+        assert (
+            connection.execute(pools, [[user["id"] for user in facts["app_users"]]]).fetchall()
+            == [(facts["environments"]["production"],)] * 2
+        )
+
+
+def test_it_prints_lines_that_work_when_pasted(up: Up) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("this machine has no curl")
+    lines = re.findall(r"^  (curl .+)$", up.output, re.MULTILINE)
+    assert len(lines) == 7
+    answers = []
+    for line in lines:
+        done = subprocess.run(["/bin/sh", "-c", f"{line} -sS --fail-with-body"], capture_output=True, text=True)
+        assert done.returncode == 0, (line, done.stdout, done.stderr)
+        answers.append(json.loads(done.stdout))
+    projects, environments, signed_in, rows, run, comment, _ = answers
+    assert [project["id"] for project in projects["data"]] == [up.facts["project_id"]]
+    assert [environment["name"] for environment in environments["data"]] == ["development", "production"]
+    assert signed_in["user"]["email"] == up.facts["account"]["email"]
+    assert rows["data"], "the demo has rows"
+    assert (run["status"], run["output"]) == ("succeeded", {"sum": 5})
+    deliveries = lines[-1].removeprefix("curl ").split(" ", 1)[0]
+    key = {"Authorization": f"Bearer {up.facts['server_key']}"}
+
+    def is_delivered() -> bool:
+        told = httpx.get(deliveries, headers=key).json()["data"]
+        return bool(told) and (told[0]["event_type"], told[0]["status"]) == ("comments.insert", "delivered")
+
+    wait_for("the demo's webhook has told of the comment", is_delivered, 30)
+    assert comment["body"] == "Hello"
+    assert f"{up.base_url}/admin/" in up.output
+    assert up.facts["admin"]["password"] in up.output
+    assert up.facts["server_key"] in up.output
+    console = httpx.get(f"{up.base_url}/admin/login/")
+    assert console.status_code == 200
+    for style in re.findall(r'href="(/static/[^"]+\.css[^"]*)"', console.text):
+        assert httpx.get(f"{up.base_url}{style}").status_code == 200
+
+
+def test_a_second_one_on_the_same_data_says_so_and_disturbs_nothing(up: Up, data_dir: Path) -> None:
+    before = {child.pid for child in up.children()}
+    second = start_up(data_dir, wait=False)
+    assert second.process.wait(10) == 1
+    wait_for("the sentence", lambda: "already running" in second.output)
+    assert second.output == (
+        f"`manage.py up` is already running on {data_dir} (process {up.process.pid}, port {up.base_url.rpartition(':')[2]}). "
+        "Stop it first, or give this one another --data-dir and --port."
+    )
+    assert {child.pid for child in up.children()} == before
+    assert httpx.get(f"{up.base_url}/healthz").status_code == 200
+
+
+def test_a_port_in_use_is_named_before_anything_is_made(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = start_up(tmp_path / "data", "--port", str(port), wait=False)
+        assert refused.process.wait(10) == 1
+    wait_for("the sentence", lambda: f"Port {port} on 127.0.0.1 is in use" in refused.output)
+    assert not (tmp_path / "data" / "postgres").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_stops_with_exit_code_0_leaves_no_process_and_keeps_its_data(data_dir: Path, number: signal.Signals) -> None:
+    first = start_up(data_dir)
+    processes = everyone(first)
+    names = {" ".join(process.cmdline()) for process in processes}
+    for part in ("postgres -D", "valkey-server", "serve --fds", "manage.py work"):
+        assert any(part in name for name in names), part
+    with control(data_dir) as connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS kept (at timestamptz)")
+        connection.execute("INSERT INTO kept VALUES (now())")
+        kept = connection.execute("SELECT count(*) FROM kept").fetchone()
+    begun = time.monotonic()
+    assert first.stop(number) == 0, first.output
+    assert time.monotonic() - begun < 10
+    wait_until_gone(processes, seconds=1)
+    assert "kill" not in first.output
+    second = start_up(data_dir)
+    try:
+        assert {**second.facts, "base_url": ""} == {**first.facts, "base_url": ""}
+        assert second.facts["base_url"] == second.base_url
+        with control(data_dir) as connection:
+            assert connection.execute("SELECT count(*) FROM kept").fetchone() == kept
+    finally:
+        assert second.stop() == 0
+
+
+def test_ctrl_c_during_the_start_leaves_nothing_behind(tmp_path: Path) -> None:
+    early = start_up(tmp_path / "data", wait=False)
+    processes = wait_for("PostgreSQL runs", lambda: early.named("postgres", "-D") and everyone(early))
+    assert early.stop(signal.SIGINT) == 0, early.output
+    wait_until_gone(processes, seconds=2)
+
+
+def test_after_kill_9_no_process_is_left_for_long_and_the_next_start_finds_its_data(data_dir: Path) -> None:
+    first = start_up(data_dir)
+    processes = everyone(first)
+    first.process.kill()
+    second = start_up(data_dir, "--port", first.base_url.rpartition(":")[2])  # at once, on the same port
+    try:
+        wait_until_gone(processes, seconds=3)
+        assert second.facts == first.facts
+    finally:
+        assert second.stop() == 0
+
+
+def test_a_server_lock_whose_number_belongs_to_somebody_else_by_now_does_not_stop_the_start(data_dir: Path) -> None:
+    # As after a container restart: the file names a living process, but not a PostgreSQL.
+    (data_dir / "postgres" / "postmaster.pid").write_text(f"{os.getpid()}\n{data_dir}\n")
+    up = start_up(data_dir)
+    assert up.stop() == 0
+
+
+@pytest.mark.parametrize("part", ["serve --fds", "manage.py work", "valkey-server", "postgres -D"])
+def test_a_part_that_dies_is_started_again(up: Up, part: str) -> None:
+    victim = up.part(part)
+    if part == "manage.py work":  # ready only now: it starts after the web
+        wait_for("the worker is ready", lambda: "ready." in up.output)
+    before = {child.pid for child in up.named(part)}  # some of them are adopted for a moment
+    victim.kill()
+    name = {"serve --fds": "web", "manage.py work": "worker", "valkey-server": "valkey", "postgres -D": "postgres"}[
+        part
+    ]
+    told = f"{name} ended (signal SIGKILL); starting it again in 0.1 s"
+    wait_for("it says so", lambda: told in up.output)
+
+    def healed() -> bool:
+        fresh = [child for child in up.named(part, parent=up.process.pid) if child.pid not in before]
+        try:
+            return bool(fresh) and httpx.get(f"{up.base_url}/readyz", timeout=5).status_code == 200
+        except httpx.TransportError:
+            return False  # the one who was asked is the one who died
+
+    wait_for(f"{part} runs again", healed, seconds=30, every=0.1)
+
+
+def test_a_part_that_cannot_run_ends_it_all_with_its_last_words(tmp_path: Path) -> None:
+    broken = start_up(tmp_path / "data", wait=False, environment={"LANE_THREADS": "many"})
+    processes = everyone(broken)
+    assert broken.process.wait(30) == 1
+    wait_for("its last words", lambda: "LANE_THREADS must be a number, not 'many'" in broken.output)
+    assert "web ended (exit code 1). Its last lines:" in broken.output
+    wait_until_gone(processes, seconds=1)
+
+
+@pytest.fixture
+def other_servers() -> Iterator[dict[str, str]]:
+    """URLs of four empty databases and a Valkey of the test run: somebody else's servers."""
+    layout = Layout(Path(os.environ["DATA_DIR"]))
+    variables = {"DATABASE_URL": "other_control"} | {
+        region_variable(region): f"other_{region.replace('-', '_')}" for region in REGIONS
+    }
+    with postgres.connect(layout) as connection:
+        for database in variables.values():
+            connection.execute(sql.SQL("CREATE DATABASE {} OWNER platform").format(sql.Identifier(database)))
+    yield {name: layout.postgres_url(database) for name, database in variables.items()} | {
+        "REDIS_URL": layout.redis_url()
+    }
+    with postgres.connect(layout) as connection:
+        for database in variables.values():
+            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(database)))
+
+
+def test_url_variables_replace_what_is_embedded(tmp_path: Path, other_servers: dict[str, str]) -> None:
+    up = start_up(tmp_path / "data", environment=other_servers)
+    try:
+        assert not up.named("postgres", "-D")
+        assert not up.named("valkey-server")
+        assert not (tmp_path / "data" / "postgres").exists()
+        with psycopg.connect(other_servers["DATABASE_URL"]) as connection:
+            assert connection.execute("SELECT id FROM projects_project").fetchall() == [(up.facts["project_id"],)]
+        with psycopg.connect(other_servers["REGION_US_EAST_1_URL"]) as connection:
+            schema = up.facts["environments"]["production"]
+            assert connection.execute("SELECT to_regnamespace(%s) IS NOT NULL", [schema]).fetchone() == (True,)
+    finally:
+        assert up.stop() == 0
+
+
+def test_a_very_long_path_moves_the_sockets_and_nothing_else(tmp_path: Path) -> None:
+    data_dir = tmp_path / ("long" * 30) / "data"
+    layout = Layout(data_dir)
+    assert layout.sockets.parent == Path(tempfile.gettempdir())
+    up = start_up(data_dir, "--no-demo", "--workers", "1")
+    try:
+        assert stat.S_IMODE(layout.sockets.stat().st_mode) == 0o700
+        assert (layout.sockets / ".s.PGSQL.5432").exists()
+        assert valkey.answers(layout)
+        assert not (data_dir / "demo.json").exists()
+        with control(data_dir) as connection:
+            assert connection.execute("SELECT count(*) FROM accounts_user").fetchone() == (0,)
+    finally:
+        assert up.stop() == 0
+        shutil.rmtree(layout.sockets)
+
+
+def test_sockets_in_the_temporary_directory_that_are_somebody_elses_are_refused(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a directory that is somebody else's")
+    layout = Layout(tmp_path / ("long" * 30) / "data")
+    layout.sockets.mkdir()
+    os.chown(layout.sockets, 12345, 12345)
+    try:
+        with pytest.raises(PermissionError, match="belongs to somebody else"):
+            layout.make_sockets(pwd.getpwnam("nobody").pw_uid)
+    finally:
+        layout.sockets.rmdir()
+
+
+def test_an_ordinary_user_can_run_it() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("every other test here runs as an ordinary user already")
+    nobody = pwd.getpwnam("nobody")
+    home = Path(tempfile.mkdtemp(prefix="bp-nobody-"))
+    os.chown(home, nobody.pw_uid, nobody.pw_gid)
+    who = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+    try:
+        try:
+            subprocess.run(
+                [sys.executable, str(ROOT / "manage.py"), "help"], cwd="/", capture_output=True, check=True, **who
+            )
+        except (PermissionError, subprocess.CalledProcessError):
+            pytest.skip("this clone or its Python is not readable by other users")
+        begun = time.monotonic()
+        up = start_up(home / "data", "--workers", "1", wait=False, environment={"HOME": str(home)}, **who)
+        try:
+            wait_for_ready(up, begun)
+            assert {child.username() for child in up.children()} == {"nobody"}
+        finally:
+            assert up.stop() == 0, up.output
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def test_orphans_are_adopted_and_buried(up: Up) -> None:
+    if sys.platform != "linux":
+        pytest.skip("orphans go to the system's first process here")
+    wait_for("the worker is ready", lambda: "ready." in up.output)
+    main = up.part("manage.py work")
+    [beat] = main.children()
+    main.kill()
+    wait_for("beat has ended with its worker, and is no zombie", lambda: not psutil.pid_exists(beat.pid))
+    assert not [child for child in up.children() if child.status() == psutil.STATUS_ZOMBIE]
