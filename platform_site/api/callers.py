@@ -1,0 +1,84 @@
+"""The caller: who sent a request and what it may do. `projects.callers` makes it; everything else only reads it."""
+
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+CallerKind = Literal["account", "user", "key"]
+ProjectRole = Literal["owner", "developer", "viewer"]
+
+SCOPES: Final = (
+    "projects:read",
+    "projects:create",
+    "projects:delete",
+    "environments:read",
+    "environments:write",
+    "schema:read",
+    "schema:write",
+    "rows:read",
+    "rows:write",
+    "rows:bypass_rules",
+    "webhooks:read",
+    "webhooks:write",
+    "functions:read",
+    "functions:invoke",
+    "functions:deploy",
+    "users:manage",
+    "keys:manage",
+)
+ACCOUNT_SCOPES: Final = frozenset({"projects:read", "projects:create", "projects:delete"})
+"""What a key bound to an account may hold."""
+ENVIRONMENT_SCOPES: Final = frozenset(SCOPES) - {"projects:create", "projects:delete"}
+"""What a key bound to an environment may hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The environment a call means, resolved. `role` is the account's role in its project, None for users and keys."""
+
+    environment_id: str
+    environment_name: str
+    project_id: str
+    region: str
+    """Also the Django database alias, by way of `Project.cluster`."""
+    cluster: str
+    plan: str
+    pool_id: str
+    """The environment whose users sign in here: itself, or for a preview branch the environment it came from."""
+    role: ProjectRole | None = None
+    allowed_origins: tuple[str, ...] = ()
+    """Web origins whose pages may read answers: `("*",)` for all, empty for none, else exact origins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """One authenticated request's principal.
+
+    `scopes` is already the effective set: a key's own, an account's by its role in `place`'s project, an app user's
+    fixed few. `place` is None for an account (or account key) whose call named no environment and needs none.
+    """
+
+    kind: CallerKind
+    id: str
+    """`usr_…` for accounts and app users, `key_…` for keys."""
+    scopes: frozenset[str]
+    plan: str = "free"
+    place: Place | None = None
+    session_id: str | None = None
+    account_id: str | None = None
+    """The platform account behind the call: itself for accounts, the account an account key is bound to, else None."""
+    email: str | None = None
+    name: str | None = None
+    role: str | None = None
+    """An app user's stored role, for rules."""
+    claims: dict[str, Any] = field(default_factory=dict)
+
+    # DRF and Django look for these two on `request.user`.
+    is_authenticated: bool = True
+    is_active: bool = True
+
+    @property
+    def pk(self) -> str:
+        return self.id
+
+    def may(self, scope: str) -> bool:
+        return scope in self.scopes

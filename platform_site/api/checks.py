@@ -1,0 +1,51 @@
+"""What `manage.py check` says of the kernel's settings, before a request meets the mistake."""
+
+import ipaddress
+from typing import Any, Final
+
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.core.exceptions import ImproperlyConfigured
+
+from platform_site.api import keyring
+from platform_site.api.outbound.networks import networks
+
+_INNER: Final = ("127.0.0.1", "::1", "169.254.169.254", "fd00:ec2::254")
+"""This machine, and the metadata services of clouds."""
+
+
+@register(Tags.security)
+def check_encryption_keys(**_: Any) -> list[CheckMessage]:
+    """Every entry of ENCRYPTION_KEYS is a key."""
+    try:
+        keyring.current_header()
+    except ImproperlyConfigured as error:
+        return [Error(str(error), id="api.E001")]
+    return []
+
+
+@register(Tags.security)
+def check_outbound_networks(**_: Any) -> list[CheckMessage]:
+    """Every entry of OUTBOUND_ALLOWED_NETWORKS is a network."""
+    try:
+        networks(tuple(settings.OUTBOUND_ALLOWED_NETWORKS))
+    except ValueError as error:
+        return [Error(f"OUTBOUND_ALLOWED_NETWORKS: {error}", id="api.E002")]
+    return []
+
+
+@register(Tags.security, deploy=True)
+def check_outbound_networks_in_production(**_: Any) -> list[CheckMessage]:
+    """In production nobody's webhook may call this machine or a cloud's metadata service."""
+    if not settings.PRODUCTION or check_outbound_networks():
+        return []
+    opened = networks(tuple(settings.OUTBOUND_ALLOWED_NETWORKS))
+    reached = [text for text in _INNER if any(_covers(network, text) for network in opened)]
+    if not reached:
+        return []
+    return [Warning(f"OUTBOUND_ALLOWED_NETWORKS lets tenants call {', '.join(reached)}", id="api.W001")]
+
+
+def _covers(network: Any, text: str) -> bool:
+    address = ipaddress.ip_address(text)
+    return bool(address.version == network.version and address in network)

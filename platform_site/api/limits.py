@@ -1,0 +1,267 @@
+"""Rate limits: who may send how much, said in headers and enforced with 429.
+
+django-ratelimit names the counter and its window; Redis counts, on the pipeline that fetches the caller's record
+(`ratelimit_cache`); here thresholds meet counts and become headers or `RateLimited`. Windows are fixed, a minute long,
+and begin at another second for each key.
+
+    per caller      `begin(request, trip, identity)` before the trip, `.settle(plan)` when the record names the plan
+    per address     `count_refused` (bad tokens) and `count_anonymous` (no token)
+    at the token endpoint, per (pool, e-mail) and per address: `count_token_request`
+    before an e-mail is sent, per recipient and hour: `count_email_request`; invitations: `count_invitation`
+
+Redis away: nothing is limited, which `store` says in the log, but for the token endpoint and what sends e-mails: there
+a limiter in this process's memory goes on (threat T12). Answers to limited requests carry `RateLimit-Policy` and
+`RateLimit` as in draft-ietf-httpapi-ratelimit-headers-10, a 429 also `Retry-After`. `RATE_LIMIT_FACTOR` multiplies
+every threshold. Contract section 8; design section 3, "Rate limits".
+"""
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from django.conf import settings
+from django.http import HttpRequest
+from django_ratelimit.core import get_usage
+
+from platform_site.api import addresses, store
+from platform_site.api.errors import RateLimited
+from platform_site.api.plans import ADDRESS_LIMITS, plan_limits
+from platform_site.api.ratelimit_cache import Tally, riding
+from platform_site.api.requests import add_header
+
+PERIOD: Final = 60
+HOUR: Final = 3600
+_LARGEST: Final = 1_000_000
+"""Stands for the threshold in the name of a caller's counter: which plan applies is known only after the trip."""
+
+
+class Counting:
+    """One policy as it applies to one request: counted on a trip, judged after it."""
+
+    __slots__ = ("_identity", "_name", "_period", "_request", "_tally", "_time_left")
+
+    def __init__(
+        self,
+        request: HttpRequest,
+        trip: store.Trip,
+        name: str,
+        identity: str,
+        *,
+        look_only: bool = False,
+        period: int = PERIOD,
+    ) -> None:
+        with riding(trip):
+            usage: dict[str, Any] = get_usage(
+                request,
+                group=name,
+                key=lambda group, request: identity,
+                rate=(_LARGEST, period),
+                increment=not look_only,
+            )
+        self._request = request
+        self._name = name
+        self._identity = identity
+        self._period = period
+        self._tally: Tally = usage["count"]
+        # The window named by second w still holds during that second: django-ratelimit's time_left is one too short.
+        self._time_left: int = usage["time_left"] + 1
+
+    def settle(self, quota: int, *, fall_back: bool = False) -> tuple[str, str, int | None]:
+        """Judge by `quota` a period: the members of both headers, and the seconds to wait if it is exceeded.
+
+        `fall_back`: if Redis is away, count in this process instead of letting everything pass.
+        """
+        quota = max(1, int(quota * settings.RATE_LIMIT_FACTOR))
+        count, time_left = self._tally.value, self._time_left
+        if count is None:
+            if not fall_back:
+                return self._member(quota, quota, time_left, None)
+            limiter = _hourly_limiter if self._period == HOUR else _process_limiter
+            count, time_left = limiter.count(f"{self._name}\0{self._identity}")
+        return self._member(quota, max(0, quota - count), time_left, time_left if count > quota else None)
+
+    def _member(self, quota: int, left: int, time_left: int, wait: int | None) -> tuple[str, str, int | None]:
+        return f'"{self._name}";q={quota};w={self._period}', f'"{self._name}";r={left};t={time_left}', wait
+
+
+def _announce(request: HttpRequest, *judged: tuple[str, str, int | None]) -> None:
+    """Put the headers on the answer. Raises RateLimited if any policy is exceeded."""
+    add_header(request, "RateLimit-Policy", ", ".join([policy for policy, _, _ in judged]))
+    add_header(request, "RateLimit", ", ".join([state for _, state, _ in judged]))
+    waits = [wait for _, _, wait in judged if wait is not None]
+    if waits:
+        raise RateLimited(max(waits))
+
+
+class Begun:
+    """A caller's request, counted on the trip that fetches its record."""
+
+    __slots__ = ("_counting", "_request")
+
+    def __init__(self, request: HttpRequest, trip: store.Trip, identity: str) -> None:
+        self._request = request
+        self._counting = Counting(request, trip, "caller", identity)
+
+    def settle(self, plan: str, caller_id: str | None = None) -> None:
+        """After the trip ran and the plan is known: headers. Raises RateLimited."""
+        try:
+            _announce(self._request, self._counting.settle(plan_limits(plan).requests_per_minute))
+        except RateLimited:
+            if caller_id is not None:
+                remember_limited({caller_id: 1})
+            raise
+
+
+def begin(request: HttpRequest, trip: store.Trip, identity: str) -> Begun:
+    """Count one request of `identity` on `trip`: a session's user, a key's cache name, whatever is known by then."""
+    return Begun(request, trip, identity)
+
+
+def count_refused(request: HttpRequest) -> None:
+    """A token was refused: count it for the client's address. One trip. Raises RateLimited instead of the 401."""
+    _count_address(request, "refused", ADDRESS_LIMITS.refused_requests_per_minute)
+
+
+class Refusals:
+    """How many tokens this address has had refused: looked at on the trip of the request, not counted."""
+
+    __slots__ = ("_counting", "_request")
+
+    def __init__(self, request: HttpRequest, trip: store.Trip) -> None:
+        self._request = request
+        self._counting = Counting(request, trip, "refused", addresses.network_of(request), look_only=True)
+
+    def check(self) -> None:
+        """After the trip, before PostgreSQL is asked about a token that no cache knows: raises RateLimited if the
+        address has had its share, so that guessing costs no statements. Adds no headers otherwise."""
+        judged = self._counting.settle(ADDRESS_LIMITS.refused_requests_per_minute)
+        if judged[2] is not None:
+            _announce(self._request, judged)
+
+
+def count_anonymous(request: HttpRequest) -> None:
+    """A request without a token, where none is needed: counted for the client's address. One trip.
+
+    Raises RateLimited.
+    """
+    _count_address(request, "address", ADDRESS_LIMITS.anonymous_requests_per_minute)
+
+
+def _count_address(request: HttpRequest, name: str, quota: int) -> None:
+    trip = store.trip()
+    counting = Counting(request, trip, name, addresses.network_of(request))
+    trip.run()
+    _announce(request, counting.settle(quota))
+
+
+def count_token_request(
+    request: HttpRequest, *, pool_id: str | None = None, email: str | None = None, plan: str = "free"
+) -> None:
+    """One try at the token endpoint: counted for the client's address and, if it names one, for (pool, e-mail).
+
+    One trip. Without an e-mail it is a refresh or a code. Redis away: this process counts. Raises RateLimited.
+    """
+    trip = store.trip()
+    address = addresses.network_of(request)
+    if email is None:
+        counting = Counting(request, trip, "refresh", address)
+        trip.run()
+        _announce(request, counting.settle(ADDRESS_LIMITS.refreshes_per_minute, fall_back=True))
+        return
+    by_address = Counting(request, trip, "sign-in-address", address)
+    by_email = Counting(request, trip, "sign-in", f"{pool_id or ''}\0{email.strip().lower()}")
+    trip.run()
+    _announce(
+        request,
+        by_email.settle(plan_limits(plan).token_requests_per_minute, fall_back=True),
+        by_address.settle(ADDRESS_LIMITS.token_requests_per_minute, fall_back=True),
+    )
+
+
+def count_email_request(request: HttpRequest, *, pool_id: str | None, email: str, plan: str = "free") -> None:
+    """Somebody asks that an e-mail be sent to `email`: counted for it by the hour, and for the client's address among
+    the tries to sign in.
+
+    One trip. It counts whether anybody has that address or not. Redis away: this process counts. Raises RateLimited.
+    """
+    trip = store.trip()
+    by_address = Counting(request, trip, "sign-in-address", addresses.network_of(request))
+    by_email = Counting(request, trip, "emails", f"{pool_id or ''}\0{email.strip().lower()}", period=HOUR)
+    trip.run()
+    _announce(
+        request,
+        by_email.settle(plan_limits(plan).emails_per_recipient_per_hour, fall_back=True),
+        by_address.settle(ADDRESS_LIMITS.token_requests_per_minute, fall_back=True),
+    )
+
+
+def count_invitation(request: HttpRequest, *, pool_id: str, plan: str) -> None:
+    """An invitation to be sent: counted for the pool by the hour. One trip. Raises RateLimited."""
+    trip = store.trip()
+    counting = Counting(request, trip, "invitations", pool_id, period=HOUR)
+    trip.run()
+    _announce(request, counting.settle(plan_limits(plan).invitations_per_hour, fall_back=True))
+
+
+def count_known_browser(request: HttpRequest, browser: str) -> None:
+    """One try to sign in from a browser in which this person has signed in before: counted for that browser alone, so
+    that nobody else's tries use its share up. One trip. Redis away: this process counts. Raises RateLimited.
+    """
+    trip = store.trip()
+    counting = Counting(request, trip, "sign-in-browser", browser)
+    trip.run()
+    _announce(request, counting.settle(ADDRESS_LIMITS.known_browser_requests_per_minute, fall_back=True))
+
+
+_MOST_LIMITED_CALLERS: Final = 1000
+_limited: Final[dict[str, int]] = {}
+_limited_lock = threading.Lock()
+
+
+def remember_limited(callers: Mapping[str, int]) -> None:
+    """So many requests of these callers met the limit: for operators' figures. Bounded; more callers are dropped."""
+    with _limited_lock:
+        for caller, count in callers.items():
+            if caller in _limited or len(_limited) < _MOST_LIMITED_CALLERS:
+                _limited[caller] = _limited.get(caller, 0) + count
+
+
+def limited_callers() -> dict[str, int]:
+    """What was remembered since the last call: requests refused, by caller."""
+    with _limited_lock:
+        found = dict(_limited)
+        _limited.clear()
+    return found
+
+
+class ProcessLimiter:
+    """Counts in this process's memory, for as long as Redis is away: one fixed window for at most `most` keys.
+
+    When it is full the oldest key is forgotten; the limit per address stands behind the one per e-mail.
+    """
+
+    def __init__(self, period: int = PERIOD, most: int = 20_000) -> None:
+        self._period = period
+        self._most = most
+        self._lock = threading.Lock()
+        self._window = 0
+        self._counts: dict[str, int] = {}
+
+    def count(self, key: str) -> tuple[int, int]:
+        """Count one for `key`: the count in this window, this one included, and whole seconds until the next window."""
+        now = time.time()
+        window = int(now) // self._period
+        with self._lock:
+            if window != self._window:
+                self._window = window
+                self._counts.clear()
+            count = self._counts.pop(key, 0) + 1  # put back at the end: the dict keeps the least recently counted first
+            if len(self._counts) >= self._most:
+                del self._counts[next(iter(self._counts))]
+            self._counts[key] = count
+        return count, (window + 1) * self._period - int(now)
+
+
+_process_limiter = ProcessLimiter()
+_hourly_limiter = ProcessLimiter(HOUR)

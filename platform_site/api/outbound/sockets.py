@@ -1,0 +1,83 @@
+"""Sockets with one deadline for all they do, and one number of bytes they may bring.
+
+A timeout of the standard kind begins anew with each read, so whoever sends a byte a second is never late. Here each
+read gets what is left of the whole. The number of bytes bounds what a peer can make us read where HTTP does not:
+endless interim responses, headers, chunk extensions, trailers.
+"""
+
+import socket
+import ssl
+import time
+from typing import Any
+
+
+class TooMuch(OSError):
+    """The peer sent more than it was to send."""
+
+
+class _Bounded:
+    """What the plain and the TLS socket share; `until` opens a new account for each request."""
+
+    deadline = float("inf")
+    allowance = 0
+    has_received = False
+    """Whether anything came since the last `until`."""
+
+    def until(self, deadline: float, allowance: int) -> None:
+        """From now on: over at `deadline` (`time.monotonic()`), and at most `allowance` bytes in."""
+        self.deadline, self.allowance, self.has_received = deadline, allowance, False
+
+    def left(self) -> float:
+        """Seconds until the deadline. Raises TimeoutError if it has passed."""
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the deadline has passed")
+        return left
+
+    def _take(self, received: int) -> int:
+        self.allowance -= received
+        self.has_received = self.has_received or received > 0
+        if self.allowance < 0:
+            raise TooMuch("the peer sends without end")
+        return received
+
+
+class BoundedSocket(_Bounded, socket.socket):
+    def recv_into(self, *args: Any, **kwargs: Any) -> int:
+        self.settimeout(self.left())
+        return self._take(super().recv_into(*args, **kwargs))
+
+    def sendall(self, *args: Any, **kwargs: Any) -> None:
+        self.settimeout(self.left())
+        super().sendall(*args, **kwargs)
+
+
+class BoundedTLSSocket(_Bounded, ssl.SSLSocket):
+    """Made by an SSLContext whose `sslsocket_class` it is."""
+
+    def recv_into(self, *args: Any, **kwargs: Any) -> int:
+        self.settimeout(self.left())
+        return self._take(super().recv_into(*args, **kwargs))
+
+    def sendall(self, *args: Any, **kwargs: Any) -> None:
+        self.settimeout(self.left())
+        super().sendall(*args, **kwargs)
+
+
+Bounded = BoundedSocket | BoundedTLSSocket
+
+
+def has_something(connection: socket.socket) -> bool:
+    """Whether an idle connection was closed by the peer, or holds bytes nobody asked for: not to be used again."""
+    connection.settimeout(0)
+    try:
+        if isinstance(connection, ssl.SSLSocket):
+            # TLS 1.3 servers send session tickets of their own accord: those are read here and are no data.
+            connection.recv(1)
+        else:
+            connection.recv(1, socket.MSG_PEEK)
+    except (BlockingIOError, ssl.SSLWantReadError):
+        return False
+    except OSError:
+        return True
+    return True

@@ -1,0 +1,135 @@
+"""What each plan allows: one table, for callers at `GET /v1/limits` and for readers in docs/limits.md.
+
+Thresholds are per minute and per caller, quotas are counts, sizes are bytes, times are milliseconds. Of these,
+`RATE_LIMIT_FACTOR` multiplies the rates (`platform_site.api.limits`). A test keeps the page in step with the table.
+Contract section 8; design section 3, "Plans".
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class PlanLimits:
+    """The limits of one plan."""
+
+    name: str
+    requests_per_minute: int
+    """Per caller: one account, one app user or one server key."""
+    token_requests_per_minute: int
+    """At the token endpoint, per (pool, e-mail)."""
+    emails_per_recipient_per_hour: int
+    """E-mails that strangers can have sent to one address by one pool: sign-up, a forgotten password."""
+    invitations_per_hour: int
+    """Per pool."""
+    projects_per_account: int
+    """Counted over the projects that an account owns on this plan."""
+    members_per_project: int
+    preview_branches_per_project: int
+    keys_per_environment: int
+    app_users_per_environment: int
+    tables_per_environment: int
+    webhooks_per_environment: int
+    functions_per_environment: int
+    function_timeout_ms: int
+    """The ceiling of a function's `timeout_ms`, and what it has if it names none is never above it."""
+    function_memory_mb: int
+    function_concurrency: int
+    """Synchronous runs of one environment at the same time, and as many queued ones; the next are refused or wait."""
+    run_output_bytes: int
+
+
+PLANS: Final[Mapping[str, PlanLimits]] = MappingProxyType(
+    {
+        "free": PlanLimits(
+            name="free",
+            requests_per_minute=600,
+            token_requests_per_minute=10,
+            emails_per_recipient_per_hour=6,
+            invitations_per_hour=100,
+            projects_per_account=20,
+            members_per_project=5,
+            preview_branches_per_project=3,
+            keys_per_environment=20,
+            app_users_per_environment=10_000,
+            tables_per_environment=100,
+            webhooks_per_environment=20,
+            functions_per_environment=20,
+            function_timeout_ms=10_000,
+            function_memory_mb=128,
+            function_concurrency=4,
+            run_output_bytes=256 * 1024,
+        ),
+        "pro": PlanLimits(
+            name="pro",
+            requests_per_minute=6_000,
+            token_requests_per_minute=10,
+            emails_per_recipient_per_hour=6,
+            invitations_per_hour=1_000,
+            projects_per_account=100,
+            members_per_project=50,
+            preview_branches_per_project=20,
+            keys_per_environment=100,
+            app_users_per_environment=1_000_000,
+            tables_per_environment=200,
+            webhooks_per_environment=200,
+            functions_per_environment=200,
+            function_timeout_ms=60_000,
+            function_memory_mb=256,
+            function_concurrency=16,
+            run_output_bytes=1024 * 1024,
+        ),
+        "team": PlanLimits(
+            name="team",
+            requests_per_minute=30_000,
+            token_requests_per_minute=10,
+            emails_per_recipient_per_hour=6,
+            invitations_per_hour=10_000,
+            projects_per_account=500,
+            members_per_project=500,
+            preview_branches_per_project=100,
+            keys_per_environment=500,
+            app_users_per_environment=10_000_000,
+            tables_per_environment=200,
+            webhooks_per_environment=500,
+            functions_per_environment=1_000,
+            function_timeout_ms=300_000,
+            function_memory_mb=512,
+            function_concurrency=64,
+            run_output_bytes=6 * 1024 * 1024,
+        ),
+    }
+)
+DEFAULT_PLAN: Final = "free"
+
+
+def plan_limits(name: str) -> PlanLimits:
+    """The limits of the plan `name` (`free`, `pro`, `team`). Raises KeyError for another."""
+    return PLANS[name]
+
+
+@dataclass(frozen=True, slots=True)
+class AddressLimits:
+    """What one client address (an IPv4 address or an IPv6 /64) may do per minute, whatever the plan."""
+
+    token_requests_per_minute: int
+    """Passwords and codes at the token endpoint, and other tries to sign in or up."""
+    refreshes_per_minute: int
+    """Refreshes: many people behind one address do these all day, and a refresh token cannot be guessed."""
+    refused_requests_per_minute: int
+    """Requests whose token was refused."""
+    anonymous_requests_per_minute: int
+    """Requests without a token, where none is needed."""
+    known_browser_requests_per_minute: int
+    """Passwords at the console's door from one browser in which the same person has signed in before."""
+
+
+ADDRESS_LIMITS: Final = AddressLimits(
+    token_requests_per_minute=60,
+    refreshes_per_minute=300,
+    refused_requests_per_minute=120,
+    anonymous_requests_per_minute=300,
+    known_browser_requests_per_minute=10,
+)

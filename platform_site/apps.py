@@ -1,0 +1,7 @@
+from django.apps import AppConfig
+
+from platform_site import celery  # noqa: F401 - with Django comes Celery's application, so that tasks find it
+
+
+class PlatformSiteConfig(AppConfig):
+    name = "platform_site"

@@ -1,0 +1,80 @@
+"""The console's frame: what its sidebar leads to and what its search finds. Named in `settings.UNFOLD`.
+
+Part of the roof: it looks into every room. A page that a member of staff may not see, or that a room does not have yet,
+is left out. Design section 9.
+"""
+
+from typing import Any, Final
+
+from django.apps import apps
+from django.contrib import admin
+from django.http import HttpRequest
+from django.templatetags.static import static
+from django.urls import reverse
+
+from platform_site.console.dashboard import dashboard
+
+__all__ = ["account_links", "dashboard", "favicon", "navigation", "styles"]
+
+_SIDEBAR: Final = (
+    ("Where", (("Projects", "folder_open", "projects.Project"), ("Environments", "dns", "projects.Environment"),
+               ("Members", "group", "projects.Member"))),
+    ("Who", (("Users", "person", "accounts.User"), ("Sessions", "devices", "accounts.Session"),
+             ("Server keys", "key", "accounts.ServerKey"), ("Signing keys", "verified_user", "accounts.SigningKey"),
+             ("Identity providers", "passkey", "accounts.IdentityProvider"),
+             ("Sign-up", "person_add", "accounts.PoolSettings"), ("E-mails", "mail", "accounts.AccountEmail"))),
+    ("What", (("Schema versions", "schema", "rows.SchemaVersion"), ("Rows", "table_rows", "rows.CurrentVersion"))),
+    ("Then", (("Webhooks", "webhook", "webhooks.Webhook"), ("Deliveries", "outgoing_mail", "webhooks.Delivery"),
+              ("Functions", "function", "functions.Function"), ("Runs", "play_circle", "functions.Run"))),
+    ("Figures", (("Endpoints", "speed", "platform_site.EndpointFigure"),
+                 ("Regions", "public", "platform_site.RegionFigure"),
+                 ("Slow functions", "hourglass_top", "platform_site.FunctionFigure"),
+                 ("Rate limits met", "block", "platform_site.CallerRefusal"))),
+    ("Trail", (("Audit", "history", "accounts.AuditEntry"),)),
+)  # fmt: skip
+
+
+def navigation(request: HttpRequest) -> list[dict[str, Any]]:
+    """The sidebar: the dashboard and the timeline, then a group a floor, of the pages that this person may see."""
+    top = [
+        {"title": "Dashboard", "icon": "dashboard", "link": reverse("admin:index")},
+        {"title": "Timeline", "icon": "timeline", "link": reverse("console:timeline")},
+    ]
+    groups: list[dict[str, Any]] = [{"items": top}]
+    for title, entries in _SIDEBAR:
+        items = [
+            {"title": name, "icon": icon, "link": link}
+            for name, icon, label in entries
+            if (link := list_of(label, request)) is not None
+        ]
+        if items:
+            groups.append({"title": title, "separator": True, "items": items})
+    return groups
+
+
+def list_of(label: str, request: HttpRequest) -> str | None:
+    """The address of a model's list; None where it has no pages or this person may not see them."""
+    try:
+        model = apps.get_model(label)
+    except LookupError:
+        return None
+    page = admin.site._registry.get(model)
+    if page is None or not page.has_view_permission(request):
+        return None
+    return reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist")
+
+
+def account_links(request: HttpRequest) -> list[dict[str, Any]]:
+    """The menu under one's own name."""
+    return [
+        {"title": "Your sign-in", "link": reverse("staff:security")},
+        {"title": "Change password", "link": reverse("admin:password_change")},
+    ]
+
+
+def favicon(request: HttpRequest) -> str:
+    return static("platform_site/favicon.svg")
+
+
+def styles(request: HttpRequest) -> str:
+    return static("platform_site/console.css")

@@ -1,0 +1,102 @@
+"""Charts as SVG made here: no script draws them, so they are there at once, print, and need nothing of the content
+policy. Colours come from `console.css`, by class, in both themes. Each bar says its figures when pointed at, and a
+table for screen readers says all of them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+
+WIDTH: Final = 960
+HALF: Final = 440
+HEIGHT: Final = 160
+_FOOT: Final = 18
+_HEAD: Final = 14
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One colour of a chart: its name, its CSS class and a figure for each bar."""
+
+    name: str
+    colour: str
+    """`good`, `bad`, `worse` or `plain`."""
+    figures: Sequence[int]
+
+
+def bars(title: str, labels: Sequence[str], series: Sequence[Series], *, width: int = WIDTH) -> SafeString:
+    """Stacked bars, the first series at the bottom; every sixth label is written under its bar. `width` in units of the
+    text's size: a chart that gets half of the page has half of the units."""
+    totals = [sum(figures) for figures in zip(*(each.figures for each in series), strict=True)]
+    top = _round_up(max(totals, default=0))
+    step = width / max(1, len(labels))
+    room = HEIGHT - _FOOT - _HEAD
+    drawn = []
+    for place, label in enumerate(labels):
+        bottom = float(HEIGHT - _FOOT)
+        said = ", ".join(f"{each.figures[place]:,} {each.name}" for each in series)
+        parts = []
+        for each in series:
+            tall = room * each.figures[place] / top
+            if each.figures[place]:
+                tall = max(tall, 1.5)  # one error among a million answers is still seen
+            bottom -= tall
+            place_and_size = (place * step + 1, bottom, step - 2, tall)
+            parts.append((f"chart-{each.colour}", *[f"{number:.1f}" for number in place_and_size]))
+        drawn.append(
+            format_html(
+                '<g><title>{}: {}</title><rect class="chart-none" x="{}" y="0" width="{}" height="{}"/>{}</g>',
+                label,
+                said,
+                f"{place * step:.1f}",
+                f"{step:.1f}",
+                HEIGHT - _FOOT,
+                format_html_join("", '<rect class="{}" x="{}" y="{}" width="{}" height="{}"/>', parts),
+            )
+        )
+    written = [
+        ("middle" if place else "start", f"{place * step + (step / 2 if place else 0):.1f}", HEIGHT - 4, label)
+        for place, label in enumerate(labels)
+        if place % max(1, len(labels) // 4) == 0
+    ]
+    return format_html(
+        '<svg class="plot{}" role="img" aria-label="{}" viewBox="0 0 {} {}">'
+        '<line class="chart-line" x1="0" x2="{}" y1="{}" y2="{}"/>'
+        '<line class="chart-line" x1="0" x2="{}" y1="{}" y2="{}"/>'
+        '<text class="chart-text" x="0" y="11">{}</text>{}{}</svg>',
+        " wide" if width > HALF else "",
+        f"{title}: {sum(totals):,} in all, at most {max(totals, default=0):,} at a time",
+        width,
+        HEIGHT,
+        width,
+        _HEAD,
+        _HEAD,
+        width,
+        HEIGHT - _FOOT,
+        HEIGHT - _FOOT,
+        f"{top:,}",
+        format_html_join("", "{}", ((each,) for each in drawn)),
+        format_html_join("", '<text class="chart-text" text-anchor="{}" x="{}" y="{}">{}</text>', written),
+    )
+
+
+def legend(series: Sequence[Series]) -> SafeString:
+    return format_html_join(
+        "",
+        '<span class="chart-legend"><svg viewBox="0 0 10 10" aria-hidden="true"><rect class="chart-{}" width="10" '
+        'height="10" rx="2"/></svg>{}</span>',
+        ((each.colour, each.name) for each in series),
+    )
+
+
+def _round_up(figure: int) -> int:
+    """The next 1, 2 or 5 with zeros, at least 4: where the scale ends."""
+    scale = 1
+    while True:
+        for step in (1, 2, 5):
+            if figure <= step * scale and step * scale >= 4:
+                return step * scale
+        scale *= 10

@@ -1,0 +1,411 @@
+"""The figures of the console's first page. Eight queries to the control database, whatever the regions hold.
+
+What happened comes from `platform_site.models` (`figures` fills them), so no region is asked: one that is away shows
+its last figures and says so. Every number leads to the list behind it, where the person may see that list.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from django.conf import settings
+from django.contrib import admin
+from django.db import connection
+from django.db.models import Sum
+from django.db.models.functions import Now
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.http import urlencode
+
+from accounts.console import address
+from accounts.models import AuditEntry
+from platform_site.api import metrics
+from platform_site.console import charts
+from platform_site.console.charts import Series
+from platform_site.figures import rollups
+from platform_site.models import CallerRefusal, Sample
+from projects.models import Plan, Project, Region
+
+HOURS: Final = 24
+RECENT: Final = 12
+TOP: Final = 8
+CONTROL_FRESH: Final = timedelta(minutes=5)
+REGION_FRESH: Final = timedelta(seconds=90)
+"""A look that is older: no worker is looking."""
+SLOW_QUEUE: Final = 60.0
+"""Seconds that something due may wait before the page worries."""
+
+_BY_HOUR = """
+SELECT date_trunc('hour', at), sum(requests)::bigint, sum(client_errors)::bigint, sum(server_errors)::bigint,
+       sum(rate_limited)::bigint
+  FROM platform_site_endpointfigure
+ WHERE at >= %s AND route LIKE '/v1%%'
+ GROUP BY 1
+"""
+_BY_ENDPOINT = """
+SELECT method, route, sum(requests)::bigint, sum(client_errors)::bigint, sum(server_errors)::bigint, {buckets}
+  FROM platform_site_endpointfigure
+ WHERE at >= %s AND route LIKE '/v1%%'
+ GROUP BY method, route
+ ORDER BY 3 DESC
+"""
+_BY_REGION_AND_HOUR = """
+SELECT region, date_trunc('hour', at), sum(attempts)::bigint, sum(attempts_succeeded)::bigint,
+       sum(runs_succeeded)::bigint, sum(runs_failed)::bigint, sum(runs_timed_out)::bigint
+  FROM platform_site_regionfigure
+ WHERE at >= %s
+ GROUP BY 1, 2
+"""
+_SLOWEST = """
+SELECT function_id, max(environment_id), max(name), max(region), sum(runs)::bigint, sum(failed)::bigint,
+       (sum(total_ms) / greatest(sum(runs), 1))::bigint, max(longest_ms)
+  FROM platform_site_functionfigure
+ WHERE at >= %s
+ GROUP BY function_id
+ ORDER BY 7 DESC
+ LIMIT %s
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number with what leads to it."""
+
+    title: str
+    value: str
+    link: str | None = None
+    note: str = ""
+    tone: str = ""
+    """`good`, `bad` or nothing."""
+
+
+def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
+    """Add the figures of the first page. The caller is unfold; nobody but staff comes here."""
+    now = _now()
+    since = now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=HOURS - 1)
+    samples = {sample.name: sample for sample in Sample.objects.all()}
+    control, control_at = _control(samples, now)
+    hours = [since + timedelta(hours=step) for step in range(HOURS)]
+    by_hour = _rows(_BY_HOUR, [since])
+    by_region = _rows(_BY_REGION_AND_HOUR, [since])
+    seen = Links(request)
+    return context | {
+        "title": "Dashboard",
+        "counts": _counts(control, seen),
+        "worries": _worries(control, samples, now, seen),
+        "projects": _projects(control, seen),
+        "measured": max(0, int((now - control_at).total_seconds())),
+        "made": _made(control, now),
+        "requests": _requests(hours, by_hour, seen),
+        "endpoints": _endpoints(since, seen),
+        "regions": _regions(samples, by_region, now, seen),
+        "then": _then(hours, by_region, seen),
+        "slowest": _slowest(since, seen),
+        "limited": _limited(since, seen),
+        "recent": _recent(seen),
+        "may_see_trail": seen.list("accounts.AuditEntry") is not None,
+    }
+
+
+class Links:
+    """Addresses of lists, for those who may see them."""
+
+    def __init__(self, request: HttpRequest) -> None:
+        self._request = request
+
+    def list(self, label: str, **query: str) -> str | None:
+        from platform_site.console import list_of  # the frame imports this page
+
+        found = list_of(label, self._request)
+        return f"{found}?{urlencode(query)}" if found and query else found
+
+
+def _now() -> datetime:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT now()")
+        now: datetime = cursor.fetchone()[0]
+    return now.astimezone(UTC)
+
+
+def _rows(statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, parameters)
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+    return rows
+
+
+def _control(samples: dict[str, Sample], now: datetime) -> tuple[dict[str, Any], datetime]:
+    """The counts as last written down; made now where no worker has for a while."""
+    sample = samples.get(rollups.CONTROL)
+    if sample is not None and sample.measured_at is not None and now - sample.measured_at < CONTROL_FRESH:
+        return sample.values, sample.measured_at
+    return rollups.measure_control(), now
+
+
+def _counts(control: dict[str, Any], seen: Links) -> list[Figure]:
+    estimated = "estimated" if control["users_estimated"] else ""
+    return [
+        Figure("Projects", f"{sum(control['projects'].values()):,}",
+               seen.list("projects.Project", deleted_at__isempty="1")),
+        Figure("Environments", f"{control['environments']:,}", seen.list("projects.Environment")),
+        Figure("Platform accounts", f"{control['accounts']:,}", seen.list("accounts.User", pool="platform")),
+        Figure("Users, all pools", f"{control['users']:,}", seen.list("accounts.User"), note=estimated),
+        Figure("Live keys", f"{control['keys']:,}", seen.list("accounts.ServerKey", state="live")),
+    ]  # fmt: skip
+
+
+def _worries(control: dict[str, Any], samples: dict[str, Sample], now: datetime, seen: Links) -> list[Figure]:
+    """What somebody should look at. Empty on a good day."""
+    late = Project.objects.filter(deleted_at__lt=Now() - timedelta(minutes=5)).count()
+    found = []
+    if control["environments_failed"]:
+        found.append(Figure("Failed environments", f"{control['environments_failed']:,}",
+                            seen.list("projects.Environment", status__exact="failed")))  # fmt: skip
+    if late:
+        found.append(Figure("Deletions unfinished for 5 minutes", f"{late:,}",
+                            seen.list("projects.Project", deleted_at__isempty="0")))  # fmt: skip
+    for region in settings.REGION_DATABASES:
+        sample = samples.get(region)
+        waits = reverse("console:waiting", args=[region])
+        if sample is None or now - sample.at > REGION_FRESH:
+            when = "ever" if sample is None else f"for {_age((now - sample.at).total_seconds())}"
+            found.append(Figure(f"{region}: nobody has looked {when}", "is a worker running?", waits))
+        elif sample.is_away:
+            found.append(Figure(f"{region}: the database is away", "what lives there answers 503", waits))
+        else:
+            for what, key in (("events not relayed", "unrelayed"), ("deliveries", "due"), ("runs", "queued")):
+                if (sample.values.get(f"{key}_age") or 0) > SLOW_QUEUE:
+                    age = _age(sample.values[f"{key}_age"])
+                    found.append(Figure(f"{region}: {what} wait", f"the oldest for {age}", waits))
+    return found
+
+
+def _projects(control: dict[str, Any], seen: Links) -> dict[str, Any]:
+    def cell(region: str, plan: str | None) -> Figure:
+        counts = control["projects"]
+        number = counts.get(f"{region} {plan}", 0) if plan else sum(counts.get(f"{region} {p.value}", 0) for p in Plan)
+        query = {"deleted_at__isempty": "1", "region__exact": region} | ({"plan__exact": plan} if plan else {})
+        return Figure(region, f"{number:,}", seen.list("projects.Project", **query) if number else None)
+
+    return {
+        "headers": ["Region", *[plan.value for plan in Plan], "All"],
+        "rows": [
+            (region.value, [*[cell(region.value, plan.value) for plan in Plan], cell(region.value, None)])
+            for region in Region
+        ],
+    }
+
+
+def _made(control: dict[str, Any], now: datetime) -> dict[str, Any]:
+    days = [now.date() - timedelta(days=back) for back in range(rollups.DAYS - 1, -1, -1)]
+    figures = [control["made"].get(f"{day:%Y-%m-%d}", 0) for day in days]
+    series = [Series("projects", "plain", figures)]
+    return {
+        "chart": charts.bars("Projects made", [f"{day:%d %b}" for day in days], series, width=charts.HALF),
+        "any": any(figures),
+    }
+
+
+def _requests(hours: list[datetime], rows: list[tuple[Any, ...]], seen: Links) -> dict[str, Any]:
+    by_hour = {hour.astimezone(UTC): figures for hour, *figures in rows}
+    figures = [by_hour.get(hour, [0, 0, 0, 0]) for hour in hours]
+    answered, client, server, limited = ([row[place] for row in figures] for place in range(4))
+    fine = [total - bad - worse for total, bad, worse in zip(answered, client, server, strict=True)]
+    series = [Series("answered", "good", fine), Series("4xx", "bad", client), Series("5xx", "worse", server)]
+    total, failed = sum(answered), sum(server)
+    endpoints = seen.list("platform_site.EndpointFigure")
+    return {
+        "chart": charts.bars("Requests by hour", [f"{hour:%H:%M}" for hour in hours], series),
+        "legend": charts.legend(series),
+        "any": bool(total),
+        "figures": [
+            Figure("Requests", f"{total:,}", endpoints),
+            Figure("5xx", f"{failed:,}", seen.list("platform_site.EndpointFigure", errors="server"),
+                   note=_share(failed, total), tone="bad" if failed else ""),
+            Figure("4xx", f"{sum(client):,}", seen.list("platform_site.EndpointFigure", errors="client"),
+                   note=_share(sum(client), total)),
+            Figure("Rate-limited", f"{sum(limited):,}", seen.list("platform_site.EndpointFigure", errors="limited")),
+        ],
+    }  # fmt: skip
+
+
+def _endpoints(since: datetime, seen: Links) -> list[dict[str, Any]]:
+    """The busiest endpoints, with the time that 95 of 100 answers stay under."""
+    places = ", ".join(f"sum(coalesce(buckets[{place + 1}], 0))::bigint" for place in range(len(metrics.BOUNDS)))
+    found = []
+    for method, route, requests, client, server, *buckets in _rows(_BY_ENDPOINT.format(buckets=places), [since])[:TOP]:
+        link = seen.list("platform_site.EndpointFigure", route__exact=route, method__exact=method)
+        p95 = quantile(0.95, buckets)
+        found.append(
+            {
+                "name": f"{method} {_spelled(route)}",
+                "requests": Figure("", f"{requests:,}", link),
+                "errors": Figure("", f"{client + server:,}", link, tone="bad" if server else ""),
+                "p50": milliseconds(quantile(0.5, buckets)),
+                "p95": Figure("", milliseconds(p95), link),
+            }
+        )
+    return found
+
+
+def _spelled(route: str) -> str:
+    """A route as the API's reference writes it: `/v1/rows/{table}`."""
+    return re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", route)
+
+
+def quantile(share: float, buckets: Sequence[int]) -> float | None:
+    """Seconds that this share of the answers stayed under, as Prometheus reckons it from a histogram: straight lines
+    inside a bucket. None without answers; the last bound where it lies beyond."""
+    rank, below, low = share * sum(buckets), 0, 0.0
+    if not rank:
+        return None
+    for bound, count in zip(metrics.BOUNDS, buckets, strict=True):
+        if below + count >= rank:
+            return low if bound == float("inf") else low + (bound - low) * (rank - below) / count
+        below, low = below + count, bound
+    return low
+
+
+def milliseconds(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
+    return f"{seconds * 1000:.1f} ms" if seconds < 0.1 else f"{seconds * 1000:,.0f} ms"
+
+
+def _regions(
+    samples: dict[str, Sample], rows: list[tuple[Any, ...]], now: datetime, seen: Links
+) -> list[dict[str, Any]]:
+    """A card for each region: is it there, what waits, what came of deliveries and runs."""
+    found = []
+    for region in settings.REGION_DATABASES:
+        sample = samples.get(region)
+        sums = [sum(row[place] for row in rows if row[0] == region) for place in range(2, 7)]
+        attempts, succeeded, runs_good, runs_bad, timeouts = sums
+        waits = reverse("console:waiting", args=[region])
+        figures = seen.list("platform_site.RegionFigure", region__exact=region)
+        values = sample.values if sample else {}
+        state = "ok"
+        if sample is None or now - sample.at > REGION_FRESH:
+            state = "unseen"
+        elif sample.is_away:
+            state = "away"
+        found.append(
+            {
+                "name": region,
+                "state": state,
+                "measured": _age((now - sample.measured_at).total_seconds()) if sample and sample.measured_at else None,
+                "figures": [
+                    Figure("Deliveries due", _up_to(values.get("due")), waits, note=_oldest(values.get("due_age"))),
+                    Figure("Events not relayed", _up_to(values.get("unrelayed")), waits,
+                           note=_oldest(values.get("unrelayed_age"))),
+                    Figure("Runs queued", _up_to(values.get("queued")), waits, note=_oldest(values.get("queued_age"))),
+                    Figure("Runs executing", _up_to(values.get("executing")), waits),
+                    Figure("Deliveries held", _up_to(values.get("held")), waits),
+                    Figure("Attempts that arrived", _share(succeeded, attempts) or "–", figures,
+                           note=f"of {attempts:,} in 24 h", tone=_tone(succeeded, attempts)),
+                    Figure("Runs that succeeded", _share(runs_good, runs_good + runs_bad) or "–", figures,
+                           note=f"of {runs_good + runs_bad:,}, {timeouts:,} timed out",
+                           tone=_tone(runs_good, runs_good + runs_bad)),
+                ],
+            }
+        )  # fmt: skip
+    return found
+
+
+def _then(hours: list[datetime], rows: list[tuple[Any, ...]], seen: Links) -> dict[str, Any]:
+    """Deliveries and runs by hour, all regions together."""
+
+    def by_hour(place: int) -> list[int]:
+        return [sum(row[place] for row in rows if row[1].astimezone(UTC) == hour) for hour in hours]
+
+    attempts, arrived, good, bad = (by_hour(place) for place in (2, 3, 4, 5))
+    labels = [f"{hour:%H:%M}" for hour in hours]
+    missed = [all_ - some for all_, some in zip(attempts, arrived, strict=True)]
+    deliveries = [Series("arrived", "good", arrived), Series("failed", "bad", missed)]
+    runs = [Series("succeeded", "good", good), Series("failed", "bad", bad)]
+    return {
+        "deliveries": charts.bars("Delivery attempts by hour", labels, deliveries, width=charts.HALF),
+        "deliveries_legend": charts.legend(deliveries),
+        "deliveries_any": any(attempts),
+        "runs": charts.bars("Function runs by hour", labels, runs, width=charts.HALF),
+        "runs_legend": charts.legend(runs),
+        "runs_any": any(good) or any(bad),
+        "link": seen.list("platform_site.RegionFigure"),
+    }
+
+
+def _slowest(since: datetime, seen: Links) -> list[dict[str, Any]]:
+    found = []
+    for function_id, environment_id, name, region, runs, failed, mean, longest in _rows(_SLOWEST, [since, TOP]):
+        link = seen.list("platform_site.FunctionFigure", q=function_id)
+        timeline = f"{reverse('console:timeline')}?{urlencode({'q': function_id})}"
+        found.append(
+            {
+                "name": name,
+                "link": timeline,
+                "where": f"{environment_id} in {region}",
+                "runs": Figure("", f"{runs:,}", link),
+                "failed": Figure("", f"{failed:,}", link, tone="bad" if failed else ""),
+                "mean": Figure("", f"{mean:,} ms", link),
+                "longest": Figure("", f"{longest:,} ms", link),
+            }
+        )
+    return found
+
+
+def _limited(since: datetime, seen: Links) -> list[dict[str, Any]]:
+    callers = (
+        CallerRefusal.objects.filter(at__gte=since).values_list("caller_id").annotate(count=Sum("requests"))
+    ).order_by("-count")[:TOP]
+    return [
+        {
+            "caller": caller,
+            "link": f"{reverse('console:timeline')}?{urlencode({'q': caller})}",
+            "requests": Figure("", f"{count:,}", seen.list("platform_site.CallerRefusal", q=caller)),
+        }
+        for caller, count in callers
+    ]
+
+
+def _recent(seen: Links) -> list[dict[str, Any]]:
+    """The end of the audit trail, for those who may read it."""
+    if not admin.site.is_registered(AuditEntry) or seen.list("accounts.AuditEntry") is None:
+        return []
+    return [
+        {
+            "at": entry.at,
+            "action": entry.action,
+            "link": address("accounts_auditentry", entry.pk),
+            "target": entry.target_id,
+            "actor": entry.actor_id or entry.actor_kind,
+        }
+        for entry in AuditEntry.objects.order_by("-at", "-id")[:RECENT]
+    ]
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else ""
+
+
+def _tone(part: int, whole: int) -> str:
+    return "" if not whole else "good" if part / whole >= 0.95 else "bad"
+
+
+def _up_to(count: int | None) -> str:
+    if count is None:
+        return "–"
+    return f"more than {rollups.MOST:,}" if count > rollups.MOST else f"{count:,}"
+
+
+def _oldest(age: float | None) -> str:
+    return "" if age is None else f"the oldest for {_age(age)}"
+
+
+def _age(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.0f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"

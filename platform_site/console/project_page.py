@@ -1,0 +1,164 @@
+"""What the page of a project shows above its form: everything the project has, and the ways to it.
+
+A dozen bounded queries: five to the control database, the rest to the project's region, which may be away; then what
+lives there is missing and the page says so. Rows are estimates of PostgreSQL's statistics, never counted.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from django.db import DatabaseError, connections
+from django.db.models import Count
+
+from accounts.models import ServerKey
+from platform_site.api.plans import PlanLimits, plan_limits
+from projects import environments as directory
+from projects import limits
+from projects.models import Environment, Project
+from projects.region_pages import list_address
+
+MOST: Final = 24
+"""Environments, tables, versions of one environment and so on that the page shows; the lists show all."""
+MEASURED: Final = 3
+"""Environments whose use of the plan is counted."""
+
+_TABLES = """
+SELECT n.nspname, c.relname, greatest(c.reltuples::bigint, pg_stat_get_live_tuples(c.oid), 0),
+       pg_total_relation_size(c.oid)
+  FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid
+ WHERE n.nspname = ANY (%s) AND c.relkind = 'r'
+ ORDER BY 4 DESC LIMIT %s
+"""
+_VERSIONS = """
+SELECT e.id, v.version, v.applied_at, v.author_kind, v.author_id, v.reverts_to
+  FROM unnest(%s::text[]) AS e (id),
+       LATERAL (SELECT * FROM platform.rows_schemaversion s WHERE s.environment_id = e.id
+                 ORDER BY s.version DESC LIMIT 5) AS v
+ ORDER BY v.applied_at DESC LIMIT %s
+"""
+_WEBHOOKS = """
+SELECT environment_id, count(*), count(*) FILTER (WHERE NOT enabled), count(*) FILTER (WHERE failing_since IS NOT NULL)
+  FROM platform.webhooks_webhook WHERE environment_id = ANY (%s) AND deleted_at IS NULL GROUP BY 1
+"""
+_FUNCTIONS = """
+SELECT environment_id, count(*) FROM platform.functions_function WHERE environment_id = ANY (%s) GROUP BY 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """One limit of the plan: how much of it is used, and by which environment."""
+
+    name: str
+    where: str
+    used: int
+    limit: int
+
+    @property
+    def spelled(self) -> tuple[str, str]:
+        return f"{self.used:,}", f"{self.limit:,}"
+
+    @property
+    def share(self) -> int:
+        return min(100, round(100 * self.used / max(1, self.limit)))
+
+
+def overview(project: Project) -> dict[str, Any]:
+    """The context of `templates/admin/projects/project/overview.html`."""
+    found = list(project.environments.exclude(status="deleting").order_by("name")[: MOST + 1])
+    ids = [environment.pk for environment in found[:MOST]]
+    keys = dict(
+        ServerKey.objects.filter(environment_id__in=ids, revoked_at__isnull=True)
+        .values_list("environment_id")
+        .annotate(count=Count("pk"))
+        .order_by()
+    )
+    shown: dict[str, Any] = {
+        "members": list(project.memberships.select_related("user").order_by("created_at")[:MOST]),
+        "has_more": len(found) > MOST,
+        "is_away": False,
+        "tables": [],
+        "versions": [],
+        "usage": [],
+    }
+    region: dict[str, dict[str, Any]] = defaultdict(dict)
+    try:
+        shown |= _in_its_region(project.cluster, found[:MOST], region)
+        shown["usage"] = _usage(project, found[:MOST])
+    except DatabaseError:
+        shown["is_away"] = True
+    names = {environment.pk: environment.name for environment in found}
+    shown["environments"] = [
+        {
+            "it": environment,
+            "from": names.get(environment.parent_id or ""),
+            "keys": keys.get(environment.pk, 0),
+            "lists": _lists(environment),
+            **region[environment.pk],
+        }
+        for environment in found[:MOST]
+    ]
+    return shown
+
+
+def _in_its_region(cluster: str, environments: list[Environment], region: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Fill `region` in by environment; the tables and versions of all of them."""
+    ids = [environment.pk for environment in environments]
+    names = {environment.pk: environment.name for environment in environments}
+    for environment_id, version in directory.schema_versions(cluster, ids).items():
+        region[environment_id]["version"] = version
+    with connections[cluster].cursor() as cursor:
+        cursor.execute(_WEBHOOKS, [ids])
+        for environment_id, count, disabled, failing in cursor.fetchall():
+            region[environment_id] |= {"webhooks": count, "disabled": disabled, "failing": failing}
+        cursor.execute(_FUNCTIONS, [ids])
+        for environment_id, count in cursor.fetchall():
+            region[environment_id]["functions"] = count
+        cursor.execute(_TABLES, [ids, MOST])
+        tables = [
+            {"environment": names[schema], "name": table, "rows": f"{rows:,}", "bytes": size,
+             "link": list_address("rows.CurrentVersion", environment=schema, table=table)}
+            for schema, table, rows, size in cursor.fetchall()
+        ]  # fmt: skip
+        cursor.execute(_VERSIONS, [ids, MOST])
+        versions = [
+            {"environment": names[environment_id], "version": version, "at": at, "reverts_to": reverts_to,
+             "author": f"{kind} {author or ''}".strip(),
+             "link": list_address("rows.SchemaVersion", environment=environment_id, version=str(version))}
+            for environment_id, version, at, kind, author, reverts_to in cursor.fetchall()
+        ]  # fmt: skip
+    return {"tables": tables, "versions": versions}
+
+
+def _lists(environment: Environment) -> dict[str, str | None]:
+    """The ways to what an environment holds."""
+    pk = environment.pk
+    return {
+        "schema": list_address("rows.SchemaVersion", environment=pk),
+        "rows": list_address("rows.CurrentVersion", environment=pk),
+        "webhooks": list_address("webhooks.Webhook", environment=pk),
+        "functions": list_address("functions.Function", environment=pk),
+        "keys": list_address("accounts.ServerKey", q=pk),
+        "users": list_address("accounts.User", q=environment.pool_id),
+    }
+
+
+def _usage(project: Project, environments: list[Environment]) -> list[Used]:
+    """What is used of the plan, for the whole project and for its first environments."""
+    allowed = plan_limits(project.plan)
+    found: dict[tuple[str, str], Used] = {}
+    for environment in environments[:MEASURED]:
+        place = directory.place_of(environment.pk)
+        if place is None:
+            continue
+        for name, used in limits.used_in(place).items():
+            where = "project" if name.endswith("_per_project") else environment.name
+            found.setdefault((name, where), Used(_spelled(name), where, used, getattr(allowed, name)))
+    order = [field.name for field in fields(PlanLimits)]
+    return sorted(found.values(), key=lambda each: (each.where != "project", each.where, each.name in order))
+
+
+def _spelled(limit: str) -> str:
+    """`webhooks_per_environment` as people say it."""
+    return limit.partition("_per_")[0].replace("_", " ").replace("app users", "users").capitalize()

@@ -1,0 +1,12 @@
+"""Addresses of the console's own pages; the roof puts them before the admin's."""
+
+from django.contrib import admin
+from django.urls import path
+
+from platform_site.console import views
+
+app_name = "console"
+urlpatterns = [
+    path("timeline/", admin.site.admin_view(views.timeline), name="timeline"),
+    path("waiting/<str:region>/", admin.site.admin_view(views.waiting), name="waiting"),
+]

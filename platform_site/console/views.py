@@ -1,0 +1,94 @@
+"""The console's pages that are no model's: the timeline, and what waits in a region."""
+
+from typing import Any, Final
+
+from django.conf import settings
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.db import DatabaseError, connections
+from django.http import Http404, HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.views.decorators.http import require_safe
+
+from accounts.models import AuditEntry
+from platform_site.api import ids
+from platform_site.console import timeline as timelines
+
+SHOWN: Final = 50
+
+_DUE = """
+SELECT first.id, first.event_type, w.host, first.attempts, first.next_attempt_at, w.environment_id, now()
+  FROM platform.webhooks_webhook w,
+       LATERAL (SELECT d.id, d.event_type, d.attempts, d.next_attempt_at FROM platform.webhooks_delivery d
+                 WHERE d.webhook_id = w.id AND d.status = 'pending'
+                 ORDER BY d.next_attempt_at LIMIT 5) AS first
+ WHERE w.enabled AND w.deleted_at IS NULL AND first.next_attempt_at <= now()
+ ORDER BY first.next_attempt_at LIMIT %s
+"""
+_UNRELAYED = """
+SELECT event_id, type, environment_id, created_at, now() FROM platform.rows_outboxevent
+ WHERE relayed_at IS NULL ORDER BY sequence LIMIT %s
+"""
+_RUNS = """
+SELECT r.id, f.name, r.phase, r.environment_id, r.created_at, now()
+  FROM platform.functions_run r JOIN platform.functions_function f ON f.id = r.function_id
+ WHERE r.phase IN ('queued', 'executing') ORDER BY r.created_at LIMIT %s
+"""
+_HELD = """
+SELECT w.id, w.host, w.disabled_reason, w.environment_id,
+       (SELECT count(*) FROM (SELECT 1 FROM platform.webhooks_delivery d
+                               WHERE d.webhook_id = w.id AND d.status = 'held' LIMIT 1001) AS few)
+  FROM platform.webhooks_webhook w
+ WHERE NOT w.enabled AND w.deleted_at IS NULL
+   AND EXISTS (SELECT 1 FROM platform.webhooks_delivery d WHERE d.webhook_id = w.id AND d.status = 'held')
+ ORDER BY w.id DESC LIMIT %s
+"""
+
+
+def _for_staff(request: HttpRequest) -> None:
+    """Whoever may read the audit trail: support and up."""
+    page = admin.site._registry[AuditEntry]
+    if not page.has_view_permission(request):
+        raise PermissionDenied
+
+
+@require_safe
+def timeline(request: HttpRequest) -> HttpResponse:
+    """`?q=` any id, `&environment=` for a row's."""
+    _for_staff(request)
+    text, environment_id = request.GET.get("q", ""), request.GET.get("environment", "")
+    context = admin.site.each_context(request) | {
+        "title": "Timeline",
+        "timeline": timelines.of(text.replace("\0", ""), environment_id.replace("\0", "")),
+        "entries": None,
+    }
+    return TemplateResponse(request, "admin/timeline.html", context)
+
+
+@require_safe
+def waiting(request: HttpRequest, region: str) -> HttpResponse:
+    """What waits in one region at this moment: the list behind the dashboard's queues."""
+    _for_staff(request)
+    if region not in settings.REGION_DATABASES:
+        raise Http404("There is no such region.")
+    context: dict[str, Any] = admin.site.each_context(request) | {"title": f"Waiting in {region}", "region": region}
+    try:
+        with connections[region].cursor() as cursor:
+            for name, statement in (("due", _DUE), ("unrelayed", _UNRELAYED), ("runs", _RUNS), ("held", _HELD)):
+                cursor.execute(statement, [SHOWN])
+                context[name] = cursor.fetchall()
+    except DatabaseError:
+        context["is_away"] = True
+    return TemplateResponse(request, "admin/waiting.html", context)
+
+
+def search(request: HttpRequest, text: str) -> list[Any]:
+    """What the command palette (Ctrl K) finds beside the pages: the timeline of whatever was pasted."""
+    from unfold.dataclasses import SearchResult
+
+    if not any(ids.matches(prefix, text.strip()) for prefix in ids.PREFIXES):
+        return []
+    from django.urls import reverse
+
+    link = f"{reverse('console:timeline')}?q={text.strip()}"
+    return [SearchResult(title=text.strip(), description="What happened around it", link=link, icon="timeline")]

@@ -1,0 +1,243 @@
+"""The demo: a small real task tracker that `manage.py up` makes on its first start, for newcomers and for tests.
+
+`STEPS` names what it consists of, in order; an app that joins adds a step here. Each step is done once for a data dir
+and then remembered, so a later release completes an older data dir and nobody's deletion is undone. Passwords and keys
+are random; `<data-dir>/demo.json` (mode 0600) is the only place that holds them. Design section 1.
+"""
+
+import json
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from accounts import grants
+from accounts import services as accounts
+from accounts.audit import SYSTEM
+from accounts.models import User
+from functions import services as functions
+from functions.callers import caller_again
+from functions.models import Function
+from platform_site import demo_receiver
+from platform_site.api import outbound
+from platform_site.api.callers import ENVIRONMENT_SCOPES, Caller, Place
+from platform_site.api.errors import ValidationFailed
+from platform_site.services.layout import Layout
+from projects import services as projects
+from projects.environments import place_of
+from projects.models import Environment
+from rows import schemas
+from rows import services as rows
+from rows.reads import ListQuery
+from rows.rules import Principal
+from webhooks import services as webhooks
+from webhooks.models import Webhook
+
+Facts = dict[str, Any]
+"""What `demo.json` holds."""
+
+DOMAIN: Final = "example.com"
+CONTENT: Final = Path(__file__).with_name("tracker")
+"""The task tracker itself, to be read and copied: its schema, its first rows, its functions."""
+
+
+def complete(layout: Layout, *, base_url: str) -> Facts:
+    """Do the steps that this data dir lacks, and write the facts. Safe to cut off anywhere and to run again.
+
+    A control database that knows nothing of the facts (another one, or an emptied one) gets the whole demo anew.
+    """
+    facts, done = _read(layout.demo_file), _read(layout.demo_steps_file).get("done", [])
+    if done and not User.objects.filter(pk=facts.get("account", {}).get("id")).exists():
+        facts, done = {}, []
+    facts["base_url"] = base_url
+    for name, step in STEPS.items():
+        if name not in done:
+            step(facts)
+            done = [*done, name]
+            # In this order: cut off in between, the step runs again and finds what it made.
+            _write(layout.demo_file, facts)
+            _write(layout.demo_steps_file, {"done": done})
+    _follow_the_address(facts)
+    _write(layout.demo_file, facts)
+    return facts
+
+
+# ── The steps ────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _people(facts: Facts) -> None:
+    """The console's administrator, and the account that owns the project."""
+    admin = _person(None, f"admin@{DOMAIN}", "Demo administrator", is_staff=True)
+    facts["admin"] = {"email": admin["email"], "password": admin["password"]}
+    facts["account"] = _person(None, f"owner@{DOMAIN}", "Demo owner")
+
+
+def _project(facts: Facts) -> None:
+    """A project with its two environments, and a key to production that may do everything there."""
+    account = facts["account"]["id"]
+    found = Environment.objects.filter(project__created_by_id=account, project__deleted_at=None)
+    environments = {environment.name: environment for environment in found}
+    if not environments:
+        project = projects.create_project(
+            account_id=account, name="Task tracker", region="us-east-1", plan="free", actor=SYSTEM
+        )
+        environments = {environment.name: environment for environment in project.environments.all()}
+    facts["project_id"] = environments["production"].project_id
+    facts["environments"] = {name: environments[name].pk for name in ("production", "development")}
+    authority = grants.operators(environment_id=environments["production"].pk)
+    _, facts["server_key"] = accounts.issue_key(
+        name="Demo", scopes=ENVIRONMENT_SCOPES, authority=authority, actor=SYSTEM, created_by_id=account
+    )
+
+
+def _app_users(facts: Facts) -> None:
+    """Two users of the application: what one sees of the rows, the other must not."""
+    pool = facts["environments"]["production"]
+    facts["app_users"] = [_person(pool, f"{name.lower()}@{DOMAIN}", name) for name in ("Ada", "Grace")]
+
+
+def _schema(facts: Facts) -> None:
+    """The tables of the task tracker, with the rules that keep users apart."""
+    place = _production(facts)
+    if place is not None and schemas.current(place).version == 0:
+        schemas.change(place, _content("schema.json"), actor=SYSTEM)
+
+
+def _rows(facts: Facts) -> None:
+    """Lists, tasks and comments, each written as the user whose they are."""
+    place = _production(facts)
+    if place is None or schemas.current(place).schema != schemas.read(_content("schema.json")):
+        return  # whoever has made another schema of it did not ask for these rows, and they may not fit
+    for user, lists in zip(facts["app_users"], _content("rows.json").values(), strict=True):
+        found = caller_again("user", user["id"], facts["environments"]["production"])
+        if found is not None:
+            _fill(*found, lists)
+
+
+def _fill(caller: Caller, place: Place, lists: list[Facts]) -> None:
+    """The lists that the user lacks, by name: a run that was cut off is completed."""
+    who = Principal.of(caller)
+    for wanted in lists:
+        list_id = _row(place, who, "lists", {"name": wanted["name"]})
+        for task in wanted["tasks"]:
+            due = {"due_on": task["due_on"]} if "due_on" in task else {}
+            task_id = _row(place, who, "tasks", {"list_id": list_id, "title": task["title"]}, **due)
+            if task.get("done"):
+                rows.update_row(place, who, "tasks", task_id, {"done": True})
+            for comment in task["comments"]:
+                _row(place, who, "comments", {"task_id": task_id, "body": comment})
+
+
+def _row(place: Place, who: Principal, table: str, known_by: Facts, **more: Any) -> str:
+    """The id of the row of that description: found, or made."""
+    found = json.loads(rows.list_rows(place, who, table, ListQuery(where=known_by, limit=1)).body)["data"]
+    row = found[0] if found else json.loads(rows.insert_row(place, who, table, {**known_by, **more}).body)
+    return str(row["id"])
+
+
+def _functions(facts: Facts) -> None:
+    """Two functions: one needs nothing but its input, one reads rows as whoever calls it."""
+    place = _production(facts)
+    if place is None:
+        return
+    known = set(
+        Function.objects.using(place.cluster).filter(environment_id=place.environment_id).values_list("name", flat=True)
+    )
+    for name in ("sum", "open-tasks"):
+        if name not in known:
+            functions.deploy(place, name, {"source": (CONTENT / f"{name}.ts").read_text()}, actor=SYSTEM)
+
+
+def _webhook(facts: Facts) -> None:
+    """A webhook that tells the service itself of tasks and comments: deliveries to look at, with nothing else running.
+
+    Without, where this machine may not be called (`OUTBOUND_ALLOWED_NETWORKS`).
+    """
+    place = _production(facts)
+    if place is None:
+        return
+    url = facts["base_url"] + demo_receiver.PATH
+    try:
+        outbound.check_url(url)
+    except ValidationFailed:
+        return
+    known = Webhook.objects.using(place.cluster).live(place.environment_id).filter(url__endswith=demo_receiver.PATH)
+    for cut_off in known:  # its secret was shown to a run that did not get to writing it down
+        webhooks.delete_webhook(place, cut_off.pk, actor=SYSTEM)
+    values = {"url": url, "events": ["tasks.*", "comments.insert"], "description": "The demo: the service tells itself"}
+    webhook, secret = webhooks.create_webhook(place, values, actor=SYSTEM)
+    facts["webhook"] = {"id": webhook.pk, "secret": secret}
+    facts["task_id"] = _any_task(facts)
+
+
+def _any_task(facts: Facts) -> str | None:
+    """A task to comment on, of the first user; None where the owner has made another schema."""
+    user = facts["app_users"][0]["id"]
+    found = caller_again("user", user, facts["environments"]["production"])
+    if found is None or not {"tasks", "comments"} <= schemas.current(found[1]).schema.tables.keys():
+        return None
+    page = rows.list_rows(found[1], Principal.of(found[0]), "tasks", ListQuery(limit=1))
+    tasks = json.loads(page.body)["data"]
+    return str(tasks[0]["id"]) if tasks else None
+
+
+def _follow_the_address(facts: Facts) -> None:
+    """The service may listen on another port than last time: its own webhook follows."""
+    place = _production(facts) if "webhook" in facts else None
+    if place is None:
+        return
+    url = facts["base_url"] + demo_receiver.PATH
+    found = Webhook.objects.using(place.cluster).live(place.environment_id).filter(pk=facts["webhook"]["id"]).first()
+    if found is not None and found.url != url and found.url.endswith(demo_receiver.PATH):
+        webhooks.change_webhook(place, found.pk, {"url": url}, actor=SYSTEM)
+
+
+STEPS: Final[dict[str, Callable[[Facts], None]]] = {
+    "people": _people,
+    "project": _project,
+    "app users": _app_users,
+    "schema": _schema,
+    "rows": _rows,
+    "functions": _functions,
+    "webhook": _webhook,
+}
+
+
+# ── Tools of the steps ───────────────────────────────────────────────────────────────────────────────────────────────
+def _person(pool_id: str | None, email: str, name: str, *, is_staff: bool = False) -> Facts:
+    """A user with a new random password: made, or found from a run that was cut off."""
+    password = secrets.token_urlsafe(12)
+    user = User.objects.in_pool(pool_id).filter(email=email).first()
+    if user is None:
+        user = accounts.create_user(
+            pool_id=pool_id, email=email, password=password, name=name, is_staff=is_staff, actor=SYSTEM
+        )
+    else:
+        accounts.change_user(user, password=password, actor=SYSTEM)
+    return {"id": user.pk, "email": email, "password": password}
+
+
+def _production(facts: Facts) -> Place | None:
+    """The demo's production environment; None if its owner deleted it."""
+    return place_of(facts["environments"]["production"])
+
+
+def _content(name: str) -> Facts:
+    content: Facts = json.loads((CONTENT / name).read_text())
+    return content
+
+
+def _read(path: Path) -> Facts:
+    try:
+        content = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _write(path: Path, content: Facts) -> None:
+    """Replace the file in one step; nobody but its owner may read it."""
+    partial = path.with_suffix(".new")
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump(content, file, indent=2)
+        file.write("\n")
+    partial.replace(path)

@@ -1,0 +1,84 @@
+"""Typed readers of the environment. A value that cannot be read stops the start with a sentence that names it."""
+
+import os
+from collections.abc import Iterable
+from urllib.parse import unquote, urlsplit
+
+from django.core.exceptions import ImproperlyConfigured
+
+
+def text(name: str, default: str | None = None) -> str | None:
+    """The value of `name`, or `default` where it is unset or empty."""
+    return os.environ.get(name) or default
+
+
+def boolean(name: str, default: bool = False) -> bool:
+    """`1/true/yes/on` or `0/false/no/off`, in any case. Raises ImproperlyConfigured for another word."""
+    value = (os.environ.get(name) or "").lower()
+    if not value:
+        return default
+    if value in {"1", "true", "yes", "on"}:
+        return True
+    if value in {"0", "false", "no", "off"}:
+        return False
+    raise ImproperlyConfigured(f"{name} must be a boolean such as 1 or 0, not {value!r}")
+
+
+def number(name: str, default: float, *, minimum: float | None = None) -> float:
+    """A number, at least `minimum`. Raises ImproperlyConfigured for anything else."""
+    value = os.environ.get(name)
+    if not value:
+        return default
+    try:
+        parsed = float(value)
+    except ValueError:
+        raise ImproperlyConfigured(f"{name} must be a number, not {value!r}") from None
+    if minimum is not None and parsed < minimum:
+        raise ImproperlyConfigured(f"{name} must be at least {minimum:g}, not {value!r}")
+    return parsed
+
+
+def integer(name: str, default: int, *, minimum: int | None = None) -> int:
+    """A whole number, at least `minimum`. Raises ImproperlyConfigured for anything else."""
+    parsed = number(name, default, minimum=minimum)
+    if parsed != int(parsed):
+        raise ImproperlyConfigured(f"{name} must be a whole number, not {os.environ.get(name)!r}")
+    return int(parsed)
+
+
+def words(name: str, default: Iterable[str] = ()) -> list[str]:
+    """A comma-separated list, blanks dropped."""
+    value = os.environ.get(name)
+    if not value:
+        return list(default)
+    return [word.strip() for word in value.split(",") if word.strip()]
+
+
+def choice(name: str, options: tuple[str, ...], default: str) -> str:
+    """One of `options`. Raises ImproperlyConfigured for another word."""
+    value = os.environ.get(name) or default
+    if value not in options:
+        raise ImproperlyConfigured(f"{name} must be one of {', '.join(options)}, not {value!r}")
+    return value
+
+
+def postgres(name: str, url: str) -> dict[str, str]:
+    """Django's NAME, USER, PASSWORD, HOST and PORT of a `postgresql://` URL.
+
+    A Unix socket directory goes into the query (`postgresql://user:password@/name?host=/run/pg`), as libpq has it.
+    Other query parameters are kept under `OPTIONS:` keys for libpq (`sslmode`, `sslrootcert`).
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in {"postgres", "postgresql"}:
+        raise ImproperlyConfigured(f"{name} must start with postgresql://, not {parts.scheme}://")
+    query = dict(pair.partition("=")[::2] for pair in parts.query.split("&") if pair)
+    settings = {
+        "NAME": unquote(parts.path.lstrip("/")),
+        "USER": unquote(parts.username or ""),
+        "PASSWORD": unquote(parts.password or ""),
+        "HOST": unquote(query.pop("host", "") or parts.hostname or ""),
+        "PORT": query.pop("port", "") or str(parts.port or ""),
+    }
+    if not settings["NAME"]:
+        raise ImproperlyConfigured(f"{name} names no database")
+    return settings | {f"OPTIONS:{key}": unquote(value) for key, value in query.items()}

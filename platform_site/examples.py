@@ -1,0 +1,32 @@
+"""Example bodies and parameters for the API's description: what `/docs` fills in when somebody tries an address.
+
+They stand in `examples.json` by operation, in an order in which they can be made one after the other on the demo; that
+is what tests/docs/test_examples.py does.
+"""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+
+@cache
+def examples() -> dict[str, dict[str, Any]]:
+    """`parameters` by name, `bodies` by operation id."""
+    found: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_text())
+    return found
+
+
+def add(result: dict[str, Any], generator: Any, request: Any, public: bool) -> dict[str, Any]:
+    """Put them where they belong (a postprocessing hook of drf-spectacular)."""
+    for path in result["paths"].values():
+        for operation in path.values():
+            if not isinstance(operation, dict):
+                continue
+            for parameter in operation.get("parameters", ()):
+                if parameter["name"] in examples()["parameters"]:
+                    parameter["example"] = examples()["parameters"][parameter["name"]]
+            body = examples()["bodies"].get(operation["operationId"])
+            if body is not None and "requestBody" in operation:
+                operation["requestBody"]["content"]["application/json"]["example"] = body
+    return result

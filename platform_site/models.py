@@ -1,0 +1,98 @@
+"""Tables of the roof: the console's figures, in the control database. Bounded: two days of five-minute buckets."""
+
+from typing import ClassVar
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+
+
+class EndpointFigure(models.Model):
+    """What one endpoint answered in one bucket, over all web processes."""
+
+    at = models.DateTimeField()
+    """When the bucket begins."""
+    method = models.CharField(max_length=10)
+    route = models.CharField(max_length=200)
+    """The template: `/v1/rows/<str:table>`."""
+    requests = models.BigIntegerField()
+    client_errors = models.BigIntegerField()
+    server_errors = models.BigIntegerField()
+    rate_limited = models.BigIntegerField()
+    """429; among `client_errors`, too."""
+    buckets = ArrayField(models.BigIntegerField())
+    """Answers by time taken, one count for each bound of `metrics.SECONDS`."""
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["at", "method", "route"], name="endpoint_figure_once")]
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.route}"
+
+
+class CallerRefusal(models.Model):
+    """How often one caller met the rate limit in one bucket."""
+
+    at = models.DateTimeField()
+    caller_id = models.CharField(max_length=64)
+    requests = models.BigIntegerField()
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["at", "caller_id"], name="caller_refusal_once")]
+
+    def __str__(self) -> str:
+        return self.caller_id
+
+
+class RegionFigure(models.Model):
+    """What one region's deliveries and runs came to in one bucket."""
+
+    at = models.DateTimeField()
+    region = models.CharField(max_length=40)
+    attempts = models.BigIntegerField()
+    """Of deliveries."""
+    attempts_succeeded = models.BigIntegerField()
+    runs_succeeded = models.BigIntegerField()
+    runs_failed = models.BigIntegerField()
+    runs_timed_out = models.BigIntegerField()
+    """Among `runs_failed`, too."""
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["at", "region"], name="region_figure_once")]
+
+    def __str__(self) -> str:
+        return self.region
+
+
+class FunctionFigure(models.Model):
+    """The runs of one function in one bucket, if it was among its region's slowest."""
+
+    at = models.DateTimeField()
+    region = models.CharField(max_length=40)
+    environment_id = models.CharField(max_length=30)
+    function_id = models.CharField(max_length=30)
+    name = models.CharField(max_length=63)
+    runs = models.BigIntegerField()
+    failed = models.BigIntegerField()
+    total_ms = models.BigIntegerField()
+    longest_ms = models.BigIntegerField()
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["at", "function_id"], name="function_figure_once")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Sample(models.Model):
+    """The latest look at one thing: `control`, or a region by its name."""
+
+    name = models.CharField(max_length=40, primary_key=True)
+    at = models.DateTimeField()
+    """When somebody last tried."""
+    values = models.JSONField(default=dict)
+    """As of `measured_at`; what is in it is `figures.rollups`' affair."""
+    measured_at = models.DateTimeField(null=True)
+    is_away = models.BooleanField(default=False)
+
+    def __str__(self) -> str:
+        return self.name

@@ -1,0 +1,474 @@
+"""All settings in one file. A fresh clone runs with no variable set; production sets the ones docs/deployment.md lists.
+
+What is unset falls back to the embedded services of the data dir (`platform_site.services.layout`).
+"""
+
+import secrets
+from datetime import timedelta
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from csp.constants import NONCE
+from django.core.exceptions import ImproperlyConfigured
+
+from platform_site import env
+from platform_site.services.layout import REGIONS, Layout, region_database, region_variable
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+DATA_DIR = Path(env.text("DATA_DIR") or BASE_DIR / ".data").resolve()
+LAYOUT = Layout(DATA_DIR)
+_generated = LAYOUT.read_secrets()
+
+# ── Mode ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+PLATFORM_MODE = env.choice("PLATFORM_MODE", ("development", "production"), "development")
+PRODUCTION = PLATFORM_MODE == "production"
+DEBUG = False  # never: error pages with settings and sources have no place on a machine that holds others' data
+
+
+def _secret(variable: str, generated: str) -> str:
+    """A secret from the environment, else from the data dir, else (development, before the first `up`) a random one."""
+    value = env.text(variable) or _generated.get(generated)
+    if value:
+        return value
+    if PRODUCTION:
+        raise ImproperlyConfigured(f"{variable} must be set when PLATFORM_MODE=production")
+    return secrets.token_hex(32)
+
+
+SECRET_KEY = _secret("SECRET_KEY", "secret_key")
+SECRET_KEY_FALLBACKS = env.words("SECRET_KEY_FALLBACKS")
+"""Earlier secrets: console sessions and cursors made with them are still read."""
+ENCRYPTION_KEYS = [key for key in _secret("ENCRYPTION_KEYS", "encryption_key").split(",") if key]
+"""64 hex digits each; the first encrypts, all decrypt (`platform_site.api.keyring`)."""
+
+# ── Addresses ───────────────────────────────────────────────────────────────────────────────────────────────────────
+PLATFORM_DOMAIN = env.text("PLATFORM_DOMAIN", "localhost") or "localhost"
+ALLOWED_HOSTS = env.words(
+    "ALLOWED_HOSTS", ["localhost", ".localhost", "127.0.0.1", "[::1]", PLATFORM_DOMAIN, f".{PLATFORM_DOMAIN}"]
+)
+TRUSTED_PROXIES = env.words("TRUSTED_PROXIES")
+"""Networks whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed."""
+BASE_URL = env.text("BASE_URL") or (f"https://{PLATFORM_DOMAIN}" if PRODUCTION else "http://127.0.0.1:8000")
+CSRF_TRUSTED_ORIGINS = env.words("CSRF_TRUSTED_ORIGINS", [BASE_URL])
+
+# ── Applications ────────────────────────────────────────────────────────────────────────────────────────────────────
+INSTALLED_APPS = [
+    "unfold",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django.contrib.postgres",
+    "corsheaders",
+    "rest_framework",
+    "django_filters",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "platform_site",
+    "platform_site.api",
+    "django_otp",
+    "accounts",
+    "accounts.staff",
+    "projects",
+    "rows",
+    "webhooks",
+    "functions",
+]
+ROOT_URLCONF = "platform_site.urls"
+APPEND_SLASH = False
+MIDDLEWARE = [
+    # Answers /v1 by itself; what follows is for the console and other pages for people (docs/architecture.md).
+    "platform_site.api.middleware.Front",
+    "django.middleware.security.SecurityMiddleware",
+    "platform_site.api.pages.ContentSecurityPolicy",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django_otp.middleware.OTPMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "accounts.staff.sessions.ConsoleSessions",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+# ── The server bridge (platform_site.server) ────────────────────────────────────────────────────────────────────────
+LANE_THREADS = env.integer("LANE_THREADS", 16, minimum=1)
+"""At most so many threads of one web process; all but one are there because the others wait for something."""
+LANE_PATIENCE = env.number("LANE_PATIENCE_MS", 10, minimum=1) / 1000
+"""Seconds that a waiting request gives the running one before another thread joins."""
+LANE_LONGEST_WAIT = env.number("LANE_LONGEST_WAIT_MS", 2000, minimum=50) / 1000
+"""Seconds until a request that no thread took is answered 503."""
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+STATIC_URL = "static/"
+STATIC_ROOT = Path(env.text("STATIC_ROOT") or BASE_DIR / "staticfiles")
+WHITENOISE_USE_FINDERS = not STATIC_ROOT.is_dir()
+"""Without `collectstatic`, files are served from the packages they come with."""
+LANGUAGE_CODE = "en"
+USE_I18N = False
+USE_TZ = True
+TIME_ZONE = "UTC"
+FORMAT_MODULE_PATH = "platform_site.formats"
+DATETIME_FORMAT = "Y-m-d H:i:s"  # in the console, where a minute is too coarse to find anything by
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+# ── HTTP ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+MAX_BODY_BYTES = 1_048_576
+DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES
+SECURE_SSL_REDIRECT = env.boolean("SECURE_SSL_REDIRECT", PRODUCTION)
+"""People are redirected to https, machines are refused; https is what the connection or a trusted proxy says it is."""
+SECURE_HSTS_SECONDS = env.integer("SECURE_HSTS_SECONDS", 31_536_000 if PRODUCTION else 0, minimum=0)
+SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = SECURE_HSTS_SECONDS > 0
+SECURE_REFERRER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = PRODUCTION
+SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
+SESSION_COOKIE_PATH = CSRF_COOKIE_PATH = "/admin/"
+CSRF_COOKIE_HTTPONLY = True
+CSRF_FAILURE_VIEW = "platform_site.api.pages.csrf_failure"
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": ["'none'"],
+        "script-src": ["'self'"],
+        "style-src": ["'self'"],
+        "img-src": ["'self'", "data:"],
+        "font-src": ["'self'"],
+        "connect-src": ["'self'"],
+        "form-action": ["'self'"],
+        "base-uri": ["'none'"],
+        "frame-ancestors": ["'none'"],
+    }
+}
+"""For pages; JSON answers have a policy of their own that allows nothing (`platform_site.api.middleware`)."""
+CONSOLE_CONTENT_SECURITY_POLICY = {
+    "script-src": ["'self'", "'unsafe-eval'"],
+    "style-src": ["'self'", NONCE],
+    "style-src-attr": ["'unsafe-inline'"],
+}
+"""What the console's toolkit needs on top: Alpine compiles its attributes, menus have style attributes, and the theme's
+colours stand in one style element, which `platform_site.api.pages` gives the page's nonce."""
+PLATFORM_ORIGINS = env.words("PLATFORM_ORIGINS")
+"""Web origins that may use the API with a platform account's token; an environment's origins are its own affair."""
+CORS_URLS_REGEX = r"^/(?:v1|\.well-known)/"
+CORS_ALLOW_METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+CORS_ALLOW_HEADERS = [
+    "authorization",
+    "content-type",
+    "idempotency-key",
+    "if-match",
+    "if-none-match",
+    "prefer",
+    "x-environment",
+    "x-request-id",
+]
+CORS_EXPOSE_HEADERS = [
+    "ETag",
+    "Location",
+    "Retry-After",
+    "RateLimit",
+    "RateLimit-Policy",
+    "X-Request-Id",
+    "Idempotency-Replayed",
+]
+CORS_PREFLIGHT_MAX_AGE = 7200
+METRICS_TOKEN = env.text("METRICS_TOKEN")
+"""Opens /metrics. Without one it is open to this machine itself, and in production to nobody."""
+LOG_FORMAT = env.choice("LOG_FORMAT", ("json", "text"), "json")
+LOG_LEVEL = env.choice("LOG_LEVEL", ("DEBUG", "INFO", "WARNING", "ERROR"), "INFO")
+_formatters = "platform_site.api.logs." + LOG_FORMAT.capitalize()
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"()": f"{_formatters}Formatter"}, "access": {"()": f"{_formatters}AccessFormatter"}},
+    "handlers": {
+        "stderr": {"class": "logging.StreamHandler", "formatter": "line"},
+        "access": {"class": "logging.StreamHandler", "formatter": "access"},
+    },
+    "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
+    "loggers": {
+        "platform.access": {"handlers": ["access"], "level": "INFO", "propagate": False},
+        "django": {"handlers": [], "level": "INFO", "propagate": True},
+        # Sweeps come every few seconds; their coming and going is no news, and their failures are logged all the same.
+        **{f"celery.{name}": {"level": "WARNING"} for name in ("beat", "worker.strategy", "app.trace")},
+        # The access log has every status, and `platform.errors` what became of a host: of these only traces are news.
+        "django.request": {"level": "ERROR"},
+        "django.security.DisallowedHost": {"level": "CRITICAL"},
+    },
+}
+CALLER_AUTHENTICATION = "projects.callers.CallerAuthentication"
+"""Turns a request into a `Caller`; `platform_site.api.views` imports it by this name when the first request comes."""
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [],
+    "DEFAULT_PERMISSION_CLASSES": [],
+    "DEFAULT_PARSER_CLASSES": ["platform_site.api.bodies.StrictJSONParser"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_SCHEMA_CLASS": "platform_site.api.openapi.ApiSchema",
+    "DEFAULT_METADATA_CLASS": None,
+    "EXCEPTION_HANDLER": "platform_site.api.handler.exception_handler",
+    "UNAUTHENTICATED_USER": None,
+    "UNAUTHENTICATED_TOKEN": None,
+    "TEST_REQUEST_DEFAULT_FORMAT": "json",
+}
+
+SPECTACULAR_SETTINGS = {
+    "OAS_VERSION": "3.1.0",
+    "TITLE": "Backend platform",
+    "DESCRIPTION": "Projects, sign-in, rows under rules, signed webhooks and functions, over HTTP with JSON bodies.",
+    "VERSION": "1",
+    "SERVERS": [{"url": "/"}],
+    "SCHEMA_PATH_PREFIX": "/v1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
+    "SORT_OPERATION_PARAMETERS": False,
+    "GET_LIB_DOC_EXCLUDES": "platform_site.api.openapi.docs_that_describe_nothing",
+    "POSTPROCESSING_HOOKS": ["platform_site.api.openapi.add_components", "platform_site.examples.add"],
+}
+
+# ── Databases ───────────────────────────────────────────────────────────────────────────────────────────────────────
+STATEMENT_TIMEOUT_MS = env.integer("STATEMENT_TIMEOUT_MS", 5000, minimum=100)
+LOCK_TIMEOUT_MS = env.integer("LOCK_TIMEOUT_MS", 2000, minimum=50)
+SCHEMA_LOCK_TIMEOUT_MS = env.integer("SCHEMA_LOCK_TIMEOUT_MS", 200, minimum=10)
+"""How long a schema change waits for tables in use, and readers behind it, before it lets go and tries again."""
+SCHEMA_LOCK_ATTEMPTS = env.integer("SCHEMA_LOCK_ATTEMPTS", 10, minimum=1)
+SCHEMA_STATEMENT_TIMEOUT_MS = env.integer("SCHEMA_STATEMENT_TIMEOUT_MS", 60_000, minimum=1000)
+SCHEMA_LARGE_TABLE_ROWS = env.integer("SCHEMA_LARGE_TABLE_ROWS", 100_000, minimum=0)
+"""From this size on, indexes are made after the change, while rows are served (`rows.indexing`)."""
+
+
+def _database(name: str, url: str, search_path: str, *, prepare_threshold: int | None) -> dict[str, Any]:
+    parts = env.postgres(name, url)
+    libpq = {key.removeprefix("OPTIONS:"): parts.pop(key) for key in list(parts) if key.startswith("OPTIONS:")}
+    settings_of_the_session = {
+        "search_path": search_path,
+        "statement_timeout": f"{STATEMENT_TIMEOUT_MS}",
+        "lock_timeout": f"{LOCK_TIMEOUT_MS}",
+        "idle_in_transaction_session_timeout": "10000",
+        "jit": "off",
+        "max_parallel_workers_per_gather": "0",
+    }
+    return parts | {
+        "ENGINE": "platform_site.postgres",
+        "CONN_MAX_AGE": None,
+        "CONN_HEALTH_CHECKS": True,
+        "DISABLE_SERVER_SIDE_CURSORS": False,
+        "OPTIONS": {
+            "connect_timeout": 2,
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            "tcp_user_timeout": 10_000,
+            "application_name": "backend-platform",
+            "options": " ".join(f"-c {key}={value}" for key, value in settings_of_the_session.items()),
+            # Bind in the server and let psycopg prepare what recurs: 50-60 µs a statement (docs/performance.md).
+            "server_side_binding": True,
+            "prepare_threshold": prepare_threshold,
+            **libpq,
+        },
+    }
+
+
+REGION_DATABASES = list(REGIONS)
+DATABASES = {
+    "default": _database(
+        "DATABASE_URL", env.text("DATABASE_URL") or LAYOUT.postgres_url("control"), "public", prepare_threshold=2
+    ),
+    **{
+        region: _database(
+            region_variable(region),
+            env.text(region_variable(region)) or LAYOUT.postgres_url(region_database(region)),
+            "platform",
+            # `rows.execution` prepares by itself: psycopg answers a rollback with DEALLOCATE ALL, of those too.
+            prepare_threshold=None,
+        )
+        for region in REGIONS
+    },
+}
+DATABASE_ROUTERS = ["platform_site.routers.RegionRouter"]
+
+# ── Redis ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+REDIS_URL = env.text("REDIS_URL") or LAYOUT.redis_url()
+REDIS_TIMEOUT = 0.2
+"""Seconds that one request waits for Redis in all (reliability: no request hangs on it)."""
+CACHES = {
+    "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},  # nothing of ours uses it
+    "ratelimit": {"BACKEND": "platform_site.api.ratelimit_cache.RateLimitCache"},
+}
+RATE_LIMIT_FACTOR = env.number("RATE_LIMIT_FACTOR", 1, minimum=0)
+"""Multiplies every threshold of `platform_site.api.plans`, for load tests: the limiter stays in the path."""
+# django-ratelimit's own settings, all named: it asks for each of them on each request, and a default costs more.
+RATELIMIT_ENABLE = True
+RATELIMIT_USE_CACHE = "ratelimit"
+RATELIMIT_CACHE_PREFIX = "rl:"
+RATELIMIT_HASH_ALGORITHM = sha256
+RATELIMIT_FAIL_OPEN = True
+
+# ── Projects ────────────────────────────────────────────────────────────────────────────────────────────────────────
+SWEEP_SECONDS = env.number("SWEEP_SECONDS", 30, minimum=1)
+"""How often a worker looks for what a crash left behind (`platform_site.api.sweeps`)."""
+ORPHAN_GRACE_SECONDS = env.integer("ORPHAN_GRACE_SECONDS", 60, minimum=0)
+"""A PostgreSQL schema that no environment owns is dropped when it is older than this."""
+DELETION_GRACE_SECONDS = env.integer("DELETION_GRACE_SECONDS", 10, minimum=0)
+"""The sweep takes over a deletion that is older than this; until then the request or a worker is likely at it."""
+BRANCH_AT_ONCE_BYTES = env.integer("BRANCH_AT_ONCE_BYTES", 4 * 1024 * 1024, minimum=0)
+"""Up to so many bytes of rows a preview branch is filled before its creation is answered, more by a worker."""
+BRANCH_GIVE_UP_SECONDS = env.integer("BRANCH_GIVE_UP_SECONDS", 6 * 3600, minimum=1)
+"""A branch that could not be filled for that long is called failed."""
+FAILPOINT = env.text("FAILPOINT", "")
+"""Where tests of crashes end the process (`projects.failpoints`). Never set otherwise."""
+
+# ── Outgoing calls ──────────────────────────────────────────────────────────────────────────────────────────────────
+OUTBOUND_ALLOWED_NETWORKS = env.words("OUTBOUND_ALLOWED_NETWORKS")
+"""Networks that webhooks and functions may call though they are not public, such as `127.0.0.0/8` for development."""
+
+# ── Celery ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# Kombu's words for a Unix socket and for the number of its database.
+CELERY_BROKER_URL = REDIS_URL.replace("unix://", "redis+socket://", 1)
+if CELERY_BROKER_URL.startswith("redis+socket://"):
+    CELERY_BROKER_URL = CELERY_BROKER_URL.replace("?db=", "?virtual_host=")
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_ACKS_LATE = False
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_BROKER_CONNECTION_MAX_RETRIES = None
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_TASK_DEFAULT_QUEUE = "default"
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_TIMEZONE = "UTC"
+CELERY_BROKER_TRANSPORT_OPTIONS = {
+    "visibility_timeout": 60,
+    "unacked_restore_interval": 5,
+    "unacked_restore_throttle": 1,
+    "socket_timeout": 5,
+    "socket_connect_timeout": 1,
+    "retry_on_timeout": True,
+}
+CELERY_BEAT_SCHEDULE: dict[str, dict[str, Any]] = {}
+
+# ── Sign-in ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+AUTH_USER_MODEL = "accounts.User"
+PASSWORD_HASHERS = ["accounts.passwords.Argon2idHasher"]
+AUTH_PASSWORD_VALIDATORS = [
+    {
+        "NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator",
+        "OPTIONS": {"user_attributes": ("email", "name")},
+    },
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 8}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+    {"NAME": "accounts.validators.ChangeEndsSessions"},
+]
+AUTHENTICATION_BACKENDS = ["accounts.backends.PlatformAccountBackend"]
+SIMPLE_JWT = {
+    # The codec of accounts.tokens; sessions, refresh tokens and keys are the house's own.
+    "ALGORITHM": "ES256",
+    "SIGNING_KEY": "",
+    "ACCESS_TOKEN_LIFETIME": timedelta(seconds=900),
+    "ISSUER": BASE_URL,
+    "AUDIENCE": f"{BASE_URL}/v1",
+    "LEEWAY": 10,
+    "TOKEN_TYPE_CLAIM": "typ",
+    "JTI_CLAIM": "jti",
+    "USER_ID_CLAIM": "sub",
+}
+SILENCED_SYSTEM_CHECKS = ["auth.W004"]  # e-mail is unique per pool; the backend looks in the platform's own
+
+# ── E-mail (`accounts.lifecycle`) ───────────────────────────────────────────────────────────────────────────────────
+EMAIL_HOST = env.text("EMAIL_HOST", "")
+EMAIL_BACKEND = env.text("EMAIL_BACKEND") or (
+    # Without a server, e-mails are shown by the process that sends them: under `up`, in its terminal. Never in
+    # production, where that is a log: whoever reads an e-mail can use its link.
+    f"django.core.mail.backends.{'smtp' if PRODUCTION or EMAIL_HOST else 'console'}.EmailBackend"
+)
+EMAIL_USE_SSL = env.boolean("EMAIL_USE_SSL")
+"""TLS from the first byte, as on port 465."""
+EMAIL_USE_TLS = env.boolean("EMAIL_USE_TLS", PRODUCTION and not EMAIL_USE_SSL)
+"""STARTTLS, as on port 587."""
+EMAIL_PORT = env.integer("EMAIL_PORT", 465 if EMAIL_USE_SSL else 587 if EMAIL_USE_TLS else 25, minimum=1)
+EMAIL_HOST_USER = env.text("EMAIL_HOST_USER", "")
+EMAIL_HOST_PASSWORD = env.text("EMAIL_HOST_PASSWORD", "")
+EMAIL_TIMEOUT = env.number("EMAIL_TIMEOUT", 10, minimum=1)
+"""Seconds for each step of the conversation with the server."""
+DEFAULT_FROM_EMAIL = SERVER_EMAIL = env.text("DEFAULT_FROM_EMAIL") or f"Backend platform <no-reply@{PLATFORM_DOMAIN}>"
+EMAIL_SWEEP_SECONDS = env.number("EMAIL_SWEEP_SECONDS", 10, minimum=1)
+
+# ── Webhooks ────────────────────────────────────────────────────────────────────────────────────────────────────────
+WEBHOOK_RETRY_SCHEDULE = tuple(timedelta(seconds=float(seconds)) for seconds in env.words("WEBHOOK_RETRY_SCHEDULE"))
+"""Waits in seconds before attempt 1, 2, …; empty: `webhooks.retry.SCHEDULE`. Fault tests compress it."""
+WEBHOOK_LEASE = timedelta(seconds=env.number("WEBHOOK_LEASE_SECONDS", 30, minimum=1))
+WEBHOOK_TIMEOUT_SECONDS = env.number("WEBHOOK_TIMEOUT_SECONDS", 15, minimum=0.1)
+"""For a whole attempt; shorter than the lease."""
+WEBHOOK_PATIENCE = timedelta(days=env.number("WEBHOOK_PATIENCE_DAYS", 5, minimum=0))
+"""A webhook whose receiver has done nothing but fail for that long is disabled."""
+WEBHOOK_RETENTION = timedelta(days=env.number("WEBHOOK_RETENTION_DAYS", 30, minimum=1))
+WEBHOOK_SWEEP_SECONDS = env.number("WEBHOOK_SWEEP_SECONDS", 2, minimum=0.1)
+
+# ── Console ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+CONSOLE_IDLE_SECONDS = env.integer("CONSOLE_IDLE_SECONDS", 3600, minimum=60)
+"""A console session ends so long after its last click …"""
+CONSOLE_SESSION_SECONDS = env.integer("CONSOLE_SESSION_SECONDS", 12 * 3600, minimum=60)
+"""… and so long after signing in, whatever happened in between."""
+SESSION_COOKIE_AGE = CONSOLE_SESSION_SECONDS
+CONSOLE_REQUIRE_TOTP = env.boolean("CONSOLE_REQUIRE_TOTP", False)
+"""Whether staff without a second factor get no further than the page that sets one up."""
+UNFOLD = {
+    "SITE_TITLE": "Backend platform",
+    "SITE_HEADER": "Backend platform",
+    "SITE_SUBHEADER": PLATFORM_MODE,
+    "SITE_SYMBOL": "deployed_code",
+    "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": "platform_site.console.favicon"}],
+    "SITE_URL": "/docs",
+    "SHOW_HISTORY": False,  # Django's own log of the console; the audit trail says more
+    "SHOW_BACK_BUTTON": True,
+    "DASHBOARD_CALLBACK": "platform_site.console.dashboard",
+    "COLORS": {
+        "primary": {
+            "50": "oklch(97.1% 0.014 166)",
+            "100": "oklch(94.1% 0.042 166)",
+            "200": "oklch(89.1% 0.082 164)",
+            "300": "oklch(82.1% 0.122 164)",
+            "400": "oklch(74.1% 0.142 163)",
+            "500": "oklch(65.1% 0.138 163)",
+            "600": "oklch(55.1% 0.118 163)",
+            "700": "oklch(47.1% 0.098 164)",
+            "800": "oklch(40.1% 0.081 165)",
+            "900": "oklch(34.1% 0.066 166)",
+            "950": "oklch(24.1% 0.046 168)",
+        }
+    },
+    "STYLES": ["platform_site.console.styles"],
+    "ACCOUNT": {"navigation": "platform_site.console.account_links"},
+    "SIDEBAR": {"show_search": True, "command_search": True, "navigation": "platform_site.console.navigation"},
+    "COMMAND": {"search_models": False, "search_callback": "platform_site.console.views.search"},
+}
+
+# ── Functions ───────────────────────────────────────────────────────────────────────────────────────────────────────
+FUNCTION_POOL_SIZE = env.integer("FUNCTION_POOL_SIZE", 16, minimum=1)
+"""Deno processes of one web or worker process, idle and running ones; about 40 MB each."""
+FUNCTION_IDLE_SECONDS = env.number("FUNCTION_IDLE_SECONDS", 120, minimum=1)
+FUNCTION_MAX_CALLS = env.integer("FUNCTION_MAX_CALLS", 10_000, minimum=1)
+"""Then a process is retired."""
+FUNCTION_POOL_WAIT = env.number("FUNCTION_POOL_WAIT", 2, minimum=0)
+"""Seconds that a call waits for a place in a full pool."""
+FUNCTION_LOAD_SECONDS = env.number("FUNCTION_LOAD_SECONDS", 10, minimum=0.1)
+"""What the top level of a module may take when it is loaded."""
+FUNCTION_WORKER_THREADS = env.integer("FUNCTION_WORKER_THREADS", 12, minimum=1)
+"""Queued runs of a region that one worker process executes at the same time."""
+FUNCTION_LEASE = timedelta(seconds=env.number("FUNCTION_LEASE_SECONDS", 20, minimum=1))
+"""After so long without a sign of life from its process a run counts as lost. Renewed four times as often."""
+FUNCTION_REQUIRED_WALLS = env.words("FUNCTION_REQUIRED_WALLS")
+"""Walls (`functions.runtime.jail.WALLS`) without which no function runs on this host; `check` names those it lacks."""
+FUNCTION_SWEEP_SECONDS = env.number("FUNCTION_SWEEP_SECONDS", 2, minimum=0.1)

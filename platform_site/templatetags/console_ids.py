@@ -1,0 +1,69 @@
+"""Ids in the console's pages: each leads to its timeline, and to its own page where it has one."""
+
+from typing import Any, Final
+
+from django import template
+from django.apps import apps
+from django.contrib import admin
+from django.contrib.admin.utils import quote
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.http import urlencode
+
+from platform_site.api import ids
+
+register = template.Library()
+
+_PAGES: Final = {
+    "prj": "projects.Project",
+    "env": "projects.Environment",
+    "usr": "accounts.User",
+    "key": "accounts.ServerKey",
+    "ses": "accounts.Session",
+    "aud": "accounts.AuditEntry",
+    "wh": "webhooks.Webhook",
+    "dlv": "webhooks.Delivery",
+    "fn": "functions.Function",
+    "run": "functions.Run",
+}
+
+
+@register.simple_tag
+def id_link(value: Any, environment_id: str = "") -> str:
+    """Text as it is; the ids among its words as links to their timelines."""
+    words = [_linked(word, environment_id) for word in str(value).split(" ")]
+    return format_html(" ".join(["{}"] * len(words)), *words)
+
+
+def _linked(word: str, environment_id: str) -> str:
+    prefix = word.partition("_")[0]
+    if not (prefix in ids.PREFIXES and ids.matches(prefix, word)):
+        return word
+    return format_html('<a class="id" href="{}">{}</a>', timeline_address(word, environment_id), word)
+
+
+def timeline_address(text: str, environment_id: str = "") -> str:
+    query = {"q": text} | ({"environment": environment_id} if environment_id else {})
+    return f"{reverse('console:timeline')}?{urlencode(query)}"
+
+
+@register.simple_tag
+def row_link(subject: str, environment_id: str) -> str:
+    """`table/row id` as a link to the row's timeline."""
+    return format_html('<a class="id" href="{}">{}</a>', timeline_address(subject, environment_id), subject)
+
+
+@register.simple_tag
+def page_of(object_id: str) -> str:
+    """The address of a thing's own page; empty where it has none."""
+    label = _PAGES.get(object_id.partition("_")[0])
+    if label is None or not ids.matches(object_id.partition("_")[0], object_id):
+        return ""
+    try:
+        model = apps.get_model(label)
+    except LookupError:
+        return ""
+    if not admin.site.is_registered(model):
+        return ""
+    # As `accounts.console.address`, which cannot be imported here: unfold loads all tag libraries while it is imported.
+    return reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_change", args=[quote(object_id)])

@@ -1,0 +1,35 @@
+"""The roof: which address leads to which room."""
+
+from django.conf import settings
+from django.contrib import admin
+from django.urls import URLPattern, URLResolver, include, path
+
+from platform_site import demo_receiver, guides
+from platform_site.api import health, metrics, openapi, pages
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("", include("rows.urls")),  # first: what is asked for most is found before the rest is looked at
+    path("", include("functions.urls")),
+    path("healthz", health.healthz),
+    path("readyz", health.readyz),
+    path("metrics", metrics.metrics),
+    path("v1/openapi.json", openapi.openapi, name="openapi"),
+    path("", pages.home),
+    path("docs", pages.docs, name="docs"),
+    path("docs/guides", guides.index, name="guides"),
+    path("docs/guides/<slug:name>", guides.guide, name="guide"),
+    path("admin", pages.console),
+    path("admin/", include("accounts.staff.urls")),
+    path("admin/", include("platform_site.console.urls")),
+    path("admin/", admin.site.urls),
+    path("", include("accounts.urls")),
+    path("", include("projects.urls")),
+    path("", include("webhooks.urls")),
+]
+if not settings.PRODUCTION:
+    urlpatterns.append(path(demo_receiver.PATH.lstrip("/"), demo_receiver.receive))
+
+handler400 = pages.bad_request
+handler403 = pages.permission_denied
+handler404 = pages.page_not_found
+handler500 = pages.server_error

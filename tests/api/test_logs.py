@@ -1,0 +1,167 @@
+"""Log lines: one a request, with its id, and without a secret whatever wrote it. Threats T6, T17."""
+
+import json
+import logging
+import sys
+import threading
+import time
+
+import pytest
+from celery.contrib.testing.worker import start_worker
+from hypothesis import given
+from hypothesis import strategies as st
+
+from platform_site.api.logs import JsonAccessFormatter, JsonFormatter, TextAccessFormatter, TextFormatter, redact
+from platform_site.api.requests import close_request, current_request_id, open_request
+from platform_site.celery import app
+from tests.client import Api
+
+JWT = "eyJhbGciOiJFUzI1NiIsImtpZCI6IngifQ.eyJzdWIiOiJ1c3JfMSJ9.c2lnbmF0dXJlLXNpZ25hdHVyZQ"
+SECRETS = {
+    "server key": "sk_4fT9xKq2LmN8pRs5VwYzAbCdEfGhJkMnQw3Rt5",
+    "refresh token": "rt_hV2b-Kq9_xYz0123456789abcdefABCDEF",
+    "signing secret": "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD",
+    "OAuth code": "oac_0123456789abcdef",
+    "access token": JWT,
+    "database password": "hunter2hunter2",
+}
+
+
+def line_of(formatter: logging.Formatter, message: str, *args: object, **extra: object) -> str:
+    record = logging.LogRecord("a.logger", logging.WARNING, "f.py", 1, message, args, None)
+    record.__dict__.update(extra)
+    return formatter.format(record)
+
+
+@pytest.mark.parametrize("formatter", [JsonFormatter(), TextFormatter()])
+@pytest.mark.parametrize("kind", SECRETS)
+def test_no_secret_is_in_a_line_wherever_it_stood(formatter: logging.Formatter, kind: str) -> None:
+    secret = SECRETS[kind]
+    url = f"postgresql://platform:{secret}@db.internal/control" if kind == "database password" else secret
+    try:
+        raise RuntimeError(f"failed with {url}")
+    except RuntimeError:
+        trace = sys.exc_info()
+    lines = [
+        line_of(formatter, "got %s", url),
+        line_of(formatter, f"Authorization: Bearer {url}"),
+        line_of(formatter, "x", detail=url),
+        line_of(formatter, "x", detail={"deep": [url]}),
+        line_of(formatter, "x", exc_info=trace),
+        line_of(formatter, 'body {"password": "%s", "refresh_token": "%s"}', secret, secret),
+        line_of(formatter, "x", detail={"password": secret}),
+        line_of(formatter, "password=%s", secret),
+    ]
+    for line in lines:
+        assert secret not in line
+        assert "[redacted]" in line
+
+
+def test_what_a_secret_was_stays_readable() -> None:
+    assert redact("key sk_4fT9xKq2LmN8pRs5VwYz failed") == "key sk_[redacted] failed"
+    assert redact("postgresql://platform:hunter2@db/x") == "postgresql://platform:[redacted]@db/x"
+    assert redact("prj_01k6zv3c5jf6q8m0h2w4x7y9ab env_01k6zv3c5jf6q8m0h2w4x7y9ab task_id risk_score") == (
+        "prj_01k6zv3c5jf6q8m0h2w4x7y9ab env_01k6zv3c5jf6q8m0h2w4x7y9ab task_id risk_score"
+    )
+
+
+@given(st.text(max_size=300))
+def test_redacting_any_text_ends_and_keeps_no_key(text: str) -> None:
+    assert SECRETS["server key"] not in redact(f"{text} {SECRETS['server key']}")
+
+
+def test_redacting_a_hostile_megabyte_is_quick() -> None:
+    for text in (
+        "sk_" * 300_000,
+        "eyJ" + "a." * 500_000,
+        "password" * 120_000,
+        'password="' + "\\" * 1_000_000,
+        "://" * 300_000,
+        "a" * 1_000_000 + ":",
+        "password:" + " " * 500_000,
+        "Bearer" + " " * 500_000,
+    ):
+        began = time.process_time()
+        redact(text)
+        assert time.process_time() - began < 1, text[:20]
+
+
+def test_a_json_line_is_one_line_with_the_request() -> None:
+    token = open_request("req-1")
+    try:
+        line = line_of(JsonFormatter(), "two\nlines \ud800 %s", "\x00", n=1, text="a\nb", missing=None, thing=object())
+    finally:
+        close_request(token)
+    assert "\n" not in line
+    read = json.loads(line)
+    assert (read["request_id"], read["level"], read["logger"]) == ("req-1", "warning", "a.logger")
+    assert (read["n"], read["text"], read["missing"]) == (1, "a\nb", None)
+
+
+def test_a_clients_text_cannot_forge_a_line() -> None:
+    line = line_of(TextFormatter(), "got %s", "x\n12:00:00 200 GET /admin", detail="y\r\n12:00:00 forged")
+    assert len(line.splitlines()) == 1
+
+
+@pytest.mark.parametrize("formatter", [JsonAccessFormatter(), TextAccessFormatter()])
+def test_each_request_makes_one_line_that_names_the_route(
+    api: Api, things: str, caplog: pytest.LogCaptureFixture, formatter: logging.Formatter
+) -> None:
+    lines: list[str] = []
+
+    class Collect(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(self.format(record))
+
+    handler = Collect()
+    handler.setFormatter(formatter)
+    logger = logging.getLogger("platform.access")
+    logger.addHandler(handler)
+    try:
+        path = "/v1/test/things/sk_4fT9xKq2LmN8pRs5VwYzAbCdEfGhJkMn?cursor=secret-cursor"
+        api.get(path, token="good", headers={"X-Request-Id": "find-me"})
+        api.post("/v1/test/things", token="sk_4fT9xKq2LmN8pRs5VwYzAbCdEfGhJkMn", json={})
+        api.get("/v1/sk_4fT9xKq2LmN8pRs5VwYzAbCdEfGhJkMn")
+        api.request("SK_4FT9", "/v1/nothing")
+        api.get("/admin/login/")
+    finally:
+        logger.removeHandler(handler)
+    assert len(lines) == 5
+    assert not any("sk_4f" in line or "secret-cursor" in line or "SK_" in line for line in lines)
+    assert "/v1/test/things/<str:thing_id>" in lines[0]
+    assert "find-me" in lines[0]
+    assert "key_01" in lines[0]
+    if isinstance(formatter, JsonAccessFormatter):
+        read = json.loads(lines[0])
+        assert (read["method"], read["status"], read["caller"]) == ("GET", 200, "key_01")
+        assert read["environment"].startswith("env_")
+        assert 0 < read["duration_ms"] < 5000
+
+
+@pytest.mark.timeout(60)
+def test_a_task_carries_the_id_of_the_request_that_nudged_it() -> None:
+    """A real worker on the real broker: what the task reads is what the request was called."""
+    seen: list[str | None] = []
+    done = threading.Event()
+
+    @app.task(name="tests.note_request_id", shared=False)
+    def note(value: str) -> None:
+        seen.append(current_request_id())
+        if len(seen) == 2:
+            done.set()
+
+    with start_worker(
+        app, pool="solo", perform_ping_check=False, loglevel="ERROR", queues=["request-ids"], shutdown_timeout=20
+    ):
+        token = open_request("from-the-web")
+        try:
+            note.apply_async(["x"], queue="request-ids")
+        finally:
+            close_request(token)
+        note.apply_async(["y"], queue="request-ids")
+        assert done.wait(20)
+    assert "from-the-web" in seen
+    (other,) = [one for one in seen if one != "from-the-web"]
+    assert other is not None
+    assert other.startswith("req_"), "a task that no request caused has an id of its own"
+    assert current_request_id() is None

@@ -1,0 +1,107 @@
+"""Pages for people: errors that look like ours, a reference that works offline, and the policy of both."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from django.conf import LazySettings
+from django.contrib.staticfiles import finders
+
+from tests.client import Api
+
+ROOT = Path(__file__).resolve().parents[2]
+STRICT = {"default-src 'none'", "script-src 'self'", "style-src 'self'", "base-uri 'none'", "frame-ancestors 'none'"}
+
+
+def test_an_unknown_page_is_a_page(api: Api) -> None:
+    answer = api.get("/nothing/here", headers={"X-Request-Id": "find-me"})
+    assert answer.status == 404
+    assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert "Nothing lives here" in answer.body.decode()
+    assert "find-me" in answer.body.decode()
+
+
+def test_a_page_that_breaks_tells_nothing(api: Api, things: str) -> None:
+    answer = api.get("/broken-page")
+    assert answer.status == 500
+    assert b"Something went wrong on our side" in answer.body
+    assert b"secret" not in answer.body
+    assert answer.headers["X-Request-Id"].encode() in answer.body
+
+
+def test_a_form_without_its_token_is_refused_with_a_page(settings: LazySettings) -> None:
+    from django.test import Client
+
+    answer = Client(enforce_csrf_checks=True).post("/admin/login/", {"username": "x", "password": "y"})
+    assert answer.status_code == 403
+    assert b"The form is too old" in answer.content
+
+
+@pytest.mark.parametrize("path", ["/docs", "/nothing", "/admin/login/"])
+def test_pages_carry_the_policy_and_the_headers(api: Api, path: str) -> None:
+    answer = api.get(path)
+    policy = set(answer.headers["Content-Security-Policy"].split("; "))
+    if path.startswith("/admin/"):
+        [nonce] = re.findall(r'<style nonce="([^"]{16,})"', answer.body.decode())
+        more = {
+            "script-src 'self' 'unsafe-eval'",
+            f"style-src 'self' 'nonce-{nonce}'",
+            "style-src-attr 'unsafe-inline'",
+        }
+        assert more <= policy
+        assert answer.body.decode().count("<style") == 1
+        assert int(answer.headers["Content-Length"]) == len(answer.body)
+        assert not re.search(r"<script(?![^>]*src=)|\son\w+=", answer.body.decode())
+        assert nonce not in api.get(path).body.decode(), "a nonce is of one page"
+        policy = policy - more | {"script-src 'self'", "style-src 'self'"}
+    assert policy >= STRICT
+    assert answer.headers["X-Frame-Options"] == "DENY"
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert answer.headers["Referrer-Policy"] == "same-origin"
+    assert answer.headers["Cross-Origin-Opener-Policy"] == "same-origin"
+
+
+@pytest.mark.parametrize("path", ["/docs", "/nothing"])
+def test_everything_a_page_loads_is_ours_and_no_script_stands_in_it(api: Api, path: str) -> None:
+    page = api.get(path).body.decode()
+    loaded = re.findall(r'(?:src|<link[^>]*href)="([^"]+)"', page)
+    assert loaded
+    for address in loaded:
+        assert address.startswith("/static/"), address
+        assert finders.find(address.removeprefix("/static/")), address
+    assert not re.search(r"<script(?![^>]*src=)|<style|\son\w+=|\sstyle=", page)
+
+
+def test_the_first_page_leads_to_the_reference(api: Api) -> None:
+    answer = api.get("/")
+    assert (answer.status, answer.headers["Location"]) == (302, "/docs")
+
+
+def test_the_console_is_found_without_its_slash(api: Api) -> None:
+    found = api.get("/admin")
+    assert (found.status, found.headers["Location"]) == (302, "/admin/")
+
+
+def test_production_settings_pass_djangos_deployment_check() -> None:
+    production = {
+        "PLATFORM_MODE": "production",
+        "SECRET_KEY": "k" * 20 + "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLM",
+        "ENCRYPTION_KEYS": "0" * 64,
+        "PLATFORM_DOMAIN": "platform.example",
+        "ALLOWED_HOSTS": "platform.example,.platform.example",
+        "EMAIL_HOST": "smtp.platform.example",
+    }
+    done = subprocess.run(
+        [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING"],
+        cwd=ROOT,
+        env=os.environ | production,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    named = re.findall(r"^\?: \((\S+)\)", done.stdout + done.stderr, re.MULTILINE)
+    assert set(named) <= {"functions.I001"}, "what the host lacks is no fault of the settings"

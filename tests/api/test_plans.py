@@ -1,0 +1,38 @@
+"""The table of plans, and the page that shows it."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from platform_site.api.plans import ADDRESS_LIMITS, DEFAULT_PLAN, PLANS, PlanLimits, plan_limits
+from projects.models import Plan
+
+PAGE = (Path(__file__).parents[2] / "docs" / "limits.md").read_text()
+NAMES = [field.name for field in fields(PlanLimits) if field.name != "name"]
+
+
+def test_the_plans_are_those_of_the_contract() -> None:
+    assert list(PLANS) == Plan.values == ["free", "pro", "team"]
+    assert plan_limits(DEFAULT_PLAN).name == Plan.FREE
+    assert all(plan_limits(name).name == name for name in PLANS)
+    with pytest.raises(KeyError):
+        plan_limits("gold")
+
+
+@pytest.mark.parametrize("limit", NAMES)
+def test_a_larger_plan_never_allows_less(limit: str) -> None:
+    allowed = [getattr(plan_limits(name), limit) for name in ("free", "pro", "team")]
+    assert allowed == sorted(allowed)
+    assert allowed[0] >= 1
+
+
+def test_docs_limits_shows_the_table() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \|$", PAGE, re.MULTILINE)
+    shown = [(name, *(int(value.replace(",", "")) for value in values)) for name, *values in rows]
+    assert shown == [(limit, *(getattr(plan_limits(name), limit) for name in PLANS)) for limit in NAMES]
+    rows = re.findall(r"^\| `(\w+)` \| ([\d,]+) \|$", PAGE, re.MULTILINE)
+    assert [(name, int(value)) for name, value in rows] == [
+        (field.name, getattr(ADDRESS_LIMITS, field.name)) for field in fields(ADDRESS_LIMITS)
+    ]

@@ -1,0 +1,224 @@
+"""/healthz, /readyz and /metrics. Faults are real ones: a server that is not there, one that never answers."""
+
+import multiprocessing
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from django.conf import LazySettings
+from django.db import connections
+
+from platform_site.api import health, metrics
+from tests.client import Api
+from tests.serving import Up
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No answer of an earlier test is believed."""
+    monkeypatch.setattr(health, "_dependencies", {})
+    health.register_own()
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A port that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_a_process_that_runs_is_healthy(api: Api) -> None:
+    answer = api.get("/healthz")
+    assert (answer.status, answer.json) == (200, {"status": "ok"})
+    assert answer.headers["Cache-Control"] == "no-store"
+
+
+@pytest.mark.django_db(databases="__all__")
+def test_ready_names_each_dependency(api: Api, fresh: None) -> None:
+    answer = api.get("/readyz")
+    assert answer.json == {
+        "status": "ready",
+        "dependencies": dict.fromkeys(["control", "us-east-1", "eu-west-1", "ap-southeast-1", "redis"], "ok"),
+    }
+    assert answer.status == 200
+
+
+@pytest.mark.django_db(databases="__all__")
+def test_a_dependency_that_is_away_is_named_and_makes_503(
+    api: Api, fresh: None, monkeypatch: pytest.MonkeyPatch, settings: LazySettings
+) -> None:
+    monkeypatch.setitem(connections["eu-west-1"].settings_dict, "PORT", "1")
+    monkeypatch.setitem(connections["eu-west-1"].settings_dict, "HOST", "127.0.0.1")
+    settings.REDIS_URL = "redis://127.0.0.1:1/0"
+    answer = api.get("/readyz")
+    assert answer.status == 503
+    assert answer.headers["Retry-After"] == "1"
+    assert answer.json["status"] == "unavailable"
+    assert {name for name, state in answer.json["dependencies"].items() if state != "ok"} == {"eu-west-1", "redis"}
+    assert b"127.0.0.1" not in answer.body
+
+
+@pytest.mark.django_db(databases="__all__")
+def test_a_dependency_that_hangs_costs_two_seconds_and_one_thread(
+    api: Api, fresh: None, monkeypatch: pytest.MonkeyPatch, silent_port: int
+) -> None:
+    started = threading.Semaphore(0)
+    go_on = threading.Event()
+
+    def hang() -> None:
+        started.release()
+        go_on.wait(30)
+
+    health.register("stuck", hang)
+    monkeypatch.setitem(connections["eu-west-1"].settings_dict, "PORT", str(silent_port))
+    monkeypatch.setitem(connections["eu-west-1"].settings_dict, "HOST", "127.0.0.1")
+    began = time.monotonic()
+    first = api.get("/readyz")
+    assert time.monotonic() - began < health.LIMIT + 0.5
+    assert first.status == 503
+    assert first.json["dependencies"]["stuck"] == "slow"
+    assert first.json["dependencies"]["eu-west-1"] in ("slow", "down")
+    assert first.json["dependencies"]["control"] == "ok"
+    api.get("/readyz")
+    assert started.acquire(timeout=1)
+    assert not started.acquire(timeout=0.1), "it was not asked again while it hangs"
+    go_on.set()
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/v1/openapi.json"])
+def test_probes_are_for_reading(api: Api, path: str) -> None:
+    answer = api.post(path)
+    assert (answer.status, answer.error, answer.headers["Allow"]) == (405, "method_not_allowed", "GET, HEAD")
+
+
+# ── Metrics ──
+
+
+def figures(api: Api) -> dict[str, float]:
+    answer = api.get("/metrics")
+    assert answer.status == 200
+    assert answer.headers["Content-Type"].startswith("text/plain")
+    lines = [line for line in answer.body.decode().splitlines() if not line.startswith("#")]
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
+
+
+def test_requests_are_counted_by_route_and_status_not_by_path(api: Api, things: str) -> None:
+    key = 'platform_requests_total{method="GET",route="/v1/test/things/<str:thing_id>",status="200"}'
+    before = figures(api).get(key, 0)
+    for number in range(3):
+        api.get(f"/v1/test/things/{number}", token="good")
+    api.get("/v1/made-up-address")
+    api.request("MADEUP", "/v1/test/things")
+    after = figures(api)
+    assert after[key] == before + 3
+    assert 'platform_requests_total{method="GET",route="(unknown)",status="404"}' in after
+    assert 'platform_requests_total{method="OTHER",route="/v1/test/things",status="405"}' in after
+    assert not any("made-up" in name or "MADEUP" in name for name in after)
+    assert after['platform_request_seconds_count{method="GET",route="/v1/test/things/<str:thing_id>"}'] >= 3
+
+
+@pytest.mark.django_db
+def test_errors_of_postgresql_are_counted_by_their_sqlstate(api: Api, things: str) -> None:
+    before = figures(api).get('platform_database_errors_total{sqlstate="55P03"}', 0)
+    api.post("/v1/test/faults/55P03")
+    assert figures(api)['platform_database_errors_total{sqlstate="55P03"}'] == before + 1
+
+
+def _count_one(route: str) -> None:
+    metrics.observe_request("GET", route, 200, 0.01)
+
+
+def test_processes_add_up_and_a_dead_ones_share_stays(api: Api) -> None:
+    route = f"/of-{os.getpid()}"
+    context = multiprocessing.get_context("fork")
+    for _ in range(3):
+        process = context.Process(target=_count_one, args=(route,))
+        process.start()
+        process.join(10)
+        assert process.exitcode == 0
+    assert figures(api)[f'platform_requests_total{{method="GET",route="{route}",status="200"}}'] == 3
+
+
+def test_a_dead_processs_gauge_is_forgotten(api: Api) -> None:
+    def trip() -> None:
+        metrics.BREAKER_OPEN.set(1)
+
+    before = figures(api)["platform_redis_breaker_open"]
+    process = multiprocessing.get_context("fork").Process(target=trip)
+    process.start()
+    process.join(10)
+    assert figures(api)["platform_redis_breaker_open"] == before
+
+
+def test_starting_afresh_forgets_the_dead_and_keeps_the_living(api: Api) -> None:
+    route = f"/before-{os.getpid()}"
+    process = multiprocessing.get_context("fork").Process(target=_count_one, args=(route,))
+    process.start()
+    process.join(10)
+    _count_one(f"{route}-alive")
+    assert f'platform_requests_total{{method="GET",route="{route}",status="200"}}' in figures(api)
+    metrics.start_afresh()
+    after = figures(api)
+    assert f'platform_requests_total{{method="GET",route="{route}",status="200"}}' not in after
+    assert after[f'platform_requests_total{{method="GET",route="{route}-alive",status="200"}}'] == 1
+
+
+@pytest.mark.parametrize(
+    ("token", "production", "address", "sent", "status"),
+    [
+        (None, False, "127.0.0.1", None, 200),
+        (None, False, "::1", None, 200),
+        (None, False, "192.0.2.1", None, 404),
+        (None, False, "", None, 404),
+        (None, True, "127.0.0.1", None, 404),
+        ("secret-token", False, "127.0.0.1", None, 404),
+        ("secret-token", True, "192.0.2.1", "Bearer secret-token", 200),
+        ("secret-token", True, "192.0.2.1", "Bearer wrong", 404),
+        ("secret-token", True, "192.0.2.1", "Bearer \u00e9", 404),
+        ("secret-token", True, "127.0.0.1", "secret-token", 404),
+    ],
+)
+def test_metrics_are_for_this_machine_or_the_token(
+    api: Api, settings: LazySettings, token: str | None, production: bool, address: str, sent: str | None, status: int
+) -> None:
+    settings.METRICS_TOKEN, settings.PRODUCTION = token, production
+    headers = {} if sent is None else {"Authorization": sent}
+    assert api.get("/metrics", headers=headers, remote_addr=address).status == status
+
+
+def test_metric_names_and_labels_stay_few(api: Api) -> None:
+    """Cardinality is routes × methods × statuses; no id, address or user may become a label."""
+    names = set(re.findall(r'(\w+)="', api.get("/metrics").body.decode()))
+    assert names <= {
+        "method",
+        "route",
+        "status",
+        "le",
+        "sqlstate",
+        "pid",
+        "reason",
+        "queue",
+        "kind",
+        "outcome",
+        "scope",
+    }
+
+
+@pytest.mark.served
+def test_a_scrape_adds_up_all_web_processes(served: Up) -> None:
+    """Each connection may meet another worker; the sum does not care."""
+    key = 'platform_requests_total{method="GET",route="/v1/openapi.json",status="200"}'
+
+    def counted() -> float:
+        lines = httpx.get(f"{served.base_url}/metrics").text.splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(key))
+
+    before = counted()
+    for _ in range(24):
+        assert httpx.get(f"{served.base_url}/v1/openapi.json").status_code == 200
+    assert counted() == before + 24

@@ -1,0 +1,71 @@
+"""The cast and the fixtures every test may use."""
+
+import os
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+from django.db import connections
+from django.test import TransactionTestCase
+
+from accounts import signing_keys
+from tests.client import Api
+from tests.serving import Up, start_up
+
+_OF_THE_RELEASE = (
+    "django_content_type",
+    "auth_permission",
+    "auth_group",
+    "auth_group_permissions",
+    "django_migrations",
+)
+"""Tables whose rows migrations make: no test changes them."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _tables_are_emptied_quickly() -> None:
+    """After a test with real transactions Django empties every table of the four databases by TRUNCATE, and makes content
+    types and permissions anew in each: half a second, however little there was. One message of DELETEs to each database
+    costs some milliseconds. Our foreign keys are deferred, so the order does not matter."""
+
+    @cache
+    def statement(alias: str) -> str:
+        connection = connections[alias]
+        tables = connection.introspection.django_table_names(only_existing=True, include_views=False)
+        return "; ".join(
+            f"DELETE FROM {connection.ops.quote_name(table)}"  # noqa: S608
+            for table in tables
+            if table not in _OF_THE_RELEASE
+        )
+
+    def emptied(self: TransactionTestCase) -> None:
+        for alias in self._databases_names(include_mirrors=False):
+            with connections[alias].cursor() as cursor:
+                cursor.execute(statement(alias))
+
+    TransactionTestCase._fixture_teardown = emptied  # type: ignore[method-assign]
+
+
+@pytest.fixture(autouse=True)
+def _signing_keys_of_earlier_tests_are_forgotten() -> None:
+    """Their table has been emptied since; a process that remembers them for 30 s signs what it will soon refuse."""
+    signing_keys.forget()
+
+
+@pytest.fixture
+def api() -> Api:
+    """The API in this process, each answer held to `tests.invariants`."""
+    return Api()
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """The whole service, started once by `manage.py up` with its demo. Shared: leave it as you found it.
+
+    `served.base_url`, `served.facts` (demo.json), `served.data_dir`, `served.process`. Rate limits are multiplied by
+    RATE_LIMIT_FACTOR (100 unless the environment says otherwise).
+    """
+    factor = os.environ.get("RATE_LIMIT_FACTOR", "100")
+    up = start_up(tmp_path_factory.mktemp("served") / "data", environment={"RATE_LIMIT_FACTOR": factor})
+    yield up
+    assert up.stop() == 0, up.output

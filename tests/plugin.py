@@ -1,0 +1,53 @@
+"""Starts a real PostgreSQL and a real Valkey for the test run, in a data dir of its own, before Django reads its settings.
+
+Named by `-p tests.plugin` in pyproject.toml. Workers of pytest-xdist use the servers of the process that started them.
+"""
+
+import atexit
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+from platform_site.services import postgres, valkey
+from platform_site.services.layout import Layout
+
+_OWNER = "TEST_SERVICES_OWNER"
+
+
+def _start() -> None:
+    directory = Path(tempfile.mkdtemp(prefix="bp-tests-"))
+    directory.chmod(0o755)
+    layout = Layout(directory)
+    os.environ["DATA_DIR"] = str(directory)
+    os.environ[_OWNER] = str(os.getpid())
+    servers: list[tuple[subprocess.Popen[bytes], signal.Signals]] = []
+
+    def stop() -> None:
+        if os.environ.get(_OWNER) != str(os.getpid()):
+            return  # a forked child must not stop its parent's servers
+        for server, how in servers:
+            server.send_signal(how)
+        for server, _ in servers:
+            server.wait(20)
+        shutil.rmtree(directory, ignore_errors=True)
+
+    atexit.register(stop)
+    servers.append((postgres.start(layout, durable=False, log=directory / "postgres.log"), signal.SIGINT))
+    servers.append((valkey.start(layout, log=directory / "valkey.log"), signal.SIGTERM))
+    with postgres.connect(layout) as connection:
+        connection.execute("ALTER ROLE platform CREATEDB")  # Django makes test databases with it
+
+
+if _OWNER not in os.environ:
+    for variable in (
+        "DATABASE_URL",
+        "REDIS_URL",
+        "REGION_US_EAST_1_URL",
+        "REGION_EU_WEST_1_URL",
+        "REGION_AP_SOUTHEAST_1_URL",
+    ):
+        os.environ.pop(variable, None)
+    _start()

@@ -1,0 +1,26 @@
+"""The four databases of a test run, migrated as `manage.py migrate` does."""
+
+import pytest
+from django.core.management import call_command
+from django.db import connections
+
+from accounts.models import User
+
+
+@pytest.mark.django_db(databases="__all__")
+def test_control_tables_live_in_control_and_regions_have_their_schema() -> None:
+    assert User.objects.count() == 0
+    for region in ("us-east-1", "eu-west-1", "ap-southeast-1"):
+        with connections[region].cursor() as cursor:
+            cursor.execute("SHOW search_path")
+            assert cursor.fetchone() == ("platform",)
+            cursor.execute("SELECT to_regclass('platform.accounts_user'), to_regnamespace('platform')::text")
+            assert cursor.fetchone() == (None, "platform")
+
+
+@pytest.mark.django_db(databases="__all__")
+def test_migrate_without_a_database_checks_and_plans_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    call_command("migrate", "--plan", skip_checks=False)
+    told = capsys.readouterr().out
+    for name in ("default", "us-east-1", "eu-west-1", "ap-southeast-1"):
+        assert f"Database {name}:" in told
