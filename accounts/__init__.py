@@ -1,0 +1,1 @@
+"""Who: users, sessions, tokens, server keys. Names an environment by its id only; knows nothing of projects."""

@@ -1,0 +1,76 @@
+"""The trail of who did what: one append-only row per change, written by the service in its own transaction.
+
+So an entry exists if and only if its change does. Actions are `<thing>.<verb in the past>`: `key.issued`,
+`user.disabled`. Secrets never enter `detail`. Read in the console; issue 2 items 4 and 7.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from accounts.models import AuditEntry
+from platform_site.api.callers import Caller
+from platform_site.api.requests import current_request_id
+
+if TYPE_CHECKING:
+    from accounts.models import User
+
+ActorKind = Literal["account", "user", "key", "staff", "system"]
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who acted, where no `Caller` stands for them: a sign-in, the console, a command."""
+
+    kind: ActorKind
+    id: str | None = None
+
+    @classmethod
+    def of(cls, user: "User") -> "Actor":
+        """A user acting for themselves, as when signing in."""
+        return cls("user" if user.environment_id else "account", user.pk)
+
+    @classmethod
+    def staff(cls, user: "User") -> "Actor":
+        """A member of the platform's staff, in the console."""
+        return cls("staff", user.pk)
+
+
+SYSTEM = Actor("system")
+"""A command or a sweep."""
+
+
+def record(
+    action: str,
+    *,
+    actor: Caller | Actor,
+    target_id: str | None = None,
+    project_id: str | None = None,
+    environment_id: str | None = None,
+    **detail: Any,
+) -> AuditEntry:
+    """Write one entry, in the transaction at hand; one INSERT.
+
+    A caller's place fills in the project and environment where none is given. `detail` is JSON: names and counts, no
+    secrets.
+    """
+    place = actor.place if isinstance(actor, Caller) else None
+    return AuditEntry.objects.create(
+        actor_kind=actor.kind,
+        actor_id=actor.id,
+        action=action,
+        target_id=target_id,
+        project_id=project_id or (place.project_id if place else None),
+        environment_id=environment_id or (place.environment_id if place else None),
+        detail=detail,
+        request_id=current_request_id(),
+    )
+
+
+def users_deleted(pool_id: str, since: datetime) -> list[str]:
+    """Ids of the users of this pool that were deleted at `since` or later. One query.
+
+    For copies of rows that were under way meanwhile: whoever deletes a user leaves an entry, or did not delete it.
+    """
+    entries = AuditEntry.objects.filter(action="user.deleted", environment_id=pool_id, at__gte=since)
+    return [user_id for user_id in entries.order_by("at", "id").values_list("target_id", flat=True) if user_id]

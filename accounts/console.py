@@ -1,0 +1,151 @@
+"""What the console's pages share: everything is read-only, and every change is a service behind a form with a CSRF
+token.
+
+A page shows what its `fields` name and nothing else, so a new column (a hash, a sealed value) stays hidden until
+somebody decides otherwise. Used by `admin.py` of this app and of those above.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Final
+from urllib.parse import urlencode
+
+from django.contrib import messages
+from django.contrib.admin.utils import quote, unquote
+from django.core.exceptions import PermissionDenied
+from django.db.models import Model, QuerySet
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.html import format_html
+from unfold.admin import ModelAdmin
+
+from accounts.audit import Actor
+from accounts.models import User
+from accounts.staff.roles import OPERATE
+from platform_site.api.errors import ApiError
+from platform_site.routers import RegionNotNamed
+
+MOST_AT_ONCE: Final = 100
+"""Things that one action of a list is done to."""
+
+
+class ReadOnlyAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no annotations
+    """Pages to look at. Support may look, operators may run the actions (`accounts.staff.roles`)."""
+
+    show_full_result_count = False  # a count of a million rows is a scan
+    list_per_page = 50
+    list_fullwidth = True
+    list_filter_submit = True
+    view_on_site = False
+    actions: ClassVar[list[str]] = []
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def changeform_view(self, request: HttpRequest, object_id: str | None = None, *args: Any, **kwargs: Any) -> Any:
+        if object_id is None and not self.has_add_permission(request):
+            raise PermissionDenied
+        return self._in_its_region(super().changeform_view, request, object_id, *args, **kwargs)
+
+    def delete_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> Any:
+        if not self.has_delete_permission(request):
+            raise PermissionDenied
+        return self._in_its_region(super().delete_view, request, object_id, *args, **kwargs)
+
+    def history_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> Any:
+        return self._in_its_region(super().history_view, request, object_id, *args, **kwargs)
+
+    def _in_its_region(self, view: Any, *args: Any, **kwargs: Any) -> Any:
+        """Django's own pages know one database. Of a model that lives in the regions they find nothing."""
+        try:
+            return view(*args, **kwargs)
+        except RegionNotNamed:
+            raise Http404("Open it from its environment.") from None
+
+    def has_operate_permission(self, request: HttpRequest, obj: object = None) -> bool:
+        """Who may run an action: `permissions=["operate"]`."""
+        return bool(request.user.is_staff and request.user.has_perm(OPERATE))
+
+    def act_on_many(
+        self,
+        request: HttpRequest,
+        queryset: "QuerySet[Any]",
+        act: Callable[[Any, Actor], object],
+        done: str,
+        *,
+        warning: str,
+    ) -> HttpResponse | None:
+        """An action of a list, in two steps: a page names what was selected and warns; its button does it."""
+        if request.POST.get("confirmed") == "yes":
+            self.act_on_all(request, queryset, act, done)
+            return None
+        chosen = list(queryset[: MOST_AT_ONCE + 1])
+        if len(chosen) > MOST_AT_ONCE:
+            self.message_user(request, f"Select {MOST_AT_ONCE} at most.", messages.ERROR)
+            return None
+        context = self.admin_site.each_context(request) | {
+            "title": "Are you sure?",
+            "opts": self.opts,
+            "things": chosen,
+            "action": request.POST.get("action", ""),
+            "done": done,
+            "warning": warning,
+            "back": request.get_full_path(),
+        }
+        return TemplateResponse(request, "accounts/confirm_action.html", context)
+
+    def act_on_all(
+        self, request: HttpRequest, queryset: "QuerySet[Any]", act: Callable[[Any, Actor], object], done: str
+    ) -> None:
+        """Run a service for each selected thing and say what came of it. `done` completes "3 users …"."""
+        actor = staff(request)
+        count = 0
+        for thing in queryset:
+            try:
+                act(thing, actor)
+                count += 1
+            except ApiError as error:
+                self.message_user(request, f"{thing}: {error.text}", messages.ERROR)
+        if count:
+            name = self.opts.verbose_name if count == 1 else self.opts.verbose_name_plural
+            self.message_user(request, f"{count} {name} {done}.", messages.SUCCESS)
+
+    def act_on_one(
+        self, request: HttpRequest, object_id: str, act: Callable[[Any, Actor], object], done: str
+    ) -> HttpResponse:
+        """The same for the thing whose page is open; called by the dialog, which then reloads the page."""
+        thing = get_object_or_404(self.model, pk=unquote(object_id))
+        self.act_on_all(request, [thing], act, done)  # type: ignore[arg-type]  # a list serves as well
+        page = address(f"{self.opts.app_label}_{self.opts.model_name}", thing.pk)
+        return HttpResponse(headers={"HX-Redirect": page})
+
+
+def staff(request: HttpRequest) -> Actor:
+    """The member of staff who clicks, for the audit trail."""
+    if not isinstance(request.user, User):
+        raise TypeError("the console admits nobody who is not signed in")
+    return Actor.staff(request.user)
+
+
+def address(model: str, object_id: str) -> str:
+    """The page of a thing. The console writes the underscore of our ids as `_5F`."""
+    return reverse(f"admin:{model}_change", args=[quote(object_id)])
+
+
+def link(model: str, object_id: str | None, text: str | None = None) -> str:
+    """A link to the page of a thing, such as `link("accounts_user", "usr_…")`; a dash for none."""
+    if not object_id:
+        return "–"
+    return format_html('<a href="{}">{}</a>', address(model, object_id), text or object_id)
+
+
+def list_link(model: str, text: str, **query: str) -> str:
+    """A link to a filtered list."""
+    return format_html('<a href="{}?{}">{}</a>', reverse(f"admin:{model}_changelist"), urlencode(query), text)

@@ -1,0 +1,71 @@
+"""What a request shows: an access token or a server key, read from the `Authorization` header without the database.
+
+The first step of `projects.callers`. `read` refuses what cannot be a credential (by form, checksum or signature) and
+names the cache entry under which the record of the rest is kept. Contract section 5.1-5.3; reliability T14, T17.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from accounts import keys, tokens
+from accounts.tokens import AccessClaims
+from platform_site.api.errors import Unauthorized
+
+_SCHEME: Final = "bearer"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionCredential:
+    """A verified access token: its signature holds, whether its session lives is yet to be asked."""
+
+    claims: AccessClaims
+
+    @property
+    def cache_name(self) -> str:
+        return session_cache_name(self.claims.session_id)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyCredential:
+    """A text in the form of a server key: whether there is such a key is yet to be asked."""
+
+    secret_hash: bytes
+
+    @property
+    def cache_name(self) -> str:
+        return key_cache_name(self.secret_hash)
+
+
+Credential = SessionCredential | KeyCredential
+
+
+def session_cache_name(session_id: str) -> str:
+    return f"who:{session_id}"
+
+
+def key_cache_name(secret_hash: bytes) -> str:
+    # Half the hash names it well enough, and a dump of the cache is not even the stored hash.
+    return f"who:key:{secret_hash[:16].hex()}"
+
+
+def bearer(header: str | None) -> str:
+    """The token of `Authorization: Bearer <token>`. Raises Unauthorized for a missing, other or doubled one."""
+    scheme, _, token = (header or "").partition(" ")
+    token = token.strip()
+    if scheme.lower() != _SCHEME or not token or not token.isascii() or " " in token or "," in token:
+        raise Unauthorized
+    return token
+
+
+def read(header: str | None) -> Credential:
+    """The credential that an `Authorization` header shows. Raises Unauthorized; no statement for what is junk.
+
+    Two `Authorization` headers arrive as one, joined by a comma, and are refused.
+    """
+    token = bearer(header)
+    if token.startswith(keys.PREFIX):
+        secret_hash = keys.parse(token)
+        if secret_hash is None:
+            raise Unauthorized
+        return KeyCredential(secret_hash)
+    return SessionCredential(tokens.verify_access_token(token))

@@ -1,0 +1,26 @@
+"""Which texts are e-mail addresses here. Pure computation.
+
+ASCII only: comparing without case is then the same in Python, in PostgreSQL and in the recipient's mail server, and no
+look-alike (`ı` for `i`, the Kelvin sign for `k`) finds another person's account (Django CVE-2019-19844). An
+internationalised domain is written as it travels, `xn--…`.
+"""
+
+from django.core.exceptions import ValidationError
+from django.core.validators import validate_email
+
+from platform_site.api.errors import ValidationFailed
+
+LONGEST = 254
+
+
+def check(text: str, *, field: str = "email") -> str:
+    """The address, case kept. Raises ValidationFailed naming `field` for what is none."""
+    if len(text) > LONGEST:
+        raise ValidationFailed.of(field, "too_long", f"An e-mail address has at most {LONGEST} characters.")
+    try:
+        if not text.isascii():
+            raise ValidationError("not ASCII")
+        validate_email(text)
+    except ValidationError:
+        raise ValidationFailed.of(field, "invalid_email", "This is not an e-mail address (ASCII only).") from None
+    return text

@@ -1,0 +1,37 @@
+"""What `accounts` must know of environments, asked of the floor above through a protocol.
+
+`projects` registers its directory when it starts (`set_directory`); nothing here imports it. Design section 4.
+"""
+
+from typing import Protocol
+
+from platform_site.api.callers import Caller, Place
+
+
+class Directory(Protocol):
+    """Questions about environments that are answered one floor up."""
+
+    def pool_of(self, environment_id: str) -> str | None:
+        """Whose users sign in at `environment_id`: itself, or the one it branched from. None if it does not exist."""
+
+    def place_of(self, environment_id: str) -> Place | None:
+        """The place as nobody in particular sees it; None if it cannot be reached."""
+
+    def place_for(self, caller: Caller, environment_id: str) -> tuple[Place, frozenset[str]] | None:
+        """The place and what `caller` may do there; None where it may not even see that the environment exists."""
+
+
+_directory: Directory | None = None
+
+
+def set_directory(directory: Directory) -> None:
+    """Called once by `projects` at start."""
+    global _directory
+    _directory = directory
+
+
+def directory() -> Directory:
+    """The registered directory. Raises RuntimeError before `projects` has started."""
+    if _directory is None:
+        raise RuntimeError("no directory of environments is registered: projects.apps sets it at start")
+    return _directory

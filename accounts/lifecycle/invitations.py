@@ -1,0 +1,87 @@
+"""Inviting somebody into a pool, with a role and claims for its rules, and accepting.
+
+An invitation is the e-mail that carries it (`AccountEmail`, id `inv_…`). It works in every mode of sign-up: who may
+manage users may invite them.
+"""
+
+from typing import Any
+
+from django.db import transaction
+from django.db.models import QuerySet
+from django.db.models.functions import Now
+
+from accounts import audit, emails, passwords, services
+from accounts.audit import Actor
+from accounts.lifecycle import links, outbox, sign_up
+from accounts.lifecycle.models import AccountEmail
+from accounts.models import User
+from accounts.services import UNSET, Unset
+from platform_site.api import ids
+from platform_site.api.callers import Caller
+from platform_site.api.errors import NotFound, ValidationFailed
+
+Kind = AccountEmail.Kind
+
+
+def invite(
+    *,
+    pool_id: str | None,
+    email: str,
+    actor: Caller | Actor,
+    name: str = "",
+    role: str | None = None,
+    claims: dict[str, Any] | None = None,
+    most: int | None = None,
+) -> AccountEmail:
+    """Invite the owner of an address; a second invitation takes the place of the first.
+
+    `most` is how many users the pool may have. Raises ValidationFailed (no address, or it has an account) and
+    QuotaExceeded.
+    """
+    recipient = emails.check(email)
+    with transaction.atomic():
+        if User.objects.with_email(pool_id, recipient).exists():
+            raise ValidationFailed.of("email", "taken", "A user has this e-mail already.")
+        if most is not None:
+            services.check_room(pool_id, most)
+        made = outbox.write(
+            Kind.INVITATION,
+            pool_id=pool_id,
+            recipient=recipient,
+            email_id=ids.new("inv"),
+            name=name,
+            role=role,
+            claims=claims or {},
+        )
+        audit.record("invitation.sent", actor=actor, target_id=made.pk, environment_id=pool_id, email=recipient)
+    made.refresh_from_db()
+    return made
+
+
+def pending(pool_id: str | None) -> "QuerySet[AccountEmail]":
+    """The invitations of a pool that nobody has accepted and that have not expired."""
+    return AccountEmail.objects.filter(environment_id=pool_id, kind=Kind.INVITATION, expires_at__gt=Now())
+
+
+def withdraw(pool_id: str | None, invitation_id: str, *, actor: Caller | Actor) -> None:
+    """End an invitation; its link works no longer. Raises NotFound."""
+    with transaction.atomic():
+        found = pending(pool_id).select_for_update().filter(pk=invitation_id).first()
+        if found is None:
+            raise NotFound
+        found.delete()
+        audit.record(
+            "invitation.withdrawn", actor=actor, target_id=invitation_id, environment_id=pool_id, email=found.recipient
+        )
+
+
+def accept(token: str, password: str, *, name: str | None = None, pool_id: str | None | Unset = UNSET) -> User:
+    """Make the user that was invited, its address verified. `name` replaces the one in the invitation.
+
+    Raises InvalidGrant, ValidationFailed (the password is not good enough, or the address got an account meanwhile),
+    QuotaExceeded, RateLimited.
+    """
+    found = links.find(token, Kind.INVITATION, pool_id=pool_id)
+    chosen = found.details["name"] if name is None else name
+    passwords.check_chosen(password, User(email=found.recipient, name=chosen))
+    return sign_up.make_user(found, password_hash=passwords.hashed(password), name=chosen, via="invitation")

@@ -1,0 +1,235 @@
+"""E-mails: written down in the transaction of what they are about, sent by a worker after it, at least once.
+
+`write` is all that a request does. It looks nobody up, so that it takes as long for an address that has an account as
+for one that has none (threat T7). A worker is nudged after the commit; a sweep finds what nobody was nudged for.
+`claim` decides who the e-mail concerns, makes the link's token, and stores its hash; the token is in the process's
+memory and in the e-mail. Then the connection to the mail server, outside of any transaction; then `_record`.
+
+Killed between sending and recording, the e-mail is sent once more, with a new token: the newest one works.
+"""
+
+import logging
+import random
+import smtplib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from django.core.mail import get_connection
+from django.core.mail.backends.base import BaseEmailBackend
+from django.db import transaction
+from django.db.models.functions import Now
+
+from accounts import locks
+from accounts.lifecycle import letters, links
+from accounts.lifecycle.models import AccountEmail
+from accounts.models import User
+from accounts.opaque import digest
+from platform_site.api import nudges
+
+Kind = AccountEmail.Kind
+LEASE: Final = timedelta(minutes=2)
+"""For how long a worker that took an e-mail up may be silent until another one does."""
+_WAITS: Final = tuple(timedelta(seconds=seconds) for seconds in (10, 30, 120, 600, 1800, 3600))
+"""Before the second attempt, the third, …; the last one repeats until the e-mail has expired."""
+
+log = logging.getLogger("platform.accounts")
+
+
+def write(
+    kind: Kind,
+    *,
+    pool_id: str | None,
+    recipient: str,
+    subject: str | None = None,
+    user: User | None = None,
+    email_id: str | None = None,
+    **details: Any,
+) -> AccountEmail:
+    """Write an e-mail down, in the transaction at hand or one of its own, in place of the last of its kind about
+    `subject` (by default the recipient's address). The other's link works no longer. Four statements, whoever it is to.
+    """
+    from accounts.tasks import send_account_email  # tasks import us
+
+    subject = subject or recipient.lower()
+    with transaction.atomic():
+        locks.hold(f"email {kind} {pool_id} {subject}")
+        AccountEmail.objects.filter(environment_id=pool_id, kind=kind, subject=subject).delete()
+        email = AccountEmail(
+            environment_id=pool_id,
+            kind=kind,
+            subject=subject,
+            recipient=recipient,
+            user=user,
+            details=details,
+            expires_at=Now() + letters.LIFETIMES[kind],
+        )
+        if email_id is not None:
+            email.pk = email_id
+        email.save(force_insert=True)
+        nudges.nudge(send_account_email, email.pk)
+    return email
+
+
+def withdraw(pool_id: str | None, address: str, kinds: Iterable[Kind]) -> None:
+    """Delete the e-mails of these kinds about an address, with their links."""
+    AccountEmail.objects.filter(environment_id=pool_id, kind__in=list(kinds), subject=address.lower()).delete()
+
+
+# ── Sending ──
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """An e-mail that is ours to send. The token is nowhere else."""
+
+    email: AccountEmail
+    token: str | None
+    says: str | None = None
+    """Another text than that of its kind."""
+
+
+class Nobody:
+    """An e-mail was due and concerns nobody: it is gone."""
+
+
+def claim(email_id: str | None = None) -> Claimed | Nobody | None:
+    """Take up an e-mail that is due (that one, if it is), for LEASE. None if there is none."""
+    with transaction.atomic():
+        due = AccountEmail.objects.filter(
+            sent_at__isnull=True, failed_at__isnull=True, next_attempt_at__lte=Now(), expires_at__gt=Now()
+        )
+        if email_id is not None:
+            due = due.filter(pk=email_id)
+        email: AccountEmail | None = due.select_for_update(skip_locked=True).order_by("next_attempt_at").first()
+        if email is None:
+            return None
+        email.attempts += 1
+        email.next_attempt_at = Now() + LEASE
+        claimed = _resolve(email)
+        if claimed is None:
+            email.delete()
+            return Nobody()
+        email.expires_at = Now() + letters.LIFETIMES[Kind(email.kind)]
+        email.token_hash = digest(claimed.token) if claimed.token else None
+        email.save(
+            update_fields=["attempts", "next_attempt_at", "expires_at", "token_hash", "bound_to", "user", "recipient"]
+        )
+    return claimed
+
+
+def _resolve(email: AccountEmail) -> Claimed | None:
+    """Whom it concerns, now: an address that was typed is looked up here, where nobody can measure it."""
+    kind = Kind(email.kind)
+    if kind in (Kind.EMAIL_CHANGED, Kind.PASSWORD_CHANGED):
+        return Claimed(email, None)
+    token = links.make_token()
+    if kind in (Kind.SIGN_UP, Kind.INVITATION):
+        taken = User.objects.with_email(email.environment_id, email.recipient).first()
+        if taken is None:
+            return Claimed(email, token)
+        if kind == Kind.INVITATION or taken.disabled_at is not None:
+            return None
+        email.recipient = taken.email
+        return Claimed(email, None, says=letters.ACCOUNT_EXISTS)
+    if kind == Kind.RESET_PASSWORD:
+        email.user = User.objects.with_email(email.environment_id, email.subject).first()
+        if email.user is not None:
+            email.recipient = email.user.email  # as it was stored, not as somebody typed it (CVE-2019-19844)
+    user = email.user
+    if user is None or user.disabled_at is not None:
+        return None
+    if kind == Kind.VERIFY_EMAIL and user.email.lower() != email.recipient.lower():
+        return None
+    if kind == Kind.CHANGE_EMAIL and User.objects.with_email(email.environment_id, email.recipient).exclude(
+        pk=user.pk
+    ).exists():  # fmt: skip
+        return None
+    email.bound_to = links.bound_to(kind, user)
+    return Claimed(email, token)
+
+
+def send(email_id: str) -> None:
+    """Send one e-mail, if it is due. For the worker that was nudged."""
+    claimed = claim(email_id)
+    if isinstance(claimed, Claimed):
+        server = get_connection()
+        try:
+            _deliver(claimed, server)
+        finally:
+            server.close()
+
+
+def send_due(most: int = 1000) -> int:
+    """Send all that is due, at most `most`, over one connection; how many went out. For the sweep.
+
+    Ends when the mail server is away: what is left is due at the next sweep.
+    """
+    sent = 0
+    server = get_connection()
+    try:
+        for _ in range(most):
+            claimed = claim()
+            if claimed is None:
+                break
+            if isinstance(claimed, Claimed):
+                outcome = _deliver(claimed, server)
+                if outcome is None:
+                    break
+                sent += outcome
+    finally:
+        server.close()
+    return sent
+
+
+def _deliver(claimed: Claimed, server: BaseEmailBackend) -> bool | None:
+    """Hand it to the mail server and note what became of it. None if the server could not be reached."""
+    email = claimed.email
+    made = letters.message(email, claimed.token, says=claimed.says)
+    made.connection = server
+    try:
+        server.open()  # stays open for the next one
+        made.send()
+    except (smtplib.SMTPRecipientsRefused, smtplib.SMTPDataError) as error:
+        _note_refusal(email, error)
+        return False
+    except (OSError, smtplib.SMTPException) as error:  # OSError: no route, no answer, TLS that does not work
+        _retry_later(email, type(error).__name__)
+        return None
+    _record(email, sent_at=Now(), last_error="")
+    log.info("e-mail sent", extra={"email_id": email.pk, "kind": email.kind, "environment_id": email.environment_id})
+    return True
+
+
+def _note_refusal(email: AccountEmail, error: smtplib.SMTPRecipientsRefused | smtplib.SMTPDataError) -> None:
+    """The server has answered about this e-mail: 5xx is for good, 4xx (greylisting, a full mailbox) for now."""
+    if isinstance(error, smtplib.SMTPRecipientsRefused):
+        code = max((int(answer[0]) for answer in error.recipients.values()), default=400)
+    else:
+        code = error.smtp_code
+    if code < 500:
+        _retry_later(email, f"refused for now ({code})")
+        return
+    _record(email, failed_at=Now(), last_error=f"refused ({code})")
+    log.warning("e-mail refused", extra={"email_id": email.pk, "kind": email.kind, "code": code})
+
+
+def _retry_later(email: AccountEmail, why: str) -> None:
+    wait = _WAITS[min(email.attempts, len(_WAITS)) - 1] * random.uniform(0.8, 1.2)  # noqa: S311
+    _record(email, next_attempt_at=Now() + wait, last_error=why)
+    log.warning("e-mail not sent yet", extra={"email_id": email.pk, "attempts": email.attempts, "why": why})
+
+
+def _record(email: AccountEmail, **outcome: Any) -> None:
+    """Unless another worker has taken it up since, or a newer e-mail its place."""
+    AccountEmail.objects.filter(pk=email.pk, attempts=email.attempts).update(**outcome)
+
+
+def purge(batch: int = 1000) -> int:
+    """Delete e-mails that have expired, with their links; how many. Called by the sweep."""
+    count = 0
+    expired = AccountEmail.objects.filter(expires_at__lt=Now()).order_by("expires_at")
+    while found := list(expired.values_list("pk", flat=True)[:batch]):
+        count += AccountEmail.objects.filter(pk__in=found).delete()[0]
+    return count

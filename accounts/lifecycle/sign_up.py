@@ -1,0 +1,90 @@
+"""Making an account of one's own: asking for it, and proving the address.
+
+No user exists until the link in the e-mail was used together with the password that was chosen: an address that
+nobody proved takes no place in the pool, and somebody who signs up with a stranger's address leaves nothing behind that
+the stranger could confirm by accident (an account "pre-hijacked", its password known to another).
+"""
+
+from django.db import transaction
+
+from accounts import emails, passwords, services
+from accounts.lifecycle import links, outbox, pools
+from accounts.lifecycle.models import AccountEmail, SignUpMode
+from accounts.lifecycle.pools import Pool
+from accounts.models import User
+from accounts.services import UNSET, Unset
+from platform_site.api.errors import FieldError, Forbidden, InvalidGrant
+
+Kind = AccountEmail.Kind
+
+
+def ask(pool: Pool, *, email: str, password: str, name: str = "") -> None:
+    """Somebody wants an account. The same work for an address that has one: its owner is told by e-mail.
+
+    Raises Forbidden where the pool does not take sign-ups, ValidationFailed (the address is none, the password not good
+    enough), QuotaExceeded, RateLimited (too many passwords being hashed).
+    """
+    _check_open(pool)
+    recipient = emails.check(email)
+    passwords.check_chosen(password, User(email=recipient, name=name))
+    if pool.most_users is not None:
+        services.check_room(pool.id, pool.most_users)
+    outbox.write(
+        Kind.SIGN_UP,
+        pool_id=pool.id,
+        recipient=recipient,
+        name=name,
+        password_hash=passwords.hashed(password),
+    )
+
+
+def _check_open(pool: Pool) -> None:
+    if pool.is_branch:
+        raise Forbidden(f"These users belong to {pool.id}, from which this environment branched. Sign up there.")
+    mode = pools.settings_of(pool.id).sign_up
+    if mode == SignUpMode.INVITED:
+        raise Forbidden("Accounts are made by invitation here.")
+    if mode != SignUpMode.OPEN:
+        raise Forbidden("Nobody can sign up here by themselves.")
+
+
+def confirm(token: str, password: str, *, pool_id: str | None | Unset = UNSET) -> User:
+    """The address is theirs, and the password the one they chose: make the user, its address verified.
+
+    Raises InvalidGrant (`token` or `password` named), ValidationFailed if the address got an account meanwhile,
+    QuotaExceeded, RateLimited.
+    """
+    found = links.find(token, Kind.SIGN_UP, pool_id=pool_id)
+    if not passwords.is_right(password, found.details["password_hash"]):
+        links.count_wrong_password(found)
+        raise wrong_password()
+    return make_user(found, password_hash=found.details["password_hash"], name=found.details["name"], via="sign_up")
+
+
+def wrong_password() -> InvalidGrant:
+    return InvalidGrant(
+        "This is not the password that goes with the link.",
+        fields=[FieldError("password", "wrong", "This is not the password that goes with the link.")],
+    )
+
+
+def make_user(found: AccountEmail, *, password_hash: str, name: str, via: str) -> User:
+    """Use the link up and make the user that it stands for, in one transaction."""
+    with transaction.atomic():
+        links.use_up(found)
+        user = services.create_user(
+            pool_id=found.environment_id,
+            email=found.recipient,
+            password=None,
+            password_hash=password_hash,
+            name=name,
+            role=found.details.get("role"),
+            claims=found.details.get("claims"),
+            most=pools.most_users(found.environment_id),
+            is_email_verified=True,
+            actor=services.THEMSELVES,
+            via=via,
+        )
+        # What else was on its way to make an account of this address.
+        outbox.withdraw(found.environment_id, found.recipient, (Kind.SIGN_UP, Kind.INVITATION))
+    return user

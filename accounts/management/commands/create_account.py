@@ -1,0 +1,36 @@
+"""`manage.py create_account EMAIL`: a platform account, which owns projects; with `--staff` one for the console."""
+
+from argparse import ArgumentParser
+from typing import Any
+
+from accounts import audit, serializers, services
+from accounts.management import terminal
+
+
+class Command(terminal.Command):
+    help = "Create a platform account, which can own projects. Asks for the password unless told where to find it."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        super().add_arguments(parser)
+        parser.add_argument("email", help="address to sign in with")
+        parser.add_argument("--name", default="", help="display name")
+        parser.add_argument(
+            "--staff", action="store_true", help="let it into the console (/admin), with every right there"
+        )
+        terminal.add_password_arguments(parser)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        with terminal.sentences():
+            values = terminal.validated(serializers.UserFields, {name: options[name] for name in ("email", "name")})
+            user = services.create_user(
+                pool_id=None,
+                password=terminal.read_password(options),
+                is_staff=options["staff"],
+                actor=audit.SYSTEM,
+                **values,
+            )
+        self.answer(
+            {"id": user.pk, "email": user.email, "name": user.name, "staff": user.is_staff},
+            sentence=f"Created the account {user.pk} for {user.email}.",
+            as_json=options["json"],
+        )

@@ -1,0 +1,49 @@
+"""`manage.py create_user ENVIRONMENT EMAIL`: a user of one environment's application."""
+
+import json
+from argparse import ArgumentParser, ArgumentTypeError
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from accounts import audit, environments, serializers, services
+from accounts.management import terminal
+
+
+def _claims(text: str) -> dict[str, Any]:
+    try:
+        claims = json.loads(text)
+    except ValueError as error:
+        raise ArgumentTypeError(f"not JSON: {error}") from None
+    if not isinstance(claims, dict):
+        raise ArgumentTypeError("must be a JSON object")
+    return claims
+
+
+class Command(terminal.Command):
+    help = "Create a user who signs in to one environment. Asks for the password unless told where to find it."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        super().add_arguments(parser)
+        parser.add_argument("environment", metavar="ENVIRONMENT", help="id of the environment, env_…")
+        parser.add_argument("email", help="address to sign in with")
+        parser.add_argument("--name", help="display name")
+        parser.add_argument("--role", help="role for rules, such as editor")
+        parser.add_argument("--claims", type=_claims, help='claims for rules, a JSON object such as \'{"team": "a"}\'')
+        terminal.add_password_arguments(parser)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        pool_id = environments.directory().pool_of(options["environment"])
+        if pool_id is None:
+            raise CommandError(f"There is no environment {options['environment']}.")
+        given = {name: options[name] for name in ("email", "name", "role", "claims") if options[name] is not None}
+        with terminal.sentences():
+            values = terminal.validated(serializers.UserFields, given)
+            user = services.create_user(
+                pool_id=pool_id, password=terminal.read_password(options), actor=audit.SYSTEM, **values
+            )
+        self.answer(
+            serializers.user(user) | {"environment_id": pool_id},
+            sentence=f"Created the user {user.pk} ({user.email}) in {pool_id}.",
+            as_json=options["json"],
+        )

@@ -1,0 +1,32 @@
+"""`manage.py invite_user EMAIL`: an invitation to an environment's application, or to a platform account."""
+
+from argparse import ArgumentParser
+from typing import Any
+
+from accounts import audit
+from accounts.lifecycle import invitations, pools, serializers
+from accounts.management import terminal
+
+
+class Command(terminal.Command):
+    help = "Invite somebody by e-mail. The link lets them choose a password and makes their account."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        super().add_arguments(parser)
+        parser.add_argument("email", help="address to send the invitation to")
+        terminal.add_pool_arguments(parser)
+        parser.add_argument("--name", help="display name")
+        parser.add_argument("--role", help="role for rules, such as editor")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        pool_id = terminal.pool(options)
+        given = {name: options[name] for name in ("email", "name", "role") if options[name] is not None}
+        with terminal.sentences():
+            values = terminal.validated(serializers.InvitationInput, given)
+            made = invitations.invite(pool_id=pool_id, actor=audit.SYSTEM, most=pools.most_users(pool_id), **values)
+        self.answer(
+            serializers.invitation(made) | {"environment_id": pool_id},
+            sentence=f"Invited {made.recipient} to {pool_id or 'a platform account'} ({made.pk}); a worker sends the"
+            " e-mail.",
+            as_json=options["json"],
+        )

@@ -1,0 +1,59 @@
+"""`manage.py issue_key`: a server key for an environment or an account. The secret is printed once, alone on stdout."""
+
+from argparse import ArgumentParser, ArgumentTypeError
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from accounts import audit, environments, grants, serializers, services
+from accounts.management import terminal
+from platform_site.api.callers import ACCOUNT_SCOPES, ENVIRONMENT_SCOPES, SCOPES
+
+
+def _days(text: str) -> timedelta:
+    if not text.isdigit() or not 1 <= int(text) <= 3650:
+        raise ArgumentTypeError("must be a number of days from 1 to 3650")
+    return timedelta(days=int(text))
+
+
+class Command(terminal.Command):
+    help = (
+        "Issue a server key for an environment (--environment) or for a platform account (--account). "
+        f"Scopes: {' '.join(SCOPES)}. An account's key holds only {' '.join(sorted(ACCOUNT_SCOPES))}."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        super().add_arguments(parser)
+        parser.add_argument("name", help="what the key is for, shown in lists")
+        owner = parser.add_mutually_exclusive_group(required=True)
+        owner.add_argument("--environment", metavar="ENV", help="id of the environment, env_…")
+        owner.add_argument("--account", metavar="ACCOUNT", help="id (usr_…) or e-mail of the platform account")
+        parser.add_argument(
+            "--scopes", nargs="+", metavar="SCOPE", help="what the key may do; default: all a key of this kind may hold"
+        )
+        parser.add_argument("--expires-in-days", type=_days, metavar="DAYS", help="default: no end")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if options["environment"]:
+            if environments.directory().pool_of(options["environment"]) is None:
+                raise CommandError(f"There is no environment {options['environment']}.")
+            authority, everything = grants.operators(environment_id=options["environment"]), ENVIRONMENT_SCOPES
+        else:
+            account = terminal.account(options["account"])
+            authority, everything = grants.operators(account_id=account.pk), ACCOUNT_SCOPES
+        lifetime: timedelta | None = options["expires_in_days"]
+        with terminal.sentences():
+            key, secret = services.issue_key(
+                name=terminal.validated(serializers.KeyName, {"name": options["name"]})["name"],
+                scopes=options["scopes"] or everything,
+                authority=authority,
+                actor=audit.SYSTEM,
+                expires_at=datetime.now(UTC) + lifetime if lifetime else None,
+            )
+        self.answer(
+            serializers.key(key),
+            sentence=f"Issued the key {key.pk} ({key.name}) for {authority.owner}: {', '.join(key.scopes)}.",
+            secret=secret,
+            as_json=options["json"],
+        )

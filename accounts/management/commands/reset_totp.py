@@ -1,0 +1,28 @@
+"""`manage.py reset_totp EMAIL`: take a member of staff's second factor away, when authenticator and codes are lost."""
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from accounts import audit
+from accounts.management import terminal
+from accounts.staff import second_factor
+
+
+class Command(terminal.Command):
+    help = "Take the second factor of an account away; the password alone opens the console then."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        super().add_arguments(parser)
+        parser.add_argument("email", help="e-mail of the account")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        user = terminal.account(options["email"])
+        if not second_factor.disable(user, actor=audit.SYSTEM):
+            raise CommandError(f"{user.email} has no second factor.")
+        self.answer(
+            {"id": user.pk, "email": user.email},
+            sentence=f"Took the second factor of {user.email} away.",
+            as_json=options["json"],
+        )

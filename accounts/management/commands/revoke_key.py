@@ -1,0 +1,34 @@
+"""`manage.py revoke_key KEY`: end a server key, by its id or by its secret (found in a log, say)."""
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from accounts import audit, keys, serializers, services
+from accounts.management import terminal
+from accounts.models import ServerKey
+
+
+class Command(terminal.Command):
+    help = "Revoke a server key. It is refused from the next request on, in every process."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        super().add_arguments(parser)
+        parser.add_argument(
+            "key", help="id of the key (key_…), or the secret itself (sk_…), where a leaked one was found"
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        wanted: str = options["key"]
+        secret_hash = keys.parse(wanted)
+        found = ServerKey.objects.filter(**({"secret_hash": secret_hash} if secret_hash else {"pk": wanted})).first()
+        if found is None:
+            raise CommandError("There is no such key." if secret_hash else f"There is no key {wanted}.")
+        if found.revoked_at is not None:
+            raise CommandError(f"The key {found.pk} was revoked at {found.revoked_at.isoformat()}.")
+        with terminal.sentences():
+            services.revoke_key(found, actor=audit.SYSTEM)
+        self.answer(
+            serializers.key(found), sentence=f"Revoked the key {found.pk} ({found.name}).", as_json=options["json"]
+        )

@@ -1,0 +1,25 @@
+"""`manage.py set_password USER`: a new password for an account or a user who lost theirs; all their sessions end."""
+
+from argparse import ArgumentParser
+from typing import Any
+
+from accounts import audit, serializers, services
+from accounts.management import terminal
+from accounts.models import User
+
+
+class Command(terminal.Command):
+    help = "Set a user's password and end all of their sessions. Asks for it unless told where to find it."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        super().add_arguments(parser)
+        parser.add_argument("user", help="id (usr_…) of anybody, or the e-mail of a platform account")
+        terminal.add_password_arguments(parser, optional=False)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        user = User.objects.filter(pk=options["user"]).first() or terminal.account(options["user"])
+        with terminal.sentences():
+            services.change_user(user, actor=audit.SYSTEM, password=terminal.read_password(options) or "")
+        self.answer(
+            serializers.user(user), sentence=f"Set the password of {user.pk} ({user.email}).", as_json=options["json"]
+        )

@@ -1,0 +1,29 @@
+"""`manage.py set_redirect_uris`: where applications may be sent back with a code."""
+
+import json
+from argparse import ArgumentParser
+from typing import Any
+
+from accounts import audit
+from accounts.management import terminal
+from accounts.oauth import redirects
+
+
+class Command(terminal.Command):
+    help = "Replace the redirect URIs of an environment, or of applications that sign in platform accounts."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        super().add_arguments(parser)
+        terminal.add_pool_arguments(parser)
+        parser.add_argument("--uris", nargs="*", metavar="URI", required=True, help="all of them; none clears the list")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        environment_id = terminal.environment(options)
+        with terminal.sentences():
+            uris = redirects.replace(environment_id, options["uris"], actor=audit.SYSTEM)
+        if options["json"]:
+            self.stdout.write(json.dumps({"redirect_uris": uris}))
+            return
+        self.stderr.write(f"{len(uris)} redirect URIs for {environment_id or 'platform accounts'}.", self.style.SUCCESS)
+        for uri in uris:
+            self.stdout.write(uri)

@@ -1,0 +1,56 @@
+"""`manage.py sign_up_settings`: who may sign up to an environment, or for platform accounts, and where links lead."""
+
+from argparse import ArgumentParser, ArgumentTypeError
+from typing import Any
+
+from accounts import audit
+from accounts.lifecycle import pools, serializers
+from accounts.lifecycle.models import SignUpMode
+from accounts.management import terminal
+
+
+def _link(text: str) -> tuple[str, str]:
+    kind, equals, url = text.partition("=")
+    if not equals:
+        raise ArgumentTypeError("must be a kind and an address, such as reset_password=https://app.example/?t={token}")
+    return kind, url
+
+
+class Command(terminal.Command):
+    help = (
+        "Show or change how people come into a user pool: whether they may sign up by themselves, what e-mails call the"
+        " application, and its own pages for the links in them."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        super().add_arguments(parser)
+        terminal.add_pool_arguments(parser)
+        parser.add_argument("--sign-up", choices=SignUpMode.values, help="who may make an account by themselves")
+        parser.add_argument("--app-name", help="what e-mails call the application")
+        parser.add_argument("--app-url", help="where the last page of a flow leads")
+        parser.add_argument(
+            "--link",
+            action="append",
+            type=_link,
+            metavar="KIND=URL",
+            help=f"the application's own page for a link, with {{token}} in it; kinds: {', '.join(pools.LINKS)}."
+            " Replaces all that were there",
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        pool_id = terminal.pool(options)
+        given: dict[str, Any] = {
+            name: options[name] for name in ("sign_up", "app_name", "app_url") if options[name] is not None
+        }
+        if options["link"] is not None:
+            given["link_urls"] = dict(options["link"])
+        with terminal.sentences():
+            found = pools.change_settings(pool_id, actor=audit.SYSTEM, **given) if given else pools.settings_of(pool_id)
+        facts = serializers.pool_settings(found) | {"environment_id": pool_id}
+        links = "".join(f"\n  {kind}: {url}" for kind, url in found.link_urls.items())
+        self.answer(
+            facts,
+            sentence=f"Sign-up to {pool_id or 'platform accounts'}: {found.sign_up}."
+            f" E-mails speak of {pools.app_name(found)}.{links}",
+            as_json=options["json"],
+        )

@@ -1,0 +1,116 @@
+"""What the commands of `accounts` share: errors as sentences, answers as text or JSON, passwords asked for twice.
+
+A secret goes to standard output, once; everything else a person reads goes to standard error, so that
+`issue_key … > file` leaves nothing but the secret in the file.
+"""
+
+import getpass
+import json
+import sys
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from accounts import environments
+from accounts.models import User
+from platform_site.api.errors import ApiError
+from platform_site.api.fields import Serializer, failed
+
+
+class Command(BaseCommand):
+    """Base of the commands here: `--json`, and the services' errors as sentences."""
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+
+    def answer(self, facts: dict[str, Any], *, sentence: str, secret: str | None = None, as_json: bool) -> None:
+        """Print what was made: with `as_json` the facts and the secret, else the sentence and the secret by itself."""
+        if as_json:
+            self.stdout.write(json.dumps(facts | ({"secret": secret} if secret else {})))
+            return
+        self.stderr.write(sentence, self.style.SUCCESS)
+        if secret:
+            self.stderr.write("It is shown this once and stored nowhere:")
+            self.stdout.write(secret)
+
+
+@contextmanager
+def sentences() -> Iterator[None]:
+    """Turn what a service refuses into a CommandError that names each field."""
+    try:
+        yield
+    except ApiError as error:
+        details = "".join(f"\n  {field.field}: {field.message}" for field in error.fields)
+        raise CommandError(f"{error.text}{details}") from None
+
+
+def add_password_arguments(parser: ArgumentParser, *, optional: bool = True) -> None:
+    """`--password-stdin`, `--password` and, where it is optional, `--no-password`: at most one; none of them asks."""
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--password-stdin", action="store_true", help="read the password from standard input")
+    source.add_argument("--password", help="the password itself (other users of this machine can see it in `ps`)")
+    if optional:
+        source.add_argument(
+            "--no-password", action="store_true", help="make no password: signing in by one is impossible"
+        )
+
+
+def read_password(options: dict[str, Any]) -> str | None:
+    """The password that the options tell to take, or one typed twice; None for none. Raises CommandError."""
+    if options.get("no_password"):
+        return None
+    if options["password"] is not None:
+        return str(options["password"])
+    if options["password_stdin"]:
+        return sys.stdin.readline().rstrip("\r\n")
+    if not sys.stdin.isatty():
+        raise CommandError("No terminal to ask for the password: pass --password-stdin, --password or --no-password.")
+    first = getpass.getpass("Password: ")
+    if first != getpass.getpass("Password (again): "):
+        raise CommandError("The two passwords differ.")
+    return first
+
+
+def validated(serializer: type[Serializer], values: dict[str, Any]) -> dict[str, Any]:
+    """`values` held to the same form as in the API. Raises ValidationFailed."""
+    checked = serializer(data=values)
+    if not checked.is_valid():
+        raise failed(checked.errors)
+    return dict(checked.validated_data)
+
+
+def account(id_or_email: str) -> User:
+    """The platform account with this id or e-mail. Raises CommandError."""
+    accounts = User.objects.in_pool(None)
+    found = accounts.filter(pk=id_or_email).first() or User.objects.with_email(None, id_or_email).first()
+    if found is None:
+        raise CommandError(f"There is no platform account {id_or_email}.")
+    return found
+
+
+def add_pool_arguments(parser: ArgumentParser) -> None:
+    """`--environment ENV` or `--platform`: one of the two."""
+    owner = parser.add_mutually_exclusive_group(required=True)
+    owner.add_argument("--environment", metavar="ENV", help="id of the environment, env_…")
+    owner.add_argument("--platform", action="store_true", help="platform accounts instead of an environment's users")
+
+
+def environment(options: dict[str, Any]) -> str | None:
+    """The environment that the options name, None for the platform. Raises CommandError."""
+    environment_id: str | None = options["environment"]
+    if environment_id is not None and environments.directory().pool_of(environment_id) is None:
+        raise CommandError(f"There is no environment {environment_id}.")
+    return environment_id
+
+
+def pool(options: dict[str, Any]) -> str | None:
+    """As `environment`, for what belongs to a pool of users. Raises CommandError, for a preview branch, too."""
+    environment_id = environment(options)
+    if environment_id is not None:
+        pool_id = environments.directory().pool_of(environment_id)
+        if pool_id != environment_id:
+            raise CommandError(f"This belongs to {pool_id}, from which {environment_id} branched.")
+    return environment_id

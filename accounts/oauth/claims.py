@@ -1,0 +1,167 @@
+"""What a provider says of a person, believed only as far as it can be checked.
+
+OpenID Connect: the ID token, signed by a key of the issuer's own set with an algorithm that only the issuer can use,
+for our client, in its time, with this flow's nonce (OpenID Connect Core 3.1.3.7); joserfc checks the signature, Authlib
+the claims. Plain OAuth 2: the profile that the access token opens, at the provider's own address, read by dotted paths.
+"""
+
+import logging
+from dataclasses import dataclass
+from typing import Any, Final
+
+from authlib.oauth2.base import OAuth2Error
+from authlib.oidc.core import CodeIDToken
+from joserfc import jwt
+from joserfc.errors import InvalidKeyIdError, JoseError
+from joserfc.jws import JWSRegistry
+
+from accounts import emails
+from accounts.oauth import metadata
+from accounts.oauth.errors import FlowError, ProviderAnswerInvalid, ProviderRefused
+from accounts.oauth.metadata import Metadata
+from accounts.oauth.models import IdentityProvider
+from accounts.oauth.transport import Calls, oauth_client
+from platform_site.api.errors import ValidationFailed
+
+LEEWAY: Final = 30
+"""Seconds by which a provider's clock may differ."""
+LONGEST_SUBJECT: Final = 255
+"""OpenID Connect Core 2, `sub`."""
+LONGEST_NAME: Final = 200
+DEFAULT_FIELDS: Final = {"subject": "id", "email": "email", "name": "name"}
+"""Of a plain OAuth 2 provider that was configured without paths."""
+
+log = logging.getLogger("platform.oauth")
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A person as one provider knows them."""
+
+    subject: str
+    email: str | None
+    """None where there is none, or none that could be an address here (`accounts.emails`)."""
+    is_email_verified: bool
+    """Whether the provider vouches that the address is this person's."""
+    name: str
+
+
+def of_person(
+    calls: Calls, known: Metadata, *, code: str, redirect_uri: str, code_verifier: str, nonce: str
+) -> Profile:
+    """Exchange the provider's code and read whose it is. Two to four calls.
+
+    Raises ProviderRefused (it does not take the code), ProviderUnreachable, ProviderAnswerInvalid.
+    """
+    try:
+        token = _exchanged(calls, known, code=code, redirect_uri=redirect_uri, code_verifier=code_verifier)
+        if calls.provider.kind == IdentityProvider.Kind.OIDC:
+            return _of_id_token(calls, known, token, nonce)
+        return _of_plain_profile(calls, known, str(token["access_token"]))
+    except FlowError:
+        raise
+    except OAuth2Error as error:
+        raise ProviderRefused(f"at its token endpoint: {str(error.error)[:60]!r}") from None
+    except (JoseError, ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
+        # What a stranger wrote goes through two libraries here: whatever they trip over is nothing to be believed.
+        raise ProviderAnswerInvalid(f"{type(error).__name__}: {error}"[:200]) from None
+
+
+def _exchanged(calls: Calls, known: Metadata, *, code: str, redirect_uri: str, code_verifier: str) -> dict[str, Any]:
+    client = oauth_client(calls, auth_method=known.auth_method(calls.provider))
+    token: dict[str, Any] = client.fetch_token(
+        known.token_endpoint,
+        grant_type="authorization_code",
+        code=code,
+        redirect_uri=redirect_uri,
+        code_verifier=code_verifier,
+    )
+    if not isinstance(token.get("access_token"), str):
+        raise ProviderAnswerInvalid("no access token")
+    return token
+
+
+# ── OpenID Connect ──
+
+
+def _of_id_token(calls: Calls, known: Metadata, token: dict[str, Any], nonce: str) -> Profile:
+    claims = id_token_claims(calls, known, token, nonce=nonce)
+    if claims.get("email") is None and known.userinfo_endpoint is not None:
+        more = calls.get_object(known.userinfo_endpoint, access_token=str(token["access_token"]))
+        if more.get("sub") != claims["sub"]:
+            raise ProviderAnswerInvalid("userinfo of somebody else")  # OpenID Connect Core 5.3.2
+        claims = more | {"sub": claims["sub"]}
+    return _profile(claims["sub"], claims.get("email"), claims.get("email_verified"), claims.get("name"))
+
+
+def id_token_claims(calls: Calls, known: Metadata, token: dict[str, Any], *, nonce: str) -> dict[str, Any]:
+    """The claims of the ID token in `token`, checked. Raises ProviderAnswerInvalid, JoseError, ValueError."""
+    text = token.get("id_token")
+    if not isinstance(text, str):
+        raise ProviderAnswerInvalid("no ID token")
+    registry = JWSRegistry(algorithms=list(known.algorithms), strict_check_header=False)
+    try:
+        decoded = jwt.decode(text, metadata.keys(calls, known), registry=registry)
+    except InvalidKeyIdError:
+        decoded = jwt.decode(text, metadata.keys(calls, known, again=True), registry=registry)
+    claims = CodeIDToken(
+        decoded.claims,
+        decoded.header,
+        {
+            "iss": {"essential": True, "value": str(known.issuer)},
+            "aud": {"essential": True, "value": calls.provider.client_id},
+            "sub": {"essential": True},
+            "exp": {"essential": True},
+        },
+        {"nonce": nonce, "client_id": calls.provider.client_id, "access_token": token["access_token"]},
+    )
+    claims.validate(leeway=LEEWAY)
+    return dict(claims)
+
+
+# ── Plain OAuth 2 ──
+
+
+def _of_plain_profile(calls: Calls, known: Metadata, access_token: str) -> Profile:
+    provider = calls.provider
+    told = calls.get_object(str(known.userinfo_endpoint), access_token=access_token)
+    paths = DEFAULT_FIELDS | provider.profile_fields
+    value = {name: _at(told, path) for name, path in paths.items()}
+    subject = value["subject"]
+    if isinstance(subject, int) and not isinstance(subject, bool):
+        subject = str(subject)
+    email, verified = value["email"], value.get("email_verified")
+    if provider.emails_endpoint:
+        email, verified = _main_address(calls.get_json(provider.emails_endpoint, access_token=access_token))
+    return _profile(subject, email, verified, value["name"])
+
+
+def _at(told: Any, path: str) -> Any:
+    """What stands at a dotted path, None where it leads nowhere."""
+    for step in path.split("."):
+        told = told.get(step) if isinstance(told, dict) else None
+    return told
+
+
+def _main_address(listed: Any) -> tuple[Any, Any]:
+    """The primary address of a list in GitHub's shape, and whether it is verified."""
+    if not isinstance(listed, list):
+        raise ProviderAnswerInvalid("no list of e-mail addresses")
+    for one in listed:
+        if isinstance(one, dict) and one.get("primary") is True:
+            return one.get("email"), one.get("verified")
+    return None, None
+
+
+def _profile(subject: Any, email: Any, verified: Any, name: Any) -> Profile:
+    if not isinstance(subject, str) or not 0 < len(subject) <= LONGEST_SUBJECT or "\0" in subject:
+        raise ProviderAnswerInvalid("no subject")
+    subject.encode()  # half of a surrogate pair cannot be stored
+    try:
+        address = emails.check(email) if isinstance(email, str) else None
+    except ValidationFailed:
+        address = None
+    shown = name.replace("\0", "").encode(errors="ignore").decode() if isinstance(name, str) else ""
+    # Amazon Cognito and others write the boolean as text.
+    is_verified = address is not None and (verified is True or verified == "true")
+    return Profile(subject, address, is_verified, shown.strip()[:LONGEST_NAME])

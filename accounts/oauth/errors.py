@@ -1,0 +1,83 @@
+"""Why a flow ends without a code. Each says what the application is told: RFC 6749 4.1.2.1's `error`, and our own code.
+
+None of them knows of HTTP. Messages are for people; whatever a provider wrote goes to the log, never into them.
+"""
+
+from typing import ClassVar
+
+
+class FlowError(Exception):
+    """Base of every end that the application hears of at its redirect URI. Never raised itself."""
+
+    error: ClassVar[str] = "server_error"
+    """One of RFC 6749 4.1.2.1."""
+    code: ClassVar[str] = "server_error"
+    """What exactly; stable."""
+    text: str = "Signing in did not work."
+
+    def __init__(self, why: str = "") -> None:
+        """`why` is for the log."""
+        self.why = why
+        super().__init__(why or self.text)
+
+
+class InvalidFlowRequest(FlowError):
+    """The application asked for something that we do not do. The message says what."""
+
+    error, code = "invalid_request", "invalid_request"
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+
+
+class UnsupportedResponseType(FlowError):
+    error, code = "unsupported_response_type", "unsupported_response_type"
+    text = "response_type must be code."
+
+
+class ProviderUnreachable(FlowError):
+    error, code = "temporarily_unavailable", "provider_unreachable"
+    text = "The identity provider does not answer. Try again in a moment."
+
+
+class ProviderAnswerInvalid(FlowError):
+    code = "provider_answer_invalid"
+    text = "The identity provider's answer could not be trusted."
+
+
+class ProviderRefused(FlowError):
+    error, code = "access_denied", "provider_refused"
+    text = "The identity provider did not sign you in."
+
+
+class EmailMissing(FlowError):
+    error, code = "access_denied", "email_missing"
+    text = "The identity provider told us no e-mail address."
+
+
+class EmailUnverified(FlowError):
+    error, code = "access_denied", "email_unverified"
+    text = "The identity provider has not verified your e-mail address."
+
+
+class EmailTaken(FlowError):
+    """The user with this e-mail has never shown that it is theirs: whoever signed up with it may be somebody else."""
+
+    error, code = "access_denied", "email_taken"
+    text = "A user with this e-mail exists, but it was never verified. Sign in as before and verify the e-mail first."
+
+
+class SignUpClosed(FlowError):
+    error, code = "access_denied", "sign_up_closed"
+    text = "There is no user for this identity, and new ones are not admitted."
+
+
+class UserDisabled(FlowError):
+    error, code = "access_denied", "user_disabled"
+    text = "This user may not sign in."
+
+
+class UsersQuotaReached(FlowError):
+    error, code = "access_denied", "quota_exceeded"
+    text = "The application cannot take more users at the moment."

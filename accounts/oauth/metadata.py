@@ -1,0 +1,171 @@
+"""What a provider says of itself: discovery documents and key sets, remembered per process and issuer.
+
+The document of an issuer is believed only if it names that issuer itself (OpenID Connect Discovery 4.3), and keys come
+from nowhere but the address that this document names: two thirds of refusing a foreign issuer (GHSA-9wqv-qhrh-87f4).
+The last is `iss` in each ID token (`claims`).
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from authlib.oidc.discovery import get_well_known_url
+from joserfc.errors import JoseError
+from joserfc.jwk import KeySet
+
+from accounts.oauth.errors import ProviderAnswerInvalid
+from accounts.oauth.models import IdentityProvider
+from accounts.oauth.transport import Calls, check_endpoint
+
+REMEMBERED: Final = 600.0
+"""Seconds."""
+KEYS_AGAIN: Final = 30.0
+"""Seconds after which an unknown key id makes the key set be read again."""
+MOST: Final = 200
+"""Issuers remembered in a process."""
+MOST_KEYS: Final = 40
+ALGORITHMS: Final = (
+    "RS256",
+    "RS384",
+    "RS512",
+    "PS256",
+    "PS384",
+    "PS512",
+    "ES256",
+    "ES384",
+    "ES512",
+    "EdDSA",
+    "Ed25519",
+)
+"""Signatures by a key of the provider's alone. No `none`; no HMAC, whose key the client shares."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """Where a provider is and what it can. `issuer` and `jwks_uri` are there for OpenID Connect."""
+
+    authorization_endpoint: str
+    token_endpoint: str
+    userinfo_endpoint: str | None
+    issuer: str | None = None
+    jwks_uri: str | None = None
+    auth_methods: tuple[str, ...] = ()
+    """How clients may authenticate; empty: it does not say."""
+    algorithms: tuple[str, ...] = ("RS256",)
+    names_itself: bool = False
+    """Whether it says who it is when it sends the browser back (RFC 9207)."""
+
+    def auth_method(self, provider: IdentityProvider) -> str:
+        """How our client proves itself: as configured, else as the provider likes it best."""
+        methods = IdentityProvider.ClientAuth
+        if provider.client_auth:
+            return provider.client_auth
+        if provider.sealed_client_secret is None:
+            return methods.NONE.value
+        if provider.kind == IdentityProvider.Kind.OAUTH2:
+            return methods.POST.value
+        # Without a word it is Basic (OpenID Connect Discovery 3).
+        takes_basic = not self.auth_methods or methods.BASIC.value in self.auth_methods
+        return methods.BASIC.value if takes_basic else methods.POST.value
+
+
+Kept = TypeVar("Kept")
+
+
+class _Memory(Generic[Kept]):
+    """The last MOST things by name, each for REMEMBERED seconds."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: dict[str, tuple[float, Kept]] = {}
+
+    def get(self, name: str, make: Callable[[], Kept], *, older_than: float = REMEMBERED) -> Kept:
+        """What is kept under `name` if it is younger than `older_than` seconds, else what `make` makes."""
+        with self._lock:
+            found = self._kept.get(name)
+        if found is not None and time.monotonic() - found[0] < older_than:
+            return found[1]
+        made = make()
+        with self._lock:
+            self._kept.pop(name, None)
+            self._kept[name] = (time.monotonic(), made)
+            while len(self._kept) > MOST:
+                del self._kept[next(iter(self._kept))]
+        return made
+
+    def clear(self) -> None:
+        with self._lock:
+            self._kept.clear()
+
+
+_documents: _Memory[Metadata] = _Memory()
+_key_sets: _Memory[KeySet] = _Memory()
+
+
+def forget() -> None:
+    """Forget everything (tests)."""
+    _documents.clear()
+    _key_sets.clear()
+
+
+def of(calls: Calls) -> Metadata:
+    """The metadata of a provider; a call where it is discovered and not remembered.
+
+    Raises ProviderUnreachable, ProviderAnswerInvalid.
+    """
+    provider = calls.provider
+    if provider.kind == IdentityProvider.Kind.OIDC:
+        issuer = str(provider.issuer)
+        return _documents.get(issuer, lambda: _discover(calls, issuer))
+    return Metadata(
+        authorization_endpoint=str(provider.authorization_endpoint),
+        token_endpoint=str(provider.token_endpoint),
+        userinfo_endpoint=provider.userinfo_endpoint,
+    )
+
+
+def _discover(calls: Calls, issuer: str) -> Metadata:
+    document = calls.get_object(get_well_known_url(issuer, external=True))
+    if document.get("issuer") != issuer:
+        raise ProviderAnswerInvalid("the discovery document is another issuer's")
+    userinfo = document.get("userinfo_endpoint")
+    offered = _words(document.get("id_token_signing_alg_values_supported")) or ("RS256",)
+    return Metadata(
+        issuer=issuer,
+        authorization_endpoint=check_endpoint(document.get("authorization_endpoint")),
+        token_endpoint=check_endpoint(document.get("token_endpoint")),
+        userinfo_endpoint=None if userinfo is None else check_endpoint(userinfo),
+        jwks_uri=check_endpoint(document.get("jwks_uri")),
+        auth_methods=_words(document.get("token_endpoint_auth_methods_supported")),
+        algorithms=tuple(name for name in offered if name in ALGORITHMS),
+        names_itself=document.get("authorization_response_iss_parameter_supported") is True,
+    )
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    return tuple(one for one in value[:50] if isinstance(one, str)) if isinstance(value, list) else ()
+
+
+def keys(calls: Calls, metadata: Metadata, *, again: bool = False) -> KeySet:
+    """The keys by which the issuer signs. `again`: one was missing, so what is remembered may be out of date."""
+    older_than = KEYS_AGAIN if again else REMEMBERED
+    return _key_sets.get(str(metadata.issuer), lambda: _read_keys(calls, metadata), older_than=older_than)
+
+
+def _read_keys(calls: Calls, metadata: Metadata) -> KeySet:
+    listed = calls.get_object(str(metadata.jwks_uri)).get("keys")
+    if not isinstance(listed, list):
+        raise ProviderAnswerInvalid("no key set")
+    usable = []
+    for key in listed[:MOST_KEYS]:
+        # Kinds we do not know stand beside the ones we do. A symmetric key in public is no key.
+        if isinstance(key, dict) and key.get("kty") in ("RSA", "EC", "OKP") and key.get("use", "sig") == "sig":
+            try:
+                usable += KeySet.import_key_set({"keys": [key]}).keys
+            except (JoseError, ValueError, TypeError, KeyError):
+                continue
+    if not usable:
+        raise ProviderAnswerInvalid("a key set without a key that signs")
+    return KeySet(usable)

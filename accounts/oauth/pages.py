@@ -1,0 +1,61 @@
+"""What people see of a sign-in by another provider: a choice of providers, and errors that no application can be told.
+
+Server-rendered, no script, the strictest content policy; for those who ask for HTML.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from django.db.models import Q
+from django.http import HttpResponse
+from django.template.loader import render_to_string
+
+from accounts.lifecycle.models import PoolSettings
+from accounts.oauth.models import IdentityProvider
+from platform_site.api.errors import ApiError
+from platform_site.api.requests import current_request_id
+
+POLICY: Final = "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+
+def is_wanted(request: Any) -> bool:
+    """Whether whoever asks is a browser showing a page."""
+    accepted: str = request._request.META.get("HTTP_ACCEPT", "")
+    return "text/html" in accepted
+
+
+def choice(providers: Iterable[IdentityProvider], query: Mapping[str, str], pool_id: str | None) -> HttpResponse:
+    """The page on which a person chooses one of several providers."""
+    settings = PoolSettings.objects.filter(
+        Q(environment_id=pool_id) if pool_id else Q(environment_id__isnull=True)
+    ).first()
+    links = [
+        {"name": each.display_name, "address": "?" + urlencode({**query, "provider": each.name})} for each in providers
+    ]
+    app_name = settings.app_name if settings is not None else ""
+    title = f"Sign in to {app_name}" if app_name else "Sign in"
+    return _page("accounts/choose_provider.html", 200, {"links": links, "title": title})
+
+
+def failed(error: ApiError) -> HttpResponse:
+    """The page of an error that cannot be told to the application."""
+    facts = {
+        "title": "Signing in did not work",
+        "sentences": [field.message for field in error.fields] or [error.text],
+        "request_id": current_request_id(),
+    }
+    page = _page("accounts/sign_in_failed.html", error.status, facts)
+    for name, value in error.headers.items():
+        page.headers[name] = value
+    return page
+
+
+def _page(template: str, status: int, facts: dict[str, Any]) -> HttpResponse:
+    headers = {
+        "Content-Security-Policy": POLICY,
+        "Cache-Control": "no-store",
+        "Referrer-Policy": "no-referrer",  # the address holds the application's state
+        "X-Frame-Options": "DENY",
+    }
+    return HttpResponse(render_to_string(template, facts), status=status, headers=headers)

@@ -1,0 +1,144 @@
+"""Redirect URIs: what may be one, which are allowed, and the addresses that carry a code or an error back.
+
+An exact list per environment, compared character by character (RFC 9700 2.1): no wildcards, no prefixes, no
+normalising, for every cleverness in comparing has been an open redirect somewhere. What could be read in two ways is
+refused when the list is written, so that nothing in it needs interpreting. Threat T16.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+
+from django.db import transaction
+from django.db.models import QuerySet
+
+from accounts import audit
+from accounts.audit import Actor
+from accounts.oauth.models import RedirectUri
+from platform_site.api.callers import Caller
+from platform_site.api.errors import FieldError, ValidationFailed
+
+LONGEST: Final = 500
+MOST: Final = 50
+OURS: Final = frozenset({"code", "state", "iss", "error", "error_description", "error_code"})
+"""The parameters we add; a redirect URI cannot bring its own."""
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
+_UNCLEAR: Final = re.compile(r"[^\x21-\x7e]|[\\<>\"^`{|}*]")
+_HOST: Final = re.compile(
+    r"(?:[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\.)*[a-z0-9](?:[a-z0-9-]*[a-z0-9])?|\[[0-9a-f:.]+\]", re.ASCII
+)
+_OF_AN_APP: Final = re.compile(r"[a-z][a-z0-9-]*(?:\.[a-z0-9][a-z0-9-]*)+", re.ASCII)
+"""A scheme of a native application: its domain reversed (RFC 8252 7.1), so never `javascript` or `data`."""
+
+
+class NotARedirectUri(ValueError):
+    """`code` is stable; the message is for whoever typed it."""
+
+    def __init__(self, code: str, message: str) -> None:
+        self.code = code
+        super().__init__(message)
+
+
+def check(text: str) -> str:
+    """`text` if it may stand in a list. Pure. Raises NotARedirectUri."""
+    if len(text) > LONGEST:
+        raise NotARedirectUri("too_long", f"A redirect URI has at most {LONGEST} characters.")
+    if _UNCLEAR.search(text):
+        raise NotARedirectUri("invalid_characters", 'Only visible ASCII, without \\ < > " ^ ` { | } and *.')
+    if "#" in text:
+        raise NotARedirectUri("fragment", "A redirect URI has no fragment (RFC 6749 3.1.2).")
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        raise NotARedirectUri("invalid_uri", "This is not a URI.") from None
+    scheme = text.partition(":")[0]
+    if scheme in ("http", "https"):
+        _check_host(parts.netloc, port, scheme, text)
+    elif not _OF_AN_APP.fullmatch(scheme):
+        raise NotARedirectUri(
+            "invalid_scheme",
+            "https://, http:// on this machine, or an app's own scheme such as com.example.app:/callback.",
+        )
+    segments = unquote(parts.path).replace("\\", "/").split("/")
+    if "." in segments or ".." in segments:
+        raise NotARedirectUri("dot_segments", "The path must not have . or .. in it.")
+    own = {name for name, _ in parse_qsl(parts.query, keep_blank_values=True)} & OURS
+    if own:
+        raise NotARedirectUri("reserved_parameter", f"The parameter {sorted(own)[0]} is added by us.")
+    return text
+
+
+def _check_host(netloc: str, port: int | None, scheme: str, text: str) -> None:
+    if not text.startswith(f"{scheme}://") or not netloc:
+        raise NotARedirectUri("invalid_uri", "A host must follow https://.")
+    if "@" in netloc:
+        raise NotARedirectUri("credentials", "No user name or password.")
+    host = netloc
+    if port is not None or netloc.endswith(":"):
+        host, _, digits = netloc.rpartition(":")
+        if digits != str(port) or port == 0:
+            raise NotARedirectUri("invalid_port", "The port is not one.")
+    if not _HOST.fullmatch(host):
+        raise NotARedirectUri("invalid_host", "The host must be a lower-case name, or an address.")
+    if scheme == "http" and host not in _LOOPBACK:
+        raise NotARedirectUri("not_https", "http:// only for localhost, 127.0.0.1 and [::1].")
+
+
+def with_parameters(uri: str, parameters: dict[str, str | None]) -> str:
+    """`uri` with the parameters that are not None behind those of its own. Everything else stays as it is. Pure."""
+    query = urlencode({name: value for name, value in parameters.items() if value is not None})
+    joint = "?" if "?" not in uri else "" if uri.endswith(("?", "&")) else "&"
+    return uri + joint + query
+
+
+def of(environment_id: str | None) -> list[str]:
+    """The list of an environment, or of the platform itself (None), in alphabetical order. One query."""
+    return list(_of(environment_id).order_by("uri").values_list("uri", flat=True))
+
+
+def is_allowed(environment_id: str | None, uri: str) -> bool:
+    """Whether the list holds exactly this text. One query."""
+    return len(uri) <= LONGEST and "\0" not in uri and _of(environment_id).filter(uri=uri).exists()
+
+
+def _of(environment_id: str | None) -> "QuerySet[RedirectUri]":
+    if environment_id is None:
+        return RedirectUri.objects.filter(environment_id__isnull=True)
+    return RedirectUri.objects.filter(environment_id=environment_id)
+
+
+@transaction.atomic
+def replace(environment_id: str | None, uris: Sequence[str], *, actor: Caller | Actor) -> list[str]:
+    """Make `uris` the list. Nothing is written if it is already. Returns it in alphabetical order.
+
+    Raises ValidationFailed naming each entry that cannot be one, as `redirect_uris.<place>`.
+    """
+    wrong = []
+    for place, uri in enumerate(uris):
+        try:
+            check(uri)
+        except NotARedirectUri as error:
+            wrong.append(FieldError(f"redirect_uris.{place}", error.code, str(error)))
+    wanted = set(uris)
+    if len(wanted) > MOST:
+        wrong.append(FieldError("redirect_uris", "too_many", f"At most {MOST} redirect URIs."))
+    if wrong:
+        raise ValidationFailed(fields=wrong)
+    known = set(of(environment_id))
+    if wanted != known:
+        _of(environment_id).exclude(uri__in=wanted).delete()
+        RedirectUri.objects.bulk_create(
+            [RedirectUri(environment_id=environment_id, uri=uri) for uri in sorted(wanted - known)],
+            ignore_conflicts=True,  # a parallel call with the same
+        )
+        audit.record(
+            "redirect_uris.changed",
+            actor=actor,
+            target_id=environment_id,
+            environment_id=environment_id,
+            added=sorted(wanted - known),
+            removed=sorted(known - wanted),
+        )
+    return sorted(wanted)

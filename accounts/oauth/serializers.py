@@ -1,0 +1,145 @@
+"""The bodies and answers of sign-in by other providers. What they mean is for `providers` and `redirects`."""
+
+from typing import Any
+
+from rest_framework.serializers import DictField
+
+from accounts.oauth import redirects
+from accounts.oauth.models import Identity, IdentityProvider
+from accounts.oauth.providers import PRESETS, callback_url
+from platform_site.api.fields import (
+    BooleanField,
+    CharField,
+    ChoiceField,
+    DateTimeField,
+    ListField,
+    ObjectField,
+    Serializer,
+    timestamp,
+)
+
+LONGEST_SECRET = 2000
+_AUTH = IdentityProvider.ClientAuth.values
+
+
+class ProviderChanges(Serializer):
+    display_name = CharField(required=False, max_length=100)
+    client_id = CharField(required=False, max_length=300)
+    client_secret = CharField(required=False, max_length=LONGEST_SECRET, write_only=True)
+    scopes = ListField(child=CharField(max_length=200), required=False, max_length=30)
+    trusts_email = BooleanField(
+        required=False,
+        help_text="Its e-mail addresses count as verified though it does not say so. For a directory of your own only.",
+    )
+    sign_up = BooleanField(
+        required=False, help_text="Whether unknown people become users, where the environment admits new ones."
+    )
+    enabled = BooleanField(required=False)
+
+
+class NewProvider(ProviderChanges):
+    """An `issuer` for OpenID Connect; endpoints and `profile_fields` for plain OAuth 2; a `preset` fills them in."""
+
+    name = CharField(max_length=48, help_text="How `provider=` calls it.")
+    preset = ChoiceField(choices=sorted(PRESETS), required=False)
+    client_id = CharField(max_length=300)
+    issuer = CharField(required=False, max_length=500)
+    authorization_endpoint = CharField(required=False, max_length=500)
+    token_endpoint = CharField(required=False, max_length=500)
+    userinfo_endpoint = CharField(required=False, max_length=500)
+    emails_endpoint = CharField(
+        required=False, max_length=500, help_text='Lists `{"email", "primary", "verified"}`, as GitHub does.'
+    )
+    profile_fields = ObjectField(
+        required=False, help_text="Where a profile has `subject`, `email`, `email_verified`, `name`: dotted paths."
+    )
+    client_auth = ChoiceField(choices=_AUTH, required=False)
+
+
+class RedirectUrisInput(Serializer):
+    redirect_uris = ListField(child=CharField(trim_whitespace=False), max_length=redirects.MOST)
+
+
+# ── Answers ──
+
+
+class ProviderDetail(Serializer):
+    id = CharField()
+    name = CharField()
+    display_name = CharField()
+    kind = ChoiceField(choices=IdentityProvider.Kind.values)
+    issuer = CharField(allow_null=True)
+    authorization_endpoint = CharField(allow_null=True)
+    token_endpoint = CharField(allow_null=True)
+    userinfo_endpoint = CharField(allow_null=True)
+    emails_endpoint = CharField(allow_null=True)
+    profile_fields = DictField(child=CharField())
+    scopes = ListField(child=CharField())
+    client_id = CharField()
+    client_auth = ChoiceField(choices=_AUTH, allow_null=True)
+    trusts_email = BooleanField()
+    sign_up = BooleanField()
+    enabled = BooleanField()
+    callback_url = CharField(help_text="The redirect URI to register at the provider.")
+    created_at = DateTimeField()
+
+
+class PublicProvider(Serializer):
+    name = CharField()
+    display_name = CharField()
+
+
+class RedirectUris(Serializer):
+    redirect_uris = ListField(child=CharField())
+
+
+class IdentityDetail(Serializer):
+    id = CharField()
+    provider = CharField()
+    display_name = CharField()
+    email = CharField(allow_null=True)
+    created_at = DateTimeField()
+    last_used_at = DateTimeField()
+
+
+def provider(provider: IdentityProvider) -> dict[str, Any]:
+    """Everything but the secret."""
+    return {
+        "id": provider.pk,
+        "name": provider.name,
+        "display_name": provider.display_name,
+        "kind": provider.kind,
+        "issuer": provider.issuer,
+        "authorization_endpoint": provider.authorization_endpoint,
+        "token_endpoint": provider.token_endpoint,
+        "userinfo_endpoint": provider.userinfo_endpoint,
+        "emails_endpoint": provider.emails_endpoint,
+        "profile_fields": provider.profile_fields,
+        "scopes": provider.scopes,
+        "client_id": provider.client_id,
+        "client_auth": provider.client_auth,
+        "trusts_email": provider.trusts_email,
+        "sign_up": provider.sign_up,
+        "enabled": provider.enabled,
+        "callback_url": callback_url(provider),
+        "created_at": timestamp(provider.created_at),
+    }
+
+
+def identity(identity: Identity) -> dict[str, Any]:
+    return {
+        "id": identity.pk,
+        "provider": identity.provider.name,
+        "display_name": identity.provider.display_name,
+        "email": identity.email,
+        "created_at": timestamp(identity.created_at),
+        "last_used_at": timestamp(identity.last_used_at),
+    }
+
+
+def filled_in(values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a new provider with those of its preset behind them."""
+    preset = values.pop("preset", None)
+    if preset is None:
+        return values
+    return {**PRESETS[preset], **values}

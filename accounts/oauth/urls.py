@@ -1,0 +1,32 @@
+"""The addresses of sign-in by other providers."""
+
+from django.urls import path
+
+from accounts.oauth.views import (
+    IdentityProviderViewSet,
+    IdentityViewSet,
+    ProviderSignInViewSet,
+    RedirectUriViewSet,
+    SignInCallbackViewSet,
+    SignInProviderViewSet,
+)
+
+urlpatterns = [
+    path("v1/auth/authorize", ProviderSignInViewSet.as_view({"get": "begin"}), name="authorize"),
+    path("v1/auth/callback", SignInCallbackViewSet.as_view({"get": "receive"}), name="callback"),
+    path("v1/auth/callback/<str:provider_id>", SignInCallbackViewSet.as_view({"get": "receive_at_own"})),
+    path("v1/auth/providers", SignInProviderViewSet.as_view({"get": "list"}), name="sign-in-providers"),
+    path("v1/auth/identities", IdentityViewSet.as_view({"get": "list"}), name="identities"),
+    path("v1/auth/identities/<str:identity_id>", IdentityViewSet.as_view({"delete": "destroy"}), name="identity"),
+    path(
+        "v1/identity-providers",
+        IdentityProviderViewSet.as_view({"get": "list", "post": "create"}),
+        name="identity-providers",
+    ),
+    path(
+        "v1/identity-providers/<str:provider_id>",
+        IdentityProviderViewSet.as_view({"get": "retrieve", "patch": "partial_update", "delete": "destroy"}),
+        name="identity-provider",
+    ),
+    path("v1/redirect-uris", RedirectUriViewSet.as_view({"get": "list", "put": "replace"}), name="redirect-uris"),
+]

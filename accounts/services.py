@@ -1,0 +1,317 @@
+"""The verbs of users and server keys. Each changes the world once, in one transaction, with its audit entry.
+
+Called by the API, the console and the commands alike; whether the caller may is decided by `accounts.grants` (keys)
+and by the scope of the view. Sessions have their own verbs in `accounts.sessions`. Design section 4; issue 2 item 4.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.db import IntegrityError, transaction
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from accounts import audit, emails, keys, locks, markers, passwords, sessions
+from accounts.audit import Actor
+from accounts.credentials import key_cache_name, session_cache_name
+from accounts.grants import KeyAuthority
+from accounts.models import ServerKey, User
+from accounts.records import TOUCH_EVERY
+from platform_site.api import signals
+from platform_site.api.callers import ACCOUNT_SCOPES, ENVIRONMENT_SCOPES, Caller
+from platform_site.api.errors import FieldError, NotFound, QuotaExceeded, ValidationFailed
+
+RESERVED_ROLES: Final = frozenset({"user", "member", "server"})
+"""Names that rules give to whoever has no role of their own, to platform accounts and to keys (design section 4)."""
+
+KEYS_KEPT: Final = timedelta(days=90)
+"""For how long a key that ended can still be looked up in the console."""
+
+
+class Unset:
+    """The value of a field that a change leaves alone (None means null)."""
+
+
+UNSET: Final = Unset()
+
+
+THEMSELVES: Final = Actor("user")
+"""The actor of `create_user` where people make their own account: the user that is made."""
+
+# ── Users ──
+
+
+def create_user(
+    *,
+    pool_id: str | None,
+    email: str,
+    password: str | None,
+    actor: Caller | Actor,
+    name: str = "",
+    role: str | None = None,
+    claims: dict[str, Any] | None = None,
+    is_staff: bool = False,
+    most: int | None = None,
+    password_hash: str | None = None,
+    is_email_verified: bool = False,
+    via: str | None = None,
+) -> User:
+    """A user of the pool `pool_id`, or a platform account (None). Without a password, it cannot sign in by one.
+
+    `is_staff` lets a platform account into the console, with every right there; `most` is how many users the pool may
+    have; `password_hash` stands in place of a password that was checked and hashed before; `via` says in the trail how
+    the user came to be. Raises ValidationFailed (e-mail malformed or taken in this pool, password not good enough),
+    QuotaExceeded, and RateLimited (too many passwords being hashed).
+    """
+    user = User(
+        environment_id=pool_id,
+        email=emails.check(email),
+        name=name,
+        role=role,
+        claims=claims or {},
+        is_staff=is_staff,
+        is_superuser=is_staff,
+    )
+    if password_hash is None:
+        _set_password(user, password)
+    else:
+        user.password = password_hash
+    with transaction.atomic():
+        if most is not None:
+            locks.hold(f"users of {pool_id}")
+            check_room(pool_id, most)
+        if is_email_verified:
+            user.email_verified_at = Now()  # the database's clock
+        _save_with_free_email(user)
+        if is_email_verified:
+            user.refresh_from_db(fields=["email_verified_at"])
+        detail = {"via": via} if via else {}
+        by = actor if actor is not THEMSELVES else Actor.of(user)
+        audit.record("user.created", actor=by, target_id=user.pk, environment_id=pool_id, **detail)
+        signals.user_created.send(sender=User, user_id=user.pk, pool_id=pool_id)
+    return user
+
+
+def check_room(pool_id: str | None, most: int) -> None:
+    """Raise QuotaExceeded if the pool has `most` users. Certain only under the lock that `create_user` takes."""
+    if User.objects.in_pool(pool_id)[:most].count() >= most:
+        raise QuotaExceeded(f"The plan allows {most} users in an environment.")
+
+
+def _set_password(user: User, password: str | None) -> None:
+    if password is None:
+        user.set_unusable_password()
+    else:
+        passwords.check_chosen(password, user)
+        user.password = passwords.hashed(password)
+
+
+def _save_with_free_email(user: User, update_fields: Iterable[str] | None = None) -> None:
+    try:
+        with transaction.atomic():
+            user.save(force_insert=update_fields is None, update_fields=update_fields)
+    except IntegrityError as error:
+        if "user_email_unique_in_pool" not in str(error):
+            raise
+        raise ValidationFailed.of("email", "taken", "Another user has this e-mail.") from None
+
+
+def change_user(
+    user: User,
+    *,
+    actor: Caller | Actor,
+    email: str | Unset = UNSET,
+    name: str | Unset = UNSET,
+    role: str | None | Unset = UNSET,
+    claims: dict[str, Any] | Unset = UNSET,
+    password: str | Unset = UNSET,
+    is_disabled: bool | Unset = UNSET,
+    is_email_verified: bool | Unset = UNSET,
+    password_hash: str | Unset = UNSET,
+    known_password_hash: str | Unset = UNSET,
+    kept_session_id: str | None = None,
+    via: str | None = None,
+) -> User:
+    """Change what is given and return the user as it is now. All sessions end if a password is set or the user
+    disabled, but for `kept_session_id` after a new password.
+
+    Another e-mail counts as not verified unless `is_email_verified` says so. `password_hash` stands in place of a
+    password that was checked and hashed before; `known_password_hash` is that of the password that somebody proved to
+    know, refused if it is another by now; `via` says in the trail by which door. Nothing given, or nothing different:
+    no write. Raises as `create_user` does, and NotFound if the user is gone by now.
+    """
+    new_password = None if isinstance(password_hash, Unset) else password_hash
+    if not isinstance(password, Unset):
+        passwords.check_chosen(password, user)
+        new_password = passwords.hashed(password)
+    with transaction.atomic():
+        locked = User.objects.select_for_update().filter(pk=user.pk).first()
+        if locked is None:
+            raise NotFound
+        if not isinstance(known_password_hash, Unset) and locked.password != known_password_hash:
+            raise wrong_password()
+        changed = []
+        address = locked.email.lower()
+        for field, value in (("email", email), ("name", name), ("role", role), ("claims", claims)):
+            if not isinstance(value, Unset) and getattr(locked, field) != value:
+                setattr(locked, field, emails.check(value) if field == "email" and isinstance(value, str) else value)
+                changed.append(field)
+        shown = None if isinstance(is_email_verified, Unset) else is_email_verified
+        if shown is None and locked.email.lower() != address:
+            shown = False  # what was shown was shown of the old one
+        if shown is not None and (shown != (locked.email_verified_at is not None) or (shown and "email" in changed)):
+            locked.email_verified_at = Now() if shown else None  # the database's clock
+            changed.append("email_verified_at")
+        if new_password is not None:
+            locked.password = new_password
+            changed.append("password")
+        if not isinstance(is_disabled, Unset) and is_disabled != (locked.disabled_at is not None):
+            locked.disabled_at = Now() if is_disabled else None  # the database's clock
+            changed.append("disabled_at")
+        if not changed:
+            return locked
+        _save_with_free_email(locked, changed)
+        if moments := {"disabled_at", "email_verified_at"} & set(changed):
+            locked.refresh_from_db(fields=moments)
+        _let_sessions_know(locked, changed, kept_session_id)
+        action = "user.changed"
+        if "disabled_at" in changed:
+            action = "user.disabled" if is_disabled else "user.enabled"
+        audit.record(
+            action,
+            actor=actor,
+            target_id=locked.pk,
+            environment_id=locked.environment_id,
+            fields=changed,
+            **({"via": via} if via else {}),
+        )
+    return locked
+
+
+def _let_sessions_know(user: User, changed: list[str], kept_session_id: str | None) -> None:
+    if "disabled_at" in changed and user.disabled_at is not None:
+        sessions.end_where(Q(user_id=user.pk), "user_disabled")
+        markers.revoke(_account_key_names(user))
+    elif "disabled_at" in changed:
+        markers.ask(_account_key_names(user))
+    if "password" in changed:
+        sessions.end_where(Q(user_id=user.pk) & ~Q(pk=kept_session_id or ""), "password_changed")
+    markers.ask(session_cache_name(pk) for pk in sessions.live_of(user.pk).values_list("pk", flat=True))
+
+
+def _account_key_names(user: User) -> list[str]:
+    hashes = ServerKey.objects.filter(account_id=user.pk, revoked_at__isnull=True).values_list("secret_hash", flat=True)
+    return [key_cache_name(bytes(secret_hash)) for secret_hash in hashes]
+
+
+def wrong_password(field: str = "current_password") -> ValidationFailed:
+    return ValidationFailed.of(field, "wrong", "This is not the current password.")
+
+
+def delete_user(user: User, *, actor: Caller | Actor) -> None:
+    """Delete a user with sessions and account keys; the floors above hear `user_deleted` in the same transaction.
+
+    Raises NotFound if another call did it first.
+    """
+    with transaction.atomic():
+        locked = User.objects.select_for_update().filter(pk=user.pk).first()
+        if locked is None:
+            raise NotFound
+        sessions.end_where(Q(user_id=user.pk), "user_deleted")
+        markers.revoke(_account_key_names(locked))
+        signals.user_deleted.send(sender=User, user_id=user.pk, pool_id=locked.environment_id)
+        locked.delete()
+        audit.record("user.deleted", actor=actor, target_id=user.pk, environment_id=locked.environment_id)
+
+
+# ── Server keys ──
+
+
+def issue_key(
+    *,
+    name: str,
+    scopes: Iterable[str],
+    authority: KeyAuthority,
+    actor: Caller | Actor,
+    created_by_id: str | None = None,
+    expires_at: datetime | None = None,
+) -> tuple[ServerKey, str]:
+    """A new key, and its secret, which exists nowhere else.
+
+    `authority` says for what environment or account it is, and which scopes and how many keys its maker may make
+    (`accounts.grants`). Raises ValidationFailed naming `scopes` (none, unknown, not for this kind of key, not held by
+    the maker) or `expires_at` (past), and QuotaExceeded.
+    """
+    wanted = sorted(set(scopes))
+    check_scopes(wanted, authority)
+    secret = keys.make()
+    with transaction.atomic():
+        locks.hold(f"keys of {authority.owner}")
+        if authority.live().count() >= authority.most:
+            raise QuotaExceeded(f"The plan allows {authority.most} keys here. Revoke one that is no longer used.")
+        key = ServerKey.objects.create(
+            name=name,
+            environment_id=authority.environment_id,
+            account_id=authority.account_id,
+            created_by_id=created_by_id,
+            prefix=keys.shown(secret),
+            secret_hash=keys.digest(secret),
+            scopes=wanted,
+            expires_at=expires_at,
+        )
+        if expires_at is not None and expires_at <= key.created_at:
+            raise ValidationFailed.of("expires_at", "past", "This moment has passed.")
+        audit.record(
+            "key.issued",
+            actor=actor,
+            target_id=key.pk,
+            project_id=authority.project_id,
+            environment_id=authority.environment_id,
+            name=name,
+            scopes=wanted,
+        )
+    return key, secret
+
+
+def check_scopes(wanted: list[str], authority: KeyAuthority) -> None:
+    """Raise ValidationFailed naming `scopes` unless a key of this owner may hold them and its maker hand them on."""
+    fitting, owner = (ENVIRONMENT_SCOPES, "environment") if authority.environment_id else (ACCOUNT_SCOPES, "account")
+    wrong = [] if wanted else [FieldError("scopes", "required", "A key needs at least one scope.")]
+    for scope in wanted:
+        if scope not in fitting:
+            wrong.append(FieldError("scopes", "not_for_this_key", f"A key of an {owner} cannot hold {scope}."))
+        elif scope not in authority.grantable:
+            wrong.append(FieldError("scopes", "not_held", f"You do not hold {scope}, so a key of yours cannot."))
+    if wrong:
+        raise ValidationFailed(fields=wrong)
+
+
+def revoke_key(key: ServerKey, *, actor: Caller | Actor, project_id: str | None = None) -> None:
+    """End a key for good; it is 401 from the next request on. Raises NotFound if it has ended already."""
+    with transaction.atomic():
+        claimed = ServerKey.objects.filter(pk=key.pk, revoked_at__isnull=True).update(revoked_at=Now())
+        if claimed != 1:
+            raise NotFound
+        markers.revoke([key_cache_name(bytes(key.secret_hash))])
+        audit.record(
+            "key.revoked",
+            actor=actor,
+            target_id=key.pk,
+            project_id=project_id,
+            environment_id=key.environment_id,
+            name=key.name,
+        )
+
+
+def touch_key(key_id: str) -> None:
+    """Note that a key is in use. At most one write a minute, however many processes meet the key at once."""
+    ServerKey.objects.filter(Q(last_used_at__isnull=True) | Q(last_used_at__lt=Now() - TOUCH_EVERY), pk=key_id).update(
+        last_used_at=Now()
+    )
+
+
+def purge_keys() -> int:
+    """Delete keys that were revoked or expired KEYS_KEPT ago; how many. Called by the sweep."""
+    moment = Now() - KEYS_KEPT
+    return ServerKey.objects.filter(Q(revoked_at__lt=moment) | Q(expires_at__lt=moment)).delete()[0]

@@ -1,0 +1,18 @@
+from django.apps import AppConfig
+
+
+class StaffConfig(AppConfig):
+    name = "accounts.staff"
+    label = "staff"
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from django.contrib.auth.signals import user_logged_in
+        from django.db.models.signals import post_migrate
+
+        from accounts.staff import models, roles, sessions
+        from platform_site.api.keyring import register_sealed_field
+
+        register_sealed_field("staff.TotpDevice", "sealed_key", purpose=models.KEY_PURPOSE)
+        user_logged_in.connect(sessions.begin, dispatch_uid="staff.begin_session")
+        post_migrate.connect(roles.sync_after_migrate, dispatch_uid="staff.sync_groups")

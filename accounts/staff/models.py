@@ -1,0 +1,98 @@
+"""What the console knows of its people beyond their accounts: rights that are no model's, and second factors."""
+
+import math
+from datetime import timedelta
+from typing import Any, ClassVar
+
+from django.conf import settings
+from django.db import models
+from django.db.models.functions import Now
+from django.utils import timezone
+from django_otp.models import Device, ThrottlingMixin
+from django_otp.oath import TOTP
+
+from platform_site.api import keyring
+
+KEY_PURPOSE = "staff.totp"
+STEP_SECONDS = 30
+TOLERANCE = 1
+"""Steps that a phone's clock may be off, either way."""
+LONGEST_WAIT = timedelta(minutes=5)
+
+
+class ConsoleRight(models.Model):
+    """No table: the rights that belong to the console as a whole, for the groups of `roles`."""
+
+    class Meta:
+        managed = False
+        default_permissions = ()
+        permissions: ClassVar = [
+            ("operate", "May change things by the console's buttons"),
+            ("manage_staff", "May give and take staff roles, and reset second factors"),
+        ]
+
+    def __str__(self) -> str:
+        return "rights of the console"
+
+
+class TotpDevice(ThrottlingMixin, Device):  # type: ignore[misc]  # django-otp has no annotations
+    """An authenticator (RFC 6238, SHA-1, six digits, 30 s). One for each account; its key is encrypted at rest.
+
+    django-otp's own TOTP device keeps the key in the clear, so only its frame is used. Wrong codes cost 1, 2, 4, …
+    seconds, at most LONGEST_WAIT: django-otp's row never ends, so whoever knows the password could lock the owner out.
+    """
+
+    user = models.OneToOneField(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    sealed_key = models.BinaryField()
+    last_step = models.BigIntegerField(default=-1)
+    """The step of the last code that was accepted; a code counts once."""
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    @property
+    def key(self) -> bytes:
+        return keyring.unseal(bytes(self.sealed_key), purpose=KEY_PURPOSE)
+
+    def get_throttle_factor(self) -> int:
+        return 1
+
+    @property
+    def wait(self) -> int:
+        """Whole seconds until the next code is looked at; 0 if it is now."""
+        if not self.throttling_failure_count or self.throttling_failure_timestamp is None:
+            return 0
+        pause = min(LONGEST_WAIT, timedelta(seconds=2 ** min(self.throttling_failure_count - 1, 20)))
+        left: timedelta = self.throttling_failure_timestamp + pause - timezone.now()
+        return max(0, math.ceil(left.total_seconds()))
+
+    def verify_is_allowed(self) -> tuple[bool, dict[str, Any] | None]:
+        return (True, None) if not self.wait else (False, {"wait": self.wait})
+
+    def verify_token(self, token: str) -> bool:
+        """Whether the code is right now and was not used before. Call with the row locked."""
+        allowed, _ = self.verify_is_allowed()
+        if not allowed:
+            return False
+        totp = TOTP(self.key, step=STEP_SECONDS)
+        right = len(token) == 6 and token.isascii() and token.isdigit()
+        if right and totp.verify(int(token), tolerance=TOLERANCE, min_t=self.last_step + 1):
+            self.last_step = totp.t()
+            self.throttle_reset(commit=False)
+            self.save()
+            return True
+        self.throttle_increment()
+        return False
+
+
+class RecoveryCode(models.Model):
+    """A code that stands in for the authenticator, once. 80 random bits, so a plain SHA-256 keeps it."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    code_hash = models.BinaryField(max_length=32)
+    used_at = models.DateTimeField(null=True)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["user", "code_hash"], name="recovery_code_once")]
+
+    def __str__(self) -> str:
+        return f"recovery code of {self.user_id}"

@@ -1,0 +1,104 @@
+"""Staff roles: who may see and do what in the console. Three, each a step above the one before.
+
+    support     sees every page, changes nothing, is shown no secret; *view as* a user leaves an audit entry
+    operator    also changes things: the console's buttons and forms, keys, schemas
+    superuser   also gives and takes these roles and resets second factors
+
+The first two are Django groups, made anew after every migration from what the console shows, so a new page is open to
+support at once and to nobody's change but an operator's. A superuser is Django's.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from django.apps import apps
+from django.contrib import admin
+from django.contrib.auth.models import Group, Permission
+from django.db import DEFAULT_DB_ALIAS, models, transaction
+
+from accounts import audit
+from accounts.audit import Actor
+from accounts.models import User
+from platform_site.api.errors import Conflict, NotFound, ValidationFailed
+
+OPERATE: Final = "staff.operate"
+MANAGE_STAFF: Final = "staff.manage_staff"
+
+
+class StaffRole(models.TextChoices):
+    SUPPORT = "support"
+    OPERATOR = "operator"
+    SUPERUSER = "superuser"
+
+
+_GROUPS: Final = {StaffRole.SUPPORT: "support", StaffRole.OPERATOR: "operator"}
+
+
+def role_of(user: User) -> StaffRole | None:
+    """The role of an account; None for one that is not staff. One query unless it is a superuser or no staff."""
+    if not user.is_staff:
+        return None
+    if user.is_superuser:
+        return StaffRole.SUPERUSER
+    names = set(user.groups.values_list("name", flat=True))
+    return StaffRole.OPERATOR if _GROUPS[StaffRole.OPERATOR] in names else StaffRole.SUPPORT
+
+
+def set_role(user: User, role: StaffRole | None, *, actor: Actor) -> User:
+    """Make a platform account staff of this role, or no staff (None). It holds from the account's next click on.
+
+    Raises NotFound (gone), ValidationFailed (an application's user, or one's own role), Conflict (the last superuser).
+    """
+    if actor.id == user.pk:
+        raise ValidationFailed.of("role", "own_role", "Nobody changes their own role. Ask another superuser.")
+    with transaction.atomic():
+        # All superusers are locked, not this one: two that demote each other at once would leave none.
+        superusers = User.objects.select_for_update().filter(is_superuser=True, disabled_at__isnull=True).order_by("pk")
+        others = [each.pk for each in superusers if each.pk != user.pk]
+        locked = User.objects.select_for_update().filter(pk=user.pk).first()
+        if locked is None:
+            raise NotFound
+        if locked.environment_id is not None:
+            raise ValidationFailed.of("user", "not_an_account", "Users of applications cannot be staff.")
+        before = role_of(locked)
+        if before == role:
+            return locked
+        if before == StaffRole.SUPERUSER and not others:
+            raise Conflict("This is the last superuser. Make another one first.")
+        locked.is_staff, locked.is_superuser = role is not None, role == StaffRole.SUPERUSER
+        locked.save(update_fields=["is_staff", "is_superuser"])
+        locked.groups.set(Group.objects.filter(name=_GROUPS[role]) if role in _GROUPS else [])
+        audit.record(
+            "user.staff_role_changed",
+            actor=actor,
+            target_id=locked.pk,
+            before=before.value if before else None,
+            after=role.value if role else None,
+        )
+    return locked
+
+
+def sync_after_migrate(*, app_config: Any, using: str = DEFAULT_DB_ALIAS, **_: Any) -> None:
+    """Django's `post_migrate`: once, after the last app's permissions exist."""
+    if using == DEFAULT_DB_ALIAS and app_config is list(apps.get_app_configs())[-1]:
+        sync_groups()
+
+
+def sync_groups() -> None:
+    """Make the groups' rights what this release's console needs. Four queries where nothing changed."""
+    shown = [model._meta for model in admin.site._registry]
+    looks = [f"{meta.app_label}.view_{meta.model_name}" for meta in shown]
+    changes = [f"{meta.app_label}.{verb}_{meta.model_name}" for meta in shown for verb in ("add", "change", "delete")]
+    _give(StaffRole.SUPPORT, looks)
+    _give(StaffRole.OPERATOR, [*looks, *changes, OPERATE])
+
+
+def _give(role: StaffRole, rights: Sequence[str]) -> None:
+    group, _ = Group.objects.get_or_create(name=_GROUPS[role])
+    found = Permission.objects.filter(codename__in={right.partition(".")[2] for right in rights}).values_list(
+        "pk", "content_type__app_label", "codename"
+    )
+    wanted = {pk for pk, label, codename in found if f"{label}.{codename}" in rights}
+    held = set(group.permissions.values_list("pk", flat=True))
+    if wanted != held:
+        group.permissions.set(wanted)

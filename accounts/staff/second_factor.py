@@ -1,0 +1,165 @@
+"""The optional second factor of a console sign-in: an authenticator's code, or one of ten recovery codes.
+
+It guards the console alone. Tokens of the API are made by `POST /v1/auth/token`, which has no second step.
+"""
+
+import base64
+import hashlib
+import secrets
+from datetime import timedelta
+from typing import Final, cast
+from urllib.parse import quote, urlencode
+
+import segno
+from django.db import transaction
+from django.db.models.functions import Now
+
+from accounts import audit
+from accounts.audit import Actor
+from accounts.models import User
+from accounts.staff.models import KEY_PURPOSE, STEP_SECONDS, RecoveryCode, TotpDevice
+from platform_site.api import keyring
+from platform_site.api.errors import Conflict, NotFound, RateLimited, ValidationFailed
+
+KEY_BYTES: Final = 20
+CODES: Final = 10
+ISSUER: Final = "Backend platform"
+ENROLMENT_ENDS_AFTER: Final = timedelta(minutes=15)
+"""An authenticator that was shown and never confirmed is shown no longer."""
+
+
+def device_of(user: User) -> TotpDevice | None:
+    """The confirmed authenticator of an account. One query."""
+    found: TotpDevice | None = TotpDevice.objects.filter(user=user, confirmed=True).first()
+    return found
+
+
+def begin_enrolment(user: User) -> TotpDevice:
+    """A new authenticator, to be confirmed by its first code; what was begun before is forgotten.
+
+    Raises Conflict if the account has a confirmed one: it is taken away first.
+    """
+    with transaction.atomic():
+        User.objects.select_for_update().get(pk=user.pk)
+        if device_of(user) is not None:
+            raise Conflict("There is an authenticator already. Turn it off first.")
+        TotpDevice.objects.filter(user=user).delete()
+        key = keyring.seal(secrets.token_bytes(KEY_BYTES), purpose=KEY_PURPOSE)
+        device: TotpDevice = TotpDevice.objects.create(user=user, name="authenticator", confirmed=False, sealed_key=key)
+        return device
+
+
+def enrolment_of(user: User) -> TotpDevice | None:
+    """The authenticator that waits for its first code."""
+    begun = TotpDevice.objects.filter(user=user, confirmed=False, created_at__gt=Now() - ENROLMENT_ENDS_AFTER)
+    found: TotpDevice | None = begun.first()
+    return found
+
+
+def confirm_enrolment(user: User, code: str) -> tuple[TotpDevice, list[str]]:
+    """Turn the second factor on with the first code. Returns the device and its recovery codes, shown this once.
+
+    Raises NotFound (nothing was begun), ValidationFailed (wrong code), RateLimited.
+    """
+    with transaction.atomic():
+        begun = enrolment_of(user)
+        device = TotpDevice.objects.select_for_update().filter(pk=begun.pk, confirmed=False).first() if begun else None
+        if device is None:
+            raise NotFound("There is no authenticator to confirm. Begin again.")
+        _refuse_while_waiting(device)
+        right = device.verify_token(_plain(code))
+        if right:
+            device.confirmed = True
+            device.save(update_fields=["confirmed"])
+            codes = _new_recovery_codes(user)
+            audit.record("totp.enabled", actor=Actor.staff(user), target_id=user.pk)
+            return device, codes
+    raise ValidationFailed.of("code", "wrong", "This code is not right. Look at the authenticator again.")
+
+
+def verify(user: User, code: str) -> TotpDevice:
+    """Check the second factor of somebody whose password was right: a code of six digits, or a recovery code.
+
+    Raises ValidationFailed (wrong, or used before), RateLimited (wait after wrong ones), NotFound (it was turned off).
+    """
+    plain = _plain(code)
+    with transaction.atomic():
+        device = TotpDevice.objects.select_for_update().filter(user=user, confirmed=True).first()
+        if device is None:
+            raise NotFound("The second factor was turned off meanwhile. Sign in again.")
+        _refuse_while_waiting(device)
+        if len(plain) == 6 and plain.isdigit():
+            if device.verify_token(plain):
+                return cast("TotpDevice", device)
+        elif RecoveryCode.objects.filter(user=user, code_hash=_hash(plain), used_at__isnull=True).update(used_at=Now()):
+            device.throttle_reset()
+            left = RecoveryCode.objects.filter(user=user, used_at__isnull=True).count()
+            audit.record("totp.recovery_code_used", actor=Actor.staff(user), target_id=user.pk, left=left)
+            return cast("TotpDevice", device)
+        else:
+            device.throttle_increment()
+    raise ValidationFailed.of("code", "wrong", "This code is not right, or was used before.")
+
+
+def renew_recovery_codes(user: User) -> list[str]:
+    """Ten new recovery codes; the old ones are void. Raises NotFound without a second factor."""
+    with transaction.atomic():
+        if TotpDevice.objects.select_for_update().filter(user=user, confirmed=True).first() is None:
+            raise NotFound("There is no second factor.")
+        codes = _new_recovery_codes(user)
+        audit.record("totp.recovery_codes_renewed", actor=Actor.staff(user), target_id=user.pk)
+    return codes
+
+
+def recovery_codes_left(user: User) -> int:
+    return RecoveryCode.objects.filter(user=user, used_at__isnull=True).count()
+
+
+def disable(user: User, *, actor: Actor) -> bool:
+    """Take authenticator and recovery codes away. False if there were none."""
+    with transaction.atomic():
+        _, per_model = TotpDevice.objects.filter(user=user).delete()
+        RecoveryCode.objects.filter(user=user).delete()
+        if not per_model:
+            return False
+        audit.record("totp.disabled", actor=actor, target_id=user.pk)
+        return True
+
+
+def address_for(device: TotpDevice) -> str:
+    """The `otpauth://` address that an authenticator reads from the picture."""
+    name = quote(f"{ISSUER}:{device.user.email}")
+    facts = {"secret": spelled(device), "issuer": ISSUER, "algorithm": "SHA1", "digits": 6, "period": STEP_SECONDS}
+    return f"otpauth://totp/{name}?{urlencode(facts, quote_via=quote)}"
+
+
+def spelled(device: TotpDevice) -> str:
+    """The key in base32, for typing in where no camera is at hand."""
+    return base64.b32encode(device.key).decode()
+
+
+def picture(device: TotpDevice) -> str:
+    """The address as an SVG element: nothing is loaded for it, no style stands in it."""
+    drawn: str = segno.make(address_for(device), error="m").svg_inline(scale=5, border=2, title="QR code")
+    return drawn
+
+
+def _new_recovery_codes(user: User) -> list[str]:
+    RecoveryCode.objects.filter(user=user).delete()
+    codes = [base64.b32encode(secrets.token_bytes(10)).decode().lower() for _ in range(CODES)]
+    RecoveryCode.objects.bulk_create(RecoveryCode(user=user, code_hash=_hash(code)) for code in codes)
+    return ["-".join(code[at : at + 4] for at in range(0, 16, 4)) for code in codes]
+
+
+def _hash(code: str) -> bytes:
+    return hashlib.sha256(code.encode("utf-8", "replace")).digest()
+
+
+def _plain(code: str) -> str:
+    """As people copy it: spaces, hyphens and capitals do not matter."""
+    return code[:64].replace(" ", "").replace("-", "").lower()
+
+
+def _refuse_while_waiting(device: TotpDevice) -> None:
+    if device.wait:
+        raise RateLimited(device.wait, f"Too many wrong codes. Try again in {device.wait} seconds.")

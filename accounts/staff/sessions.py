@@ -1,0 +1,76 @@
+"""How long a console session lasts, and what it must have shown: checked with every click.
+
+It ends after CONSOLE_IDLE_SECONDS without a click and CONSOLE_SESSION_SECONDS after signing in, whatever happens in
+between; and at once where an account has a second factor that this session did not show (it was turned on elsewhere).
+Where CONSOLE_REQUIRE_TOTP is set, staff without a second factor get no further than the page that sets one up.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.auth import logout
+from django.contrib.auth.views import redirect_to_login
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import redirect
+from django.urls import reverse
+
+from accounts.models import User
+from accounts.staff import second_factor
+
+BEGAN: Final = "console_began"
+SEEN: Final = "console_seen"
+_WRITE_EVERY: Final = 60.0
+"""Seconds between two notes of the last click: each is a write."""
+
+
+def begin(*, request: HttpRequest, **_: Any) -> None:
+    """Django's `user_logged_in`."""
+    request.session[BEGAN] = request.session[SEEN] = time.time()
+
+
+class ConsoleSessions:
+    """Middleware, behind AuthenticationMiddleware, OTPMiddleware and MessageMiddleware. One small query a page."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        if request.path_info.startswith("/admin/") and isinstance(request.user, User):
+            refusal = _refusal(request, request.user)
+            if refusal is not None:
+                return refusal
+        return self.get_response(request)
+
+
+def _refusal(request: HttpRequest, user: User) -> HttpResponse | None:
+    """What to answer instead of the page; None if the session may go on."""
+    now, session = time.time(), request.session
+    began, seen = session.setdefault(BEGAN, now), session.setdefault(SEEN, now)
+    if now - began > settings.CONSOLE_SESSION_SECONDS:
+        return _sent_to_sign_in(request, "Your session has ended: sign in again.")
+    if now - seen > settings.CONSOLE_IDLE_SECONDS:
+        return _sent_to_sign_in(request, "You were signed out after a while without a click.")
+    verified = getattr(user, "otp_device", None) is not None
+    if not verified and second_factor.device_of(user) is not None:
+        return _sent_to_sign_in(request, "Sign in again with your authenticator.")
+    if now - seen > _WRITE_EVERY:
+        session[SEEN] = now
+    security = reverse("staff:security")
+    open_to_all = (security, reverse("admin:logout"))
+    if settings.CONSOLE_REQUIRE_TOTP and not verified and request.path_info not in open_to_all:
+        messages.warning(request, "This console asks for a second factor. Set one up to go on.")
+        return redirect(security)
+    return None
+
+
+def _sent_to_sign_in(request: HttpRequest, why: str) -> HttpResponse:
+    logout(request)
+    messages.info(request, why)
+    target = request.get_full_path() if request.method in ("GET", "HEAD") else reverse("admin:index")
+    if request.headers.get("HX-Request"):  # a dialog's answer would be put into the page
+        return HttpResponse(headers={"HX-Redirect": reverse("admin:login")})
+    return redirect_to_login(target, reverse("admin:login"))

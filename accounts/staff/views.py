@@ -1,0 +1,196 @@
+"""Signing in to the console, its second step, and the page on which people look after their own second factor."""
+
+import time
+from typing import Any, Final
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.auth import REDIRECT_FIELD_NAME
+from django.contrib.auth import login as begin_session
+from django.contrib.auth.views import LoginView
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import redirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.decorators import method_decorator
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.views.decorators.cache import never_cache
+from django.views.decorators.csrf import csrf_protect
+from django_otp import login as show_device
+from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget
+
+from accounts import passwords
+from accounts.audit import Actor
+from accounts.backends import ConsoleSignInForm
+from accounts.models import User
+from accounts.staff import known_browsers, second_factor
+from platform_site.api import limits
+from platform_site.api.errors import ApiError
+
+PENDING: Final = "console_pending"
+PENDING_SECONDS: Final = 300
+"""From the password to the code."""
+BACKEND: Final = "accounts.backends.PlatformAccountBackend"
+
+
+@method_decorator([never_cache, csrf_protect], name="dispatch")
+class SignIn(LoginView):
+    """The password. Where the account has a second factor nobody is signed in yet: the next page asks for it."""
+
+    authentication_form = ConsoleSignInForm
+    template_name = "admin/login.html"
+
+    def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        if admin.site.has_permission(request):
+            return redirect("admin:index")
+        return super().get(request, *args, **kwargs)
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        context = super().get_context_data(**kwargs)
+        frame = admin.site.each_context(self.request)
+        return frame | context | {"title": "Log in", "app_path": self.request.get_full_path()}
+
+    def get_default_redirect_url(self) -> str:
+        return reverse("admin:index")
+
+    def form_valid(self, form: Any) -> HttpResponse:
+        user: User = form.get_user()
+        if second_factor.device_of(user) is None:
+            begin_session(self.request, user)
+            response = HttpResponseRedirect(self.get_success_url())
+            known_browsers.remember(self.request, response, user)
+            return response
+        self.request.session.flush()  # an identifier from before the password is of no more use
+        self.request.session[PENDING] = {
+            "user": user.pk,
+            "hash": user.get_session_auth_hash(),
+            "at": time.time(),
+            "next": self.get_success_url(),
+        }
+        return redirect("staff:code")
+
+
+class CodeForm(forms.Form):
+    code = forms.CharField(
+        max_length=64,
+        widget=UnfoldAdminTextInputWidget(
+            attrs={"autocomplete": "one-time-code", "inputmode": "text", "autofocus": True, "spellcheck": "false"}
+        ),
+        label="Code",
+    )
+
+
+@never_cache
+@csrf_protect
+def code(request: HttpRequest) -> HttpResponse:
+    """The second step. Without a first one less than five minutes old, back to it."""
+    pending = request.session.get(PENDING)
+    user = _pending_user(pending)
+    if pending is None or user is None:
+        request.session.pop(PENDING, None)
+        messages.info(request, "Sign in with your password first.")
+        return redirect("admin:login")
+    form = CodeForm(request.POST if request.method == "POST" else None)
+    if request.method == "POST" and form.is_valid():
+        try:
+            device = second_factor.verify(user, form.cleaned_data["code"])
+        except ApiError as error:
+            form.add_error("code", _sentence(error))
+        else:
+            target = str(pending["next"])
+            begin_session(request, user, backend=BACKEND)
+            request.session.pop(PENDING, None)
+            show_device(request, device)
+            if not url_has_allowed_host_and_scheme(target, {request.get_host()}, request.is_secure()):
+                target = reverse("admin:index")
+            response = HttpResponseRedirect(target)
+            known_browsers.remember(request, response, user)
+            return response
+    context = admin.site.each_context(request) | {"title": "One more step", "form": form, "email": user.email}
+    return TemplateResponse(request, "accounts/staff/code.html", context)
+
+
+def _pending_user(pending: Any) -> User | None:
+    """Whose password was right a moment ago, if nothing has changed since."""
+    if not isinstance(pending, dict) or time.time() - pending["at"] > PENDING_SECONDS:
+        return None
+    user = User.objects.in_pool(None).filter(pk=pending["user"], disabled_at__isnull=True, is_staff=True).first()
+    return user if user is not None and user.get_session_auth_hash() == pending["hash"] else None
+
+
+class PasswordForm(forms.Form):
+    password = forms.CharField(
+        strip=False,
+        max_length=passwords.LONGEST_OFFERED,
+        widget=UnfoldAdminPasswordWidget(attrs={"autocomplete": "current-password"}),
+        label="Your password",
+    )
+
+
+@never_cache
+@csrf_protect
+def security(request: HttpRequest) -> HttpResponse:
+    """`/admin/security/`: one's own second factor. Turning it on or off and new codes ask for the password again.
+
+    Else whoever finds a browser open could lock its owner out by an authenticator of their own.
+    """
+    user = request.user
+    if not isinstance(user, User) or not admin.site.has_permission(request):
+        return redirect(f"{reverse('admin:login')}?{REDIRECT_FIELD_NAME}={request.path}")
+    shown: dict[str, Any] = {"password_form": PasswordForm(), "code_form": CodeForm()}
+    if request.method == "POST":
+        shown |= _change(request, user)
+    device = second_factor.device_of(user)
+    enrolment = None if device else second_factor.enrolment_of(user)
+    context = admin.site.each_context(request) | {
+        "title": "Your sign-in",
+        "device": device,
+        "codes_left": second_factor.recovery_codes_left(user) if device else 0,
+        "enrolment": enrolment,
+        "picture": second_factor.picture(enrolment) if enrolment else "",
+        "spelled": second_factor.spelled(enrolment) if enrolment else "",
+        **shown,
+    }
+    response = TemplateResponse(request, "accounts/staff/security.html", context)
+    response.headers["Cache-Control"] = "no-store"
+    return response
+
+
+def _change(request: HttpRequest, user: User) -> dict[str, Any]:
+    """Do what was posted; what the page then shows beside its usual."""
+    what = request.POST.get("what")
+    form: forms.Form
+    if what == "confirm":
+        form = CodeForm(request.POST)
+        if form.is_valid():
+            try:
+                device, codes = second_factor.confirm_enrolment(user, form.cleaned_data["code"])
+            except ApiError as error:
+                form.add_error("code", _sentence(error))
+                return {"code_form": form}
+            show_device(request, device)
+            messages.success(request, "Your second factor is on. Other browsers have to sign in again.")
+            return {"codes": codes}
+        return {"code_form": form}
+    form = PasswordForm(request.POST)
+    if not form.is_valid():
+        return {"password_form": form}
+    try:
+        limits.count_known_browser(request, f"security {user.pk}")
+        if not passwords.is_right(form.cleaned_data["password"], user.password):
+            form.add_error("password", "This is not your password.")
+            return {"password_form": form}
+        if what == "begin":
+            second_factor.begin_enrolment(user)
+        elif what == "codes":
+            return {"codes": second_factor.renew_recovery_codes(user)}
+        elif what == "disable" and second_factor.disable(user, actor=Actor.staff(user)):
+            messages.success(request, "Your second factor is off.")
+    except ApiError as error:
+        form.add_error("password", _sentence(error))
+        return {"password_form": form}
+    return {}
+
+
+def _sentence(error: ApiError) -> str:
+    return " ".join(field.message for field in error.fields) or error.text

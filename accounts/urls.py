@@ -1,0 +1,31 @@
+"""The addresses of `accounts`."""
+
+from django.urls import include, path
+
+from accounts.views import (
+    KeyViewSet,
+    MeViewSet,
+    PublicKeysViewSet,
+    SessionViewSet,
+    TokenViewSet,
+    UserViewSet,
+)
+
+urlpatterns = [
+    path("", include("accounts.oauth.urls")),
+    path("", include("accounts.lifecycle.urls")),
+    path(".well-known/jwks.json", PublicKeysViewSet.as_view({"get": "retrieve"}), name="jwks"),
+    path("v1/auth/token", TokenViewSet.as_view({"post": "create"}), name="token"),
+    path("v1/auth/revoke", SessionViewSet.as_view({"post": "revoke"}), name="revoke"),
+    path("v1/auth/sessions", SessionViewSet.as_view({"get": "list"}), name="sessions"),
+    path("v1/auth/sessions/<str:session_id>", SessionViewSet.as_view({"delete": "destroy"}), name="session"),
+    path("v1/auth/me", MeViewSet.as_view({"get": "retrieve", "patch": "partial_update"}), name="me"),
+    path("v1/keys", KeyViewSet.as_view({"get": "list", "post": "create"}), name="keys"),
+    path("v1/keys/<str:key_id>", KeyViewSet.as_view({"delete": "destroy"}), name="key"),
+    path("v1/users", UserViewSet.as_view({"get": "list", "post": "create"}), name="users"),
+    path(
+        "v1/users/<str:user_id>",
+        UserViewSet.as_view({"get": "retrieve", "patch": "partial_update", "delete": "destroy"}),
+        name="user",
+    ),
+]

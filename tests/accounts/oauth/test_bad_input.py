@@ -1,0 +1,688 @@
+"""What goes wrong between leaving and coming back: forged requests, foreign browsers, providers that err, lie or dawdle.
+
+Each refusal leaves nothing behind: no user, no identity, no code. Issue 6, "Bad input"; RFC 9700; threats T7, T16.
+"""
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qs, quote, urlencode, urlsplit, urlunsplit
+
+import orjson
+import pytest
+from django.test import override_settings
+from joserfc import jws
+
+from accounts import audit
+from accounts.models import AuthorizationCode, Identity, RedirectUri, User
+from accounts.models import IdentityProvider as ProviderRecord
+from accounts.oauth import flows, metadata, providers, transport
+from projects.models import Environment
+from tests.accounts.oauth.conftest import APP, HOST, Browser, add, allow, told
+from tests.accounts.oauth.identity_provider import (
+    CLIENT_SECRET,
+    IdentityProvider,
+    OctKey,
+    Response,
+    RSAKey,
+    running,
+    sign_in_at,
+)
+
+pytestmark = pytest.mark.django_db(databases="__all__")
+
+
+@pytest.fixture(autouse=True)
+def ada(idp: IdentityProvider) -> None:
+    idp.person("ada", email="ada@example.com", email_verified=True, name="Ada")
+
+
+def nothing_is_left(production: Environment) -> bool:
+    return not (
+        User.objects.in_pool(production.pk).exists() or Identity.objects.exists() or AuthorizationCode.objects.exists()
+    )
+
+
+def went_nowhere(response: Any) -> bool:
+    """An error that is shown and not told to anybody."""
+    return response.status_code in (400, 422) and "Location" not in response.headers
+
+
+def refused(response: Any) -> tuple[str, str]:
+    heard = told(response)
+    assert "code" not in heard
+    assert heard["error_description"].isascii()
+    assert heard["iss"] == f"http://{HOST}"
+    return heard["error"], heard["error_code"]
+
+
+# ── The application's request ──
+
+
+NOT_ON_THE_LIST = [
+    APP + "/",
+    APP + "/more",
+    APP + "?x=1",
+    APP + "?",
+    APP + "#",
+    APP + "#fragment",
+    APP.replace("https", "http"),
+    APP.replace("https", "HTTPS"),
+    APP.replace("app.example.com", "APP.example.com"),
+    APP.replace("app.example.com", "app.example.com:443"),
+    APP.replace("app.example.com", "app.example.com:8443"),
+    APP.replace("app.example.com", "app.example.com."),
+    APP.replace("app.example.com", "user@app.example.com"),
+    APP.replace("app.example.com", "app.example.com@evil.example"),
+    APP.replace("app.example.com", "app.example.com.evil.example"),
+    APP.replace("app.example.com", "evil.example\\@app.example.com"),
+    APP.replace("/signed-in", "/x/../signed-in"),
+    APP.replace("/signed-in", "//signed-in"),
+    APP.replace("signed-in", "signed%2Din"),
+    APP.replace("e", "е", 1),  # a Cyrillic е
+    APP + " ",
+    " " + APP,
+    APP + "\n",
+    APP + "\r\nLocation: https://evil.example/",
+    APP + "\t",
+    "//app.example.com/signed-in",
+    "/signed-in",
+    "signed-in",
+    "https:app.example.com/signed-in",
+    "https:///app.example.com/signed-in",
+    "javascript:alert(1)",
+    "data:text/html,x",
+    "https://evil.example/",
+    "x" * 5000,
+    "",
+]
+
+
+def test_a_redirect_uri_that_is_not_on_the_list_is_never_gone_to(
+    idp: IdentityProvider, provider: ProviderRecord, production: Environment
+) -> None:
+    browser = Browser()
+    for uri in NOT_ON_THE_LIST:
+        response = browser.begin(production, redirect_uri=uri)
+        assert went_nowhere(response), (uri, response.headers)
+        assert response.json()["error"]["fields"][0]["field"] == "redirect_uri", uri
+        assert not response.cookies, uri
+    assert idp.requests == []
+
+
+def test_a_redirect_uri_with_a_query_keeps_it(
+    idp: IdentityProvider, provider: ProviderRecord, production: Environment
+) -> None:
+    uri = "https://app.example.com/cb?tenant=1&x=%2F"
+    allow(production.pk, uri)
+    back = Browser().sign_in(production, "ada", redirect_uri=uri)
+    assert back["Location"].startswith(uri + "&code=oac_")
+
+
+def test_an_app_s_own_scheme_is_gone_back_to(
+    idp: IdentityProvider, provider: ProviderRecord, production: Environment
+) -> None:
+    allow(production.pk, "com.example.app:/signed-in")
+    back = Browser().sign_in(production, "ada", redirect_uri="com.example.app:/signed-in")
+    assert back["Location"].startswith("com.example.app:/signed-in?code=oac_")
+
+
+def test_another_environment_s_list_does_not_count(
+    provider: ProviderRecord, production: Environment, alice: User
+) -> None:
+    assert went_nowhere(Browser().begin(None))
+    assert went_nowhere(Browser().get(f"/v1/auth/authorize?environment=env_nonsense&redirect_uri={APP}"))
+    assert went_nowhere(Browser().get(f"/v1/auth/authorize?environment=env_{'0' * 26}&redirect_uri={APP}"))
+    assert went_nowhere(Browser().get("/v1/auth/authorize"))
+    assert went_nowhere(Browser().get(f"/v1/auth/authorize?environment={production.pk}"))
+    twice = urlencode(
+        [("environment", production.pk), ("redirect_uri", APP), ("redirect_uri", "https://evil.example/")]
+    )
+    assert went_nowhere(Browser().get(f"/v1/auth/authorize?{twice}"))
+
+
+WRONG_REQUESTS: list[tuple[dict[str, str], str, str]] = [
+    ({"provider": "nobody"}, "invalid_request", "invalid_request"),
+    ({"provider": ""}, "invalid_request", "invalid_request"),
+    ({"response_type": "token"}, "unsupported_response_type", "unsupported_response_type"),
+    ({"code_challenge": "a" * 43, "code_challenge_method": "plain"}, "invalid_request", "invalid_request"),
+    ({"code_challenge": "a" * 43, "code_challenge_method": "s256"}, "invalid_request", "invalid_request"),
+    ({"code_challenge_method": "S256"}, "invalid_request", "invalid_request"),
+    ({"code_challenge": ""}, "invalid_request", "invalid_request"),
+    ({"code_challenge": "a" * 42}, "invalid_request", "invalid_request"),
+    ({"code_challenge": "a" * 44}, "invalid_request", "invalid_request"),
+    ({"code_challenge": "a" * 42 + "="}, "invalid_request", "invalid_request"),
+    ({"code_challenge": "é" * 43}, "invalid_request", "invalid_request"),
+]
+
+
+def test_what_else_is_wrong_the_application_hears(
+    idp: IdentityProvider, provider: ProviderRecord, production: Environment
+) -> None:
+    browser = Browser()
+    for asked, error, code in WRONG_REQUESTS:
+        response = browser.begin(production, state="mine", **asked)
+        assert response["Location"].startswith(APP + "?"), asked
+        assert refused(response) == (error, code), asked
+        assert told(response)["state"] == "mine"
+        assert told(response)["error_description"] != "Signing in did not work.", "it says what is wrong"
+    assert idp.requests == []
+
+
+@pytest.mark.parametrize("state", ["x" * 1001, "a\0b", "a\r\nSet-Cookie: x=1", "é", "\x7f"])
+def test_a_state_that_could_not_be_given_back_is_refused(
+    provider: ProviderRecord, production: Environment, state: str
+) -> None:
+    assert went_nowhere(Browser().begin(production, state=state))
+
+
+def test_a_provider_that_is_off_or_of_another_environment_is_not_there(
+    idp: IdentityProvider, provider: ProviderRecord, production: Environment
+) -> None:
+    allow(None, APP)
+    assert refused(Browser().begin(None, provider="acme"))[1] == "invalid_request"
+    browser = Browser()
+    back = sign_in_at(browser.begin(production)["Location"], "ada")
+    providers.change(provider, actor=audit.SYSTEM, enabled=False)
+    assert refused(Browser().begin(production, provider="acme"))[1] == "invalid_request"
+    assert went_nowhere(browser.arrive(back)), "nor is it when the person comes back"
+    assert nothing_is_left(production)
+
+
+# ── Coming back ──
+
+
+def test_coming_back_needs_the_state_of_this_browser(
+    idp: IdentityProvider, provider: ProviderRecord, production: Environment
+) -> None:
+    browser = Browser()
+    back = sign_in_at(browser.begin(production)["Location"], "ada")
+    query = parse_qs(urlsplit(back).query)
+    state = query["state"][0]
+
+    def with_state(value: str | None) -> str:
+        kept = {name: values[0] for name, values in query.items() if name != "state"}
+        return urlunsplit(urlsplit(back)._replace(query=urlencode(kept | ({} if value is None else {"state": value}))))
+
+    for value in (
+        None,
+        "",
+        "x",
+        state[:-1],
+        state[:-1] + ("A" if state[-1] != "A" else "B"),
+        state + "A",
+        "é" * 43,
+        secrets.token_urlsafe(32),
+    ):
+        assert went_nowhere(browser.arrive(with_state(value))), value
+    # Login CSRF: somebody else's way, led into this browser, and this browser's way in somebody else's.
+    assert went_nowhere(Browser().arrive(back))
+    other = Browser()
+    other.begin(production)
+    assert went_nowhere(other.arrive(back))
+    assert idp.count("/token") == 0
+    assert nothing_is_left(production)
+    assert "code" in told(browser.arrive(back)), "and the right one still goes through"
+    assert went_nowhere(browser.arrive(back)), "once"
+
+
+def test_the_flow_s_cookie_cannot_be_changed_or_used_for_another_flow(
+    idp: IdentityProvider, provider: ProviderRecord, production: Environment
+) -> None:
+    browser = Browser()
+    back = sign_in_at(browser.begin(production)["Location"], "ada")
+    [name] = [name for name in browser.client.cookies if name.startswith("oauth_flow_")]
+    cookie = browser.client.cookies[name]
+    assert cookie["httponly"]
+    assert cookie["samesite"] == "Lax"
+    assert cookie["path"] == "/v1/auth/"
+    assert int(cookie["max-age"]) == 600
+    assert APP not in cookie.value
+    value = cookie.value
+    for changed in ("", "x", value[:-4], value[:-8] + "AAAAAAAA", value[::-1], "é", value + "AAAA"):
+        browser.client.cookies[name] = changed
+        assert went_nowhere(browser.arrive(back)), changed
+    second = Browser()
+    second.begin(production)
+    [others] = [morsel.value for key, morsel in second.client.cookies.items() if key.startswith("oauth_flow_")]
+    browser.client.cookies[name] = others
+    assert went_nowhere(browser.arrive(back))
+    with override_settings(SECRET_KEY="another"):
+        browser.client.cookies[name] = value
+        assert went_nowhere(browser.arrive(back))
+    assert nothing_is_left(production)
+
+
+def test_the_cookie_is_for_https_alone_where_the_service_is(
+    provider: ProviderRecord, production: Environment, settings: Any
+) -> None:
+    settings.BASE_URL = "https://127.0.0.1:8000"
+    [morsel] = Browser().begin(production).cookies.values()
+    assert morsel["secure"]
+
+
+def test_a_flow_ends_after_ten_minutes(
+    idp: IdentityProvider, provider: ProviderRecord, production: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser = Browser()
+    monkeypatch.setattr(flows, "LIFETIME", -1)
+    [morsel] = browser.begin(production).cookies.values()
+    browser.client.cookies[morsel.key] = morsel.value  # a browser that forgets nothing
+    browser.client.cookies[morsel.key]["max-age"] = 600
+    location = browser.client.get("/v1/auth/authorize", headers={"Host": HOST})
+    assert location.status_code == 422
+    begun = Browser()
+    sent = begun.begin(production)
+    for key, morsel in sent.cookies.items():
+        begun.client.cookies[key] = morsel.value
+    assert went_nowhere(begun.arrive(sign_in_at(sent["Location"], "ada")))
+    assert nothing_is_left(production)
+
+
+def test_flows_that_nobody_finishes_do_not_fill_the_browser(provider: ProviderRecord, production: Environment) -> None:
+    browser = Browser()
+    for _ in range(20):
+        assert browser.begin(production, state="s" * 1000).status_code == 303
+    open_flows = [
+        morsel for name, morsel in browser.client.cookies.items() if name.startswith("oauth_flow_") and morsel.value
+    ]
+    assert len(open_flows) <= flows.MOST
+    assert all(len(morsel.value) < 3800 for morsel in open_flows), "browsers drop cookies beyond 4 KB"
+
+
+def test_what_was_allowed_must_still_be_when_the_person_comes_back(
+    idp: IdentityProvider, provider: ProviderRecord, production: Environment
+) -> None:
+    browser = Browser()
+    back = sign_in_at(browser.begin(production)["Location"], "ada")
+    RedirectUri.objects.all().delete()
+    assert went_nowhere(browser.arrive(back))
+    allow(production.pk, APP)
+    Environment.objects.filter(pk=production.pk).update(status="deleting")
+    assert went_nowhere(browser.arrive(back))
+    assert nothing_is_left(production)
+
+
+def test_people_see_a_page_and_programs_json(provider: ProviderRecord, production: Environment) -> None:
+    page = Browser().get("/v1/auth/callback?state=<script>alert(1)</script>&code=x", accept="text/html,*/*;q=0.8")
+    assert page.status_code == 422
+    assert page["Content-Type"].startswith("text/html")
+    assert "script-src" not in page["Content-Security-Policy"]
+    assert page["Content-Security-Policy"].startswith("default-src 'none'")
+    assert page["Cache-Control"] == "no-store"
+    assert page["X-Content-Type-Options"] == "nosniff"
+    text = page.content.decode()
+    assert "not begun in this browser" in text
+    assert page["X-Request-Id"] in text
+    assert "<script" not in text
+    assert Browser().get("/v1/auth/callback").json()["error"]["code"] == "validation_failed"
+
+
+def test_strangers_are_counted(provider: ProviderRecord, production: Environment, settings: Any) -> None:
+    settings.RATE_LIMIT_FACTOR = 1 / 300  # one a minute
+    browser = Browser()
+    for path in ("/v1/auth/authorize", "/v1/auth/callback", "/v1/auth/providers"):
+        for _ in range(3):  # the minute may end in between
+            response = browser.client.get(
+                path, headers={"Host": HOST, "Accept": "text/html"}, REMOTE_ADDR="198.51.100.9"
+            )
+            if response.status_code == 429:
+                break
+        assert response.status_code == 429, path
+        assert int(response["Retry-After"]) >= 1
+
+
+# ── A provider that says no, errs, or lies ──
+
+
+def test_a_person_who_cancels(idp: IdentityProvider, provider: ProviderRecord, production: Environment) -> None:
+    response = Browser().sign_in(production, "ada", answer="no", state="mine")
+    assert refused(response) == ("access_denied", "provider_refused")
+    assert told(response)["state"] == "mine"
+    assert nothing_is_left(production)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        ("access_denied", ("access_denied", "provider_refused")),
+        ("login_required", ("access_denied", "provider_refused")),
+        ("temporarily_unavailable", ("temporarily_unavailable", "provider_unreachable")),
+        ("server_error", ("server_error", "provider_answer_invalid")),
+        ("<script>", ("server_error", "provider_answer_invalid")),
+        ("", ("server_error", "provider_answer_invalid")),
+    ],
+)
+def test_an_error_of_the_provider_is_told_in_words_of_ours(
+    idp: IdentityProvider, provider: ProviderRecord, production: Environment, error: str, expected: tuple[str, str]
+) -> None:
+    def failing(address: str) -> str:
+        parts = urlsplit(address)
+        query = {name: values[0] for name, values in parse_qs(parts.query).items() if name != "code"}
+        text = {"error": error, "error_description": "<b>bold</b>", "error_uri": "https://evil.example"}
+        return urlunsplit(parts._replace(query=urlencode(query | text)))
+
+    idp.twist_callback = failing
+    response = Browser().sign_in(production, "ada")
+    assert refused(response) == expected
+    assert "bold" not in response["Location"]
+    assert "evil" not in response["Location"]
+
+
+def test_a_code_that_the_provider_does_not_know(
+    idp: IdentityProvider, provider: ProviderRecord, production: Environment
+) -> None:
+    idp.twist_callback = lambda address: address.replace("code=", "code=X")
+    assert refused(Browser().sign_in(production, "ada"))[1] == "provider_refused"
+    idp.twist_callback = lambda address: address.replace("code=", "c=")
+    assert refused(Browser().sign_in(production, "ada"))[1] == "provider_answer_invalid"
+    assert nothing_is_left(production)
+
+
+def test_a_wrong_client_secret(idp: IdentityProvider, provider: ProviderRecord, production: Environment) -> None:
+    providers.change(provider, actor=audit.SYSTEM, client_secret="wrong")
+    assert refused(Browser().sign_in(production, "ada"))[1] == "provider_refused"
+
+
+def test_a_stolen_code_of_the_provider_is_of_no_use_in_another_flow(
+    idp: IdentityProvider, provider: ProviderRecord, production: Environment
+) -> None:
+    """Code injection: PKCE towards the provider, and the nonce where a provider does not do PKCE (RFC 9700 4.5)."""
+    victims = sign_in_at(Browser().begin(production)["Location"], "ada")
+    stolen = parse_qs(urlsplit(victims).query)["code"][0]
+    idp.person("mallory", email="mallory@example.com", email_verified=True)
+
+    def inject(address: str) -> str:
+        parts = urlsplit(address)
+        query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        return urlunsplit(parts._replace(query=urlencode(query | {"code": stolen})))
+
+    idp.twist_callback = inject
+    assert refused(Browser().sign_in(production, "mallory"))[1] == "provider_refused"
+    assert nothing_is_left(production)
+
+    for code in idp.codes.values():
+        code.code_challenge = (
+            None  # a provider that ignores PKCE still complains of the verifier; so let it ignore that, too
+        )
+    idp.twist_answer["/token"] = lambda: Response(
+        200,
+        orjson.dumps(
+            {
+                "access_token": "x",
+                "token_type": "Bearer",
+                "id_token": idp.signed(
+                    {"alg": "ES256", "kid": "first"},
+                    {"iss": idp.issuer, "sub": "sub-ada", "aud": "platform-client", "exp": int(time.time()) + 60,
+                     "iat": int(time.time()), "nonce": idp.codes[stolen].nonce, "email": "ada@example.com",
+                     "email_verified": True},
+                ),
+            }
+        ),
+        [],
+    )  # fmt: skip
+    assert refused(Browser().sign_in(production, "mallory"))[1] == "provider_answer_invalid"
+    assert nothing_is_left(production)
+
+
+def test_another_issuer_answers(idp: IdentityProvider, provider: ProviderRecord, production: Environment) -> None:
+    """Mix-up (RFC 9207): the answer names somebody else, or nobody though the provider says that it does."""
+    idp.twist_callback = lambda address: address.replace(
+        f"iss={quote(idp.issuer, safe='')}", "iss=https%3A%2F%2Fevil.example"
+    )
+    assert refused(Browser().sign_in(production, "ada"))[1] == "provider_answer_invalid"
+    idp.twist_callback = lambda address: address.replace("iss=", "was=")
+    assert refused(Browser().sign_in(production, "ada"))[1] == "provider_answer_invalid"
+    assert idp.count("/token") == 0, "the code went to nobody"
+    idp.twist_callback = None
+    assert "code" in told(Browser().sign_in(production, "ada"))
+
+
+def twisted(**changes: Any) -> Callable[[IdentityProvider], Callable[[dict[str, Any], dict[str, Any]], str]]:
+    """The same token, well signed, with other claims; None takes one away."""
+
+    def twist(idp: IdentityProvider) -> Callable[[dict[str, Any], dict[str, Any]], str]:
+        def sign(header: dict[str, Any], claims: dict[str, Any]) -> str:
+            merged = {name: value for name, value in {**claims, **changes}.items() if value is not None}
+            return idp.signed(header, merged)
+
+        return sign
+
+    return twist
+
+
+def _unsigned(idp: IdentityProvider) -> Callable[[dict[str, Any], dict[str, Any]], str]:
+    def sign(header: dict[str, Any], claims: dict[str, Any]) -> str:
+        parts = [json.dumps({"alg": "none"}), json.dumps(claims)]
+        return ".".join(_b64(part.encode()) for part in parts) + "."
+
+    return sign
+
+
+def _b64(value: bytes) -> str:
+    from base64 import urlsafe_b64encode
+
+    return urlsafe_b64encode(value).decode().rstrip("=")
+
+
+def _hmac(key: Callable[[IdentityProvider], bytes]) -> Callable[[IdentityProvider], Any]:
+    def twist(idp: IdentityProvider) -> Any:
+        return lambda header, claims: idp.signed({"alg": "HS256", "kid": "first"}, claims, OctKey.import_key(key(idp)))
+
+    return twist
+
+
+def _by_another_key(kid: str, **header: Any) -> Callable[[IdentityProvider], Any]:
+    def twist(idp: IdentityProvider) -> Any:
+        other = type(idp.key).generate_key("P-256")
+        named = {name: value(other) if callable(value) else value for name, value in header.items()}
+        return lambda _, claims: idp.signed({"alg": "ES256", "kid": kid} | named, claims, other)
+
+    return twist
+
+
+def _raw(idp: IdentityProvider, old: bytes, new: bytes) -> Any:
+    """The same token with other bytes in its payload, well signed."""
+
+    def sign(header: dict[str, Any], claims: dict[str, Any]) -> str:
+        payload = orjson.dumps(claims)
+        assert old in payload
+        return jws.serialize_compact(header, payload.replace(old, new), idp.key, algorithms=["ES256"])
+
+    return sign
+
+
+NOW = int(time.time())
+TOKENS = {
+    "another issuer": twisted(iss="https://evil.example"),
+    "another issuer, a slash behind": lambda idp: twisted(iss=idp.issuer + "/")(idp),
+    "no issuer": twisted(iss=None),
+    "a list of issuers": lambda idp: twisted(iss=[idp.issuer, "https://evil.example"])(idp),
+    "another audience": twisted(aud="another-client"),
+    "no audience": twisted(aud=None),
+    "two audiences and no authorized party": twisted(aud=["platform-client", "another-client"]),
+    "another authorized party": twisted(azp="another-client"),
+    "another nonce": twisted(nonce="another"),
+    "no nonce": twisted(nonce=None),
+    "a nonce that is a number": twisted(nonce=1),
+    "expired": twisted(exp=NOW - 3600),
+    "no expiry": twisted(exp=None),
+    "an expiry that is text": twisted(exp="tomorrow"),
+    "not valid yet": twisted(nbf=NOW + 3600),
+    "issued in the future": twisted(iat=NOW + 3600),
+    "no subject": twisted(sub=None),
+    "an empty subject": twisted(sub=""),
+    "a subject that is a number": twisted(sub=5),
+    "a subject that is too long": twisted(sub="x" * 256),
+    "a subject with a NUL": twisted(sub="a\0b"),
+    "half a surrogate pair": lambda idp: _raw(idp, b'"sub-ada"', rb'"\ud800"'),
+    "another access token": twisted(at_hash="AAAAAAAAAAAAAAAAAAAAAA"),
+    "unsigned": _unsigned,
+    "signed with the client secret": _hmac(lambda idp: CLIENT_SECRET.encode()),
+    "signed with the public key as a secret": _hmac(lambda idp: orjson.dumps(idp.key.as_dict(private=False))),
+    "another key under the same id": _by_another_key("first"),
+    "another key, named in the header": _by_another_key("other", jwk=lambda key: key.as_dict(private=False)),
+    "another key, at an address in the header": _by_another_key("other", jku="https://evil.example/jwks"),
+    "text": lambda idp: lambda header, claims: "not.a.token",
+    "nothing": lambda idp: lambda header, claims: "",
+    "a number": lambda idp: lambda header, claims: 5,
+    "very long": lambda idp: lambda header, claims: "a." * 30_000,
+}
+
+
+@pytest.mark.parametrize("lie", TOKENS.values(), ids=TOKENS.keys())
+def test_an_id_token_that_does_not_hold_signs_nobody_in(
+    idp: IdentityProvider, provider: ProviderRecord, production: Environment, lie: Callable[[IdentityProvider], Any]
+) -> None:
+    idp.twist_id_token = lie(idp)
+    assert refused(Browser().sign_in(production, "ada")) == ("server_error", "provider_answer_invalid")
+    assert nothing_is_left(production)
+
+
+def test_a_token_of_another_provider_s_is_refused(
+    idp: IdentityProvider, provider: ProviderRecord, production: Environment
+) -> None:
+    """GHSA-9wqv-qhrh-87f4: well signed, by the issuer that it names, which is not the one that was asked."""
+    with running() as other:
+        foreign = lambda header, claims: other.signed(  # noqa: E731
+            {"alg": "ES256", "kid": "first"}, claims | {"iss": other.issuer, "sub": "sub-ada"}
+        )
+        idp.twist_id_token = foreign
+        assert refused(Browser().sign_in(production, "ada"))[1] == "provider_answer_invalid"
+        assert other.requests == [], "nobody asked it for keys"
+    assert nothing_is_left(production)
+
+
+def test_rsa_signatures_are_read_too(idp: IdentityProvider, provider: ProviderRecord, production: Environment) -> None:
+    idp.key, idp.algorithm = RSAKey.generate_key(2048, {"kid": "rsa", "use": "sig"}), "RS256"
+    assert "code" in told(Browser().sign_in(production, "ada"))
+
+
+def test_userinfo_of_somebody_else(idp: IdentityProvider, provider: ProviderRecord, production: Environment) -> None:
+    idp.email_only_in_userinfo = True
+    told_of_another = {"sub": "sub-eve", "email": "eve@example.com", "email_verified": True}
+    idp.twist_answer["/userinfo"] = lambda: Response(200, orjson.dumps(told_of_another), [])
+    assert refused(Browser().sign_in(production, "ada"))[1] == "provider_answer_invalid"
+    assert nothing_is_left(production)
+
+
+# ── What a provider says of itself ──
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"issuer": "https://evil.example"},
+        {"issuer": None},
+        {"token_endpoint": None},
+        {"token_endpoint": "ftp://127.0.0.1/token"},
+        {"token_endpoint": 5},
+        {"authorization_endpoint": "javascript:alert(1)"},
+        {"authorization_endpoint": "https://user:password@evil.example/"},
+        {"jwks_uri": None},
+        {"jwks_uri": "file:///etc/passwd"},
+    ],
+    ids=str,
+)
+def test_a_discovery_document_that_cannot_be_true(
+    idp: IdentityProvider, provider: ProviderRecord, production: Environment, change: dict[str, Any]
+) -> None:
+    idp.twist_discovery = lambda document: {**document, **change}
+    assert refused(Browser().begin(production)) == ("server_error", "provider_answer_invalid")
+
+
+BODIES = [b"", b"[]", b"null", b"<html>", b'{"issuer":', b"\xff\xfe", b"[" * 60_000, b"{" + b" " * 70_000 + b"}"]
+
+
+@pytest.mark.parametrize("path", ["/.well-known/openid-configuration", "/jwks", "/token"])
+def test_an_answer_that_is_no_object_or_too_large(
+    idp: IdentityProvider, provider: ProviderRecord, production: Environment, path: str
+) -> None:
+    browser = Browser()
+    for body in BODIES:
+        idp.twist_answer[path] = lambda body=body: Response(200, body, [])
+        begun = browser.begin(production)
+        if not path.startswith("/.well-known"):
+            begun = browser.arrive(sign_in_at(begun["Location"], "ada"))
+        assert refused(begun)[1] == "provider_answer_invalid", body[:20]
+    assert nothing_is_left(production)
+
+
+def test_a_provider_that_redirects_us_elsewhere_is_not_followed(
+    idp: IdentityProvider, provider: ProviderRecord, production: Environment
+) -> None:
+    away = [("Location", f"{idp.issuer}/token")]
+    idp.twist_answer["/.well-known/openid-configuration"] = lambda: Response(302, b"", away)
+    assert refused(Browser().begin(production))[1] == "provider_answer_invalid"
+    assert idp.count("/token") == 0
+
+
+def test_a_provider_inside_our_network_is_not_called(
+    idp: IdentityProvider, provider: ProviderRecord, production: Environment, settings: Any
+) -> None:
+    """T18: a tenant names the issuer, and its document names the rest."""
+    settings.OUTBOUND_ALLOWED_NETWORKS = []
+    assert refused(Browser().begin(production)) == ("temporarily_unavailable", "provider_unreachable")
+    assert idp.requests == []
+
+
+def test_a_provider_that_is_away(production: Environment) -> None:
+    with running() as gone:
+        address = gone.issuer
+    allow(production.pk, APP)
+    add(production.pk, "gone", issuer=address)
+    assert refused(Browser().begin(production)) == ("temporarily_unavailable", "provider_unreachable")
+
+
+@pytest.mark.parametrize("path", ["/.well-known/openid-configuration", "/token", "/jwks"])
+def test_a_slow_provider_costs_a_bounded_time_and_then_rests(
+    idp: IdentityProvider,
+    provider: ProviderRecord,
+    production: Environment,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+) -> None:
+    asked = threading.Event()
+
+    def dawdle() -> Response:
+        asked.set()
+        idp.stopping.wait(30)
+        return Response(200, b"{}", [])
+
+    browser = Browser()
+    way = None if path.startswith("/.well-known") else sign_in_at(browser.begin(production)["Location"], "ada")
+    idp.twist_answer[path] = dawdle
+    monkeypatch.setattr(transport, "PER_CALL", 1.5)
+    monkeypatch.setattr(transport, "REST", 600.0)
+    begun = time.monotonic()
+    first = browser.begin(production) if way is None else browser.arrive(way)
+    assert time.monotonic() - begun < 25, "the provider would have taken thirty seconds"
+    assert asked.is_set()
+    assert refused(first) == ("temporarily_unavailable", "provider_unreachable")
+    before = idp.count(path)
+    metadata.forget()
+    assert refused(Browser().begin(production))[1] == "provider_unreachable"
+    assert idp.count(path) == before, "the next one does not wait for it again"
+    idp.stopping.set()
+    assert nothing_is_left(production)
+
+
+def test_one_slow_provider_leaves_room_for_others(
+    idp: IdentityProvider, provider: ProviderRecord, production: Environment
+) -> None:
+    """Threads that wait for a provider answer nobody, so there are never many of them."""
+    from contextlib import ExitStack
+
+    with ExitStack() as held:
+        for _ in range(transport.PER_PROVIDER):
+            held.enter_context(transport._slots.taken(provider.pk))
+        assert refused(Browser().begin(production))[1] == "provider_unreachable"
+        for number in range(transport.IN_ALL - transport.PER_PROVIDER):
+            held.enter_context(transport._slots.taken(f"another {number}"))
+        with pytest.raises(transport.ProviderUnreachable):
+            held.enter_context(transport._slots.taken("one more"))
+    assert Browser().begin(production).status_code == 303
+    assert transport._slots._running == {}

@@ -1,0 +1,203 @@
+"""Signing in by another provider in a real browser, against the service as `manage.py up` runs it.
+
+The application, the provider and the service are three origins, as in life. The choice of a provider and the page for
+what went wrong are looked at with the eyes of assistive technology: by role and name.
+"""
+
+import re
+import secrets
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import httpx
+import pytest
+from playwright.sync_api import Page, expect, sync_playwright
+
+from tests.accounts.oauth.conftest import s256
+from tests.accounts.oauth.identity_provider import CLIENT_ID, CLIENT_SECRET, IdentityProvider
+from tests.serving import ROOT, Up
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.served,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine"),
+]
+
+
+PAGES: dict[str, str] = {}
+"""By path, what the application shows."""
+
+
+@pytest.fixture
+def page() -> Iterator[Page]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser.new_page(viewport={"width": 390, "height": 800})
+        browser.close()
+
+
+@pytest.fixture
+def application() -> Iterator[str]:
+    """The address of somebody's application: whatever it is asked, it says that it was reached. At /app it is PAGES."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path = urlsplit(self.path).path
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.end_headers()
+            self.wfile.write(
+                PAGES.get(path, "<!doctype html><title>App</title><h1>Back in the application</h1>").encode()
+            )
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/signed-in"
+    server.shutdown()
+    server.server_close()
+
+
+@dataclass
+class Set:
+    """A project of its own on the running service, with a provider and an application."""
+
+    base_url: str
+    environment_id: str
+    application: str
+    client: httpx.Client
+    project_id: str
+
+    def authorize(self, **asked: str) -> str:
+        query = {"environment": self.environment_id, "redirect_uri": self.application} | asked
+        return f"{self.base_url}/v1/auth/authorize?{urlencode(query)}"
+
+
+@pytest.fixture
+def scene(served: Up, idp: IdentityProvider, application: str) -> Iterator[Set]:
+    account = served.facts["account"]
+    credentials = {"grant_type": "password", "email": account["email"], "password": account["password"]}
+    with httpx.Client(base_url=served.base_url, timeout=30) as client:
+        token = client.post("/v1/auth/token", json=credentials).json()["access_token"]
+        client.headers["Authorization"] = f"Bearer {token}"
+        project = client.post("/v1/projects", json={"name": "Sign-in in a browser"}).json()
+        [environment_id] = [each["id"] for each in project["environments"] if each["name"] == "production"]
+        client.headers["X-Environment"] = environment_id
+        idp.register(f"{served.base_url}/v1/auth/callback")
+        acme = {
+            "name": "acme",
+            "display_name": "Acme",
+            "issuer": idp.issuer,
+            "client_id": CLIENT_ID,
+            "client_secret": CLIENT_SECRET,
+        }
+        for body in (acme, acme | {"name": "other", "display_name": "Another & Co"}):
+            made = client.post("/v1/identity-providers", json=body)
+            assert made.status_code == 201, made.text
+        assert client.put("/v1/redirect-uris", json={"redirect_uris": [application]}).status_code == 200
+        opened = client.patch("/v1/auth/settings", json={"sign_up": "open", "app_name": "Todo"})
+        assert opened.status_code == 200, opened.text
+        yield Set(served.base_url, environment_id, application, client, project["id"])
+        assert client.delete(f"/v1/projects/{project['id']}").status_code == 204
+
+
+def test_a_person_chooses_a_provider_signs_in_there_and_comes_back(
+    page: Page, scene: Set, idp: IdentityProvider
+) -> None:
+    complaints: list[str] = []
+    page.on(
+        "console",
+        lambda message: (
+            complaints.append(f"{message.text} {message.location['url']}") if message.type == "error" else None
+        ),
+    )
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    idp.person("ada", email="ada@example.com", email_verified=True, name="Ada")
+    verifier = secrets.token_urlsafe(48)
+
+    page.goto(scene.authorize(state="from the app", code_challenge=s256(verifier), code_challenge_method="S256"))
+    expect(page.get_by_role("heading", name="Sign in to Todo")).to_be_visible()
+    expect(page.get_by_role("link", name="Continue with Another & Co")).to_be_visible()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Continue with Acme")).to_be_focused()
+    page.keyboard.press("Enter")
+
+    page.get_by_label("Who are you").fill("ada")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", name="Back in the application")).to_be_visible()
+    heard = dict(parse_qsl(urlsplit(page.url).query))
+    assert page.url.startswith(scene.application + "?")
+    assert heard["state"] == "from the app"
+    assert heard["iss"] == scene.base_url
+    assert not [cookie for cookie in page.context.cookies() if cookie["name"].startswith("oauth_flow_")], (
+        "it is used up"
+    )
+
+    body = {"grant_type": "authorization_code", "code": heard["code"], "code_verifier": verifier}
+    with httpx.Client(base_url=scene.base_url, headers={"X-Environment": scene.environment_id}) as client:
+        stolen = client.post("/v1/auth/token", json=body | {"code_verifier": None})
+        assert (stolen.status_code, stolen.json()["error"]["code"]) == (400, "invalid_grant")
+        got = client.post("/v1/auth/token", json=body)
+        assert got.status_code == 200, got.text
+        me = client.get("/v1/auth/me", headers={"Authorization": f"Bearer {got.json()['access_token']}"})
+        assert me.json()["email"] == "ada@example.com"
+        assert client.post("/v1/auth/token", json=body).status_code == 400
+    assert [each for each in complaints if scene.base_url in each] == []
+
+
+def test_a_person_who_cancels_and_one_who_was_led_here(page: Page, scene: Set, idp: IdentityProvider) -> None:
+    idp.person("ada", email="ada@example.com", email_verified=True)
+    page.goto(scene.authorize(provider="acme", state="s"))
+    page.get_by_label("Who are you").fill("ada")
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("heading", name="Back in the application")).to_be_visible()
+    assert dict(parse_qsl(urlsplit(page.url).query))["error"] == "access_denied"
+
+    # Somebody else's way, led into this browser: a page says so, and nobody is told anything.
+    page.goto(f"{scene.base_url}/v1/auth/callback?code=x&state={secrets.token_urlsafe(32)}")
+    expect(page.get_by_role("heading", name="Signing in did not work")).to_be_visible()
+    expect(page.get_by_text("not begun in this browser")).to_be_visible()
+    page.goto(scene.authorize(provider="acme").replace("signed-in", "elsewhere"))
+    expect(page.get_by_text("not on the application's list")).to_be_visible()
+    assert page.url.startswith(scene.base_url)
+
+
+def test_the_web_page_of_the_guide_signs_in(page: Page, scene: Set, idp: IdentityProvider) -> None:
+    """The code in docs/sign-in.md, as it stands there, from the button to the tokens."""
+    origin = scene.application.removesuffix("/signed-in")
+    opened = scene.client.patch(
+        f"/v1/projects/{scene.project_id}/environments/{scene.environment_id}", json={"allowed_origins": [origin]}
+    )
+    assert opened.status_code == 200, opened.text
+    [code] = re.findall(r"```js\n(.*?)```", (ROOT / "docs" / "sign-in.md").read_text("utf-8"), re.DOTALL)
+    code = code.replace('"http://127.0.0.1:8000"', f'"{scene.base_url}"').replace(
+        '"env_…"', f'"{scene.environment_id}"'
+    )
+    assert scene.environment_id in code
+    head = '<!doctype html><html lang="en"><meta charset="utf-8"><title>App</title>'
+    PAGES["/app"] = f"{head}<button onclick='signIn()'>Sign in</button><script>{code}</script>"
+    PAGES["/signed-in"] = (
+        f"{head}<h1 id=who></h1><script>{code}; signedIn().then(got => {{ who.textContent = 'Hello ' + got.user.name }},"
+        " error => { who.textContent = 'Error: ' + error.message })</script>"
+    )
+    idp.person("ada", email="ada@example.com", email_verified=True, name="Ada")
+    try:
+        page.goto(f"{origin}/app")
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_role("link", name="Continue with Acme").click()
+        page.get_by_label("Who are you").fill("ada")
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("heading", name="Hello Ada")).to_be_visible()
+        assert page.url == scene.application, "the code is out of the address"
+    finally:
+        PAGES.clear()

@@ -1,0 +1,479 @@
+"""Managing providers, redirect URIs and one's own identities: by the API, the terminal and the console."""
+
+import io
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from accounts import audit, services
+from accounts.console import address
+from accounts.models import AuditEntry, Identity, RedirectUri, ServerKey, User
+from accounts.models import IdentityProvider as ProviderRecord
+from accounts.oauth import providers, redirects
+from accounts.receivers import delete_pool
+from platform_site.api import keyring, rotation
+from projects.models import Environment
+from tests.accounts.conftest import branch_of, make_environment, session_of
+from tests.accounts.oauth.conftest import APP, Browser, add, allow, code_for, exchange
+from tests.accounts.oauth.identity_provider import CLIENT_SECRET, IdentityProvider
+from tests.client import Api
+
+pytestmark = pytest.mark.django_db(databases="__all__")
+
+OIDC = {"name": "acme", "issuer": "https://id.acme.example", "client_id": "us", "client_secret": "hush hush"}
+PLAIN = {
+    "name": "hub",
+    "authorization_endpoint": "https://hub.example/authorize",
+    "token_endpoint": "https://hub.example/token",
+    "userinfo_endpoint": "https://api.hub.example/user",
+    "client_id": "us",
+    "client_secret": "hush hush",
+}
+
+
+@pytest.fixture
+def key(make_key: Callable[..., tuple[ServerKey, str]], production: Environment) -> str:
+    return make_key(production)[1]
+
+
+# ── The API ──
+
+
+def test_a_provider_is_added_shown_changed_and_removed(api: Api, key: str, production: Environment) -> None:
+    made = api.post("/v1/identity-providers", token=key, json=OIDC)
+    assert made.status == 201, made.body
+    assert made.headers["Location"] == f"/v1/identity-providers/{made.json['id']}"
+    assert made.json["kind"] == "oidc"
+    assert made.json["display_name"] == "Acme"
+    assert made.json["scopes"] == ["openid", "email", "profile"]
+    assert made.json["callback_url"] == "http://127.0.0.1:8000/v1/auth/callback"
+    assert b"hush" not in made.body
+    assert "client_secret" not in made.json
+
+    page = made.headers["Location"]
+    assert api.get(page, token=key).json == made.json
+    assert api.get("/v1/identity-providers", token=key).json["data"] == [made.json]
+    changed = api.patch(page, token=key, json={"display_name": "ACME", "client_secret": "new", "enabled": False})
+    assert (changed.status, changed.json["display_name"], changed.json["enabled"]) == (200, "ACME", False)
+    record = ProviderRecord.objects.get()
+    assert record.client_secret == "new"
+    assert api.patch(page, token=key, json={}).json == changed.json
+    for fixed in ("issuer", "name", "token_endpoint", "profile_fields", "kind"):
+        assert api.patch(page, token=key, json={fixed: "x"}).status == 422, fixed
+    assert api.get("/v1/auth/providers", environment=production.pk).json == {"data": []}
+    assert api.delete(page, token=key).status == 204
+    assert api.get(page, token=key).status == 404
+    assert api.delete(page, token=key).status == 404
+
+    entries = list(AuditEntry.objects.filter(action__startswith="identity_provider.").order_by("at"))
+    assert [entry.action.partition(".")[2] for entry in entries] == ["added", "changed", "removed"]
+    assert "client_secret" in entries[1].detail["fields"]
+    assert "new" not in json.dumps([entry.detail for entry in entries])
+
+
+def test_plain_oauth_2_and_presets(api: Api, key: str) -> None:
+    plain = api.post("/v1/identity-providers", token=key, json=PLAIN | {"profile_fields": {"subject": "data.id"}})
+    assert (plain.status, plain.json["kind"]) == (201, "oauth2")
+    assert plain.json["callback_url"].endswith(f"/v1/auth/callback/{plain.json['id']}")
+    github = api.post(
+        "/v1/identity-providers",
+        token=key,
+        json={"name": "github", "preset": "github", "client_id": "us", "client_secret": "x", "scopes": ["user:email"]},
+    )
+    assert github.status == 201
+    assert github.json["emails_endpoint"] == "https://api.github.com/user/emails"
+    assert github.json["scopes"] == ["user:email"], "what is given counts more"
+    google = api.post(
+        "/v1/identity-providers",
+        token=key,
+        json={"name": "google", "preset": "google", "client_id": "us", "client_secret": "x"},
+    )
+    assert google.json["issuer"] == "https://accounts.google.com"
+
+
+@pytest.mark.parametrize(
+    ("body", "fields"),
+    [
+        ({}, {"name": "required", "client_id": "required"}),
+        ({"name": "a", "client_id": "us"}, {"authorization_endpoint": "required", "token_endpoint": "required", "userinfo_endpoint": "required"}),
+        (OIDC | {"name": "Upper"}, {"name": "invalid_name"}),
+        (OIDC | {"name": "a/b"}, {"name": "invalid_name"}),
+        (OIDC | {"issuer": "id.acme.example"}, {"issuer": "invalid_scheme"}),
+        (OIDC | {"issuer": "https://id.acme.example?x=1"}, {"issuer": "invalid_url"}),
+        (OIDC | {"issuer": "https://user@id.acme.example"}, {"issuer": "credentials"}),
+        (OIDC | {"issuer": "https://127.0.0.1/"}, {"issuer": "address_not_allowed"}),
+        (OIDC | {"issuer": "https://169.254.169.254/"}, {"issuer": "address_not_allowed"}),
+        (OIDC | {"issuer": "https://[::1]:8443/"}, {"issuer": "address_not_allowed"}),
+        (OIDC | {"issuer": "https://id.acme.example:22/"}, {"issuer": "port_not_allowed"}),
+        (OIDC | {"issuer": "javascript:alert(1)"}, {"issuer": "invalid_scheme"}),
+        (OIDC | {"token_endpoint": "https://hub.example/token"}, {"token_endpoint": "not_with_issuer"}),
+        (OIDC | {"profile_fields": {"subject": "id"}}, {"profile_fields": "not_with_issuer"}),
+        (PLAIN | {"profile_fields": {"password": "x"}}, {"profile_fields.password": "unknown_field"}),
+        (PLAIN | {"profile_fields": {"subject": "a..b"}}, {"profile_fields.subject": "invalid_path"}),
+        (PLAIN | {"profile_fields": {"subject": 5}}, {"profile_fields.subject": "invalid_path"}),
+        (OIDC | {"scopes": ["a b"]}, {"scopes": "invalid_scope"}),
+        (OIDC | {"scopes": ['a"']}, {"scopes": "invalid_scope"}),
+        (OIDC | {"client_id": "a\nb"}, {"client_id": "invalid"}),
+        (OIDC | {"client_secret": "é"}, {"client_secret": "invalid"}),
+        (OIDC | {"client_auth": "none"}, {"client_auth": "no_match"}),
+        (OIDC | {"client_auth": "private_key_jwt"}, {"client_auth": "invalid_choice"}),
+        (OIDC | {"preset": "nowhere"}, {"preset": "invalid_choice"}),
+        (OIDC | {"environment_id": None}, {"environment_id": "unknown_field"}),
+        (OIDC | {"trusts_email": "yes"}, {"trusts_email": "invalid"}),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_provider_is_named_and_nothing_is_stored(
+    api: Api, key: str, body: dict[str, Any], fields: dict[str, str], settings: Any
+) -> None:
+    settings.OUTBOUND_ALLOWED_NETWORKS = []
+    answer = api.post("/v1/identity-providers", token=key, json=body)
+    assert (answer.status, answer.error) == (422, "validation_failed")
+    assert answer.fields == fields
+    assert not ProviderRecord.objects.exists()
+    assert not AuditEntry.objects.filter(action="identity_provider.added").exists()
+
+
+def test_a_name_is_taken_once_and_there_are_not_many(api: Api, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert api.post("/v1/identity-providers", token=key, json=OIDC).status == 201
+    assert api.post("/v1/identity-providers", token=key, json=OIDC).fields == {"name": "taken"}
+    monkeypatch.setattr(providers, "MOST", 1)
+    refused = api.post("/v1/identity-providers", token=key, json=OIDC | {"name": "other"})
+    assert (refused.status, refused.error) == (422, "quota_exceeded")
+
+
+def test_http_is_for_development(api: Api, key: str, settings: Any) -> None:
+    plain_http = OIDC | {"issuer": "http://id.acme.example"}
+    settings.PRODUCTION = True
+    assert api.post("/v1/identity-providers", token=key, json=plain_http).fields == {"issuer": "not_https"}
+
+
+def test_who_may(
+    api: Api,
+    make_key: Callable[..., tuple[ServerKey, str]],
+    production: Environment,
+    alice: User,
+    charlie: User,
+    una: User,
+) -> None:
+    """Adding a provider is deciding who somebody is: as much as setting everybody's password."""
+    weak = make_key(production, "rows:read", "environments:write", "environments:read")[1]
+    assert api.get("/v1/identity-providers", token=weak).status == 403
+    assert api.post("/v1/identity-providers", token=weak, json=OIDC).status == 403
+    assert api.post("/v1/identity-providers", token=session_of(una).access_token, json=OIDC).status == 403
+    assert api.get("/v1/redirect-uris", token=session_of(una).access_token).status == 403
+    owner = session_of(alice).access_token
+    assert api.post("/v1/identity-providers", token=owner, environment=production.pk, json=OIDC).status == 201
+    stranger = session_of(charlie).access_token
+    assert api.get("/v1/identity-providers", token=stranger, environment=production.pk).status == 404
+    assert (
+        api.put("/v1/redirect-uris", token=stranger, environment=production.pk, json={"redirect_uris": []}).status
+        == 404
+    )
+
+    elsewhere = make_environment(alice)
+    other = make_key(elsewhere)[1]
+    mine = ProviderRecord.objects.get()
+    for method in ("GET", "PATCH", "DELETE"):
+        assert api.request(method, f"/v1/identity-providers/{mine.pk}", token=other, json={}).status == 404
+    for nonsense in ("idp_x", "idp_" + "0" * 26, "..", "%00"):
+        assert api.get(f"/v1/identity-providers/{nonsense}", token=other).status == 404
+
+    branch = branch_of(production)
+    of_branch = make_key(branch)[1]
+    assert [each["id"] for each in api.get("/v1/identity-providers", token=of_branch).json["data"]] == [mine.pk]
+    for method, path in (("POST", ""), ("PATCH", f"/{mine.pk}"), ("DELETE", f"/{mine.pk}")):
+        assert api.request(method, f"/v1/identity-providers{path}", token=of_branch, json=OIDC).status == 403
+
+
+def test_secrets_are_sealed_and_rotate(api: Api, key: str) -> None:
+    api.post("/v1/identity-providers", token=key, json=OIDC)
+    stored = bytes(ProviderRecord.objects.values_list("sealed_client_secret", flat=True).get() or b"")
+    assert b"hush" not in stored
+    assert keyring.unseal(stored, purpose="accounts.identity_provider") == b"hush hush"
+    assert any(column.model is ProviderRecord for column in rotation.columns())
+
+
+def test_redirect_uris_are_replaced_as_a_whole(api: Api, key: str, production: Environment, alice: User) -> None:
+    allow(make_environment(alice).pk, "https://other.example/")
+    assert api.get("/v1/redirect-uris", token=key).json == {"redirect_uris": []}
+    both = ["https://b.example/", "https://a.example/cb"]
+    assert api.put("/v1/redirect-uris", token=key, json={"redirect_uris": [*both, both[0]]}).json == {
+        "redirect_uris": sorted(both)
+    }
+    refused = api.put("/v1/redirect-uris", token=key, json={"redirect_uris": [both[0], "http://evil.example", "x"]})
+    assert refused.status == 422
+    assert refused.fields == {"redirect_uris.1": "not_https", "redirect_uris.2": "invalid_scheme"}
+    assert api.get("/v1/redirect-uris", token=key).json == {"redirect_uris": sorted(both)}, "nothing was changed"
+    assert api.put("/v1/redirect-uris", token=key, json={"redirect_uris": ["https://x.example/"] * 51}).status == 422
+    assert api.put("/v1/redirect-uris", token=key, json={}).fields == {"redirect_uris": "required"}
+    before = AuditEntry.objects.count()
+    api.put("/v1/redirect-uris", token=key, json={"redirect_uris": both})
+    assert AuditEntry.objects.count() == before, "nothing differed"
+    assert api.put("/v1/redirect-uris", token=key, json={"redirect_uris": []}).json == {"redirect_uris": []}
+    assert RedirectUri.objects.count() == 1
+
+
+def test_an_application_learns_which_buttons_to_draw(api: Api, production: Environment) -> None:
+    add(production.pk, "acme", issuer="https://id.acme.example", display_name="Acme <b>")
+    add(production.pk, "off", issuer="https://id.off.example", enabled=False)
+    add(None, "staff", issuer="https://id.staff.example")
+    seen = {"data": [{"name": "acme", "display_name": "Acme <b>"}]}
+    assert api.get("/v1/auth/providers", environment=production.pk).json == seen
+    assert api.get(f"/v1/auth/providers?environment={production.pk}").json == seen
+    assert [each["name"] for each in api.get("/v1/auth/providers").json["data"]] == ["staff"]
+    assert api.get("/v1/auth/providers?environment=env_x").fields == {"environment": "unknown"}
+
+
+def test_one_provider_is_taken_several_are_chosen_from(
+    idp: IdentityProvider, provider: ProviderRecord, production: Environment
+) -> None:
+    assert Browser().begin(production, accept="text/html").status_code == 303
+    add(production.pk, "evil", issuer="https://id.evil.example", display_name='"><script>alert(1)</script>')
+    browser = Browser()
+    page = browser.begin(production, accept="text/html", state="a&b")
+    assert page.status_code == 200
+    text = page.content.decode()
+    assert "Continue with Acme" in text
+    assert "<script>alert" not in text
+    assert page["Content-Security-Policy"].startswith("default-src 'none'")
+    [link] = re.findall(r'href="(\?[^"]*provider=acme)"', text)
+    gone_on = browser.get("/v1/auth/authorize" + link.replace("&amp;", "&"))
+    assert gone_on["Location"].startswith(idp.issuer)
+    assert "Name a provider" in browser.begin(production)["Location"].replace("+", " "), "a program gets no page"
+
+
+def test_another_host_of_ours_leads_to_the_one_that_the_callback_is_on(
+    idp: IdentityProvider, provider: ProviderRecord, production: Environment, settings: Any
+) -> None:
+    settings.PLATFORM_DOMAIN = "localhost"
+    host = production.pk.replace("_", "-") + ".localhost"
+    away = Browser().get(f"/v1/auth/authorize?redirect_uri={APP}", host=host)
+    assert away.status_code == 303
+    assert away["Location"].startswith(f"http://127.0.0.1:8000/v1/auth/authorize?environment={production.pk}&")
+    there = Browser().get(away["Location"].partition(":8000")[2])
+    assert there["Location"].startswith(idp.issuer)
+    assert Browser().get(away["Location"].partition(":8000")[2], host="localhost").status_code == 303, "once, no loop"
+    contradiction = Browser().get(f"/v1/auth/authorize?redirect_uri={APP}&canonical=1&environment=env_x", host=host)
+    assert contradiction.status_code == 422
+
+
+# ── One's own identities ──
+
+
+def test_people_see_and_unlink_their_providers(
+    api: Api, idp: IdentityProvider, provider: ProviderRecord, production: Environment, una: User, key: str
+) -> None:
+    User.objects.filter(pk=una.pk).update(email_verified_at=timezone.now())
+    idp.person("una", email="una@example.com", email_verified=True)
+    una_s = exchange(api, code_for(production, "una"), production).json["access_token"]
+    idp.person("new", email="new@example.com", email_verified=True)
+    new_s = exchange(api, code_for(production, "new"), production).json["access_token"]
+
+    [mine] = api.get("/v1/auth/identities", token=una_s).json["data"]
+    assert (mine["provider"], mine["display_name"], mine["email"]) == ("acme", "Acme", "una@example.com")
+    assert api.delete(f"/v1/auth/identities/{mine['id']}", token=new_s).status == 404, "another's does not exist"
+    assert api.delete("/v1/auth/identities/idn_x", token=una_s).status == 404
+    assert api.get("/v1/auth/identities", token=key).status == 403
+
+    [only] = api.get("/v1/auth/identities", token=new_s).json["data"]
+    refused = api.delete(f"/v1/auth/identities/{only['id']}", token=new_s)
+    assert (refused.status, refused.error) == (409, "conflict"), "it is the only way in"
+    assert Identity.objects.count() == 2
+
+    assert api.delete(f"/v1/auth/identities/{mine['id']}", token=una_s).status == 204
+    assert api.get("/v1/auth/me", token=una_s).status == 200, "the session goes on"
+    assert api.get("/v1/auth/identities", token=una_s).json == {"data": []}
+    assert AuditEntry.objects.filter(action="identity.unlinked", target_id=una.pk).exists()
+
+
+def test_what_goes_with_a_provider_a_user_and_an_environment(
+    api: Api, idp: IdentityProvider, provider: ProviderRecord, production: Environment, alice: User
+) -> None:
+    idp.person("ada", email="ada@example.com", email_verified=True)
+    user_id = exchange(api, code_for(production, "ada"), production).json["user"]["id"]
+    providers.remove(provider, actor=audit.SYSTEM)
+    assert not Identity.objects.exists()
+    again = add(production.pk, "acme", issuer=idp.issuer)
+    assert exchange(api, code_for(production, "ada"), production).json["user"]["id"] == user_id, (
+        "both sides verified it"
+    )
+    services.delete_user(User.objects.get(pk=user_id), actor=audit.SYSTEM)
+    assert not Identity.objects.exists()
+    assert exchange(api, code_for(production, "ada"), production).json["user"]["id"] != user_id
+    code_for(production, "ada")
+    elsewhere = make_environment(alice)
+    add(elsewhere.pk, "acme", issuer=idp.issuer)
+    allow(elsewhere.pk, APP)
+    delete_pool(environment_id=production.pk)
+    assert not ProviderRecord.objects.filter(pk=again.pk).exists()
+    assert list(RedirectUri.objects.values_list("environment_id", flat=True)) == [elsewhere.pk]
+    assert ProviderRecord.objects.count() == 1
+
+
+# ── The terminal ──
+
+
+def run(*arguments: str) -> tuple[str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    call_command(*arguments, stdout=out, stderr=err)
+    return out.getvalue(), err.getvalue()
+
+
+def test_the_terminal_adds_lists_and_removes(
+    idp: IdentityProvider, production: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("hush hush\n"))
+    out, err = run(
+        "add_identity_provider", "acme", "--environment", production.pk, "--issuer", idp.issuer,
+        "--client-id", "us", "--client-secret-stdin",
+    )  # fmt: skip
+    assert out == ""
+    assert "http://127.0.0.1:8000/v1/auth/callback" in err
+    assert "new ones are not admitted" in err
+    assert "cannot be used" not in err
+    assert ProviderRecord.objects.get().client_secret == "hush hush"
+    out, err = run(
+        "add_identity_provider", "hub", "--platform", "--preset", "github", "--client-id", "us", "--client-secret", "x",
+        "--field", "name=login", "--json",
+    )  # fmt: skip
+    assert json.loads(out)["profile_fields"] == {"name": "login"}
+    assert "hush" not in out + err
+
+    run("set_redirect_uris", "--environment", production.pk, "--uris", APP, "http://localhost:5173/cb")
+    assert redirects.of(production.pk) == ["http://localhost:5173/cb", APP]
+    out, _ = run("list_identity_providers", "--environment", production.pk)
+    assert "acme  oidc" in out
+    assert f"codes may go to {APP}" in out
+    listed = json.loads(run("list_identity_providers", "--environment", production.pk, "--json")[0])
+    assert listed["redirect_uris"] == redirects.of(production.pk)
+    with pytest.raises(CommandError, match="no identity provider acme"):
+        run("remove_identity_provider", "acme", "--platform")
+    _, err = run("remove_identity_provider", "acme", "--environment", production.pk)
+    assert "Removed acme" in err
+    assert list(ProviderRecord.objects.values_list("name", flat=True)) == ["hub"]
+
+
+def test_the_terminal_says_what_is_wrong(
+    idp: IdentityProvider, production: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    common = ["--client-id", "us", "--client-secret", "x"]
+    with pytest.raises(CommandError, match="There is no environment"):
+        run("add_identity_provider", "acme", "--environment", "env_x", "--issuer", "https://a.example", *common)
+    with pytest.raises(CommandError, match="issuer: A URL must start with"):
+        run("add_identity_provider", "acme", "--platform", "--issuer", "nonsense", *common)
+    with pytest.raises(CommandError, match="from which"):
+        run("add_identity_provider", "a", "--environment", branch_of(production).pk, "--preset", "google", *common)
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    with pytest.raises(CommandError, match="No terminal"):
+        run("add_identity_provider", "acme", "--platform", "--preset", "google", "--client-id", "us")
+    with pytest.raises(CommandError, match=r"redirect_uris\.0"):
+        run("set_redirect_uris", "--platform", "--uris", "http://evil.example")
+    assert not ProviderRecord.objects.exists()
+    assert not RedirectUri.objects.exists()
+    idp.twist_discovery = lambda document: document | {"issuer": "https://evil.example"}
+    _, err = run("add_identity_provider", "acme", "--platform", "--issuer", idp.issuer, *common)
+    assert "another issuer's" in err, "it is added, and said to be of no use yet"
+
+
+# ── The console ──
+
+
+@pytest.fixture
+def console(make_user: Callable[..., User]) -> Client:
+    sam = make_user("sam", is_staff=True)
+    browser = Client()
+    browser.force_login(sam)
+    return browser
+
+
+def test_the_console_adds_changes_and_removes_a_provider(console: Client, production: Environment) -> None:
+    adding = reverse("admin:accounts_identityprovider_add")
+    assert console.get(adding).status_code == 200
+    form = {"environment_id": production.pk, "name": "google", "preset": "google", "client_id": "us",
+            "client_secret": "hush hush", "sign_up": "on", "enabled": "on", "profile_fields": "{}"}  # fmt: skip
+    wrong = console.post(adding, form | {"preset": "", "issuer": "nonsense"})
+    assert "A URL must start with" in wrong.content.decode()
+    assert "hush" not in wrong.content.decode()
+    assert "There is no such environment" in console.post(adding, form | {"environment_id": "env_x"}).content.decode()
+    assert not ProviderRecord.objects.exists()
+    made = console.post(adding, form)
+    assert made.status_code == 302, made.content.decode()
+    record = ProviderRecord.objects.get()
+    assert (record.environment_id, record.issuer) == (production.pk, "https://accounts.google.com")
+    assert record.client_secret == "hush hush"
+
+    page = address("accounts_identityprovider", record.pk)
+    shown = console.get(page).content.decode()
+    assert "/v1/auth/callback" in shown
+    assert "hush" not in shown
+    changed = console.post(
+        page, {"display_name": "G", "client_id": "us2", "client_secret": "", "scopes": "openid", "sign_up": "on"}
+    )
+    assert changed.status_code == 302, changed.content.decode()
+    record.refresh_from_db()
+    assert (record.display_name, record.client_id, record.scopes, record.enabled) == ("G", "us2", ["openid"], False)
+    assert record.client_secret == "hush hush", "left empty, it stays"
+    console.post(page, {"display_name": "G", "client_id": "us2", "client_secret": "next", "scopes": "openid"})
+    assert ProviderRecord.objects.get().client_secret == "next"
+    entry = AuditEntry.objects.filter(action="identity_provider.changed").latest("at")
+    assert entry.actor_kind == "staff"
+
+    assert console.get(reverse("admin:accounts_identityprovider_changelist")).status_code == 200
+    delete = reverse("admin:accounts_identityprovider_delete", args=[record.pk.replace("_", "_5F")])
+    assert "google: 0 linked identities" in console.get(delete).content.decode()
+    assert console.post(delete, {"post": "yes"}).status_code == 302
+    assert not ProviderRecord.objects.exists()
+
+
+def test_the_console_keeps_the_list_of_redirect_uris(console: Client, production: Environment) -> None:
+    adding = reverse("admin:accounts_redirecturi_add")
+    wrong = console.post(adding, {"environment_id": production.pk, "uri": "http://evil.example/"})
+    assert "only for localhost" in wrong.content.decode()
+    for environment_id in (production.pk, ""):
+        assert console.post(adding, {"environment_id": environment_id, "uri": APP}).status_code == 302
+    assert redirects.of(production.pk) == redirects.of(None) == [APP]
+    listed = console.get(reverse("admin:accounts_redirecturi_changelist")).content.decode()
+    assert APP in listed
+    [record] = RedirectUri.objects.filter(environment_id=production.pk)
+    delete = reverse("admin:accounts_redirecturi_delete", args=[record.pk.replace("_", "_5F")])
+    assert console.post(delete, {"post": "yes"}).status_code == 302
+    assert (redirects.of(production.pk), redirects.of(None)) == ([], [APP])
+
+
+def test_the_console_shows_who_signs_in_by_what(
+    console: Client, api: Api, idp: IdentityProvider, provider: ProviderRecord, production: Environment
+) -> None:
+    idp.person("ada", email="ada@example.com", email_verified=True)
+    exchange(api, code_for(production, "ada"), production)
+    identity = Identity.objects.get()
+    assert "sub-ada" in console.get(reverse("admin:accounts_identity_changelist")).content.decode()
+    assert "ada@example.com" in console.get(address("accounts_identity", identity.pk)).content.decode()
+    assert console.get(reverse("admin:accounts_identity_add")).status_code == 403
+
+
+def test_support_looks_and_operators_act(
+    make_user: Callable[..., User], provider: ProviderRecord, production: Environment
+) -> None:
+    from django.contrib.auth.models import Group
+
+    from accounts.staff import roles
+
+    roles.sync_groups()
+    vera = make_user("vera", is_staff=True)
+    User.objects.filter(pk=vera.pk).update(is_superuser=False)
+    vera.groups.set(Group.objects.filter(name="support"))
+    browser = Client()
+    browser.force_login(User.objects.get(pk=vera.pk))
+    page = address("accounts_identityprovider", provider.pk)
+    assert browser.get(page).status_code == 200
+    assert browser.get(reverse("admin:accounts_identityprovider_add")).status_code == 403
+    assert browser.post(page, {"client_id": "mine", "client_secret": "x"}).status_code == 403
+    provider.refresh_from_db()
+    assert provider.client_secret == CLIENT_SECRET

@@ -1,0 +1,244 @@
+"""The commands: `create_account`, `create_user`, `issue_key`, `revoke_key`, `rotate_signing_key`."""
+
+import fcntl
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+import termios
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from accounts import keys, tasks
+from accounts.models import AuditEntry, ServerKey, Session, SigningKey, User
+from projects.models import Environment
+from tests.accounts.conftest import PASSWORD, SignedIn, token
+from tests.client import Api
+
+pytestmark = pytest.mark.django_db(databases="__all__")
+
+
+def run(*arguments: str, stdin: str | None = None, monkeypatch: pytest.MonkeyPatch | None = None) -> tuple[str, str]:
+    """What a command wrote to standard output and standard error."""
+    out, err = io.StringIO(), io.StringIO()
+    if stdin is not None and monkeypatch is not None:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+    call_command(*arguments, stdout=out, stderr=err, no_color=True)
+    return out.getvalue(), err.getvalue()
+
+
+def test_create_account_makes_someone_who_signs_in(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, err = run(
+        "create_account",
+        "zoe@example.com",
+        "--name",
+        "Zoë",
+        "--password-stdin",
+        stdin=f"{PASSWORD}\n",
+        monkeypatch=monkeypatch,
+    )
+    user = User.objects.get()
+    assert out == ""
+    assert user.pk in err
+    assert (user.environment_id, user.is_staff, user.name) == (None, False, "Zoë")
+    assert token(api, email="zoe@example.com", password=PASSWORD).status == 200
+    entry = AuditEntry.objects.get(action="user.created")
+    assert (entry.actor_kind, entry.actor_id) == ("system", None)
+
+
+def test_create_account_for_the_console(client: Any) -> None:
+    out, _ = run("create_account", "staff@example.com", "--staff", "--password", PASSWORD, "--json")
+    assert json.loads(out) == {
+        "id": User.objects.get().pk,
+        "email": "staff@example.com",
+        "name": "",
+        "staff": True,
+    }
+    assert client.login(username="staff@example.com", password=PASSWORD)
+
+
+def test_create_user_fills_the_environments_pool(api: Api, production: Environment) -> None:
+    out, _ = run(
+        "create_user", production.pk, "vic@example.com", "--role", "editor", "--claims", '{"team": "a"}', "--password", PASSWORD, "--json"
+    )  # fmt: skip
+    made = json.loads(out)
+    user = User.objects.get(pk=made["id"])
+    assert (user.environment_id, user.role, user.claims) == (production.pk, "editor", {"team": "a"})
+    assert token(api, email="vic@example.com", password=PASSWORD, environment=production.pk).status == 200
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["create_account", "nonsense", "--password", PASSWORD], "email"),
+        (["create_account", "a@example.com", "--password", "short"], "password"),
+        (["create_account", "alice@example.com", "--password", PASSWORD], "Another user has this e-mail"),
+        (["create_account", "a@example.com", "--password", PASSWORD, "--name", "x" * 201], "name"),
+        (["create_account"], "email"),
+        (["create_user", "env_01k60000000000000000000000", "a@example.com", "--no-password"], "no environment"),
+        (["create_user", "{production}", "a@example.com", "--no-password", "--role", "server"], "role"),
+        (["create_user", "{production}", "a@example.com", "--no-password", "--claims", "[]"], "object"),
+        (["create_user", "{production}", "a@example.com", "--no-password", "--claims", "{"], "JSON"),
+        (["issue_key", "CI"], "required"),
+        (["issue_key", "CI", "--environment", "env_01k60000000000000000000000"], "no environment"),
+        (["issue_key", "CI", "--account", "nobody@example.com"], "no platform account"),
+        (["issue_key", "CI", "--environment", "{production}", "--scopes", "everything"], "scopes"),
+        (["issue_key", "CI", "--environment", "{production}", "--scopes", "projects:create"], "scopes"),
+        (["issue_key", "x" * 101, "--environment", "{production}"], "name"),
+        (["issue_key", "CI", "--environment", "{production}", "--expires-in-days", "0"], "days"),
+        (["revoke_key", "key_01k60000000000000000000000"], "no key"),
+        (["revoke_key", "sk_x"], "no key"),
+    ],
+)
+def test_a_wrong_argument_is_a_sentence_and_changes_nothing(
+    alice: User, production: Environment, arguments: list[str], said: str
+) -> None:
+    before = (User.objects.count(), ServerKey.objects.count(), AuditEntry.objects.count())
+    with pytest.raises((CommandError, SystemExit)) as refused:
+        run(
+            *[
+                argument.format(production=production.pk) if argument == "{production}" else argument
+                for argument in arguments
+            ]
+        )
+    assert said in str(refused.value)
+    assert (User.objects.count(), ServerKey.objects.count(), AuditEntry.objects.count()) == before
+
+
+def test_issue_key_prints_the_secret_once_and_alone(api: Api, production: Environment) -> None:
+    out, err = run("issue_key", "CI", "--environment", production.pk, "--scopes", "rows:read", "users:manage")
+    secret = out.strip()
+    assert keys.parse(secret)
+    assert secret not in err
+    key = ServerKey.objects.get()
+    assert key.pk in err
+    assert key.scopes == ["rows:read", "users:manage"]
+    assert api.get("/v1/users", token=secret).status == 200
+    out, _ = run("issue_key", "All", "--environment", production.pk, "--expires-in-days", "1", "--json")
+    made = json.loads(out)
+    assert len(made["scopes"]) == 15
+    assert made["expires_at"] is not None
+    assert api.get("/v1/auth/me", token=made["secret"]).json["id"] == made["id"]
+
+
+def test_issue_key_for_an_account(api: Api, alice: User) -> None:
+    for who in (alice.pk, "Alice@Example.com"):
+        secret = run("issue_key", "CI", "--account", who)[0].strip()
+        assert api.get("/v1/projects", token=secret).status == 200
+
+
+def test_revoke_key_by_id_and_by_secret(api: Api, production: Environment, make_key: Callable[..., Any]) -> None:
+    (one, first), (two, second) = make_key(production), make_key(production)
+    for secret in (first, second):
+        assert api.get("/v1/auth/me", token=secret).status == 200
+    assert one.pk in run("revoke_key", one.pk)[1]
+    assert json.loads(run("revoke_key", second, "--json")[0])["id"] == two.pk
+    for secret in (first, second):
+        assert api.get("/v1/auth/me", token=secret).status == 401
+    with pytest.raises(CommandError, match="was revoked at"):
+        run("revoke_key", one.pk)
+
+
+def test_rotate_signing_key(api: Api, alice: User, sign_in: Callable[..., SignedIn]) -> None:
+    one = sign_in(alice)
+    planned = json.loads(run("rotate_signing_key", "--json")[0])
+    assert SigningKey.objects.count() == 2
+    assert planned["signs_from"] > SigningKey.objects.order_by("signs_from")[0].signs_from.isoformat()
+    assert api.get("/v1/auth/me", token=one.access_token).status == 200
+    assert "signs from" in run("rotate_signing_key", "--immediately")[1]
+    assert AuditEntry.objects.filter(action="signing_key.rotated").count() == 2
+    assert SigningKey.objects.filter(retires_at__isnull=True).count() == 1
+
+
+def test_a_password_is_asked_for_twice_on_a_terminal_and_never_echoed() -> None:
+    """A real terminal, since that is what getpass needs; refused because the two differ, before any database is asked."""
+    main, secondary = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "manage.py", "create_account", "tty@example.com"],
+        stdin=secondary,
+        stdout=secondary,
+        stderr=secondary,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(secondary)
+    shown = b""
+    try:
+        for prompt, typed in ((b"Password: ", b"one secret\n"), (b"(again): ", b"another secret\n")):
+            while prompt not in shown:
+                shown += os.read(main, 1024)
+            os.write(main, typed)
+        while process.poll() is None or b"differ" not in shown:
+            try:
+                shown += os.read(main, 1024)
+            except OSError:
+                break
+    finally:
+        process.kill()
+        process.wait()
+        os.close(main)
+    assert b"The two passwords differ." in shown
+    assert b"secret" not in shown
+
+
+def test_without_a_terminal_the_ways_to_give_a_password_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CommandError, match="--password-stdin"):
+        run("create_account", "a@example.com", stdin="", monkeypatch=monkeypatch)
+    assert User.objects.count() == 0
+
+
+def test_set_password_ends_the_sessions(api: Api, una: User, alice: User, sign_in: Callable[..., SignedIn]) -> None:
+    for user, named in ((una, una.pk), (alice, "ALICE@example.com")):
+        one = sign_in(user)
+        assert user.pk in run("set_password", named, "--password", "another good one")[1]
+        assert api.get("/v1/auth/me", token=one.access_token).status == 401
+        sign_in(user, password="another good one")
+    with pytest.raises(CommandError, match="too short"):
+        run("set_password", una.pk, "--password", "short")
+    with pytest.raises(CommandError, match="no platform account"):
+        run("set_password", "nobody@example.com", "--password", "another good one")
+
+
+def test_djangos_own_command_ends_the_sessions_too(api: Api, alice: User, sign_in: Callable[..., SignedIn]) -> None:
+    """`changepassword` and the like set a password and save."""
+    one = sign_in(alice)
+    assert api.get("/v1/auth/me", token=one.access_token).status == 200
+    alice.set_password("another good one")
+    alice.save()
+    assert api.get("/v1/auth/me", token=one.access_token).status == 401
+    entry = AuditEntry.objects.get(action="user.changed")
+    assert (entry.actor_kind, entry.target_id, entry.detail) == ("system", alice.pk, {"fields": ["password"]})
+
+
+@pytest.mark.parametrize(
+    "command", ["create_account", "create_user", "set_password", "issue_key", "revoke_key", "rotate_signing_key"]
+)
+def test_each_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        call_command(command, "--help")
+    shown = capsys.readouterr().out
+    assert "--json" in shown
+    assert len(shown) > 300
+
+
+def test_the_sweep_forgets_what_ended_long_ago(
+    alice: User, production: Environment, sign_in: Callable[..., SignedIn], make_key: Callable[..., Any]
+) -> None:
+    sign_in(alice)
+    sign_in(alice)
+    oldest = Session.objects.order_by("pk")[0]
+    Session.objects.filter(pk=oldest.pk).update(expires_at="2020-01-01T00:00:00Z")
+    gone, _ = make_key(production)
+    kept, _ = make_key(production)
+    ServerKey.objects.filter(pk=gone.pk).update(revoked_at="2020-01-01T00:00:00Z")
+    tasks.forget_what_ended()
+    assert not Session.objects.filter(pk=oldest.pk).exists()
+    assert Session.objects.count() == 1
+    assert list(ServerKey.objects.values_list("pk", flat=True)) == [kept.pk]
+    tasks.forget_what_ended()
+    assert Session.objects.count() == 1

@@ -1,0 +1,276 @@
+"""E-mails: written with what they are about, sent at least once, by whichever worker, to a real SMTP server.
+
+Laws 1 and 2 of the design: PostgreSQL remembers, a sweep finds what nobody was nudged for.
+"""
+
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.core.checks import run_checks
+from django.db import connection, transaction
+
+from accounts import audit, tasks
+from accounts.lifecycle import letters, links, outbox, pools
+from accounts.models import AccountEmail, User
+from platform_site.api.errors import InvalidGrant
+from platform_site.api.sweeps import all_sweeps
+from projects.models import Environment
+from tests.accounts.postbox import Postbox, html_of, link_in, text_of, token_in
+
+pytestmark = pytest.mark.django_db(databases="__all__")
+
+Kind = AccountEmail.Kind
+UNA = "una@example.com"
+
+
+@pytest.fixture(autouse=True)
+def _una(una: User) -> None:
+    """She is there."""
+
+
+def write(production: Environment, recipient: str = UNA, kind: Kind = Kind.RESET_PASSWORD) -> AccountEmail:
+    return outbox.write(kind, pool_id=production.pk, recipient=recipient)
+
+
+def due_again() -> None:
+    AccountEmail.objects.filter(sent_at=None).update(next_attempt_at="2026-01-01T00:00:00Z")
+
+
+def test_an_email_that_nobody_was_nudged_for_is_found_by_the_sweep(production: Environment, postbox: Postbox) -> None:
+    [sweep] = [one for one in all_sweeps() if one.function is tasks.send_due_emails]
+    email = write(production)
+    sweep.run()
+    assert [message["To"] for message in postbox.messages] == [UNA]
+    email.refresh_from_db()
+    assert email.sent_at is not None
+    sweep.run()
+    assert len(postbox.messages) == 1
+
+
+def test_an_email_of_a_transaction_that_rolled_back_is_not_there(production: Environment, postbox: Postbox) -> None:
+    with transaction.atomic():
+        write(production)
+        transaction.set_rollback(True)
+    assert outbox.send_due() == 0
+    assert postbox.messages == []
+
+
+def test_the_nudged_worker_sends_that_one(production: Environment, postbox: Postbox) -> None:
+    email = write(production)
+    tasks.send_account_email(email.pk)
+    tasks.send_account_email(email.pk)  # a message may come twice
+    tasks.send_account_email("eml_01k60000000000000000000000")
+    assert len(postbox.messages) == 1
+
+
+def test_a_worker_that_died_while_sending_is_replaced_and_the_newest_link_works(
+    production: Environment, postbox: Postbox
+) -> None:
+    write(production)
+    first = outbox.claim()
+    assert isinstance(first, outbox.Claimed)
+    letters.message(first.email, first.token).send()
+    # Killed here, before it could note that the e-mail was sent.
+    assert outbox.claim() is None, "its lease holds"
+    due_again()
+    assert outbox.send_due() == 1
+    old, new = (token_in(message) for message in postbox.to(UNA))
+    assert {message["Message-ID"] for message in postbox.to(UNA)} == {postbox.last(UNA)["Message-ID"]}
+    with pytest.raises(InvalidGrant):
+        links.find(old, Kind.RESET_PASSWORD)
+    assert links.find(new, Kind.RESET_PASSWORD)
+    # The dead one comes back to life: what it notes is no longer its business.
+    outbox._record(first.email, failed_at="2026-01-01T00:00:00Z")
+    assert AccountEmail.objects.get().failed_at is None
+
+
+@pytest.mark.django_db(databases="__all__", transaction=True)
+def test_parallel_workers_send_each_email_once(production: Environment, postbox: Postbox) -> None:
+    recipients = [f"n{number}@example.com" for number in range(12)]
+    for recipient in recipients:
+        write(production, recipient, Kind.INVITATION).__class__.objects.filter(recipient=recipient).update(
+            details={"name": "", "role": None, "claims": {}}
+        )
+    ready = threading.Barrier(4)
+
+    def work(_: int) -> int:
+        try:
+            ready.wait(20)
+            return outbox.send_due()
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(work, range(4))) == 12
+    assert sorted(message["To"] for message in postbox.messages) == sorted(recipients)
+
+
+# ── The mail server ──
+
+
+def test_an_address_that_is_refused_for_good_is_not_tried_again(production: Environment, postbox: Postbox) -> None:
+    write(production, "n@example.com", Kind.INVITATION)
+    write(production)
+    postbox.answers.append("550 5.1.1 no such user")
+    assert outbox.send_due() == 1, "the next one goes out over the same connection"
+    refused = AccountEmail.objects.exclude(failed_at=None).get()
+    assert refused.last_error == "refused (550)"
+    due_again()
+    assert outbox.send_due() == 0
+    assert len(postbox.messages) == 1
+
+
+def test_a_full_mailbox_is_tried_again_later(production: Environment, postbox: Postbox) -> None:
+    email = write(production)
+    postbox.answers.append("452 4.2.2 mailbox full")
+    assert outbox.send_due() == 0
+    email.refresh_from_db()
+    assert (email.sent_at, email.failed_at, email.attempts, email.last_error) == (
+        None,
+        None,
+        1,
+        "refused for now (452)",
+    )
+    assert outbox.send_due() == 0, "not before its time"
+    due_again()
+    assert outbox.send_due() == 1
+
+
+@pytest.fixture
+def nowhere(postbox: Postbox, settings: Any) -> Iterator[None]:
+    """A mail server that is away: the port is taken, and nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        settings.EMAIL_PORT = taken.getsockname()[1]
+        yield
+
+
+def test_a_mail_server_that_is_away_loses_nothing(
+    production: Environment, postbox: Postbox, nowhere: None, settings: Any
+) -> None:
+    for number in range(3):
+        write(production, f"n{number}@example.com", Kind.INVITATION)
+    assert outbox.send_due() == 0
+    assert sorted(AccountEmail.objects.values_list("attempts", flat=True)) == [0, 0, 1], "the others wait"
+    settings.EMAIL_PORT = postbox.port
+    due_again()
+    assert outbox.send_due() == 3
+
+
+def test_a_mail_server_that_says_nothing_is_given_up_in_time(production: Environment, settings: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
+        settings.EMAIL_HOST, settings.EMAIL_PORT = silent.getsockname()
+        settings.EMAIL_USE_TLS, settings.EMAIL_TIMEOUT = False, 0.3
+        email = write(production)
+        assert outbox.send_due() == 0
+    email.refresh_from_db()
+    assert (email.attempts, email.sent_at, email.failed_at) == (1, None, None)
+    assert email.last_error in ("TimeoutError", "SMTPServerDisconnected")
+
+
+def test_no_mail_server_at_all_is_a_server_that_is_away(production: Environment, settings: Any) -> None:
+    settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
+    settings.EMAIL_HOST, settings.EMAIL_USE_TLS = "", True
+    email = write(production)
+    assert outbox.send_due() == 0
+    email.refresh_from_db()
+    assert (email.attempts, email.sent_at, email.failed_at) == (1, None, None)
+
+
+def test_waits_grow_up_to_an_hour(production: Environment, postbox: Postbox) -> None:
+    email = write(production)
+    waits = []
+    for _ in range(8):
+        postbox.answers.append("451 later")
+        due_again()
+        outbox.send_due()
+        email.refresh_from_db()
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT extract(epoch FROM next_attempt_at - now()) FROM accounts_accountemail")
+            waits.append(float(cursor.fetchone()[0]))
+    for wait, expected in zip(waits, (10, 30, 120, 600, 1800, 3600, 3600, 3600), strict=True):
+        assert 0.75 * expected - 5 <= wait <= 1.25 * expected + 5
+
+
+def test_an_expired_email_is_not_sent_and_forgotten(production: Environment, postbox: Postbox) -> None:
+    write(production)
+    AccountEmail.objects.update(expires_at="2026-01-01T00:00:00Z")
+    assert outbox.send_due() == 0
+    tasks.forget_what_ended()
+    assert not AccountEmail.objects.exists()
+    assert postbox.messages == []
+
+
+# ── What e-mails say ──
+
+
+def test_every_kind_has_a_text_and_html_that_say_the_same(production: Environment, una: User, postbox: Postbox) -> None:
+    pools.change_settings(
+        production.pk, actor=audit.SYSTEM, app_name="Tom & Jerry's <b>", app_url="https://app.example.com/?a=1&b=2"
+    )
+    says = [*Kind.values, letters.ACCOUNT_EXISTS]
+    for name in says:
+        kind = Kind(name) if name in Kind.values else Kind.SIGN_UP
+        email = AccountEmail(
+            environment_id=production.pk, kind=kind, recipient=UNA, details={"new_email": "new@example.com"}
+        )
+        with_link = kind in pools.LINKS and name != letters.ACCOUNT_EXISTS
+        made = letters.message(email, "lnk_" + "0" * 49 if with_link else None, says=name)
+        made.send()
+        message = postbox.last(UNA)
+        assert "Tom & Jerry's <b>" in message["Subject"]
+        assert "Tom & Jerry's <b>" in text_of(message)
+        assert "Tom &amp; Jerry&#x27;s &lt;b&gt;" in html_of(message)
+        assert ("lnk_" in text_of(message)) is with_link
+        assert max(len(line) for line in message.as_bytes().splitlines()) <= 998
+        assert "{{" not in text_of(message) + html_of(message)
+        if with_link:
+            assert link_in(message).startswith("http://127.0.0.1:8000/auth/")
+    assert len(postbox.messages) == len(says)
+
+
+# ── Settings ──
+
+
+def found(*, deploy: bool = False) -> list[str]:
+    messages = run_checks(include_deployment_checks=deploy)
+    return [str(message.id) for message in messages if str(message.id).startswith("accounts.")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "ids"),
+    [
+        ({}, []),
+        ({"EMAIL_USE_TLS": True, "EMAIL_USE_SSL": True}, ["accounts.E001"]),
+        ({"DEFAULT_FROM_EMAIL": "the platform"}, ["accounts.E002"]),
+        ({"DEFAULT_FROM_EMAIL": "Platform <no-reply@platform.example>"}, []),
+    ],
+)
+def test_settings_that_cannot_work_are_named(settings: Any, changes: dict[str, Any], ids: list[str]) -> None:
+    for name, value in changes.items():
+        setattr(settings, name, value)
+    assert found() == ids
+
+
+@pytest.mark.parametrize(
+    ("changes", "ids"),
+    [
+        ({"EMAIL_HOST": "smtp.example.com", "EMAIL_USE_TLS": True}, []),
+        ({"EMAIL_HOST": "smtp.example.com", "EMAIL_USE_TLS": False, "EMAIL_USE_SSL": True}, []),
+        ({"EMAIL_HOST": "localhost", "EMAIL_USE_TLS": False}, []),
+        ({"EMAIL_HOST": "smtp.example.com", "EMAIL_USE_TLS": False}, ["accounts.W002"]),
+        ({"EMAIL_HOST": ""}, ["accounts.W003"]),
+        ({"EMAIL_BACKEND": "django.core.mail.backends.console.EmailBackend"}, ["accounts.W001"]),
+    ],
+)
+def test_production_is_told_what_its_emails_lack(settings: Any, changes: dict[str, Any], ids: list[str]) -> None:
+    settings.PRODUCTION = True
+    settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
+    for name, value in changes.items():
+        setattr(settings, name, value)
+    assert [one for one in found(deploy=True) if one.startswith("accounts.W00")] == ids

@@ -1,0 +1,172 @@
+"""Sign-up, a forgotten password and an invitation as people meet them: `manage.py up` shows the e-mails in its terminal, and
+the links in them are followed in a real browser, on a desk and on a telephone, by day and by night, without scripts."""
+
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import Page, expect, sync_playwright
+
+from tests.serving import Up, wait_for
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.served,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine"),
+]
+
+FIRST, SECOND = "correct horse battery", "a different horse"
+
+
+@pytest.fixture(params=[(1280, "light"), (390, "dark")], ids=["desk by day", "telephone by night"])
+def page(request: pytest.FixtureRequest) -> Iterator[Page]:
+    width, scheme = request.param
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        context = browser.new_context(
+            viewport={"width": width, "height": 844}, color_scheme=scheme, java_script_enabled=False
+        )
+        yield context.new_page()
+        browser.close()
+
+
+@pytest.fixture
+def api(served: Up) -> Iterator[httpx.Client]:
+    """The demo's server key; sign-up is open, and closed again afterwards, and who came is gone."""
+    key = {"Authorization": f"Bearer {served.facts['server_key']}"}
+    with httpx.Client(base_url=served.base_url, headers=key, timeout=30) as client:
+        before = {user["id"] for user in client.get("/v1/users?limit=100").json()["data"]}
+        opened = {"sign_up": "open", "app_name": "Tracker", "app_url": f"{served.base_url}/docs"}
+        assert client.patch("/v1/auth/settings", json=opened).status_code == 200
+        yield client
+        closed = {"sign_up": "off", "app_name": "", "app_url": "", "link_urls": {}}
+        assert client.patch("/v1/auth/settings", json=closed).status_code == 200
+        for user in client.get("/v1/users?limit=100").json()["data"]:
+            if user["id"] not in before:
+                assert client.delete(f"/v1/users/{user['id']}").status_code == 204
+
+
+def link_to(served: Up, recipient: str, page_name: str) -> str:
+    """The newest link to this page in an e-mail to this address, in what `up` prints."""
+
+    def newest() -> str | None:
+        _, told, text = served.output.rpartition(f"To: {recipient}")
+        found = re.search(rf"http://\S+/auth/{page_name}\?token=lnk_\w+", text) if told else None
+        return found[0] if found else None
+
+    return str(wait_for(f"an e-mail to {recipient}", newest, 60))
+
+
+def fits(page: Page) -> None:
+    """Nothing is wider than the window."""
+    width = page.viewport_size["width"] if page.viewport_size else 0
+    for element in page.locator("main, h1, input:not([type=hidden]), button").all():
+        box = element.bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
+
+
+@pytest.fixture
+def complaints(page: Page) -> Iterator[list[str]]:
+    """What the browser finds wrong, its content policy among it."""
+    heard: list[str] = []
+    page.on("console", lambda message: heard.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: heard.append(str(error)))
+    yield heard
+    # Pages that say no answer 4xx, which Chromium reports as well.
+    assert [text for text in heard if "status of 4" not in text] == []
+
+
+@pytest.fixture
+def look() -> Callable[[Page, str], None]:
+    """Keeps a picture of the page where PICTURES names a directory: to look at what people see."""
+    directory = os.environ.get("PICTURES")
+
+    def keep(page: Page, name: str) -> None:
+        if directory:
+            width = page.viewport_size["width"] if page.viewport_size else 0
+            page.screenshot(path=Path(directory) / f"{name}-{width}.png")
+
+    return keep
+
+
+def test_somebody_signs_up_and_forgets_the_password(
+    page: Page,
+    served: Up,
+    api: httpx.Client,
+    complaints: list[str],
+    look: Callable[[Page, str], None],
+) -> None:
+    email = f"nia-{secrets.token_hex(4)}@example.com"
+    place = {"X-Environment": served.facts["environments"]["production"]}
+    stranger = httpx.Client(base_url=served.base_url, headers=place, timeout=30)
+    with stranger:
+        asked = stranger.post("/v1/auth/signup", json={"email": email, "password": FIRST, "name": "Nia"})
+        assert asked.status_code == 202
+
+        page.goto(link_to(served, email, "confirm-sign-up"))
+        expect(page.get_by_role("heading", name="Confirm your account")).to_be_visible()
+        expect(page.get_by_label("E-mail address")).to_have_value(email)
+        fits(page)
+        look(page, "confirm-sign-up")
+        page.get_by_label("Password").fill("not what I chose")
+        page.get_by_role("button", name="Confirm my account").click()
+        expect(page.get_by_role("alert")).to_be_visible()
+        expect(page.get_by_text("This is not the password")).to_be_visible()
+        fits(page)
+        look(page, "confirm-sign-up-wrong")
+        page.get_by_label("Password").fill(FIRST)
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("heading", name="Your account is there")).to_be_visible()
+        expect(page.get_by_role("link", name="Go to Tracker")).to_have_attribute("href", f"{served.base_url}/docs")
+        look(page, "confirm-sign-up-done")
+
+        signing_in = {"grant_type": "password", "email": email, "password": FIRST}
+        assert stranger.post("/v1/auth/token", json=signing_in).status_code == 200
+        assert stranger.post("/v1/auth/password-reset", json={"email": email}).status_code == 202
+
+        link = link_to(served, email, "reset-password")
+        page.goto(link)
+        page.get_by_label("New password").fill(SECOND)
+        page.get_by_label("The same once more").fill(SECOND + "?")
+        page.get_by_role("button", name="Set the new password").click()
+        expect(page.get_by_text("The two passwords differ.")).to_be_visible()
+        fits(page)
+        look(page, "reset-password-wrong")
+        page.get_by_label("New password").fill(SECOND)
+        page.get_by_label("The same once more").fill(SECOND)
+        page.get_by_role("button", name="Set the new password").click()
+        expect(page.get_by_role("heading", name="Your password is changed")).to_be_visible()
+
+        assert stranger.post("/v1/auth/token", json=signing_in).json()["error"]["code"] == "invalid_grant"
+        assert stranger.post("/v1/auth/token", json=signing_in | {"password": SECOND}).status_code == 200
+        page.goto(link)
+        expect(page.get_by_role("heading", name="The link does not work any more")).to_be_visible()
+        fits(page)
+        look(page, "dead-link")
+
+
+def test_somebody_is_invited(
+    page: Page, served: Up, api: httpx.Client, complaints: list[str], look: Callable[[Page, str], None]
+) -> None:
+    email = f"ida-{secrets.token_hex(4)}@example.com"
+    assert api.post("/v1/invitations", json={"email": email, "name": "Ida", "role": "editor"}).status_code == 201
+    page.goto(link_to(served, email, "accept-invitation"))
+    expect(page.get_by_role("heading", name="Join Tracker")).to_be_visible()
+    expect(page.get_by_label("Name")).to_have_value("Ida")
+    page.get_by_label("New password").fill(FIRST)
+    page.get_by_label("The same once more").fill(FIRST)
+    fits(page)
+    look(page, "accept-invitation")
+    page.get_by_role("button", name="Make my account").click()
+    expect(page.get_by_role("heading", name="Your account is there")).to_be_visible()
+    [made] = [user for user in api.get("/v1/users?limit=100").json()["data"] if user["email"] == email]
+    assert (made["name"], made["role"], made["email_verified_at"] is not None) == ("Ida", "editor", True)

@@ -1,0 +1,347 @@
+"""What people change of their own account: address, password, the end of it; and what their sessions' history says.
+
+Issue 6 items 3 and 5; threat T15.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from accounts import audit, services
+from accounts.lifecycle import outbox
+from accounts.models import AccountEmail, AuditEntry, Session, User
+from platform_site.api import signals
+from projects.models import Environment
+from tests.accounts.conftest import PASSWORD, SignedIn, make_environment, session_of, token
+from tests.accounts.postbox import Postbox, html_of, text_of, token_in
+from tests.accounts.test_passwords import in_one_window
+from tests.client import Answer, Api
+
+pytestmark = pytest.mark.django_db(databases="__all__")
+
+NEW = "una.new@example.com"
+
+
+@pytest.fixture
+def me(una: User) -> SignedIn:
+    """una, signed in, her address verified."""
+    services.change_user(una, actor=audit.SYSTEM, is_email_verified=True)
+    una.refresh_from_db()
+    return session_of(una)
+
+
+def post(api: Api, path: str, who: SignedIn, **body: Any) -> Answer:
+    return api.post(f"/v1/auth/{path}", token=who.access_token, json=body)
+
+
+# ── Verifying the address ──
+
+
+def test_an_address_is_verified_by_a_link(api: Api, una: User, production: Environment, postbox: Postbox) -> None:
+    who = session_of(una)
+    assert api.get("/v1/auth/me", token=who.access_token).json["email_verified"] is False
+    answer = api.post("/v1/auth/email-verification", token=who.access_token)
+    assert (answer.status, answer.json["status"]) == (202, "accepted")
+    outbox.send_due()
+    link = token_in(postbox.last(una.email))
+
+    def use() -> Answer:
+        return api.post("/v1/auth/email-verification/confirm", json={"token": link}, environment=production.pk)
+
+    assert use().status == 204
+    assert api.get("/v1/auth/me", token=who.access_token).json["email_verified"] is True
+    assert use().fields == {"token": "unknown"}
+    # Nothing more is sent for an address that is verified.
+    assert api.post("/v1/auth/email-verification", token=who.access_token).status == 202
+    assert not AccountEmail.objects.exists()
+
+
+def test_a_link_proves_the_address_it_was_sent_to_and_no_other(
+    api: Api, una: User, production: Environment, postbox: Postbox
+) -> None:
+    api.post("/v1/auth/email-verification", token=session_of(una).access_token)
+    outbox.send_due()
+    services.change_user(una, actor=audit.SYSTEM, email=NEW)
+    answer = api.post(
+        "/v1/auth/email-verification/confirm",
+        json={"token": token_in(postbox.last("una@example.com"))},
+        environment=production.pk,
+    )
+    assert answer.fields == {"token": "unknown"}
+    una.refresh_from_db()
+    assert una.email_verified_at is None
+
+
+def test_another_address_is_not_verified_another_spelling_is(una: User) -> None:
+    services.change_user(una, actor=audit.SYSTEM, is_email_verified=True)
+    assert services.change_user(una, actor=audit.SYSTEM, email="UNA@example.com").email_verified_at is not None
+    assert services.change_user(una, actor=audit.SYSTEM, email=NEW).email_verified_at is None
+    changed = services.change_user(una, actor=audit.SYSTEM, email="x@example.com", is_email_verified=True)
+    assert changed.email_verified_at is not None
+
+
+def test_who_manages_users_says_that_an_address_is_verified(
+    api: Api, una: User, production: Environment, make_key: Callable[..., Any]
+) -> None:
+    _, key = make_key(production, "users:manage")
+    shown = api.patch(f"/v1/users/{una.pk}", token=key, json={"email_verified": True}).json
+    assert shown["email_verified_at"] is not None
+    assert api.patch(f"/v1/users/{una.pk}", token=key, json={"email": NEW}).json["email_verified_at"] is None
+    made = api.post(
+        "/v1/users", token=key, json={"email": "v@example.com", "password": PASSWORD, "email_verified": True}
+    )
+    assert made.json["email_verified_at"] is not None
+
+
+# ── Changing the address ──
+
+
+def confirm(api: Api, link: str, environment: Environment | None, password: str = PASSWORD) -> Answer:
+    return api.post(
+        "/v1/auth/email-change/confirm",
+        json={"token": link, "password": password},
+        environment=environment.pk if environment else None,
+    )
+
+
+@pytest.fixture
+def asked(api: Api, me: SignedIn, postbox: Postbox) -> str:
+    """una asked for another address: the token that went there."""
+    assert post(api, "email-change", me, email=NEW, current_password=PASSWORD).status == 202
+    outbox.send_due()
+    return token_in(postbox.last(NEW))
+
+
+def test_an_address_changes_when_the_new_one_is_confirmed_and_the_old_one_is_told(
+    api: Api, me: SignedIn, asked: str, production: Environment, postbox: Postbox
+) -> None:
+    shown = api.get("/v1/auth/me", token=me.access_token).json
+    assert (shown["email"], shown["pending_email"]) == ("una@example.com", NEW)
+    assert confirm(api, asked, production).status == 204
+    shown = api.get("/v1/auth/me", token=me.access_token).json
+    assert (shown["email"], shown["email_verified"], shown["pending_email"]) == (NEW, True, None)
+    outbox.send_due()
+    told = postbox.last("una@example.com")
+    assert told["Subject"] == "Your e-mail address at the application was changed"
+    assert NEW in text_of(told)
+    assert NEW in html_of(told)
+    assert token(api, email=NEW, password=PASSWORD, environment=production.pk).status == 200
+    assert token(api, email="una@example.com", password=PASSWORD, environment=production.pk).error == "invalid_grant"
+    assert confirm(api, asked, production).fields == {"token": "unknown"}
+
+
+def test_asking_needs_the_password(api: Api, me: SignedIn) -> None:
+    assert post(api, "email-change", me, email=NEW, current_password="wrong").fields == {"current_password": "wrong"}
+    assert post(api, "email-change", me, email=NEW).fields == {"current_password": "required"}
+    assert post(api, "email-change", me, email="UNA@example.com", current_password=PASSWORD).fields == {
+        "email": "unchanged"
+    }
+    assert not AccountEmail.objects.exists()
+
+
+def test_confirming_needs_the_password_so_a_mistyped_address_gives_nobody_the_account(
+    api: Api, asked: str, production: Environment, una: User
+) -> None:
+    for _ in range(5):
+        assert confirm(api, asked, production, "a guess").fields == {"password": "wrong"}
+    assert confirm(api, asked, production).fields == {"token": "unknown"}
+    una.refresh_from_db()
+    assert una.email == "una@example.com"
+
+
+def test_guesses_are_counted_though_the_request_has_an_idempotency_key(
+    api: Api, asked: str, production: Environment
+) -> None:
+    for number in range(5):
+        api.post(
+            "/v1/auth/email-change/confirm",
+            json={"token": asked, "password": f"guess {number}"},
+            environment=production.pk,
+            headers={"Idempotency-Key": f"key {number}"},
+        )
+    assert confirm(api, asked, production).fields == {"token": "unknown"}
+
+
+def test_the_answer_is_the_same_for_an_address_that_somebody_has(
+    api: Api, me: SignedIn, production: Environment, postbox: Postbox, make_user: Callable[..., User]
+) -> None:
+    make_user("bea", pool_id=production.pk)
+    answers = [
+        post(api, "email-change", me, email=email, current_password=PASSWORD)
+        for email in ("bea@example.com", "BEA@example.com", NEW)
+    ]
+    assert {(answer.status, answer.body) for answer in answers} == {(202, answers[0].body)}
+    outbox.send_due()
+    assert [message["To"] for message in postbox.messages] == [NEW]
+
+
+def test_an_address_that_somebody_got_meanwhile_stays_theirs(
+    api: Api, asked: str, production: Environment, make_user: Callable[..., User]
+) -> None:
+    make_user("bea", pool_id=production.pk, email=NEW.upper())
+    assert confirm(api, asked, production).fields == {"email": "taken"}
+
+
+@pytest.mark.parametrize(
+    "change", [{"password": "a different horse"}, {"email": "x@example.com"}, {"is_disabled": True}]
+)
+def test_a_link_ends_with_what_it_was_made_for(
+    api: Api, asked: str, una: User, production: Environment, change: dict[str, Any]
+) -> None:
+    services.change_user(una, actor=audit.SYSTEM, **change)
+    assert confirm(api, asked, production, change.get("password", PASSWORD)).fields == {"token": "unknown"}
+
+
+def test_a_link_of_another_environment_opens_nothing(
+    api: Api, asked: str, alice: User, production: Environment
+) -> None:
+    assert confirm(api, asked, make_environment(alice)).fields == {"token": "unknown"}
+    assert confirm(api, asked, None).fields == {"token": "unknown"}
+    assert confirm(api, asked, production).status == 204
+
+
+def test_who_has_no_password_is_told_how_to_get_one(
+    api: Api, production: Environment, make_user: Callable[..., User]
+) -> None:
+    ori = make_user("ori", pool_id=production.pk, password=None)
+    who = session_of(ori)
+    assert api.get("/v1/auth/me", token=who.access_token).json["has_password"] is False
+    assert post(api, "email-change", who, email=NEW, current_password="!").fields == {"current_password": "none"}
+    assert api.patch(
+        "/v1/auth/me", token=who.access_token, json={"password": "a new horse", "current_password": "!"}
+    ).fields == {"current_password": "none"}
+
+
+# ── Changing the password ──
+
+
+def test_a_new_password_is_told_by_email(api: Api, me: SignedIn, postbox: Postbox) -> None:
+    body = {"password": "a different horse", "current_password": PASSWORD}
+    assert api.patch("/v1/auth/me", token=me.access_token, json=body).status == 200
+    outbox.send_due()
+    assert postbox.last("una@example.com")["Subject"] == "Your password at the application was changed"
+
+
+def test_an_address_that_nobody_proved_is_told_nothing(api: Api, una: User, postbox: Postbox) -> None:
+    body = {"password": "a different horse", "current_password": PASSWORD}
+    assert api.patch("/v1/auth/me", token=session_of(una).access_token, json=body).status == 200
+    assert not AccountEmail.objects.exists()
+
+
+def test_guesses_of_the_password_with_a_stolen_token_are_limited(
+    api: Api, alice: User, production: Environment, make_user: Callable[..., User], settings: Any
+) -> None:
+    """At every door that asks for it, counted together with signing in."""
+    settings.RATE_LIMIT_FACTOR = 1
+
+    def twelve() -> list[int]:
+        user = make_user("g", pool_id=production.pk, email=f"g{time.time_ns()}@example.com")
+        who = session_of(user)
+        statuses = []
+        for number in range(12):
+            guess = {"current_password": f"guess {number}"}
+            if number % 3 == 0:
+                body = {"password": "a new horse", **guess}
+                answer = api.patch("/v1/auth/me", token=who.access_token, json=body)
+            elif number % 3 == 1:
+                answer = post(api, "delete-account", who, **guess)
+            else:
+                answer = token(api, email=user.email, password="x", environment=production.pk)
+            statuses.append(answer.status)
+        return [429 if status == 429 else 0 for status in statuses]
+
+    in_one_window(twelve, [0] * 10 + [429] * 2)
+
+
+# ── The end of the account ──
+
+
+def test_an_account_is_deleted_by_its_owner(api: Api, me: SignedIn, una: User, production: Environment) -> None:
+    heard: list[Any] = []
+
+    def hear(**what: Any) -> None:
+        heard.append((what["user_id"], what["pool_id"]))
+
+    signals.user_deleted.connect(hear)
+    try:
+        for body in ({}, {"current_password": "wrong"}):
+            assert post(api, "delete-account", me, **body).error == "validation_failed"
+        assert api.post("/v1/auth/delete-account", token=me.access_token).fields == {"current_password": "required"}
+        assert heard == []
+        answer = post(api, "delete-account", me, current_password=PASSWORD)
+    finally:
+        signals.user_deleted.disconnect(hear)
+    assert (answer.status, answer.body) == (204, b"")
+    assert heard == [(una.pk, production.pk)]
+    assert not User.objects.filter(pk=una.pk).exists()
+    assert api.get("/v1/auth/me", token=me.access_token).status == 401
+    assert token(api, email="una@example.com", password=PASSWORD, environment=production.pk).error == "invalid_grant"
+    entry = AuditEntry.objects.get(action="user.deleted")
+    assert (entry.actor_kind, entry.actor_id, entry.target_id) == ("user", una.pk, una.pk)
+
+
+def test_the_only_owner_of_a_project_cannot_go(api: Api, alice: User, production: Environment) -> None:
+    answer = post(api, "delete-account", session_of(alice), current_password=PASSWORD)
+    assert answer.error == "conflict"
+    assert User.objects.filter(pk=alice.pk).exists()
+
+
+def test_who_has_no_password_deletes_with_a_fresh_session(
+    api: Api, production: Environment, make_user: Callable[..., User]
+) -> None:
+    who = session_of(make_user("ori", pool_id=production.pk, password=None))
+    Session.objects.update(created_at="2026-01-01T00:00:00Z")
+    assert post(api, "delete-account", who).error == "forbidden"
+    fresh = session_of(who.user)
+    assert post(api, "delete-account", fresh).status == 204
+
+
+def test_a_key_has_no_account(api: Api, production: Environment, make_key: Callable[..., Any]) -> None:
+    _, key = make_key(production)
+    for path, body in (
+        ("email-verification", {}),
+        ("email-change", {"email": NEW, "current_password": PASSWORD}),
+        ("delete-account", {"current_password": PASSWORD}),
+    ):
+        assert api.post(f"/v1/auth/{path}", token=key, json=body).error == "forbidden"
+
+
+# ── What the history says ──
+
+
+def test_a_stolen_refresh_token_is_found_out_and_the_history_says_so(
+    api: Api, una: User, sign_in: Callable[..., SignedIn]
+) -> None:
+    stolen = sign_in(una)
+    last = stolen.refresh_token
+    for _ in range(2):  # the owner goes on; the thief's copy is two behind
+        last = token(api, grant_type="refresh_token", refresh_token=last).json["refresh_token"]
+    assert token(api, grant_type="refresh_token", refresh_token=stolen.refresh_token).error == "invalid_grant"
+    assert token(api, grant_type="refresh_token", refresh_token=last).error == "invalid_grant", "nobody goes on"
+    assert api.get("/v1/auth/me", token=stolen.access_token).status == 401
+    again = sign_in(una)
+    [live] = api.get("/v1/auth/sessions", token=again.access_token).json["data"]
+    assert (live["current"], live["ended_at"], live["end_reason"]) == (True, None, None)
+    [ended] = api.get("/v1/auth/sessions?state=ended", token=again.access_token).json["data"]
+    assert ended["end_reason"] == "refresh_token_reused"
+    assert ended["ended_at"] > ended["created_at"]
+    everything = api.get("/v1/auth/sessions?state=all", token=again.access_token).json["data"]
+    assert [one["id"] for one in everything] == [live["id"], ended["id"]]
+
+
+def test_an_expired_session_says_so_too(api: Api, una: User) -> None:
+    session_of(una)
+    Session.objects.update(expires_at="2026-01-01T00:00:00Z")
+    now = session_of(una)
+    [ended] = api.get("/v1/auth/sessions?state=ended", token=now.access_token).json["data"]
+    assert (ended["end_reason"], ended["ended_at"]) == ("expired", ended["expires_at"])
+
+
+def test_a_state_that_is_none_is_named(api: Api, una: User) -> None:
+    now = session_of(una)
+    assert api.get("/v1/auth/sessions?state=dead", token=now.access_token).fields == {"state": "invalid_choice"}
+    cursor = api.get("/v1/auth/sessions?state=all&limit=1", token=session_of(una).access_token).json["next_cursor"]
+    answer = api.get(f"/v1/auth/sessions?state=live&cursor={cursor}", token=now.access_token)
+    assert answer.fields == {"cursor": "invalid_cursor"}

@@ -1,0 +1,266 @@
+"""The console's second factor, its sessions and its door: as a browser meets them."""
+
+import re
+import secrets
+import time
+from collections.abc import Callable
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.test import Client
+from django.urls import reverse
+from django_otp.oath import TOTP
+
+from accounts.models import AuditEntry, User
+from accounts.staff import known_browsers, second_factor, sessions
+from accounts.staff.models import RecoveryCode, TotpDevice
+from tests.accounts.conftest import PASSWORD
+from tests.client import Api
+
+pytestmark = pytest.mark.django_db(databases="__all__")
+
+SECURITY = "/admin/security/"
+CODE = "/admin/login/code/"
+
+
+@pytest.fixture
+def boss(make_user: Callable[..., User]) -> User:
+    return make_user("boss", email=f"{secrets.token_hex(6)}@example.com", is_staff=True)
+
+
+def enter(browser: Client, user: User, password: str = PASSWORD, address: str = "10.9.0.1", **more: str) -> Any:
+    body = {"username": user.email, "password": password, **more}
+    return browser.post(reverse("admin:login"), body, REMOTE_ADDR=address)
+
+
+def code_of(user: User, *, steps: int = 0) -> str:
+    device = TotpDevice.objects.get(user=user)
+    totp = TOTP(device.key)
+    totp.time = time.time() + 30 * steps
+    return f"{totp.token():06d}"
+
+
+def enrol(browser: Client, user: User) -> list[str]:
+    """Turn the second factor on by its page; the recovery codes. The code is the step before's, so that the present one
+    is still unused."""
+    page = browser.post(SECURITY, {"what": "begin", "password": PASSWORD}).content.decode()
+    assert "<svg" in page
+    done = browser.post(SECURITY, {"what": "confirm", "code": code_of(user, steps=-1)}).content.decode()
+    codes = re.findall(r"<li>([a-z2-7]{4}(?:-[a-z2-7]{4}){3})</li>", done)
+    assert len(codes) == 10
+    return codes
+
+
+def is_in(browser: Client) -> bool:
+    return bool(browser.get(reverse("admin:accounts_user_changelist")).status_code == 200)
+
+
+def test_without_a_second_factor_the_password_is_enough(boss: User) -> None:
+    browser = Client()
+    assert enter(browser, boss, next="/admin/accounts/user/").headers["Location"] == "/admin/accounts/user/"
+    assert is_in(browser)
+
+
+def test_enrolling_needs_the_password_and_the_first_code(boss: User) -> None:
+    browser = Client()
+    enter(browser, boss)
+    assert "is not your password" in browser.post(SECURITY, {"what": "begin", "password": "wrong"}).content.decode()
+    assert not TotpDevice.objects.exists()
+    page = browser.post(SECURITY, {"what": "begin", "password": PASSWORD})
+    assert "no-store" in page.headers["Cache-Control"]
+    assert second_factor.spelled(TotpDevice.objects.get()) in page.content.decode()
+    assert "not right" in browser.post(SECURITY, {"what": "confirm", "code": "000000"}).content.decode()
+    assert second_factor.device_of(boss) is None
+    other = Client()
+    enter(other, boss)
+    assert is_in(other), "nothing is asked before it is confirmed"
+
+
+def test_then_signing_in_takes_both_and_other_browsers_are_out(boss: User) -> None:
+    browser, elsewhere = Client(), Client()
+    enter(browser, boss)
+    enter(elsewhere, boss)
+    enrol(browser, boss)
+    assert is_in(browser)
+    assert not is_in(elsewhere), "a session that never showed the second factor ends"
+    stranger = Client()
+    answer = enter(stranger, boss)
+    assert answer.headers["Location"] == CODE
+    assert not is_in(stranger), "the password alone opens nothing"
+    enter(stranger, boss)
+    assert stranger.post(CODE, {"code": "12345"}).status_code == 200
+    assert not is_in(stranger)
+    TotpDevice.objects.update(throttling_failure_count=0)
+    enter(stranger, boss)
+    assert stranger.post(CODE, {"code": code_of(boss)}).status_code == 302
+    assert is_in(stranger)
+    assert list(AuditEntry.objects.filter(action="totp.enabled").values_list("actor_id", flat=True)) == [boss.pk]
+
+
+def test_a_code_counts_once_and_wrong_ones_cost_time(boss: User) -> None:
+    first = Client()
+    enter(first, boss)
+    enrol(first, boss)
+    right = code_of(boss)
+    for browser, opens in ((Client(), True), (Client(), False)):
+        enter(browser, boss)
+        browser.post(CODE, {"code": right})
+        assert is_in(browser) is opens
+    browser = Client()
+    enter(browser, boss)
+    TotpDevice.objects.update(throttling_failure_count=8)
+    said = browser.post(CODE, {"code": code_of(boss, steps=1)}).content.decode()
+    assert "Too many wrong codes" in said
+    assert not is_in(browser)
+    assert TotpDevice.objects.get().wait <= 300, "the owner is never locked out for long"
+
+
+def test_a_recovery_code_opens_once(boss: User) -> None:
+    browser = Client()
+    enter(browser, boss)
+    codes = enrol(browser, boss)
+    stored = b"".join(bytes(code) for code in RecoveryCode.objects.values_list("code_hash", flat=True))
+    assert codes[0].replace("-", "").encode() not in stored
+    for spelling, opens in ((codes[0].upper().replace("-", " "), True), (codes[0], False), (codes[1], True)):
+        TotpDevice.objects.update(throttling_failure_count=0)
+        one = Client()
+        enter(one, boss)
+        one.post(CODE, {"code": spelling})
+        assert is_in(one) is opens, spelling
+    assert second_factor.recovery_codes_left(boss) == 8
+    assert AuditEntry.objects.filter(action="totp.recovery_code_used", target_id=boss.pk).count() == 2
+    again = browser.post(SECURITY, {"what": "codes", "password": PASSWORD}).content.decode()
+    assert codes[2] not in again
+    TotpDevice.objects.update(throttling_failure_count=0)
+    one = Client()
+    enter(one, boss)
+    one.post(CODE, {"code": codes[2]})
+    assert not is_in(one), "new codes void the old"
+
+
+def test_the_second_step_needs_a_fresh_first(boss: User, settings: Any) -> None:
+    browser = Client()
+    enter(browser, boss)
+    enrol(browser, boss)
+    cold = Client()
+    assert cold.get(CODE).headers["Location"] == reverse("admin:login")
+    assert cold.post(CODE, {"code": code_of(boss)}).status_code == 302
+    assert not is_in(cold)
+    late = Client()
+    enter(late, boss)
+    session = late.session
+    session["console_pending"] = {**session["console_pending"], "at": time.time() - 301}
+    session.save()
+    assert late.post(CODE, {"code": code_of(boss)}).headers["Location"] == reverse("admin:login")
+    changed = Client()
+    enter(changed, boss)
+    User.objects.filter(pk=boss.pk).update(password="argon2$another")
+    changed.post(CODE, {"code": code_of(boss)})
+    assert not is_in(changed), "a password that changed meanwhile is asked for again"
+
+
+def test_where_it_leads_afterwards_is_ours(boss: User) -> None:
+    browser = Client()
+    enter(browser, boss)
+    enrol(browser, boss)
+    for target, leads in (("https://evil.example/", "/admin/"), ("/admin/accounts/user/", "/admin/accounts/user/")):
+        TotpDevice.objects.update(last_step=-1)
+        one = Client()
+        body = {"username": boss.email, "password": PASSWORD, "next": target}
+        one.post(f"{reverse('admin:login')}?next={target}", body)
+        assert one.post(CODE, {"code": code_of(boss)}).headers["Location"] == leads
+
+
+def test_turning_it_off_needs_the_password_and_the_command_needs_nothing(boss: User, alice: User) -> None:
+    browser = Client()
+    enter(browser, boss)
+    enrol(browser, boss)
+    browser.post(SECURITY, {"what": "disable", "password": "wrong"})
+    assert second_factor.device_of(boss) is not None
+    browser.post(SECURITY, {"what": "disable", "password": PASSWORD})
+    assert second_factor.device_of(boss) is None
+    assert not RecoveryCode.objects.exists()
+    assert is_in(browser)
+    enrol(browser, boss)
+    call_command("reset_totp", boss.email, stderr=StringIO())
+    assert second_factor.device_of(boss) is None
+    assert AuditEntry.objects.filter(action="totp.disabled").values_list("actor_kind", flat=True)[0] == "system"
+    with pytest.raises(CommandError):
+        call_command("reset_totp", alice.email)
+
+
+def test_where_it_is_required_nothing_else_opens(boss: User, settings: Any) -> None:
+    settings.CONSOLE_REQUIRE_TOTP = True
+    browser = Client()
+    enter(browser, boss)
+    assert browser.get("/admin/accounts/user/").headers["Location"] == SECURITY
+    assert browser.get(SECURITY).status_code == 200
+    enrol(browser, boss)
+    assert is_in(browser)
+
+
+# ── Sessions ──
+
+
+def test_a_session_ends_without_clicks_and_after_its_time_whatever_happens(boss: User) -> None:
+    for field, age in ((sessions.SEEN, 3601), (sessions.BEGAN, 12 * 3600 + 1)):
+        browser = Client()
+        enter(browser, boss)
+        assert is_in(browser)
+        session = browser.session
+        session[field] = time.time() - age
+        session.save()
+        answer = browser.get("/admin/accounts/user/?q=x")
+        assert answer.headers["Location"] == "/admin/login/?next=/admin/accounts/user/%3Fq%3Dx"
+        assert "sessionid" not in browser.cookies or not browser.cookies["sessionid"].value
+    browser = Client()
+    enter(browser, boss)
+    session = browser.session
+    session[sessions.SEEN] = time.time() - 1800
+    session.save()
+    assert is_in(browser), "a click in time"
+    assert time.time() - browser.session[sessions.SEEN] < 60, "is noted"
+
+
+# ── The door's limits ──
+
+
+def tries_until_limited(one: Callable[[int], Any]) -> int:
+    """How many tries were let through before one was not; a window that turns meanwhile lets more through."""
+    for number in range(40):
+        if "Too many tries" in one(number).content.decode():
+            return number
+    return pytest.fail("forty tries in a row were let through")
+
+
+def test_a_strangers_guesses_do_not_lock_a_known_browser_out(boss: User, settings: Any, api: Api) -> None:
+    known = Client()
+    enter(known, boss)
+    known.post(reverse("admin:logout"))
+    settings.RATE_LIMIT_FACTOR = 1
+    assert tries_until_limited(lambda n: enter(Client(), boss, "wrong", f"10.9.1.{n}")) >= 9
+    assert "Too many tries" in enter(Client(), boss, address="10.9.9.9").content.decode(), "a new browser waits"
+    assert enter(known, boss).status_code == 302
+    assert is_in(known)
+
+
+def test_a_known_browser_is_limited_by_itself_and_knows_one_person(
+    boss: User, make_user: Callable[..., User], settings: Any
+) -> None:
+    known, other = Client(), make_user("other", is_staff=True)
+    enter(known, boss)
+    cookie = known.cookies[known_browsers.COOKIE]
+    assert cookie["httponly"]
+    assert cookie["samesite"] == "Strict"
+    assert boss.pk not in cookie.value
+    settings.RATE_LIMIT_FACTOR = 1
+    known.post(reverse("admin:logout"))
+    assert tries_until_limited(lambda n: enter(known, boss, "wrong")) >= 10
+    assert enter(Client(), boss, address="10.9.8.8").status_code == 302, "what it used up is nobody else's"
+    request = type("Request", (), {"COOKIES": {known_browsers.COOKIE: cookie.value}})()
+    assert known_browsers.known_as(request, boss.email.upper())
+    assert known_browsers.known_as(request, other.email) is None
+    request.COOKIES[known_browsers.COOKIE] = cookie.value[:-2] + "xx"
+    assert known_browsers.known_as(request, boss.email) is None

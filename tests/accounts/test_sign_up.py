@@ -1,0 +1,395 @@
+"""Signing up: `POST /v1/auth/signup` and its confirmation. Design section 4; issue 6 items 3 and 5; threats T7, T15."""
+
+import re
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from accounts import audit, services
+from accounts.lifecycle import outbox, pools
+from accounts.models import AccountEmail, AuditEntry, Session, User
+from platform_site.api import plans
+from projects.models import Environment
+from tests.accounts.conftest import PASSWORD, branch_of, make_environment, token
+from tests.accounts.postbox import Postbox, html_of, link_in, text_of, token_in
+from tests.accounts.test_passwords import in_one_window
+from tests.client import Answer, Api
+
+pytestmark = pytest.mark.django_db(databases="__all__")
+
+NIA = "nia@example.com"
+
+
+@pytest.fixture
+def opened(production: Environment) -> Environment:
+    """An environment in which anybody may sign up."""
+    pools.change_settings(production.pk, actor=audit.SYSTEM, sign_up="open", app_name="Tracker")
+    return production
+
+
+def sign_up(api: Api, environment: Environment | None, *, email: str = NIA, **body: Any) -> Answer:
+    return api.post(
+        "/v1/auth/signup",
+        json={"email": email, "password": PASSWORD, "name": "Nia"} | body,
+        environment=environment.pk if environment else None,
+    )
+
+
+def confirm(api: Api, environment: Environment | None, link: str, password: str = PASSWORD) -> Answer:
+    return api.post(
+        "/v1/auth/signup/confirm",
+        json={"token": link, "password": password},
+        environment=environment.pk if environment else None,
+    )
+
+
+def test_an_address_becomes_an_account_by_its_link(api: Api, opened: Environment, postbox: Postbox) -> None:
+    answer = sign_up(api, opened)
+    assert (answer.status, answer.json) == (202, {"status": "accepted", "expires_in": 86400})
+    assert not User.objects.filter(environment_id=opened.pk).exists()
+    assert token(api, email=NIA, password=PASSWORD, environment=opened.pk).error == "invalid_grant"
+    assert outbox.send_due() == 1
+    message = postbox.last(NIA)
+    assert message["Subject"] == "Confirm your e-mail address for Tracker"
+    assert message["Auto-Submitted"] == "auto-generated"
+    assert "Nia" not in text_of(message) + html_of(message), "what a stranger typed stands in an e-mail"
+    entered = confirm(api, opened, token_in(message))
+    assert entered.status == 200
+    assert set(entered.json) == {"access_token", "refresh_token", "expires_in", "user"}
+    assert entered.headers["Cache-Control"] == "no-store"
+    user = User.objects.get(environment_id=opened.pk)
+    assert (user.email, user.name, user.email_verified_at is not None) == (NIA, "Nia", True)
+    me = api.get("/v1/auth/me", token=entered.json["access_token"]).json
+    assert (me["id"], me["email_verified"], me["environment_id"]) == (user.pk, True, opened.pk)
+    assert token(api, email=NIA, password=PASSWORD, environment=opened.pk).status == 200
+    entry = AuditEntry.objects.get(action="user.created", target_id=user.pk)
+    assert (entry.actor_id, entry.detail) == (user.pk, {"via": "sign_up"})
+    assert not AccountEmail.objects.exists()
+
+
+def test_platform_accounts_sign_up_the_same_way(api: Api, postbox: Postbox) -> None:
+    assert sign_up(api, None).status == 403
+    pools.change_settings(None, actor=audit.SYSTEM, sign_up="open")
+    assert sign_up(api, None).status == 202
+    outbox.send_due()
+    entered = confirm(api, None, token_in(postbox.last(NIA)))
+    assert api.get("/v1/auth/me", token=entered.json["access_token"]).json["kind"] == "account"
+    assert User.objects.get(email=NIA).is_staff is False
+
+
+@pytest.mark.parametrize("mode", ["off", "invited"])
+def test_a_closed_pool_takes_nobody(api: Api, opened: Environment, mode: str) -> None:
+    pools.change_settings(opened.pk, actor=audit.SYSTEM, sign_up=mode)
+    assert sign_up(api, opened).error == "forbidden"
+    assert not AccountEmail.objects.exists()
+
+
+def test_nobody_signs_up_at_an_environment_that_is_none_or_another_ones_branch(api: Api, opened: Environment) -> None:
+    for name in ("env_01k60000000000000000000000", "prod", "x"):
+        answer = api.post("/v1/auth/signup", json={"email": NIA, "password": PASSWORD}, environment=name)
+        assert answer.error == "not_found"
+    assert sign_up(api, branch_of(opened)).error == "forbidden"
+    assert not AccountEmail.objects.exists()
+
+
+# ── Whether an account exists is not told (T7) ──
+
+
+def test_the_answer_is_the_same_for_an_address_that_has_an_account(
+    api: Api, opened: Environment, postbox: Postbox, make_user: Callable[..., User]
+) -> None:
+    make_user("una", pool_id=opened.pk, email="Una@Example.com")
+    make_user("gone", pool_id=opened.pk)
+    User.objects.filter(name="Gone").update(disabled_at="2026-01-01T00:00:00Z")
+    answers = [sign_up(api, opened, email=email) for email in (NIA, "una@example.COM", "gone@example.com")]
+    assert {(answer.status, answer.body) for answer in answers} == {(202, answers[0].body)}
+    assert len({tuple(sorted(set(answer.headers) - {"x-request-id"})) for answer in answers}) == 1
+    outbox.send_due()
+    # The owner is told, at the address as it was stored; a disabled one is not.
+    assert sorted(message["To"] for message in postbox.messages) == ["Una@Example.com", NIA]
+    told = postbox.last("Una@Example.com")
+    assert told["Subject"] == "You already have an account at Tracker"
+    assert "lnk_" not in text_of(told) + html_of(told)
+    assert User.objects.get(name="Una").check_password(PASSWORD)
+
+
+def test_signing_up_takes_as_long_for_an_address_that_has_an_account(
+    api: Api, opened: Environment, make_user: Callable[..., User]
+) -> None:
+    make_user("una", pool_id=opened.pk)
+    emails = ["una@example.com", "nobody@example.com"]
+    times: dict[str, list[float]] = {email: [] for email in emails}
+    # A busy machine can move a median once: a real difference stays through more rounds.
+    for rounds in (3, 12, 12, 12, 12):
+        for _ in range(rounds):
+            for email in emails:
+                began = time.perf_counter()
+                assert sign_up(api, opened, email=email).status == 202
+                times[email].append(time.perf_counter() - began)
+        known, unknown = (statistics.median(times[email]) for email in emails)
+        if rounds > 3 and abs(known - unknown) <= max(0.003, 0.15 * known):
+            return
+    pytest.fail(f"medians: {known * 1000:.1f} ms with an account, {unknown * 1000:.1f} ms without")
+
+
+def test_signing_up_asks_the_same_statements_for_everybody(
+    api: Api, opened: Environment, make_user: Callable[..., User]
+) -> None:
+    make_user("una", pool_id=opened.pk)
+
+    def statements(email: str) -> list[str]:
+        asked: list[str] = []
+
+        def note(execute: Callable[..., object], sql: str, *rest: object) -> object:
+            asked.append(re.sub(r"SAVEPOINT .*", "SAVEPOINT", sql))
+            return execute(sql, *rest)
+
+        with connection.execute_wrapper(note):
+            assert sign_up(api, opened, email=email).status == 202
+        return asked
+
+    assert statements("una@example.com") == statements("nobody@example.com")
+
+
+# ── Links ──
+
+
+def test_a_link_is_used_once(api: Api, opened: Environment, postbox: Postbox) -> None:
+    sign_up(api, opened)
+    outbox.send_due()
+    link = token_in(postbox.last(NIA))
+    assert confirm(api, opened, link).status == 200
+    again = confirm(api, opened, link)
+    assert (again.status, again.error, again.fields) == (400, "invalid_grant", {"token": "unknown"})
+
+
+def test_the_newest_link_takes_the_place_of_the_others(api: Api, opened: Environment, postbox: Postbox) -> None:
+    sign_up(api, opened, password="the first horse")
+    outbox.send_due()
+    sign_up(api, opened, password="the second horse")
+    outbox.send_due()
+    first, second = (token_in(message) for message in postbox.to(NIA))
+    assert confirm(api, opened, first, "the first horse").error == "invalid_grant"
+    assert confirm(api, opened, second, "the first horse").fields == {"password": "wrong"}
+    assert confirm(api, opened, second, "the second horse").status == 200
+
+
+def test_a_link_needs_the_password_that_was_chosen_and_dies_of_guesses(
+    api: Api, opened: Environment, postbox: Postbox
+) -> None:
+    """So nobody confirms, by a click, an account whose password a stranger chose."""
+    sign_up(api, opened)
+    outbox.send_due()
+    link = token_in(postbox.last(NIA))
+    for _ in range(5):
+        assert confirm(api, opened, link, "not the password").fields == {"password": "wrong"}
+    assert confirm(api, opened, link).fields == {"token": "unknown"}
+    assert not User.objects.filter(environment_id=opened.pk).exists()
+
+
+def test_a_link_of_another_environment_opens_nothing(
+    api: Api, opened: Environment, postbox: Postbox, alice: User
+) -> None:
+    sign_up(api, opened)
+    outbox.send_due()
+    link = token_in(postbox.last(NIA))
+    other = make_environment(alice)
+    pools.change_settings(other.pk, actor=audit.SYSTEM, sign_up="open")
+    for place in (other, None):
+        assert confirm(api, place, link).fields == {"token": "unknown"}
+    assert confirm(api, opened, link).status == 200
+
+
+def test_an_expired_link_opens_nothing_and_is_forgotten(api: Api, opened: Environment, postbox: Postbox) -> None:
+    sign_up(api, opened)
+    outbox.send_due()
+    AccountEmail.objects.update(expires_at="2026-01-01T00:00:00Z")
+    assert confirm(api, opened, token_in(postbox.last(NIA))).fields == {"token": "unknown"}
+    assert outbox.purge() == 1
+
+
+def test_an_edited_link_opens_nothing(api: Api, opened: Environment, postbox: Postbox) -> None:
+    sign_up(api, opened)
+    outbox.send_due()
+    link = token_in(postbox.last(NIA))
+    flipped = link[:10] + ("a" if link[10] != "a" else "b") + link[11:]
+    for edited in (flipped, link[:-1], link + "0", link.swapcase(), link.upper(), "lnk_", "", "x", "é" * 53, "\u202e"):
+        answer = confirm(api, opened, edited) if edited else confirm(api, opened, " ")
+        assert answer.status in (400, 422)
+        assert list(answer.fields) == ["token"]
+    assert confirm(api, opened, f" {link} ").status == 200, "white space around it is cut"
+
+
+def test_a_link_of_another_kind_opens_nothing(
+    api: Api, opened: Environment, postbox: Postbox, make_user: Callable[..., User]
+) -> None:
+    make_user("una", pool_id=opened.pk)
+    api.post("/v1/auth/password-reset", json={"email": "una@example.com"}, environment=opened.pk)
+    sign_up(api, opened)
+    outbox.send_due()
+    reset = token_in(postbox.last("una@example.com"))
+    assert confirm(api, opened, reset).fields == {"token": "unknown"}
+    answer = api.post(
+        "/v1/auth/password-reset/confirm",
+        json={"token": token_in(postbox.last(NIA)), "password": "a different horse"},
+        environment=opened.pk,
+    )
+    assert answer.fields == {"token": "unknown"}
+
+
+def test_an_address_that_got_an_account_meanwhile_is_not_taken_over(
+    api: Api, opened: Environment, postbox: Postbox
+) -> None:
+    sign_up(api, opened)
+    outbox.send_due()
+    services.create_user(pool_id=opened.pk, email="NIA@example.com", password=None, actor=audit.SYSTEM)
+    assert confirm(api, opened, token_in(postbox.last(NIA))).fields == {"email": "taken"}
+    assert User.objects.filter(environment_id=opened.pk).count() == 1
+
+
+# ── In parallel ──
+
+
+@pytest.mark.django_db(databases="__all__", transaction=True)
+def test_parallel_sign_ups_and_confirmations_make_one_user(api: Api, opened: Environment, postbox: Postbox) -> None:
+    def at_once(count: int, call: Callable[[int], Answer]) -> list[Answer]:
+        ready = threading.Barrier(count)
+
+        def one(number: int) -> Answer:
+            try:
+                ready.wait(20)
+                return call(number)
+            finally:
+                connection.close()
+
+        with ThreadPoolExecutor(count) as pool:
+            return list(pool.map(one, range(count)))
+
+    spellings = (NIA, NIA.upper(), "Nia@Example.com")
+    asked = at_once(8, lambda number: sign_up(api, opened, email=spellings[number % 3]))
+    assert {answer.status for answer in asked} <= {202, 429}, "429: too many passwords being hashed"
+    assert AccountEmail.objects.count() == 1
+    outbox.send_due()
+    link = token_in(postbox.messages[-1])
+    done = at_once(8, lambda _: confirm(api, opened, link))
+    assert sorted(answer.status for answer in done if answer.status != 429).count(200) == 1
+    assert User.objects.filter(environment_id=opened.pk).count() == 1
+    assert Session.objects.count() == 1
+
+
+# ── Bad input ──
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "code"),
+    [
+        ({"password": "7 chars"}, "password", "password_too_short"),
+        ({"password": "x" * 1001}, "password", "max_length"),
+        ({"password": "password1"}, "password", "password_too_common"),
+        ({"password": "nia@example.com"}, "password", "password_too_similar"),
+        ({"password": "Nia Nguyen!", "name": "Nia Nguyen"}, "password", "password_too_similar"),
+        ({"password": 12345678}, "password", "invalid"),
+        ({"email": "nia"}, "email", "invalid_email"),
+        ({"email": "a" * 243 + "@example.com"}, "email", "too_long"),
+        ({"email": "nía@example.com"}, "email", "invalid_email"),
+        ({"email": "nia@exámple.com"}, "email", "invalid_email"),
+        ({"email": "nia@example.com\r\nBcc: x@example.com"}, "email", "invalid_email"),
+        ({"email": "nia@example.com,x@example.com"}, "email", "invalid_email"),
+        ({"email": "Nia <nia@example.com>"}, "email", "invalid_email"),
+        ({"email": ["nia@example.com"]}, "email", "invalid"),
+        ({"name": "x" * 201}, "name", "max_length"),
+        ({"role": "admin"}, "role", "unknown_field"),
+        ({"email_verified": True}, "email_verified", "unknown_field"),
+    ],
+)
+def test_what_is_wrong_is_named_and_nothing_is_sent(
+    api: Api, opened: Environment, body: dict[str, Any], field: str, code: str
+) -> None:
+    answer = sign_up(api, opened, **body)
+    assert (answer.status, answer.error, answer.fields) == (422, "validation_failed", {field: code})
+    assert not AccountEmail.objects.exists()
+
+
+@pytest.mark.parametrize("password", ["eightchr"[:8], "zebra " * 166 + "1234", "🦊" * 8, " leading and trailing "])
+def test_a_password_of_8_to_1000_characters_counts_to_its_last(
+    api: Api, opened: Environment, postbox: Postbox, password: str
+) -> None:
+    assert 8 <= len(password) <= 1000
+    assert sign_up(api, opened, password=password).status == 202
+    outbox.send_due()
+    link = token_in(postbox.last(NIA))
+    assert confirm(api, opened, link, password[:-1] + "?").fields == {"password": "wrong"}
+    assert confirm(api, opened, link, password).status == 200
+
+
+def test_an_internationalised_domain_is_written_as_it_travels(api: Api, opened: Environment, postbox: Postbox) -> None:
+    address = "nia@xn--exmple-cua.com"
+    assert sign_up(api, opened, email=address).status == 202
+    outbox.send_due()
+    assert confirm(api, opened, token_in(postbox.last(address))).json["user"]["email"] == address
+
+
+# ── Limits ──
+
+
+def test_an_address_is_sent_six_emails_an_hour(api: Api, opened: Environment, settings: Any) -> None:
+    settings.RATE_LIMIT_FACTOR = 1
+    refused: list[Answer] = []
+
+    def eight() -> list[int]:
+        email = f"{time.time_ns()}@example.com"
+        statuses = []
+        for number in range(8):
+            path, body = (
+                ("/v1/auth/password-reset", {"email": email.upper()}),
+                ("/v1/auth/signup", {"email": email, "password": PASSWORD}),
+            )[number % 2]
+            answer = api.post(path, json=body, environment=opened.pk, remote_addr=f"2001:db8:{number:x}::1")
+            statuses.append(answer.status)
+            refused.extend([answer] if answer.status == 429 else [])
+        return statuses
+
+    in_one_window(eight, [202] * 6 + [429] * 2)
+    assert 1 <= int(refused[0].headers["Retry-After"]) <= 3601
+    assert '"emails";q=6;w=3600' in refused[0].headers["RateLimit-Policy"]
+
+
+def test_a_full_pool_takes_nobody(
+    api: Api, opened: Environment, postbox: Postbox, monkeypatch: pytest.MonkeyPatch, make_user: Callable[..., User]
+) -> None:
+    sign_up(api, opened)
+    outbox.send_due()
+    make_user("una", pool_id=opened.pk)
+    from dataclasses import replace
+
+    smaller = replace(plans.PLANS["free"], app_users_per_environment=1)
+    monkeypatch.setattr(plans, "PLANS", {**plans.PLANS, "free": smaller})
+    assert sign_up(api, opened, email="another@example.com").error == "quota_exceeded"
+    link = token_in(postbox.last(NIA))
+    assert confirm(api, opened, link).error == "quota_exceeded"
+    monkeypatch.undo()
+    assert confirm(api, opened, link).status == 200, "the link was not used up"
+
+
+def test_the_link_leads_to_the_platforms_own_address_whatever_the_host_says(
+    api: Api, opened: Environment, postbox: Postbox, settings: Any
+) -> None:
+    settings.BASE_URL = "https://platform.example"
+    settings.ALLOWED_HOSTS = ["*"]
+    answer = api.post(
+        "/v1/auth/signup",
+        json={"email": NIA, "password": PASSWORD},
+        environment=opened.pk,
+        headers={"Host": "evil.example", "X-Forwarded-Host": "evil.example", "Origin": "https://evil.example"},
+    )
+    assert answer.status == 202
+    outbox.send_due()
+    message = postbox.last(NIA)
+    assert link_in(message) == f"https://platform.example/auth/confirm-sign-up?token={token_in(message)}"
+    assert "evil.example" not in message.as_string()

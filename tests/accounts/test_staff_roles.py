@@ -1,0 +1,210 @@
+"""Staff roles: who enters the console and what each may do there, over every address that the console has."""
+
+from collections.abc import Callable, Iterator
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.contrib import admin
+from django.contrib.admin.utils import quote
+from django.contrib.auth.models import Group
+from django.core.management import CommandError, call_command
+from django.test import Client
+from django.urls import URLPattern, URLResolver, get_resolver, reverse
+
+from accounts import audit
+from accounts.models import AuditEntry, ServerKey, Session, SigningKey, User
+from accounts.staff import roles
+from accounts.staff.roles import StaffRole
+from platform_site.api.errors import Conflict, ValidationFailed
+from projects.models import Environment, Member
+from tests.accounts.conftest import session_of
+
+pytestmark = pytest.mark.django_db(databases="__all__")
+
+OPEN_TO_ALL = {"/admin/login/", "/admin/login/code/", "/admin/logout/"}
+
+
+@pytest.fixture
+def hire(make_user: Callable[..., User]) -> Callable[[StaffRole], User]:
+    def make(role: StaffRole) -> User:
+        user = make_user(f"{role.value}-person")
+        return roles.set_role(user, role, actor=audit.SYSTEM)
+
+    return make
+
+
+def browser_of(user: User) -> Client:
+    browser = Client()
+    browser.force_login(user)
+    return browser
+
+
+@pytest.fixture
+def things(una: User, production: Environment, make_key: Callable[..., tuple[ServerKey, str]]) -> dict[str, str]:
+    """An id for each model of the control database that has pages, to fill into addresses."""
+    make_key(production)
+    session_of(una)
+    made = {
+        "accounts_user": una.pk,
+        "accounts_session": Session.objects.get().pk,
+        "accounts_serverkey": ServerKey.objects.get().pk,
+        "accounts_signingkey": SigningKey.objects.get().pk,
+        "accounts_auditentry": AuditEntry.objects.all()[0].pk,
+        "projects_project": production.project_id,
+        "projects_environment": production.pk,
+        "projects_member": Member.objects.get().pk,
+    }
+    return made
+
+
+def addresses(things: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """(name, path) of every address under /admin/; ids of things that do not exist where we have none."""
+
+    def walk(patterns: Any, prefix: str, namespace: str) -> Iterator[tuple[str, str]]:
+        for each in patterns:
+            if isinstance(each, URLResolver):
+                inner = f"{each.namespace}:" if each.namespace else namespace
+                yield from walk(each.url_patterns, prefix + str(each.pattern), inner)
+            elif isinstance(each, URLPattern) and each.name and (prefix + str(each.pattern)).startswith("admin/"):
+                wanted = each.pattern.regex.groupindex if hasattr(each.pattern, "regex") else {}
+                known = [pk for model, pk in things.items() if each.name.startswith(model)]
+                values = {name: quote(known[0] if known else "none_00000000000000000000000000") for name in wanted}
+                if not set(values) - {"object_id", "form_url"}:
+                    yield each.name, reverse(f"{namespace}{each.name}", kwargs=values)
+
+    yield from walk(get_resolver().url_patterns, "", "")
+
+
+def test_every_address_of_the_console_is_walked(things: dict[str, str]) -> None:
+    found = dict(addresses(things))
+    for model in admin.site._registry:
+        assert f"{model._meta.app_label}_{model._meta.model_name}_changelist" in found
+    assert {"code", "security", "index", "accounts_user_disable_user"} <= set(found)
+
+
+def test_strangers_and_developers_are_sent_to_sign_in_everywhere(alice: User, things: dict[str, str]) -> None:
+    for browser in (Client(), browser_of(alice)):
+        for name, path in addresses(things):
+            if path in OPEN_TO_ALL:
+                continue
+            for answer in (browser.get(path), browser.post(path)):
+                assert answer.status_code in (302, 404, 405), (name, path, answer.status_code)
+                if answer.status_code == 302:
+                    assert answer.headers["Location"].startswith("/admin/login/"), (name, answer.headers["Location"])
+    assert not AuditEntry.objects.filter(actor_kind="staff").exists()
+
+
+def test_support_sees_every_list_and_page_and_changes_nothing(
+    hire: Callable[[StaffRole], User], things: dict[str, str]
+) -> None:
+    support = hire(StaffRole.SUPPORT)
+    browser = browser_of(support)
+    before = AuditEntry.objects.count()
+    for name, path in addresses(things):
+        if path in OPEN_TO_ALL or path.startswith("/admin/password_change") or name == "security":
+            continue
+        shown = browser.get(path)
+        if name.endswith("_changelist") or name == "index":
+            assert shown.status_code == 200, (name, shown.status_code)
+        elif name.endswith(("_add", "_delete")):
+            assert shown.status_code in (403, 302, 404), (name, shown.status_code)
+        elif name.endswith("_change") and name.removesuffix("_change") in things:
+            assert shown.status_code == 200, (name, shown.status_code)
+        assert shown.status_code < 500, (name, path)
+        sent = browser.post(path, {"_form_submitted": "True", "post": "yes", "apply": "1", "role": "superuser"})
+        assert sent.status_code in (200, 302, 403, 404, 405, 409), (name, sent.status_code)
+    for model, action in (("user", "disable_users"), ("session", "end_sessions"), ("serverkey", "revoke_keys")):
+        body = {"action": action, "_selected_action": [things[f"accounts_{model}"]], "confirmed": "yes"}
+        browser.post(reverse(f"admin:accounts_{model}_changelist"), body)
+    assert AuditEntry.objects.count() == before
+    assert User.objects.get(pk=support.pk).is_superuser is False
+    assert ServerKey.objects.get().revoked_at is None
+
+
+def test_an_operator_acts_and_gives_no_roles(
+    hire: Callable[[StaffRole], User], make_user: Callable[..., User], things: dict[str, str], una: User
+) -> None:
+    operator = hire(StaffRole.OPERATOR)
+    boss = make_user("boss", is_staff=True)
+    browser = browser_of(operator)
+    for model in ("projects_project", "projects_member", "accounts_serverkey"):
+        assert browser.get(reverse(f"admin:{model}_add")).status_code == 200, model
+    disable = reverse("admin:accounts_user_disable_user", args=[quote(una.pk)])
+    assert browser.get(disable).status_code == 200
+    assert browser.post(disable, {"_form_submitted": "True"}).status_code == 200
+    assert User.objects.get(pk=una.pk).disabled_at is not None
+    for action in ("change_staff_role", "reset_second_factor"):
+        path = reverse(f"admin:accounts_user_{action}", args=[quote(operator.pk)])
+        assert browser.get(path).status_code == 403
+        assert browser.post(path, {"_form_submitted": "True", "role": "superuser"}).status_code == 403
+    # Else an operator could lock every superuser out.
+    path = reverse("admin:accounts_user_disable_user", args=[quote(boss.pk)])
+    browser.post(path, {"_form_submitted": "True"})
+    assert "only a superuser" in browser.get(reverse("admin:index")).content.decode()
+    assert User.objects.get(pk=boss.pk).disabled_at is None
+
+
+def test_a_superuser_gives_roles_and_they_hold_with_the_next_click(make_user: Callable[..., User], alice: User) -> None:
+    boss, browser_of_alice = make_user("boss", is_staff=True), browser_of(alice)
+    browser = browser_of(boss)
+    path = reverse("admin:accounts_user_change_staff_role", args=[quote(alice.pk)])
+    users = reverse("admin:accounts_user_changelist")
+    for role, sees in (("support", 200), ("operator", 200), ("none", 302)):
+        answer = browser.post(path, {"_form_submitted": "True", "role": role})
+        assert answer.status_code == 200, answer.content.decode()
+        assert roles.role_of(User.objects.get(pk=alice.pk)) == (None if role == "none" else role)
+        assert browser_of_alice.get(users).status_code == sees, role
+    changes = AuditEntry.objects.filter(action="user.staff_role_changed").order_by("at", "id")
+    assert [(each.actor_id, each.detail["before"], each.detail["after"]) for each in changes] == [
+        (boss.pk, None, "support"), (boss.pk, "support", "operator"), (boss.pk, "operator", None),
+    ]  # fmt: skip
+    assert browser.post(path, {"_form_submitted": "True", "role": "emperor"}).status_code in (200, 422)
+    assert roles.role_of(User.objects.get(pk=alice.pk)) is None
+
+
+def test_nobody_changes_their_own_role_and_one_superuser_stays(make_user: Callable[..., User], una: User) -> None:
+    boss = make_user("boss", is_staff=True)
+    with pytest.raises(ValidationFailed):
+        roles.set_role(boss, None, actor=audit.Actor.staff(boss))
+    with pytest.raises(Conflict):
+        roles.set_role(boss, StaffRole.SUPPORT, actor=audit.SYSTEM)
+    with pytest.raises(ValidationFailed):
+        roles.set_role(una, StaffRole.SUPPORT, actor=audit.SYSTEM)
+    assert roles.role_of(User.objects.get(pk=boss.pk)) == StaffRole.SUPERUSER
+    assert not AuditEntry.objects.filter(action="user.staff_role_changed").exists()
+    make_user("second", is_staff=True)
+    roles.set_role(boss, StaffRole.SUPPORT, actor=audit.SYSTEM)
+    assert roles.role_of(User.objects.get(pk=boss.pk)) == StaffRole.SUPPORT
+
+
+def test_the_command_sets_and_takes_roles(alice: User) -> None:
+    call_command("set_staff_role", alice.email, "operator", stderr=StringIO())
+    assert roles.role_of(User.objects.get(pk=alice.pk)) == StaffRole.OPERATOR
+    call_command("set_staff_role", alice.email, "none", stderr=StringIO())
+    assert roles.role_of(User.objects.get(pk=alice.pk)) is None
+    with pytest.raises(CommandError):
+        call_command("set_staff_role", "nobody@example.com", "support")
+    with pytest.raises(CommandError):
+        call_command("set_staff_role", alice.email, "emperor")
+
+
+def test_the_groups_grow_with_the_console(hire: Callable[[StaffRole], User]) -> None:
+    support = Group.objects.get(name="support")
+    held = set(support.permissions.values_list("codename", flat=True))
+    assert held == {f"view_{model._meta.model_name}" for model in admin.site._registry}
+    support.permissions.clear()
+    roles.sync_groups()
+    assert set(support.permissions.values_list("codename", flat=True)) == held
+
+
+def test_a_lists_action_asks_before_it_acts(make_user: Callable[..., User], una: User) -> None:
+    browser = browser_of(make_user("boss", is_staff=True))
+    users = reverse("admin:accounts_user_changelist")
+    asked = browser.post(users, {"action": "disable_users", "_selected_action": [una.pk]})
+    page = asked.content.decode()
+    assert "Are you sure?" in page
+    assert una.pk in page
+    assert User.objects.get(pk=una.pk).disabled_at is None
+    browser.post(users, {"action": "disable_users", "_selected_action": [una.pk], "confirmed": "yes"})
+    assert User.objects.get(pk=una.pk).disabled_at is not None
