@@ -1,0 +1,1 @@
+"""Where: projects, members, environments, regions, provisioning; resolves a caller's environment."""

@@ -1,0 +1,320 @@
+"""The one place that turns a request into a `Caller`.
+
+In: the `Authorization` header, the environment that the request names, and whether the address needs one. Out: a frozen
+`Caller` with its effective scopes and its place, or the refusal. It costs one trip to Redis, which fetches both records
+(who, where) and raises the rate counters, and, where a record is missing, one statement of PostgreSQL that reads both.
+
+What is read from PostgreSQL is written back on the process's next trip, before that asks: so a miss costs no second
+one. `accounts.records` and `projects.places` tell how the records stay true. Equal records make the same `Caller`
+object: it is remembered by their bytes, so a hit parses nothing. Design section 4; contract section 5.
+"""
+
+import logging
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import orjson
+from django.db import DatabaseError
+from django.db.models import Value
+from django.http import HttpRequest
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.request import Request
+
+from accounts import credentials, records, services
+from accounts.credentials import Credential, KeyCredential, SessionCredential
+from accounts.markers import ASK, GONE
+from accounts.records import Identity
+from platform_site.api import ids, limits, store
+from platform_site.api.callers import Caller, Place
+from platform_site.api.errors import Forbidden, NotFound, Unauthorized, ValidationFailed
+from platform_site.api.requests import named_environment
+from projects import places, roles
+
+EnvironmentUse = Literal["required", "optional", "unused"]
+HEADER: Final = "X-Environment"
+
+_FILL_WITHIN: Final = 5.0
+"""Seconds. A record that waited longer for its trip is dropped: marks over it must not have expired (ASK_SECONDS)."""
+_MOST_WAITING: Final = 1000
+_MOST_REMEMBERED: Final = 5000
+
+log = logging.getLogger("platform.callers")
+
+
+class CallerAuthentication(BaseAuthentication):
+    """DRF's way in. Stateless; one instance serves all requests."""
+
+    def authenticate(self, request: Request) -> tuple[Caller, Credential]:
+        """The caller of this request and the credential it showed.
+
+        Raises Unauthorized (no, bad, expired or revoked token), RateLimited, NotFound (an environment that is not the
+        caller's), ValidationFailed on the field `X-Environment` (none is named and none can be told), Forbidden (an
+        account's key where an environment is needed).
+        """
+        http: HttpRequest = request._request
+        header = http.META.get("HTTP_AUTHORIZATION")
+        if not header:
+            raise Unauthorized
+        try:
+            credential = credentials.read(header)
+            return resolve(http, credential, request.parser_context["view"].environment), credential
+        except Unauthorized:
+            limits.count_refused(http)
+            raise
+
+    def authenticate_header(self, request: Request) -> str:
+        return "Bearer"
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What one request asks of the records."""
+
+    credential: Credential
+    named: str | None
+    """The environment that the request names."""
+    who: str
+    where: str | None
+    """The name of the place's record; None where the call means no environment."""
+
+    @property
+    def payer(self) -> str:
+        """On whose rate limit the call goes: known before any record is."""
+        return self.credential.claims.user_id if isinstance(self.credential, SessionCredential) else self.who
+
+    @property
+    def is_by_account(self) -> bool:
+        """Whether a platform account signed in to make this call (its keys mean no environment, whatever they name)."""
+        return isinstance(self.credential, SessionCredential) and self.credential.claims.environment_id is None
+
+
+def _question(credential: Credential, named: str | None, use: EnvironmentUse) -> _Question:
+    who = credential.cache_name
+    where: str | None
+    if isinstance(credential, KeyCredential):
+        where = places.name_for_key(who)
+    elif credential.claims.environment_id is not None:
+        where = places.name_for_user(credential.claims.environment_id)
+    elif use == "unused" or (named is not None and not ids.matches("env", named)):
+        where = None
+    else:
+        where = places.name_for_account(credential.claims.user_id, named)
+    return _Question(credential, named, who, where)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Both records of a request, read."""
+
+    identity: Identity
+    places: tuple[Place, ...]
+    """None, one, or two where an account named no environment and has several projects."""
+    caller: Caller
+
+
+def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse) -> Caller:
+    """The caller behind a credential that `request` showed. Raises as above."""
+    question = _question(credential, named_environment(request), use)
+    trip = store.trip()
+    _fill_waiting(trip)
+    who = trip.get(question.who)
+    where = trip.get(question.where) if question.where is not None else None
+    begun = limits.begin(request, trip, question.payer)
+    guesses = limits.Refusals(request, trip) if _may_be_invented(question) else None
+    trip.run()
+    if who.value == GONE:
+        raise Unauthorized
+    found = _remembered(question, who.value, where.value if where else None)
+    if found is None:
+        if guesses is not None and who.value is None:
+            guesses.check()
+        found = _ask(question)
+    _check_expiry(found.identity)
+    begun.settle(found.caller.plan, found.caller.id)
+    _check_place(question, found, use)
+    return found.caller
+
+
+_proven: Final[dict[str, None]] = {}
+"""Keys that this process has met before."""
+
+
+def _may_be_invented(question: _Question) -> bool:
+    """Whether the credential could be a guess: anybody can make up a key with a right checksum, nobody a signature."""
+    return isinstance(question.credential, KeyCredential) and question.who not in _proven
+
+
+def _prove(question: _Question) -> None:
+    while len(_proven) >= _MOST_REMEMBERED:
+        _proven.pop(next(iter(_proven), ""), None)
+    _proven[question.who] = None
+
+
+def _check_expiry(identity: Identity) -> None:
+    if identity.expires_at is not None and identity.expires_at <= time.time():
+        raise Unauthorized
+
+
+def _check_place(question: _Question, found: _Found, use: EnvironmentUse) -> None:
+    """That the call means an environment of the caller's, or none where none is needed. Never a guess."""
+    named, identity = question.named, found.identity
+    if identity.environment_id is not None:
+        if not found.places:
+            raise Unauthorized  # its environment is gone, and with it every user and key of it
+        if named is not None and named != identity.environment_id:
+            raise NotFound
+        return
+    if use == "unused":
+        return
+    if identity.kind == "key":
+        if use == "required":
+            raise Forbidden("A key of an account reaches no environment. Use a key of the environment.")
+        return
+    if named is not None:
+        if not ids.matches("env", named):
+            raise ValidationFailed.of(HEADER, "invalid_id", "Must be an id that starts with env_.")
+        if not found.places:
+            raise NotFound
+    elif len(found.places) != 1 and use == "required":
+        raise ValidationFailed.of(
+            HEADER, "required", "Name the environment that this call means, by the header X-Environment or by its host."
+        )
+
+
+# ── Records ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_memory: Final[dict[tuple[str, str | None, bytes, bytes | None], _Found]] = {}
+
+
+def _remembered(question: _Question, who: bytes | None, where: bytes | None) -> _Found | None:
+    """What two cached records say; None where one is missing or marked."""
+    if who is None or who == ASK:
+        return None
+    key = (question.who, question.where, who, where)
+    found = _memory.get(key)
+    if found is not None:
+        return found
+    identity = _identity_from(who)
+    needs_place = question.where is not None and not (identity.kind == "key" and identity.environment_id is None)
+    if needs_place and (where is None or where == ASK):
+        return None
+    found = _assemble(identity, orjson.loads(where) if needs_place and where is not None else [])
+    while len(_memory) >= _MOST_REMEMBERED:
+        _memory.pop(next(iter(_memory)), None)  # the oldest; another thread may have taken it
+    if isinstance(question.credential, KeyCredential):
+        _prove(question)
+    _memory[key] = found
+    return found
+
+
+def _ask(question: _Question) -> _Found:
+    """Both records from PostgreSQL, in one statement, and to the cache with the next trip. Raises Unauthorized."""
+    now = time.monotonic()
+    answer = records.identify(question.credential, places=_places_statement(question))
+    if answer is None:
+        raise Unauthorized
+    _prove(question)
+    identity, columns = answer
+    raw: list[dict[str, Any]] = columns["places"]
+    _fill_later(now, question.who, _identity_bytes(identity))
+    # An environment that the account named and may not see is not remembered: anybody can invent names.
+    if question.where is not None and (raw or question.named is None):
+        _fill_later(now, question.where, orjson.dumps(raw))
+    if identity.touch_due:
+        _touch(identity.id)
+    return _assemble(identity, raw)
+
+
+def _places_statement(question: _Question) -> Any:
+    if question.where is None:
+        return Value([], output_field=places.JSON_ARRAY)
+    if question.is_by_account:
+        return places.of_account("user_id", question.named)
+    return places.of_credential()
+
+
+def _touch(key_id: str) -> None:
+    """Note the key's use: a second statement, at most once a minute. No reason to refuse the call if it fails."""
+    try:
+        services.touch_key(key_id)
+    except DatabaseError as error:
+        log.warning("the use of a key was not noted: %s", type(error).__name__, extra={"key_id": key_id})
+
+
+def _assemble(identity: Identity, raw: list[dict[str, Any]]) -> _Found:
+    found = tuple(places.from_json(columns) for columns in raw)
+    place = found[0] if len(found) == 1 else None
+    return _Found(
+        identity=identity,
+        places=found,
+        caller=Caller(
+            kind=identity.kind,
+            id=identity.id,
+            scopes=_scopes(identity, place),
+            plan=place.plan if place else "free",
+            place=place,
+            session_id=identity.session_id,
+            account_id=identity.account_id,
+            email=identity.email,
+            name=identity.name,
+            role=identity.role,
+            claims=identity.claims,
+        ),
+    )
+
+
+def _scopes(identity: Identity, place: Place | None) -> frozenset[str]:
+    if identity.kind == "key":
+        return roles.of_key(identity.scopes, bound_to_environment=identity.environment_id is not None)
+    if identity.kind == "user":
+        return roles.APP_USER
+    if place is None or place.role is None:
+        return roles.ACCOUNT_WITHOUT_PLACE
+    return roles.BY_ROLE[place.role]
+
+
+def _identity_bytes(identity: Identity) -> bytes:
+    # `touch_due` was true once; a cached record must not say it for a minute.
+    return orjson.dumps(
+        [
+            identity.kind,
+            identity.id,
+            identity.expires_at,
+            identity.session_id,
+            identity.account_id,
+            identity.environment_id,
+            identity.email,
+            identity.name,
+            identity.role,
+            identity.claims,
+            sorted(identity.scopes),
+        ]
+    )
+
+
+def _identity_from(data: bytes) -> Identity:
+    members = orjson.loads(data)
+    members[-1] = frozenset(members[-1])
+    return Identity(*members)
+
+
+# ── Records on their way to the cache ───────────────────────────────────────────────────────────────────────────────
+
+_waiting: Final[deque[tuple[float, str, bytes]]] = deque(maxlen=_MOST_WAITING)
+
+
+def _fill_later(read_at: float, name: str, record: bytes) -> None:
+    _waiting.append((read_at, name, record))
+
+
+def _fill_waiting(trip: store.Trip) -> None:
+    """Put what was read from PostgreSQL lately onto this trip."""
+    while _waiting:
+        try:
+            read_at, name, record = _waiting.popleft()
+        except IndexError:  # another thread took the last one
+            return
+        if time.monotonic() - read_at < _FILL_WITHIN:
+            trip.fill(name, record, records.RECORD_SECONDS)

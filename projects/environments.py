@@ -1,0 +1,83 @@
+"""Which environment is meant, and what is known of it: the answers that `accounts` and `rows` ask for from below and
+above.
+
+`EnvironmentDirectory` fills in the protocol of `accounts.environments` (registered in `projects.apps`). The schema
+versions live in the regions and are read there by the floor above, which registers its reader here: one query per
+region, no copy that could go stale. Design sections 4 and 5.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from platform_site.api import ids
+from platform_site.api.callers import Caller, Place
+from projects import places, roles
+from projects.models import Environment
+
+SchemaVersionReader = Callable[[str, Sequence[str]], Mapping[str, int]]
+"""`(cluster, environment ids)` to the current schema version of each; one query. Ids it does not know are left out."""
+
+_schema_version_reader: SchemaVersionReader | None = None
+
+
+def set_schema_version_reader(reader: SchemaVersionReader) -> None:
+    """Called once by the app that keeps schemas, at start."""
+    global _schema_version_reader
+    _schema_version_reader = reader
+
+
+def schema_versions(cluster: str, environment_ids: Sequence[str]) -> dict[str, int]:
+    """The schema version of each environment, all of one cluster: 0 until a schema has been applied. At most one
+    query."""
+    known = _schema_version_reader(cluster, environment_ids) if _schema_version_reader and environment_ids else {}
+    return {environment_id: known.get(environment_id, 0) for environment_id in environment_ids}
+
+
+def allowed_origins(environment_id: str) -> Sequence[str] | None:
+    """The web origins that may read the environment's answers; None if there is no such live environment. One query.
+
+    For `platform_site.api.cors`, at addresses without a caller. Others find them in their place.
+    """
+    if not ids.matches("env", environment_id):
+        return None
+    return Environment.objects.live().filter(pk=environment_id).values_list("allowed_origins", flat=True).first()
+
+
+def place_of(environment_id: str) -> Place | None:
+    """The place of an environment as nobody in particular sees it, for commands and workers; None if it cannot be
+    reached (unknown, failed, deleted). One query."""
+    if not ids.matches("env", environment_id):
+        return None
+    found = Environment.objects.reachable().filter(pk=environment_id).places_as_json().first()
+    return places.from_json(found["place"]) if found else None
+
+
+class EnvironmentDirectory:
+    """Implements `accounts.environments.Directory`."""
+
+    def pool_of(self, environment_id: str) -> str | None:
+        """The environment whose users sign in at `environment_id`; None if it cannot be reached. One query."""
+        if not ids.matches("env", environment_id):
+            return None
+        return Environment.objects.reachable().filter(pk=environment_id).values_list("pool_id", flat=True).first()
+
+    def place_of(self, environment_id: str) -> Place | None:
+        """As the function of this name. One query."""
+        return place_of(environment_id)
+
+    def place_for(self, caller: Caller, environment_id: str) -> tuple[Place, frozenset[str]] | None:
+        """The place and the caller's scopes there; None where it may not even see that the environment exists.
+
+        At most one query: accounts are asked for their membership, users and environment keys have one place only.
+        """
+        if caller.account_id is None:
+            place = caller.place
+            return (place, caller.scopes) if place and place.environment_id == environment_id else None
+        if not ids.matches("env", environment_id):
+            return None
+        meant = Environment.objects.live().of_account(caller.account_id).filter(pk=environment_id)
+        found = meant.places_as_json().first()
+        if found is None:
+            return None
+        place = places.from_json(found["place"])
+        scopes = roles.BY_ROLE[place.role or "viewer"]
+        return place, (scopes & caller.scopes if caller.kind == "key" else scopes)

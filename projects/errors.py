@@ -1,0 +1,126 @@
+"""What can go wrong in `projects`, in its own words, and what each means to a client (registered in
+`projects.apps`)."""
+
+from platform_site.api import errors, handler
+from platform_site.api.callers import ProjectRole
+from projects.origins import NotAnOrigin
+
+
+class ProjectsError(Exception):
+    """Base of the errors below. Never raised itself."""
+
+
+class NoSuchProject(ProjectsError):
+    """Unknown, deleted, or not for this caller to see: one error, so that nobody can tell which."""
+
+
+class NoSuchEnvironment(ProjectsError):
+    """As NoSuchProject, of an environment."""
+
+
+class NoSuchMember(ProjectsError):
+    """The user is no member of the project."""
+
+
+class RoleNeeded(ProjectsError):
+    """The caller sees the project but its role there does not allow this."""
+
+    def __init__(self, role: ProjectRole) -> None:
+        self.role = role
+        super().__init__(role)
+
+
+class QuotaReached(ProjectsError):
+    """Base of the three below: the plan allows no more than `limit`."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        super().__init__(limit)
+
+
+class ProjectsQuotaReached(QuotaReached):
+    """The account has as many live projects on this plan as it may have."""
+
+
+class MembersQuotaReached(QuotaReached):
+    """The project has as many members as its plan allows."""
+
+
+class BranchesQuotaReached(QuotaReached):
+    """The project has as many preview branches as its plan allows."""
+
+
+class NameTaken(ProjectsError):
+    """The project has an environment of this name."""
+
+
+class NoSuchSource(ProjectsError):
+    """The project has no environment of this name or id to branch from."""
+
+
+class SourceNotReady(ProjectsError):
+    """The environment to branch from is still being made, or failed at it."""
+
+
+class NotABranch(ProjectsError):
+    """Development and production go with their project only."""
+
+
+class NoSuchAccount(ProjectsError):
+    """No live platform account has this e-mail address."""
+
+
+class AlreadyMember(ProjectsError):
+    """The account is a member of the project."""
+
+
+class LastOwner(ProjectsError):
+    """The change would leave a live project without an owner."""
+
+
+def register_answers() -> None:
+    """Tell the kernel's handler what these mean in HTTP."""
+    for gone in (NoSuchProject, NoSuchEnvironment, NoSuchMember):
+        handler.register(gone, lambda error: errors.NotFound())
+    handler.register(
+        RoleNeeded,
+        lambda error: errors.Forbidden(
+            "Only owners of the project may do this."
+            if error.role == "owner"
+            else "Viewers of the project may only read."
+        ),
+    )
+    handler.register(
+        ProjectsQuotaReached,
+        lambda error: errors.QuotaExceeded(f"An account may have {error.limit} projects on this plan."),
+    )
+    handler.register(
+        MembersQuotaReached,
+        lambda error: errors.QuotaExceeded(f"A project may have {error.limit} members on this plan."),
+    )
+    handler.register(
+        BranchesQuotaReached,
+        lambda error: errors.QuotaExceeded(f"A project may have {error.limit} preview branches on this plan."),
+    )
+    handler.register(
+        NameTaken,
+        lambda error: errors.ValidationFailed.of("name", "taken", "The project has an environment of this name."),
+    )
+    handler.register(
+        NoSuchSource,
+        lambda error: errors.ValidationFailed.of("from", "unknown", "The project has no such environment."),
+    )
+    handler.register(SourceNotReady, lambda error: errors.Conflict("The environment to branch from is not ready."))
+    handler.register(
+        NotABranch, lambda error: errors.Conflict("Development and production are deleted with their project.")
+    )
+    handler.register(
+        NoSuchAccount,
+        lambda error: errors.ValidationFailed.of("email", "unknown", "No account has this e-mail address."),
+    )
+    handler.register(
+        NotAnOrigin,
+        lambda error: errors.ValidationFailed.of("allowed_origins", "not_an_origin", str(error)),
+    )
+    handler.register(AlreadyMember, lambda error: errors.Conflict("The account is a member of this project already."))
+    handler.register(LastOwner, lambda error: errors.Conflict("A project keeps at least one owner."))

@@ -1,0 +1,74 @@
+"""What the plan allows a caller, and how much of it is used: the answer of `GET /v1/limits`.
+
+The floors above know what they store; they register a count for each limit of theirs (`set_usage_counter`). A limit
+nobody counts is shown without `used`. Design section 10.
+"""
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, Final
+
+from accounts.models import ServerKey, User
+from platform_site.api.callers import Caller, Place
+from platform_site.api.plans import PlanLimits, plan_limits
+from projects.models import Environment, Member, Project
+
+UsageCounter = Callable[[Place], int]
+"""How much of one limit an environment uses. At most one query, whose cost is bounded by the limit."""
+
+_counters: Final[dict[str, UsageCounter]] = {}
+
+
+def set_usage_counter(limit: str, counter: UsageCounter) -> None:
+    """Let `counter` say how much of `limit` (a field of PlanLimits) is used. Called at start by the app that counts."""
+    if limit not in {field.name for field in fields(PlanLimits)}:
+        raise ValueError(f"no limit is called {limit!r}")
+    _counters[limit] = counter
+
+
+def of(caller: Caller) -> dict[str, dict[str, Any]]:
+    """`{limit: {"limit": n, "used": m}}` for the caller's plan; `used` where it is known and the caller's business.
+
+    An app user learns the limits it meets itself, not how large the project is.
+    """
+    allowed = plan_limits(caller.plan)
+    shown = {
+        field.name: {"limit": getattr(allowed, field.name)} for field in fields(PlanLimits) if field.name != "name"
+    }
+    if caller.kind == "user":
+        return {name: shown[name] for name in ("requests_per_minute", "function_timeout_ms", "run_output_bytes")}
+    if caller.account_id is not None:
+        shown["projects_per_account"]["used"] = (
+            Project.objects.live().filter(created_by_id=caller.account_id, plan=caller.plan).count()
+        )
+    if caller.place is not None:
+        for name, counter in _counters.items():
+            shown[name]["used"] = counter(caller.place)
+    return shown
+
+
+def used_in(place: Place) -> dict[str, int]:
+    """How much of each limit that somebody counts an environment uses: for operators, who are told everything."""
+    return {name: counter(place) for name, counter in _counters.items()}
+
+
+def _members(place: Place) -> int:
+    return Member.objects.filter(project_id=place.project_id).count()
+
+
+def _preview_branches(place: Place) -> int:
+    return Environment.objects.live().branches().filter(project_id=place.project_id).count()
+
+
+def _keys(place: Place) -> int:
+    return ServerKey.objects.filter(environment_id=place.environment_id, revoked_at__isnull=True).count()
+
+
+def _app_users(place: Place) -> int:
+    return User.objects.in_pool(place.pool_id).count()
+
+
+set_usage_counter("members_per_project", _members)
+set_usage_counter("preview_branches_per_project", _preview_branches)
+set_usage_counter("keys_per_environment", _keys)
+set_usage_counter("app_users_per_environment", _app_users)

@@ -1,0 +1,41 @@
+"""`manage.py list_projects`: what is there, one line a project, the newest first."""
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand
+from django.db.models import Q
+
+from projects.models import Member, Project, Region
+
+
+class Command(BaseCommand):
+    help = "Lists projects: id, region, plan, state, owner, name. Words after it narrow the list, as in the console."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "words", nargs="?", help="a project's or environment's id, part of a name, a member's e-mail"
+        )
+        parser.add_argument("--region", choices=Region.values)
+        parser.add_argument("--limit", type=int, default=100)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        found = Project.objects.order_by("-created_at", "-id").prefetch_related("memberships__user")
+        if options["region"]:
+            found = found.filter(region=options["region"])
+        if words := options["words"]:
+            found = found.filter(
+                Q(pk=words)
+                | Q(environments__pk=words)
+                | Q(name__icontains=words)
+                | Q(memberships__user__email__iexact=words)
+            ).distinct()
+        shown = list(found[: options["limit"] + 1])
+        for project in shown[: options["limit"]]:
+            owners = [member.user.email for member in project.memberships.all() if member.role == Member.Role.OWNER]
+            state = "live" if project.deleted_at is None else "being deleted"
+            # Names are their owners' and may hold anything: quoted, they stay on their line.
+            facts = f"{project.pk}  {project.region:14}  {project.plan:4}  {state:13}"
+            self.stdout.write(f"{facts}  {', '.join(owners)}  {project.name!r}")
+        if len(shown) > options["limit"]:
+            self.stdout.write(f"… and more: --limit {options['limit'] * 10}")

@@ -1,0 +1,64 @@
+"""Named filters over projects and environments: which are alive, which an account may see, and what a place is made
+of."""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from django.db import models
+from django.db.models import F, Q, QuerySet
+from django.db.models.expressions import BaseExpression, Combinable
+from django.db.models.functions import JSONObject
+
+from platform_site.api.callers import Caller
+
+if TYPE_CHECKING:
+    from projects.models import Environment, Project  # noqa: F401 - named in a string below
+
+_PLACE_COLUMNS: Final = {
+    "environment_id": "id",
+    "environment_name": "name",
+    "project_id": "project_id",
+    "region": "project__region",
+    "cluster": "project__cluster",
+    "plan": "project__plan",
+    "pool_id": "pool_id",
+    "allowed_origins": "allowed_origins",
+}
+"""The members of `platform_site.api.callers.Place` by their columns; `role` is added where an account asks."""
+
+
+class ProjectQuerySet(models.QuerySet["Project"]):
+    def live(self) -> "ProjectQuerySet":
+        """Not marked for deletion: a marked project does not exist for any caller."""
+        return self.filter(deleted_at__isnull=True)
+
+    def visible_to(self, caller: Caller) -> "ProjectQuerySet":
+        """The live projects whose existence `caller` may know: an account's by membership, else that of its place."""
+        if caller.account_id is not None:
+            return self.live().filter(memberships__user_id=caller.account_id)
+        return self.live().filter(pk=caller.place.project_id) if caller.place else self.none()
+
+
+class EnvironmentQuerySet(models.QuerySet["Environment"]):
+    def live(self) -> "EnvironmentQuerySet":
+        """Neither marked themselves nor in a marked project."""
+        return self.filter(~Q(status="deleting"), project__deleted_at__isnull=True)
+
+    def reachable(self) -> "EnvironmentQuerySet":
+        """Live and usable: not still being made, and not failed at it."""
+        return self.live().filter(status__in=["ready", "migrating"])
+
+    def branches(self) -> "EnvironmentQuerySet":
+        """Preview branches, those whose parent is gone among them."""
+        return self.exclude(pool_id=F("pk"))
+
+    def of_account(self, account_id: "str | BaseExpression | Combinable") -> "EnvironmentQuerySet":
+        """Environments of the projects that the account is a member of, with its `role` there."""
+        return self.filter(project__memberships__user_id=account_id).annotate(role=F("project__memberships__role"))
+
+    def places_as_json(self) -> "QuerySet[Environment, Any]":
+        """As one JSON column with the members of `Place`; `role` among them after `of_account`."""
+        return self.values(place=JSONObject(**self._place_columns()))
+
+    def _place_columns(self) -> dict[str, str]:
+        asked_role = "role" in self.query.annotations
+        return _PLACE_COLUMNS | {"role": "role"} if asked_role else _PLACE_COLUMNS

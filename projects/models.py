@@ -1,0 +1,158 @@
+"""Tables of `projects`, all in the control database. What an environment holds lives in its region."""
+
+from functools import partial
+from typing import ClassVar
+
+from django.conf import settings
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models.functions import Now
+
+from platform_site.api import ids
+from projects.managers import EnvironmentQuerySet, ProjectQuerySet
+
+
+def _id(prefix: str) -> "models.CharField[str, str]":
+    return models.CharField(primary_key=True, max_length=30, default=partial(ids.new, prefix), editable=False)
+
+
+class Region(models.TextChoices):
+    US_EAST_1 = "us-east-1", "us-east-1"
+    EU_WEST_1 = "eu-west-1", "eu-west-1"
+    AP_SOUTHEAST_1 = "ap-southeast-1", "ap-southeast-1"
+
+
+class Plan(models.TextChoices):
+    FREE = "free"
+    PRO = "pro"
+    TEAM = "team"
+
+
+class Project(models.Model):
+    id = _id("prj")
+    name = models.CharField(max_length=64)
+    region = models.CharField(max_length=20, choices=Region.choices, default=Region.US_EAST_1)
+    cluster = models.CharField(max_length=40)
+    """The database alias that holds the project; the region's own today (design section 5)."""
+    plan = models.CharField(max_length=10, choices=Plan.choices, default=Plan.FREE)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, editable=False, related_name="created_projects"
+    )
+    """Whose quota it counts against, whoever owns it later: nobody can fill up a stranger's by making them an owner."""
+    deleted_at = models.DateTimeField(null=True, editable=False)
+    """Marked: gone for callers, until the sweep has dropped the schemas and removes the record."""
+    members: "models.ManyToManyField[models.Model, Member]" = models.ManyToManyField(
+        settings.AUTH_USER_MODEL, through="Member", related_name="projects"
+    )
+
+    objects = ProjectQuerySet.as_manager()
+
+    class Meta:
+        indexes: ClassVar = [
+            models.Index(fields=["-created_at", "-id"], name="project_newest_first"),
+            models.Index(
+                fields=["deleted_at"], name="project_marked_for_deletion", condition=models.Q(deleted_at__isnull=False)
+            ),
+        ]
+        constraints: ClassVar = [
+            models.CheckConstraint(condition=models.Q(region__in=Region.values), name="project_region_is_known"),
+            models.CheckConstraint(condition=models.Q(plan__in=Plan.values), name="project_plan_is_known"),
+            models.CheckConstraint(condition=models.Q(name__regex=r"\S"), name="project_name_not_blank"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Member(models.Model):
+    """An account's role in a project. Every live project keeps at least one owner."""
+
+    class Role(models.TextChoices):
+        OWNER = "owner"
+        DEVELOPER = "developer"
+        VIEWER = "viewer"
+
+    id = _id("mem")
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="memberships")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships")
+    role = models.CharField(max_length=10, choices=Role.choices)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["project", "user"], name="member_once_per_project"),
+            models.CheckConstraint(
+                condition=models.Q(role__in=["owner", "developer", "viewer"]), name="member_role_is_known"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.user_id} is {self.role} of {self.project_id}"
+
+
+class Environment(models.Model):
+    """One PostgreSQL schema of the project's region, named by this id."""
+
+    class Status(models.TextChoices):
+        CREATING = "creating"
+        READY = "ready"
+        MIGRATING = "migrating"
+        FAILED = "failed"
+        DELETING = "deleting"
+
+    class Filling(models.TextChoices):
+        SOURCE = "source"
+        """The rows of `parent`."""
+        ARCHIVE = "archive"
+        """A backup (`manage.py restore`)."""
+
+    id = _id("env")
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="environments")
+    name = models.CharField(max_length=48)
+    status = models.CharField(max_length=10, choices=Status.choices, default=Status.CREATING)
+    status_reason = models.TextField(null=True, blank=True)
+    parent = models.ForeignKey("self", on_delete=models.SET_NULL, null=True, blank=True, related_name="branches")
+    """The environment a preview branch came from."""
+    filled_from = models.CharField(max_length=10, choices=Filling.choices, null=True, editable=False)
+    """Where a preview branch has its rows from; None for one without. Says to the sweep what an environment that is
+    still `creating` waits for."""
+    pool_id = models.CharField(max_length=30)
+    """The environment whose users sign in here: itself, or the one it descends from."""
+    allowed_origins = ArrayField(models.CharField(max_length=200), default=list, blank=True)
+    """CORS: `["*"]` for all, empty for none, else the exact origins."""
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    objects = EnvironmentQuerySet.as_manager()
+
+    class Meta:
+        constraints: ClassVar = [
+            # A branch may be made again under the name of one that is still being dropped.
+            models.UniqueConstraint(
+                fields=["project", "name"],
+                condition=~models.Q(status="deleting"),
+                name="environment_name_unique_in_project",
+            )
+        ]
+        indexes: ClassVar = [
+            # Sweeps look for these few among very many that are ready.
+            models.Index(
+                fields=["status", "id"],
+                name="environment_unsettled",
+                condition=models.Q(status__in=["creating", "migrating", "deleting"]),
+            )
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def is_branch(self) -> bool:
+        """Whether it was branched from another; development and production have a user pool of their own."""
+        return self.pool_id != self.pk
+
+
+# Django looks for an app's tables here.
+from projects.outbox import ControlEvent  # noqa: E402
+
+__all__ = ["ControlEvent", "Environment", "Member", "Plan", "Project", "Region"]

@@ -1,0 +1,200 @@
+"""PostgreSQL schemas of environments: making them, dropping them, and finding those that nobody owns.
+
+An environment is a row in the control database and a schema of the same name in its region; no transaction spans the
+two. What keeps them together:
+
+* Making: the schema is made in the region's own transaction while the control transaction with the row is still open,
+  and committed before it. So a crash can leave a schema without a row, never a row without a schema.
+* Meanwhile the control transaction holds an advisory lock on the environment's id (`hold`). A schema without a row
+  whose lock is free will never get its row: the transaction that would have brought it is over. `drop_orphans` relies
+  on this and on no clock; the age it asks for only spares it the look at what is being made just now.
+* Dropping: the row is marked first and removed last, so a crash in between leaves a mark that the sweep finds.
+
+Every function may run twice, and at the same time in two processes. Design section 5; reliability F25.
+"""
+
+import math
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from django.conf import settings
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from psycopg import sql
+
+from platform_site.api import ids, signals
+from platform_site.api.callers import Place
+from projects import failpoints
+from projects.models import Environment
+
+TABLES_PER_TRANSACTION: Final = 50
+"""Each dropped table holds a lock until the commit, and the lock table of the server is finite (64 per connection)."""
+_DROP_LOCK_TIMEOUT: Final = "500ms"
+_DROP_STATEMENT_TIMEOUT: Final = "60s"
+_ORPHANS_PER_LOOK: Final = 200
+_ENVIRONMENT_NAME: Final = "^env_[0-7][0-9a-hjkmnp-tv-z]{25}$"
+"""`ids.matches("env", …)` in PostgreSQL's words: another schema, however it begins, is none of ours."""
+
+
+class SchemaBusy(Exception):
+    """Another process is filling or dropping the same schema right now."""
+
+
+def hold(environment_ids: Iterable[str]) -> None:
+    """Take the lock on environments about to be made, until the end of the control transaction at hand."""
+    with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
+        for environment_id in environment_ids:
+            cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [environment_id])
+
+
+def make_schemas(places: Sequence[Place]) -> None:
+    """Make the schemas of new environments of one project, all or none, in a transaction of their region.
+
+    Sends `environment_created` for each inside of it. Called within the control transaction that writes the rows and
+    after `hold`, as its last step. Raises DatabaseError (with nothing made) if the region is away.
+    """
+    cluster = places[0].cluster
+    connection = connections[cluster]
+    with transaction.atomic(using=cluster):
+        with connection.cursor() as cursor:
+            for place in places:
+                create_schema(cursor, place.environment_id)
+        for place in places:
+            signals.environment_created.send(sender=Environment, place=place, using=cluster)
+        failpoints.reach("create.before_region_commit")
+    failpoints.reach("create.after_region_commit")
+
+
+def has_schema(environment_id: str, cluster: str) -> bool:
+    """Whether the environment's schema is there for all to see. One query."""
+    with connections[cluster].cursor() as cursor:
+        cursor.execute("SELECT to_regnamespace(%s) IS NOT NULL", [environment_id])
+        return bool(cursor.fetchone()[0])
+
+
+def size_of(environment_id: str, cluster: str) -> int:
+    """Bytes of the environment's tables without their indexes. One query, which opens each table's files."""
+    with connections[cluster].cursor() as cursor:
+        cursor.execute(
+            "SELECT coalesce(sum(pg_table_size(oid)), 0) FROM pg_class"
+            " WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r'",
+            [environment_id],
+        )
+        return int(cursor.fetchone()[0])
+
+
+def count_tables(environment_id: str, cluster: str) -> int:
+    """How many tables the environment's schema holds; 0 if it is gone. One query."""
+    with connections[cluster].cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relkind IN ('r', 'p')",
+            [environment_id],
+        )
+        return int(cursor.fetchone()[0])
+
+
+def drop_schema(environment_id: str, cluster: str) -> None:
+    """Drop the schema with all it holds, tables in batches; nothing to do if it is gone.
+
+    Raises SchemaBusy if another process is at it, DatabaseError if the region is away or a reader keeps a table locked.
+    What was dropped by then stays dropped.
+    """
+    while _drop_some_tables(environment_id, cluster):
+        failpoints.reach("drop.between_batches")
+    with transaction.atomic(using=cluster), connections[cluster].cursor() as cursor:
+        _prepare_drop(cursor, environment_id)
+        cursor.execute(_quoted("DROP SCHEMA IF EXISTS {} CASCADE", environment_id))
+    failpoints.reach("drop.after_schema")
+
+
+def _drop_some_tables(environment_id: str, cluster: str) -> bool:
+    """Drop up to TABLES_PER_TRANSACTION tables in one transaction. False when none was left."""
+    with transaction.atomic(using=cluster), connections[cluster].cursor() as cursor:
+        _prepare_drop(cursor, environment_id)
+        cursor.execute(
+            "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relkind IN ('r', 'p') "
+            "ORDER BY oid DESC LIMIT %s",
+            [environment_id, TABLES_PER_TRANSACTION],
+        )
+        tables = [row[0] for row in cursor.fetchall()]
+        for table in tables:
+            cursor.execute(_quoted("DROP TABLE IF EXISTS {} CASCADE", environment_id, table))
+    return len(tables) == TABLES_PER_TRANSACTION
+
+
+def claim_schema(cursor: Any, environment_id: str) -> None:
+    """Be the only one to fill or drop this schema until the region's transaction at hand ends. Raises SchemaBusy."""
+    cursor.execute("SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 1))", [environment_id])
+    if not cursor.fetchone()[0]:
+        raise SchemaBusy(environment_id)
+
+
+def _prepare_drop(cursor: Any, environment_id: str) -> None:
+    claim_schema(cursor, environment_id)
+    cursor.execute(
+        "SELECT set_config('lock_timeout', %s, true), set_config('statement_timeout', %s, true)",
+        [_DROP_LOCK_TIMEOUT, _DROP_STATEMENT_TIMEOUT],
+    )
+
+
+def create_schema(cursor: Any, environment_id: str) -> None:
+    """Make an empty schema in the region's transaction at hand."""
+    cursor.execute(_quoted("CREATE SCHEMA {}", environment_id))
+
+
+def _quoted(statement: str, *names: str) -> str:
+    """`statement` with the dotted, quoted name in place of `{}`."""
+    return sql.SQL(statement).format(sql.Identifier(*names)).as_string(None)
+
+
+# ── Schemas that nobody owns ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def schemas_in(cluster: str, after: str, limit: int) -> list[str]:
+    """Up to `limit` environment ids for which the cluster has a schema, in order, after `after`. One query."""
+    with connections[cluster].cursor() as cursor:
+        cursor.execute(
+            "SELECT nspname FROM pg_namespace WHERE nspname ~ %s AND nspname > %s ORDER BY nspname LIMIT %s",
+            [_ENVIRONMENT_NAME, after, limit],
+        )
+        return [name for (name,) in cursor.fetchall()]
+
+
+def drop_orphans(cluster: str, deadline: float = math.inf, *, batch: int = _ORPHANS_PER_LOOK) -> Iterator[str]:
+    """Drop the cluster's schemas that belong to no environment; yields the id of each.
+
+    Those younger than `settings.ORPHAN_GRACE_SECONDS`, and those whose making is still under way, are left alone.
+    Begins nothing after `deadline` (`time.monotonic()`). Raises DatabaseError if the region or the control database is
+    away.
+    """
+    after = ""
+    while found := schemas_in(cluster, after, batch):
+        after = found[-1]
+        known = set(Environment.objects.filter(pk__in=found).values_list("pk", flat=True))
+        for environment_id in found:
+            if time.monotonic() >= deadline:
+                return
+            if environment_id not in known and _is_settled(environment_id) and _is_orphan(environment_id):
+                try:
+                    # A branch had more than a schema. Before the drop, so that a crash leaves the schema to be found.
+                    signals.environment_deleted.send(sender=Environment, environment_id=environment_id, cluster=cluster)
+                    drop_schema(environment_id, cluster)
+                except SchemaBusy:
+                    continue
+                yield environment_id
+
+
+def _is_settled(environment_id: str) -> bool:
+    grace = timedelta(seconds=settings.ORPHAN_GRACE_SECONDS)
+    return ids.made_at(environment_id) < datetime.now(UTC) - grace
+
+
+def _is_orphan(environment_id: str) -> bool:
+    """Whether no transaction is making this environment, and none has made it."""
+    with transaction.atomic(), connections[DEFAULT_DB_ALIAS].cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))", [environment_id])
+        if not cursor.fetchone()[0]:
+            return False
+        # A new statement sees what was committed before the lock was free.
+        return not Environment.objects.filter(pk=environment_id).exists()

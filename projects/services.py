@@ -1,0 +1,397 @@
+"""The verbs of `projects`. Each changes the world once, in one control transaction, with its audit entry.
+
+Called by the API, the console and the commands alike; whether the actor may is asked before (`projects.access`). What
+is cached of a place is overwritten after the commit (`projects.places`). Design section 5.
+"""
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from django.db import transaction
+from django.db.models.functions import Now
+
+from accounts import audit
+from accounts.audit import Actor
+from accounts.models import User
+from platform_site.api import ids, nudges, signals
+from platform_site.api.callers import Caller, Place, ProjectRole
+from platform_site.api.plans import plan_limits
+from projects import branching, failpoints, origins, places, provisioning, removal
+from projects.branching import place_of
+from projects.errors import (
+    AlreadyMember,
+    BranchesQuotaReached,
+    LastOwner,
+    MembersQuotaReached,
+    NameTaken,
+    NoSuchAccount,
+    NoSuchEnvironment,
+    NoSuchMember,
+    NoSuchProject,
+    NoSuchSource,
+    NotABranch,
+    ProjectsQuotaReached,
+    SourceNotReady,
+)
+from projects.models import Environment, Member, Project
+
+FIRST_ENVIRONMENTS: Final = ("development", "production")
+
+
+def create_project(
+    *, account_id: str, name: str, region: str, plan: str, actor: Caller | Actor, cluster: str | None = None
+) -> Project:
+    """Make a project with its `development` and `production` environments and their schemas; its owner is the account.
+
+    All of it exists when this returns and its transaction commits, and none of it if anything fails. `name` is 1-64
+    characters, not blank. `cluster` is the database alias that shall hold it, by default the region's own. Raises
+    ProjectsQuotaReached, NoSuchAccount, and DatabaseError if the region is away. Contract section 4.1.
+    """
+    with transaction.atomic():
+        # The account's row is the lock under which its projects are counted: parallel creations queue here.
+        owner = (
+            User.objects.in_pool(None).select_for_update(no_key=True).filter(pk=account_id, disabled_at=None).first()
+        )
+        if owner is None:
+            raise NoSuchAccount
+        _check_quota(owner.pk, plan)
+        project = Project.objects.create(
+            name=name, region=region, cluster=cluster or region, plan=plan, created_by=owner
+        )
+        Member.objects.create(project=project, user=owner, role=Member.Role.OWNER)
+        environments = [
+            Environment(project=project, name=name, status=Environment.Status.READY) for name in FIRST_ENVIRONMENTS
+        ]
+        for environment in environments:
+            environment.pool_id = environment.pk
+        provisioning.hold(environment.pk for environment in environments)
+        Environment.objects.bulk_create(environments)
+        audit.record(
+            "project.created", actor=actor, target_id=project.pk, project_id=project.pk, name=name, region=region
+        )
+        places.forget_account(owner.pk)
+        made = [place_of(project, environment) for environment in environments]
+        for place in made:
+            signals.environment_ready.send(sender=Environment, place=place, since=None)
+        provisioning.make_schemas(made)
+    failpoints.reach("create.after_commit")
+    return project
+
+
+def _check_quota(account_id: str, plan: str) -> None:
+    """Raise ProjectsQuotaReached if the account has as many live projects on this plan as it may have."""
+    limit = plan_limits(plan).projects_per_account
+    if Project.objects.live().filter(created_by_id=account_id, plan=plan).count() >= limit:
+        raise ProjectsQuotaReached(limit)
+
+
+def change_project(
+    project_id: str, *, actor: Caller | Actor, name: str | None = None, plan: str | None = None
+) -> Project:
+    """Rename a live project or change its plan; None leaves it. Nothing is written if nothing differs.
+
+    Raises NoSuchProject if it was deleted meanwhile, ProjectsQuotaReached if its creator has too many on that plan.
+    """
+    with transaction.atomic():
+        if plan is not None:
+            _lock_creator(project_id)
+        project = _locked(project_id)
+        changes = {
+            field: value
+            for field, value in (("name", name), ("plan", plan))
+            if value is not None and value != getattr(project, field)
+        }
+        if "plan" in changes and project.created_by_id is not None:
+            _check_quota(project.created_by_id, changes["plan"])
+        if changes:
+            for field, value in changes.items():
+                setattr(project, field, value)
+            project.save(update_fields=list(changes))
+            audit.record("project.changed", actor=actor, target_id=project_id, project_id=project_id, **changes)
+            if "plan" in changes:
+                places.forget_project(project_id)
+    return project
+
+
+def _lock_creator(project_id: str) -> None:
+    """Take the lock under which the creator's projects are counted; before the project's own, as a creation does."""
+    User.objects.select_for_update(no_key=True, of=("self",)).filter(created_projects=project_id).first()
+
+
+def delete_project(project_id: str, *, actor: Caller | Actor) -> None:
+    """Delete a project for good, with its environments, schemas, users, keys.
+
+    When this returns it is gone for every caller. What it stored is dropped at once if that is little, else by a
+    worker; a crash in between is finished by the sweep (`projects.tasks`). Raises NoSuchProject, also for the second of
+    two parallel deletions. Contract section 4.3.
+    """
+    with transaction.atomic():
+        project = _locked(project_id)
+        places.forget_project(project_id)
+        environments = list(project.environments.all())
+        Project.objects.filter(pk=project_id).update(deleted_at=Now())
+        project.environments.update(status=Environment.Status.DELETING)
+        for environment in environments:
+            signals.environment_deleting.send(
+                sender=Environment, environment_id=environment.pk, cluster=project.cluster
+            )
+        audit.record("project.deleted", actor=actor, target_id=project_id, project_id=project_id, name=project.name)
+        transaction.on_commit(lambda: removal.finish_soon(project_id))
+
+
+def _locked(project_id: str) -> Project:
+    """The live project, locked until the end of the transaction. Raises NoSuchProject."""
+    project: Project | None = Project.objects.live().select_for_update(no_key=True).filter(pk=project_id).first()
+    if project is None:
+        raise NoSuchProject
+    return project
+
+
+def find_source(project: Project, named: str) -> Environment:
+    """The live environment of the project with this name or id. One query. Raises NoSuchSource."""
+    meant = {"pk": named} if ids.matches("env", named) else {"name": named}
+    found: Environment | None = project.environments.live().filter(**meant).first()
+    if found is None:
+        raise NoSuchSource
+    return found
+
+
+def create_branch(
+    project_id: str, *, name: str, source_id: str, data: branching.Data, actor: Caller | Actor
+) -> Environment:
+    """Make a preview branch of the environment `source_id` of this project: its schema, webhooks (disabled) and
+    functions, and with `data="full"` its rows.
+
+    Ready when this returns and its transaction commits, unless there are many rows: then it is `creating`, and a worker
+    copies them. Raises NoSuchProject, NoSuchSource, SourceNotReady, NameTaken, BranchesQuotaReached, and DatabaseError
+    (with nothing made) if the region is away. Design section 5.
+    """
+    with transaction.atomic():
+        # The project's row is the lock under which its branches are counted and named.
+        project = _locked(project_id)
+        source: Environment | None = project.environments.live().filter(pk=source_id).first()
+        if source is None:
+            raise NoSuchSource
+        if source.status not in (Environment.Status.READY, Environment.Status.MIGRATING):
+            raise SourceNotReady
+        from_place = place_of(project, source)
+        at_once = data == "none" or branching.is_small(from_place)
+        filled_from = Environment.Filling.SOURCE if data == "full" else None
+        branch = begin_branch(project, source, name, filled_from, at_once=at_once)
+        audit.record(
+            "environment.branched",
+            actor=actor,
+            target_id=branch.pk,
+            project_id=project_id,
+            environment_id=branch.pk,
+            name=name,
+            source=source_id,
+            data=data,
+        )
+        if at_once:
+            place = place_of(project, branch)
+            branching.keep_users(place.pool_id)
+            signals.environment_ready.send(sender=Environment, place=place, since=None)
+            branching.copy(from_place, place, data)
+        else:
+            from projects.tasks import fill_branch
+
+            nudges.nudge(fill_branch, branch.pk)
+    failpoints.reach("branch.after_commit")
+    return branch
+
+
+def begin_branch(
+    project: Project,
+    source: Environment,
+    name: str,
+    filled_from: Environment.Filling | None,
+    *,
+    at_once: bool,
+    pk: str | None = None,
+) -> Environment:
+    """The record of a new branch, in the transaction at hand, which holds the project's lock.
+
+    Raises NameTaken, BranchesQuotaReached.
+    """
+    if project.environments.live().filter(name=name).exists():
+        raise NameTaken
+    limit = plan_limits(project.plan).preview_branches_per_project
+    if project.environments.live().branches().count() >= limit:
+        raise BranchesQuotaReached(limit)
+    branch = Environment(
+        pk=pk or ids.new("env"),
+        project=project,
+        name=name,
+        parent=source,
+        pool_id=source.pool_id,
+        filled_from=filled_from,
+        allowed_origins=source.allowed_origins,
+        status=Environment.Status.READY if at_once else Environment.Status.CREATING,
+    )
+    provisioning.hold([branch.pk])
+    branch.save(force_insert=True)
+    branch.refresh_from_db(fields=["created_at"])
+    return branch
+
+
+@contextmanager
+def filled_branch(project_id: str, *, name: str, actor: Caller | Actor, **detail: Any) -> Generator[Place]:
+    """A new preview branch of production, to be filled within the block: in one transaction of its region, its schema
+    made and empty. For restoring backups. It can be reached when the block has ended well; else there is none.
+
+    `detail` goes into the trail. Raises NoSuchProject, NameTaken, BranchesQuotaReached, DatabaseError.
+    """
+    project = Project.objects.live().filter(pk=project_id).first()
+    if project is None:
+        raise NoSuchProject
+    branch_id = ids.new("env")
+    with branching.region_of_new(branch_id, project.cluster):
+        with transaction.atomic():
+            project = _locked(project_id)
+            source = find_source(project, places.DEFAULT_ENVIRONMENT)
+            branch = begin_branch(project, source, name, Environment.Filling.ARCHIVE, at_once=False, pk=branch_id)
+            audit.record(
+                "environment.restored",
+                actor=actor,
+                target_id=branch_id,
+                project_id=project_id,
+                environment_id=branch_id,
+                name=name,
+                **detail,
+            )
+        try:
+            place = place_of(project, branch)
+            signals.environment_created.send(sender=Environment, place=place, using=place.cluster)
+            yield place
+            branching.require(place)
+            failpoints.reach("restore.before_region_commit")
+        except BaseException:
+            Environment.objects.filter(pk=branch_id, status=Environment.Status.CREATING).delete()
+            raise
+    failpoints.reach("restore.after_region_commit")
+    branching.settle(branch_id)
+
+
+def delete_environment(project_id: str, environment_id: str, *, actor: Caller | Actor) -> None:
+    """Delete a preview branch for good, with its schema, keys and sessions.
+
+    When this returns it is gone for every caller; the rest is as with a project. Raises NoSuchProject,
+    NoSuchEnvironment (also for the second of two parallel deletions), NotABranch.
+    """
+    with transaction.atomic():
+        project = _locked(project_id)
+        environment: Environment | None = (
+            project.environments.live().select_for_update(no_key=True, of=("self",)).filter(pk=environment_id).first()
+        )
+        if environment is None:
+            raise NoSuchEnvironment
+        if not environment.is_branch:
+            raise NotABranch
+        places.forget_environment(environment)
+        Environment.objects.filter(pk=environment_id).update(status=Environment.Status.DELETING)
+        signals.environment_deleting.send(sender=Environment, environment_id=environment_id, cluster=project.cluster)
+        audit.record(
+            "environment.deleted",
+            actor=actor,
+            target_id=environment_id,
+            project_id=project_id,
+            environment_id=environment_id,
+            name=environment.name,
+        )
+        transaction.on_commit(lambda: removal.finish_environment_soon(environment_id, project.cluster))
+
+
+def change_environment(
+    environment_id: str, *, allowed_origins: Sequence[str] | None = None, actor: Caller | Actor
+) -> Environment:
+    """Change which web origins may read the environment's answers (`projects.origins`); None leaves it.
+
+    Raises NoSuchEnvironment, NotAnOrigin.
+    """
+    with transaction.atomic():
+        environment: Environment | None = (
+            Environment.objects.live()
+            .select_for_update(no_key=True, of=("self",))
+            .select_related("project")
+            .filter(pk=environment_id)
+            .first()
+        )
+        if environment is None:
+            raise NoSuchEnvironment
+        wanted = environment.allowed_origins if allowed_origins is None else origins.normalised(allowed_origins)
+        if wanted != environment.allowed_origins:
+            places.forget_environment(environment)
+            environment.allowed_origins = wanted
+            environment.save(update_fields=["allowed_origins"])
+            audit.record(
+                "environment.changed",
+                actor=actor,
+                target_id=environment_id,
+                project_id=environment.project_id,
+                environment_id=environment_id,
+                allowed_origins=wanted,
+            )
+    return environment
+
+
+def add_member(project_id: str, *, email: str, role: ProjectRole, actor: Caller | Actor) -> Member:
+    """Give the platform account with this e-mail a role in the project.
+
+    Raises NoSuchProject, NoSuchAccount, AlreadyMember, MembersQuotaReached.
+    """
+    with transaction.atomic():
+        project = _locked(project_id)
+        user = User.objects.with_email(None, email).filter(disabled_at=None).first()
+        if user is None:
+            raise NoSuchAccount
+        members = project.memberships.all()
+        if members.filter(user=user).exists():
+            raise AlreadyMember
+        limit = plan_limits(project.plan).members_per_project
+        if members.count() >= limit:
+            raise MembersQuotaReached(limit)
+        places.forget_members(project_id, [user.pk])
+        member = Member.objects.create(project=project, user=user, role=role)
+        audit.record("member.added", actor=actor, target_id=user.pk, project_id=project_id, role=role)
+    return member
+
+
+def change_member(project_id: str, user_id: str, *, role: ProjectRole | None, actor: Caller | Actor) -> Member:
+    """Give a member another role; None leaves it. Raises NoSuchProject, NoSuchMember, LastOwner."""
+    with transaction.atomic():
+        member = _member(project_id, user_id)
+        if role is not None and role != member.role:
+            _keep_an_owner(member)
+            places.forget_members(project_id, [user_id])
+            member.role = role
+            member.save(update_fields=["role"])
+            audit.record("member.changed", actor=actor, target_id=user_id, project_id=project_id, role=role)
+    return member
+
+
+def remove_member(project_id: str, user_id: str, *, actor: Caller | Actor) -> None:
+    """End a membership. Keys that the member made stay: they are the project's. Raises NoSuchProject, NoSuchMember,
+    LastOwner."""
+    with transaction.atomic():
+        member = _member(project_id, user_id)
+        _keep_an_owner(member)
+        places.forget_members(project_id, [user_id])
+        member.delete()
+        audit.record("member.removed", actor=actor, target_id=user_id, project_id=project_id)
+
+
+def _member(project_id: str, user_id: str) -> Member:
+    """The membership, under the project's lock, so that two owners cannot remove each other at once."""
+    _locked(project_id)
+    member = Member.objects.select_related("user").filter(project_id=project_id, user_id=user_id).first()
+    if member is None:
+        raise NoSuchMember
+    return member
+
+
+def _keep_an_owner(member: Member) -> None:
+    others = Member.objects.filter(project_id=member.project_id, role=Member.Role.OWNER).exclude(pk=member.pk)
+    if member.role == Member.Role.OWNER and not others.exists():
+        raise LastOwner

@@ -1,0 +1,89 @@
+"""What workers do for `projects`: fill large branches, finish deletions, and the sweeps that find what a crash left.
+
+A nudge with the id may be lost; the sweep works from PostgreSQL alone. Design section 1; reliability F25.
+"""
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from celery import shared_task
+from django.conf import settings
+from django.db import DatabaseError
+
+from platform_site.api.sweeps import sweep
+from projects import branching, provisioning, removal
+from projects.provisioning import SchemaBusy
+
+LONGEST_SWEEP_SECONDS: Final = 45.0
+"""A sweep begins nothing new after that; the next one goes on."""
+
+log = logging.getLogger("platform.projects")
+
+
+@shared_task
+def finish_deletion(project_id: str) -> None:
+    """Drop what a deleted project stored. What goes wrong is left to the sweep."""
+    try:
+        removal.finish(project_id)
+    except (DatabaseError, SchemaBusy) as error:
+        log.warning("project %s is deleted but not yet dropped: %s", project_id, type(error).__name__)
+
+
+@shared_task
+def finish_environment_deletion(environment_id: str) -> None:
+    """Drop what a deleted environment stored. What goes wrong is left to the sweep."""
+    try:
+        removal.finish_environment(environment_id)
+    except (DatabaseError, SchemaBusy) as error:
+        log.warning("environment %s is deleted but not yet dropped: %s", environment_id, type(error).__name__)
+
+
+@shared_task
+def fill_branch(environment_id: str) -> None:
+    """Copy the rows of a large preview branch. What is cut off is left to the sweep."""
+    branching.finish(environment_id)
+
+
+@sweep(every=settings.SWEEP_SECONDS)
+def finish_branches() -> None:
+    """Settle all branches in the making that nobody is filling. A sweep of its own: a copy may take its time."""
+    after = ""
+    while batch := list(branching.unfinished(after)):
+        for after in batch:
+            if branching.finish(after):
+                log.info("settled the branch %s", after)
+
+
+@sweep(every=settings.SWEEP_SECONDS)
+def finish_and_clean() -> None:
+    """Finish all deletions, and drop all schemas that nobody owns. A region that is away keeps only its own waiting."""
+    deadline = time.monotonic() + LONGEST_SWEEP_SECONDS
+    for thing in _finish_deletions(deadline):
+        log.info("finished the deletion of %s", thing)
+    for environment_id in _drop_orphans(deadline):
+        log.info("dropped a schema that no environment owned: %s", environment_id)
+
+
+def _finish_deletions(deadline: float) -> Iterator[str]:
+    for unfinished, finish in (
+        (removal.unfinished, removal.finish),
+        (removal.unfinished_environments, removal.finish_environment),
+    ):
+        after = ""
+        while time.monotonic() < deadline and (batch := unfinished(after)):
+            for after in batch:
+                try:
+                    if time.monotonic() < deadline and finish(after):
+                        yield after
+                except (DatabaseError, SchemaBusy) as error:
+                    log.warning("%s is still not dropped: %s", after, type(error).__name__)
+
+
+def _drop_orphans(deadline: float) -> Iterator[str]:
+    for cluster in settings.REGION_DATABASES:
+        try:
+            yield from provisioning.drop_orphans(cluster, deadline)
+        except DatabaseError as error:
+            log.warning("region %s could not be swept: %s", cluster, type(error).__name__)

@@ -1,0 +1,33 @@
+"""The addresses of `projects`."""
+
+from django.urls import path
+
+from projects.views import EnvironmentViewSet, LimitsViewSet, MemberViewSet, ProjectViewSet
+
+urlpatterns = [
+    path("v1/projects", ProjectViewSet.as_view({"get": "list", "post": "create"}), name="projects"),
+    path(
+        "v1/projects/<str:project_id>",
+        ProjectViewSet.as_view({"get": "retrieve", "patch": "partial_update", "delete": "destroy"}),
+        name="project",
+    ),
+    path(
+        "v1/projects/<str:project_id>/environments",
+        EnvironmentViewSet.as_view({"get": "of_project", "post": "create"}),
+        name="environments",
+    ),
+    path(
+        "v1/projects/<str:project_id>/environments/<str:environment_id>",
+        EnvironmentViewSet.as_view({"get": "retrieve", "patch": "partial_update", "delete": "destroy"}),
+        name="environment",
+    ),
+    path(
+        "v1/projects/<str:project_id>/members", MemberViewSet.as_view({"get": "list", "post": "create"}), name="members"
+    ),
+    path(
+        "v1/projects/<str:project_id>/members/<str:user_id>",
+        MemberViewSet.as_view({"patch": "partial_update", "delete": "destroy"}),
+        name="member",
+    ),
+    path("v1/limits", LimitsViewSet.as_view({"get": "retrieve"}), name="limits"),
+]

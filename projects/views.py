@@ -1,0 +1,233 @@
+"""The addresses of projects, members, environments and limits. Contract sections 4.1-4.4; design section 10."""
+
+from typing import ClassVar
+
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from drf_spectacular.utils import extend_schema
+
+from platform_site.api.callers import Caller, ProjectRole
+from platform_site.api.errors import Conflict, Forbidden, NotFound, QuotaExceeded, ValidationFailed
+from platform_site.api.idempotency import idempotent
+from platform_site.api.pagination import paginate, read_limit
+from platform_site.api.views import ApiViewSet, answer, created, no_content
+from projects import environments, limits, listing, serializers, services
+from projects.access import branch_for, environment_for, may_branch, needed_for_branches, project_for
+from projects.models import Environment, Project
+from projects.serializers import created_project, environment_detail, member_detail, project_detail
+
+
+class ProjectViewSet(ApiViewSet):
+    """`/v1/projects` and `/v1/projects/{project_id}`."""
+
+    environment = "unused"
+    required_scopes = {
+        "list": "projects:read",
+        "create": "projects:create",
+        "retrieve": "projects:read",
+        # There is no scope of its own for changes: who may make projects may change them, as far as the role admits.
+        "partial_update": "projects:create",
+        "destroy": "projects:delete",
+    }
+    also_raises: ClassVar = {"create": (QuotaExceeded,), "partial_update": (QuotaExceeded,)}
+
+    @extend_schema(responses=serializers.ProjectPage)
+    def list(self, request: HttpRequest) -> HttpResponseBase:
+        """The projects that the token can access, the newest first."""
+        return answer(listing.page(self.caller, read_limit(self.query.get("limit")), self.query.get("cursor")))
+
+    @idempotent()
+    @extend_schema(request=serializers.NewProject, responses={201: serializers.CreatedProject})
+    def create(self, request: HttpRequest) -> HttpResponseBase:
+        """Make a project with its development and production environments and their databases."""
+        values = self.read(serializers.NewProject)
+        project = services.create_project(
+            account_id=_account_of(self.caller),
+            name=values["name"],
+            region=values["region"],
+            plan=values["plan"],
+            actor=self.caller,
+        )
+        return created(f"/v1/projects/{project.pk}", created_project(project))
+
+    @extend_schema(responses=serializers.ProjectDetail)
+    def retrieve(self, request: HttpRequest, project_id: str) -> HttpResponseBase:
+        """One project with its environments."""
+        return answer(project_detail(project_for(self.caller, project_id)))
+
+    @idempotent()
+    @extend_schema(request=serializers.ProjectChanges, responses=serializers.ProjectDetail)
+    def partial_update(self, request: HttpRequest, project_id: str) -> HttpResponseBase:
+        """Rename a project or change its plan. Owners and developers."""
+        project_for(self.caller, project_id, "developer")
+        values = self.read(serializers.ProjectChanges)
+        project = services.change_project(
+            project_id, actor=self.caller, name=values.get("name"), plan=values.get("plan")
+        )
+        return answer(project_detail(project))
+
+    @extend_schema(responses={204: None})
+    def destroy(self, request: HttpRequest, project_id: str) -> HttpResponseBase:
+        """Delete a project for good with everything in it. Owners only."""
+        project_for(self.caller, project_id, "owner")
+        services.delete_project(project_id, actor=self.caller)
+        return no_content()
+
+
+def _account_of(caller: Caller) -> str:
+    if caller.account_id is None:
+        raise Forbidden  # the scopes of users and environment keys never admit them here
+    return caller.account_id
+
+
+class EnvironmentViewSet(ApiViewSet):
+    """`/v1/projects/{project_id}/environments` and one of them."""
+
+    environment = "unused"
+    required_scopes = {
+        "of_project": "environments:read",
+        "create": "environments:write",
+        "retrieve": "environments:read",
+        "partial_update": "environments:write",
+        "destroy": "environments:write",
+    }
+    also_raises: ClassVar = {"create": (Conflict, QuotaExceeded), "destroy": (Conflict,)}
+
+    @extend_schema(operation_id="listEnvironments", responses=serializers.EnvironmentList)
+    def of_project(self, request: HttpRequest, project_id: str) -> HttpResponseBase:
+        """Every environment of the project, preview branches among them, sorted by name."""
+        project = project_for(self.caller, project_id)
+        found = list(
+            project.environments.exclude(status=Environment.Status.DELETING)
+            .order_by("name", "pk")
+            .values_list("pk", "name", "status")
+        )
+        versions = environments.schema_versions(project.cluster, [pk for pk, _, _ in found])
+        return answer(
+            {
+                "data": [
+                    {"id": pk, "name": name, "schema_version": versions[pk], "status": status}
+                    for pk, name, status in found
+                ]
+            }
+        )
+
+    @idempotent()
+    @extend_schema(
+        operation_id="createBranch", request=serializers.NewBranch, responses={201: serializers.EnvironmentDetail}
+    )
+    def create(self, request: HttpRequest, project_id: str) -> HttpResponseBase:
+        """Make a preview branch of an environment: schema, webhooks (disabled), functions, and if asked for all rows.
+        With many rows it answers with the status `creating`. Owners, developers, keys of the environment.
+        """
+        project = project_for(self.caller, project_id, needed_for_branches(self.caller))
+        values = self.read(serializers.NewBranch)
+        source = services.find_source(project, values["from"])
+        may_branch(self.caller, source)
+        branch = services.create_branch(
+            project_id, name=values["name"], source_id=source.pk, data=values["data"], actor=self.caller
+        )
+        return created(
+            f"/v1/projects/{project_id}/environments/{branch.pk}", environment_detail(branch, project.cluster)
+        )
+
+    @extend_schema(responses=serializers.EnvironmentDetail)
+    def retrieve(self, request: HttpRequest, project_id: str, environment_id: str) -> HttpResponseBase:
+        """One environment with its settings."""
+        environment = environment_for(self.caller, project_id, environment_id)
+        return answer(environment_detail(environment, environment.project.cluster))
+
+    @idempotent()
+    @extend_schema(request=serializers.EnvironmentChanges, responses=serializers.EnvironmentDetail)
+    def partial_update(self, request: HttpRequest, project_id: str, environment_id: str) -> HttpResponseBase:
+        """Change which web origins may read the environment's answers. Owners, developers, keys of the environment."""
+        environment_for(self.caller, project_id, environment_id, "developer")
+        values = self.read(serializers.EnvironmentChanges)
+        changed = services.change_environment(
+            environment_id, allowed_origins=values.get("allowed_origins"), actor=self.caller
+        )
+        return answer(environment_detail(changed, changed.project.cluster))
+
+    @extend_schema(operation_id="deleteBranch", responses={204: None})
+    def destroy(self, request: HttpRequest, project_id: str, environment_id: str) -> HttpResponseBase:
+        """Delete a preview branch for good with everything in it. Owners, developers, keys of it or its parent."""
+        branch_for(self.caller, project_id, environment_id)
+        services.delete_environment(project_id, environment_id, actor=self.caller)
+        return no_content()
+
+
+class MemberViewSet(ApiViewSet):
+    """`/v1/projects/{project_id}/members`. For people: a key or an app user has no business with who is on a team."""
+
+    environment = "unused"
+    required_scopes = {"list": "projects:read", "create": None, "partial_update": None, "destroy": None}
+    also_raises: ClassVar = {
+        "create": (Forbidden, Conflict, QuotaExceeded),
+        "partial_update": (Forbidden, Conflict),
+        "destroy": (Forbidden, Conflict),
+    }
+
+    def _project(self, project_id: str, needed: ProjectRole) -> Project:
+        project = project_for(self.caller, project_id, needed)
+        if self.caller.kind != "account":
+            raise Forbidden("Members are handled by signed-in accounts, not by keys.")
+        return project
+
+    @extend_schema(responses=serializers.MemberPage)
+    def list(self, request: HttpRequest, project_id: str) -> HttpResponseBase:
+        """The members of the project, in the order in which they came."""
+        project = self._project(project_id, "viewer")
+        page = paginate(
+            project.memberships.select_related("user"),
+            ["created_at", "id"],
+            read_limit(self.query.get("limit")),
+            self.query.get("cursor"),
+            "members",
+            [project_id],
+        )
+        return answer({"data": [member_detail(member) for member in page.items], "next_cursor": page.next_cursor})
+
+    @idempotent()
+    @extend_schema(request=serializers.NewMember, responses={201: serializers.MemberDetail})
+    def create(self, request: HttpRequest, project_id: str) -> HttpResponseBase:
+        """Give the account with this e-mail a role in the project. Owners only."""
+        self._project(project_id, "owner")
+        values = self.read(serializers.NewMember)
+        member = services.add_member(project_id, email=values["email"], role=values["role"], actor=self.caller)
+        return created(f"/v1/projects/{project_id}/members/{member.user_id}", member_detail(member))
+
+    @idempotent()
+    @extend_schema(request=serializers.MemberChanges, responses=serializers.MemberDetail)
+    def partial_update(self, request: HttpRequest, project_id: str, user_id: str) -> HttpResponseBase:
+        """Give a member another role. Owners only; a project keeps at least one."""
+        self._project(project_id, "owner")
+        values = self.read(serializers.MemberChanges)
+        member = services.change_member(project_id, user_id, role=values.get("role"), actor=self.caller)
+        return answer(member_detail(member))
+
+    @extend_schema(responses={204: None})
+    def destroy(self, request: HttpRequest, project_id: str, user_id: str) -> HttpResponseBase:
+        """End a membership. Owners, and every member its own."""
+        self._project(project_id, "viewer" if user_id == self.caller.id else "owner")
+        services.remove_member(project_id, user_id, actor=self.caller)
+        return no_content()
+
+
+class LimitsViewSet(ApiViewSet):
+    """`/v1/limits`."""
+
+    environment = "optional"
+    required_scopes = {"retrieve": None}
+    also_raises: ClassVar = {"retrieve": (NotFound, ValidationFailed)}
+
+    @extend_schema(responses=serializers.Limits)
+    def retrieve(self, request: HttpRequest) -> HttpResponseBase:
+        """The limits of the plan that the call is under, and how much of them is used."""
+        place = self.caller.place
+        return answer(
+            {
+                "project_id": place.project_id if place else None,
+                "environment_id": place.environment_id if place else None,
+                "limits": limits.of(self.caller),
+            }
+        )

@@ -1,0 +1,428 @@
+"""`manage.py backup` and `restore`: everything there and back, one moment, and no damaged file changes anything."""
+
+import json
+import os
+import random
+import stat
+import threading
+import zipfile
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.core.management.base import CommandError
+from django.db import connections
+
+from accounts import audit
+from accounts import services as accounts
+from accounts.models import AuditEntry, User
+from functions.models import Function, Secret, Version
+from platform_site.api import keyring
+from projects import tasks
+from projects.models import Environment
+from rows import backups
+from rows.archives import Archive, Damaged, Writer
+from rows.models import CurrentVersion, OutboxEvent, SchemaVersion
+from tests.branches.conftest import Branch, address, row, rows
+from tests.projects.conftest import environment_of, make_project, schemas_in
+from tests.projects.dying import Run
+from tests.rows.conftest import Tracker
+from tests.rows.tracker import DOCUMENT
+from webhooks.attempts import SECRET_PURPOSE
+from webhooks.models import Webhook
+
+pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
+REGION = "us-east-1"
+TABLES = ("lists", "tasks", "comments", "secrets")
+AWKWARD = 'tab\tbackslash\\ \\N \\. newline\nquote" \x01 é 𝄞 \u2028'
+
+
+def run(*arguments: str) -> str:
+    out = StringIO()
+    call_command(*arguments, "--no-progress", stdout=out)
+    return out.getvalue()
+
+
+@pytest.fixture
+def run_and_kill(request: pytest.FixtureRequest) -> Run:
+    """The fixture `run` of crashes; that name is taken here."""
+    made: Run = request.getfixturevalue("run")
+    return made
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "backup.zip"
+
+
+@pytest.fixture
+def full(tracker: Tracker) -> Tracker:
+    """The tracker with a second version, awkward values, a webhook and a function."""
+    tracker.apply({"tables": {**DOCUMENT["tables"], "notes": {"columns": {"body": {"type": "text"}}}}})
+    alice = tracker.users["alice"]
+    home = rows(tracker, "lists", tracker.environment_id)[0]["id"]
+    row(
+        tracker, "tasks", title=AWKWARD, notes="", list_id=home, owner_id=alice, weight=0.1, price="12345678.90",
+        due_on="0001-01-01", seen_at="9999-12-31T23:59:59.999999Z", token="0f0f0f0f-0f0f-4f0f-8f0f-0f0f0f0f0f0f",
+        meta={"a": [None, {"b": AWKWARD}]}, tags=["", "a,b", "{}", AWKWARD], priority=-(2**63), status="done",
+    )  # fmt: skip
+    body = {"url": "https://hooks.example.com/in", "events": ["tasks.*"], "filter": {"done": False}, "ordering": "row"}
+    assert tracker.post("owner", "/webhooks", body).status == 201
+    function = Function.objects.using(REGION).create(
+        environment_id=tracker.environment_id, name="hello", active_version=1, last_version=2, timeout_ms=700,
+        memory_mb=64, allowed_hosts=["api.example.com"],
+    )  # fmt: skip
+    for number in (1, 2):
+        Version.objects.using(REGION).create(
+            function=function, number=number, source=f"// {number} é", source_hash=str(number), author_kind="system"
+        )
+    sealed = keyring.seal(b"very secret value", purpose="functions.secret")
+    Secret.objects.using(REGION).create(function=function, name="TOKEN", sealed_value=sealed)
+    return tracker
+
+
+def everything(tracker: Tracker, environment_id: str) -> dict[str, Any]:
+    tables = {table: rows(tracker, table, environment_id) for table in (*TABLES, "notes")}
+    owner = tracker.tokens["owner"]
+    document = tracker.api.get("/v1/schema", token=owner, environment=environment_id).json["document"]
+    return tables | {"document": document}
+
+
+def test_there_and_back_into_a_branch(full: Tracker, file: Path) -> None:
+    before = everything(full, full.environment_id)
+    said = run("backup", full.environment_id, "--to", str(file))
+    assert "version 2, 5 tables, 4 rows" in said
+    assert "1 webhooks, 1 functions" in said
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    # Whatever happens to the original afterwards.
+    home = before["lists"][0]["id"]
+    assert full.delete("owner", f"/rows/lists/{home}").status == 204
+    said = run("restore", str(file), "--branch-of", full.project.pk, "--name", "yesterday")
+    branch = Environment.objects.get(name="yesterday")
+    assert branch.pk in said
+    assert (branch.status, branch.pool_id, branch.parent_id) == ("ready", full.environment_id, full.environment_id)
+    assert everything(full, branch.pk) == before
+    assert rows(full, "tasks", full.environment_id) == []
+    owner = full.tokens["owner"]
+    history = full.api.get("/v1/schema/versions", token=owner, environment=branch.pk).json["data"]
+    assert history == full.get("owner", "/schema/versions").json["data"]
+    (webhook,) = Webhook.objects.using(REGION).filter(environment_id=branch.pk)
+    assert (webhook.url, webhook.enabled, webhook.disabled_reason) == (
+        "https://hooks.example.com/in",
+        False,
+        "restored",
+    )
+    (original,) = Webhook.objects.using(REGION).filter(environment_id=full.environment_id)
+    secrets = [keyring.unseal(bytes(each.sealed_secret), purpose=SECRET_PURPOSE) for each in (original, webhook)]
+    assert secrets[0] != secrets[1]
+    function = Function.objects.using(REGION).get(environment_id=branch.pk)
+    assert (function.name, function.active_version, function.last_version) == ("hello", 1, 2)
+    assert list(function.versions.order_by("number").values_list("source", flat=True)) == ["// 1 é", "// 2 é"]
+    assert list(function.secrets.values_list("name", "sealed_value")) == [("TOKEN", None)]
+    assert not OutboxEvent.objects.using(REGION).filter(environment_id=branch.pk).exists()
+    assert AuditEntry.objects.get(action="environment.restored").detail["source"] == full.environment_id
+    # It lives: references cascade, uniques hold, versions count on.
+    assert full.api.delete(f"/v1/rows/lists/{home}", token=owner, environment=branch.pk).status == 204
+    assert rows(full, "tasks", branch.pk) == []
+    reverted = full.api.post(
+        "/v1/schema/revert", token=owner, environment=branch.pk, json={"version": 1, "confirm": ["drop table notes"]}
+    )
+    assert reverted.json["version"] == 3
+
+
+def test_there_and_back_into_the_same_environment(full: Tracker, file: Path) -> None:
+    before = everything(full, full.environment_id)
+    run("backup", full.environment_id, "--to", str(file))
+    second = full.get("owner", "/schema/versions/2").json
+    full.apply({"tables": {"other": {"columns": {"body": {"type": "text"}}}}})
+    row(full, "other", body="x")
+    with pytest.raises(CommandError, match="--replace"):
+        run("restore", str(file), "--into", full.environment_id)
+    assert len(rows(full, "other", full.environment_id)) == 1
+    run("restore", str(file), "--into", f"{full.project.pk}/production", "--replace")
+    assert everything(full, full.environment_id) == before
+    assert full.get("owner", "/rows/other").status == 404
+    # A version of its own: every process follows it, and can go back behind it.
+    now = full.get("owner", "/schema").json
+    assert (now["version"], now["document"]) == (4, second["document"])
+    assert Webhook.objects.using(REGION).filter(environment_id=full.environment_id).count() == 1
+    assert Function.objects.using(REGION).filter(environment_id=full.environment_id).count() == 1
+    assert len([name for name in _schemas() if name.startswith("restore_")]) == 0
+    row(full, "notes", body="goes on")
+
+
+def test_into_an_empty_environment_of_another_region(full: Tracker, file: Path, make_tracker: Any) -> None:
+    run("backup", full.environment_id, "--to", str(file))
+    elsewhere = make_project(User.objects.get(email="owner@tracker.example"), "Elsewhere", region="eu-west-1")
+    target = environment_of(elsewhere).pk
+    run("restore", str(file), "--into", target)
+    assert everything(full, target) == everything(full, full.environment_id)
+    assert CurrentVersion.objects.using("eu-west-1").get(pk=target).version == 1
+    assert Webhook.objects.using("eu-west-1").get().enabled is False
+    assert Function.objects.using("eu-west-1").get().name == "hello"
+
+
+def test_an_environment_without_a_schema(tracker: Tracker, file: Path) -> None:
+    run("backup", f"{tracker.project.pk}/development", "--to", str(file))
+    run("restore", str(file), "--branch-of", tracker.project.pk, "--name", "nothing")
+    branch = Environment.objects.get(name="nothing")
+    assert tracker.api.get("/v1/schema", token=tracker.tokens["owner"], environment=branch.pk).json["version"] == 0
+
+
+def test_it_holds_no_secret(full: Tracker, file: Path) -> None:
+    run("backup", full.environment_id, "--to", str(file))
+    with zipfile.ZipFile(file) as archive:
+        content = b"".join(archive.read(name) for name in archive.namelist())
+    secret = keyring.unseal(bytes(Webhook.objects.using(REGION).get().sealed_secret), purpose=SECRET_PURPOSE)
+    for hidden in (secret, b"very secret value", b"sealed"):
+        assert hidden not in content
+    assert b"TOKEN" in content
+
+
+def test_users_who_were_deleted_since_do_not_come_back(full: Tracker, file: Path) -> None:
+    full.apply(
+        {
+            "tables": {
+                **DOCUMENT["tables"],
+                "notes": {"columns": {"body": {"type": "text"}, "author": {"type": "user", "on_delete": "delete", "null": True}}},
+            }
+        }
+    )  # fmt: skip
+    for who in ("alice", "bob"):
+        row(full, "notes", body=who, author_id=full.users[who])
+    run("backup", full.environment_id, "--to", str(file))
+    accounts.delete_user(User.objects.get(pk=full.users["bob"]), actor=audit.SYSTEM)
+    run("restore", str(file), "--branch-of", full.project.pk, "--name", "b")
+    run("restore", str(file), "--into", full.environment_id, "--replace")
+    for environment_id in (full.environment_id, Environment.objects.get(name="b").pk):
+        assert [each["body"] for each in rows(full, "notes", environment_id)] == ["alice"]
+
+
+def test_a_backup_is_one_moment_while_rows_are_written(tracker: Tracker, file: Path) -> None:
+    stop = threading.Event()
+
+    def write() -> None:
+        try:
+            while not stop.is_set():
+                body = [{"name": half, "owner_id": tracker.users["bob"]} for half in "ab"]
+                assert tracker.post("owner", "/rows/lists", body).status == 201
+        finally:
+            connections.close_all()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(5):
+            run("backup", tracker.environment_id, "--to", str(file), "--replace")
+            with Archive(file) as archive:
+                content = backups.verified(archive)
+                (lists,) = [table for table in content.archive.manifest["tables"] if table["name"] == "lists"]
+                assert lists["rows"] % 2 == 1
+                assert b"".join(archive.read("rows/lists.copy")).count(b"\n") == lists["rows"]
+    finally:
+        stop.set()
+        writer.join(10)
+
+
+# ── What is no whole backup ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _schemas() -> list[str]:
+    with connections[REGION].cursor() as cursor:
+        cursor.execute("SELECT nspname FROM pg_namespace")
+        return [name for (name,) in cursor.fetchall()]
+
+
+def nothing_has_changed(tracker: Tracker) -> bool:
+    return (
+        Environment.objects.count() == len(schemas_in(REGION)) == 2
+        and not [name for name in _schemas() if name.startswith("restore_")]
+        and CurrentVersion.objects.using(REGION).get(pk=tracker.environment_id).version == 2
+        and not AuditEntry.objects.filter(action="environment.restored", target_id=tracker.environment_id).exists()
+        and SchemaVersion.objects.using(REGION).count() == 2
+    )
+
+
+def test_a_damaged_file_is_refused_before_anything_is_changed(full: Tracker, file: Path) -> None:
+    run("backup", full.environment_id, "--to", str(file))
+    whole = file.read_bytes()
+    chance = random.Random(19)
+    for length in (0, 1, 100, len(whole) // 2, len(whole) - 1):
+        file.write_bytes(whole[:length])
+        for where in (("--branch-of", full.project.pk, "--name", "b"), ("--into", full.environment_id, "--replace")):
+            with pytest.raises(CommandError, match="damaged"):
+                run("restore", str(file), *where)
+    assert nothing_has_changed(full)
+    with Archive(_written(file, whole)) as archive:
+        expected = {name: b"".join(archive.read(name)) for name in archive.members}
+    refused = 0
+    for _ in range(150):
+        broken = bytearray(whole)
+        broken[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
+        _written(file, bytes(broken))
+        try:
+            with Archive(file) as archive:
+                backups.verified(archive)
+                # What is let through is what was written: the flipped bit says nothing, as a time stamp does.
+                assert {name: b"".join(archive.read(name)) for name in archive.members} == expected
+        except Damaged:
+            refused += 1
+    assert refused > 100
+    assert nothing_has_changed(full)
+
+
+def _written(file: Path, content: bytes) -> Path:
+    file.write_bytes(content)
+    return file
+
+
+def forged(file: Path, change: Callable[[dict[str, bytes], dict[str, Any]], None]) -> None:
+    """The same backup with other members and another manifest, its checksums made to fit."""
+    with zipfile.ZipFile(file) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    manifest = json.loads(members.pop("manifest.json"))
+    change(members, manifest)
+    facts = {key: value for key, value in manifest.items() if key not in ("members",)}
+    with Writer(file, replace=True) as writer:
+        for name, content in members.items():
+            with writer.member(name) as write:
+                write(content)
+        writer.finish(facts)
+
+
+def test_a_file_that_contradicts_itself_is_refused(full: Tracker, file: Path) -> None:
+    run("backup", full.environment_id, "--to", str(file))
+    whole = file.read_bytes()
+
+    def other_schema(members: Any, manifest: Any) -> None:
+        members["schema.json"] = b'{"tables": {"x; DROP SCHEMA platform": {"columns": {}}}}'
+
+    def missing_rows(members: Any, manifest: Any) -> None:
+        members["rows/tasks.copy"] = b""
+
+    def dangling(members: Any, manifest: Any) -> None:
+        members["rows/lists.copy"] = b""
+        next(table for table in manifest["tables"] if table["name"] == "lists")["rows"] = 0
+
+    def infinite(members: Any, manifest: Any) -> None:
+        members["rows/tasks.copy"] = members["rows/tasks.copy"].replace(b"0001-01-01", b"infinity")
+
+    def too_long(members: Any, manifest: Any) -> None:
+        members["rows/lists.copy"] = members["rows/lists.copy"].replace(b"Home", b"H" * 101)
+
+    def no_copy(members: Any, manifest: Any) -> None:
+        members["rows/tasks.copy"] = b"what is this\n"
+
+    def no_member(members: Any, manifest: Any) -> None:
+        del members["rows/tasks.copy"]
+
+    def other_columns(members: Any, manifest: Any) -> None:
+        manifest["tables"][0]["columns"].reverse()
+
+    def no_facts(members: Any, manifest: Any) -> None:
+        del manifest["taken_at"]
+
+    def bad_webhooks(members: Any, manifest: Any) -> None:
+        members["webhooks.ndjson"] = b'{"url": 7}\n'
+
+    def another_format(members: Any, manifest: Any) -> None:
+        manifest["format"] = "something.else"
+
+    def a_later_format(members: Any, manifest: Any) -> None:
+        manifest["format_version"] = 2
+
+    for change in (
+        other_schema, missing_rows, dangling, infinite, too_long, no_copy, no_member, other_columns, no_facts,
+        bad_webhooks, another_format, a_later_format,
+    ):  # fmt: skip
+        forged(_written(file, whole), change)
+        with pytest.raises(CommandError):
+            run("restore", str(file), "--branch-of", full.project.pk, "--name", "b")
+        if change is not bad_webhooks:  # which nobody reads there: the environment has its own
+            with pytest.raises(CommandError):
+                run("restore", str(file), "--into", full.environment_id, "--replace")
+        assert nothing_has_changed(full), change.__name__
+    assert len(rows(full, "tasks", full.environment_id)) == 3
+
+
+REFUSED: list[tuple[list[str], str]] = [
+    (["--branch-of", "PROJECT"], "go together"),
+    (["--into", "ENV", "--name", "x"], "go together"),
+    (["--branch-of", "PROJECT", "--name", "Not So"], "lower-case"),
+    (["--branch-of", "PROJECT", "--name", "production"], "has an environment called production"),
+    (["--branch-of", "prj_01h455vb4pex5vsknk084sn02q", "--name", "x"], "no project"),
+    (["--branch-of", "PROJECT", "--name", "x", "--replace"], "always new"),
+    (["--into", "env_01h455vb4pex5vsknk084sn02q"], "no environment"),
+]
+
+
+def test_what_the_command_refuses(tracker: Tracker, file: Path) -> None:
+    run("backup", tracker.environment_id, "--to", str(file))
+    places = {"PROJECT": tracker.project.pk, "ENV": tracker.environment_id}
+    for arguments, says in REFUSED:
+        with pytest.raises(CommandError, match=says):
+            run("restore", str(file), *[places.get(each, each) for each in arguments])
+    assert Environment.objects.count() == 2
+
+
+def test_a_file_is_never_overwritten_unasked_nor_left_half_done(tracker: Tracker, file: Path) -> None:
+    file.write_text("mine")
+    with pytest.raises(CommandError, match="is there already"):
+        run("backup", tracker.environment_id, "--to", str(file))
+    assert file.read_text() == "mine"
+    with pytest.raises(CommandError, match="cannot be written"):
+        run("backup", tracker.environment_id, "--to", str(file.parent / "no" / "such.zip"))
+    with pytest.raises(RuntimeError):
+        _interrupted(file)
+    assert file.read_text() == "mine"
+    assert os.listdir(file.parent) == [file.name]
+    with pytest.raises(CommandError, match="cannot be read"):
+        run("restore", str(file.parent / "nothing.zip"), "--check")
+
+
+def _interrupted(file: Path) -> None:
+    with Writer(file, replace=True) as writer:
+        with writer.member("x") as write:
+            write(b"half")
+        raise RuntimeError
+
+
+def test_check_says_what_it_is(tracker: Tracker, file: Path) -> None:
+    run("backup", tracker.environment_id, "--to", str(file))
+    said = run("restore", str(file), "--check")
+    assert "is whole: version 1, 4 tables" in said
+    assert tracker.environment_id in said
+
+
+def test_the_quota_holds_for_restored_branches(tracker: Tracker, branch: Branch, file: Path) -> None:
+    run("backup", tracker.environment_id, "--to", str(file))
+    for number in range(3):
+        assert branch(f"b{number}").status == 201
+    with pytest.raises(CommandError, match="allows 3 preview branches"):
+        run("restore", str(file), "--branch-of", tracker.project.pk, "--name", "b3")
+    assert len(schemas_in(REGION)) == 5
+
+
+@pytest.mark.parametrize(
+    ("failpoint", "status"), [("restore.before_region_commit", "failed"), ("restore.after_region_commit", "ready")]
+)
+def test_killed_while_it_restores(tracker: Tracker, file: Path, run_and_kill: Run, failpoint: str, status: str) -> None:
+    run("backup", tracker.environment_id, "--to", str(file))
+    order = {"do": "restore", "file": str(file), "project": tracker.project.pk, "name": "b"}
+    assert run_and_kill(**order, failpoint=failpoint)["signal"] == 9
+    made = Environment.objects.get(name="b")
+    assert made.status == "creating"
+    owner = tracker.tokens["owner"]
+    assert tracker.api.get("/v1/rows/tasks", token=owner, environment=made.pk).status == 404
+    tasks.finish_branches()
+    made.refresh_from_db()
+    assert made.status == status
+    if status == "ready":
+        assert rows(tracker, "tasks", made.pk) == rows(tracker, "tasks", tracker.environment_id)
+    else:
+        assert made.pk not in schemas_in(REGION)
+        assert "cut off" in tracker.api.get(address(tracker, made.pk), token=owner).json["status_reason"]
+        assert tracker.api.delete(address(tracker, made.pk), token=owner).status == 204

@@ -1,0 +1,153 @@
+"""The cast: alice owns, bob is on her team, charlie is a stranger; and what they sign in with.
+
+Tests that make projects need real commits, since a project's schemas are made by another transaction in another database:
+they use `django_db(transaction=True, databases="__all__")` (the mark `real`), and what they made is dropped afterwards.
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+from django.conf import settings
+from django.db import connections
+
+from accounts import audit, grants, services, sessions
+from accounts.models import User
+from accounts.sessions import Device
+from platform_site.api import store
+from platform_site.services import valkey
+from projects import provisioning
+from projects import services as projects
+from projects.models import Environment, Project
+from tests.client import Answer
+from tests.projects.dying import mortal_environment, mortal_process, run  # noqa: F401 - fixtures
+
+REGIONS = ("us-east-1", "eu-west-1", "ap-southeast-1")
+
+
+@pytest.fixture(autouse=True)
+def _no_schema_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Real schemas survive the flush of a test's tables; the next test begins without them."""
+    yield
+    if request.node.get_closest_marker("django_db"):
+        for region in REGIONS:
+            for environment_id in schemas_in(region):
+                provisioning.drop_schema(environment_id, region)
+
+
+def schemas_in(region: str) -> list[str]:
+    """The environments' schemas that PostgreSQL has, asked of its catalogue."""
+    with connections[region].cursor() as cursor:
+        cursor.execute("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'env%' ORDER BY 1")
+        return [name for (name,) in cursor.fetchall()]
+
+
+Make = Callable[..., User]
+
+
+@pytest.fixture
+def make_account() -> Make:
+    """A platform account without a password: nobody needs to sign in by one here, and hashing takes 50 ms."""
+
+    def make(name: str, *, pool_id: str | None = None, **fields: object) -> User:
+        return services.create_user(
+            pool_id=pool_id, email=f"{name}@example.com", password=None, name=name.title(), actor=audit.SYSTEM, **fields
+        )
+
+    return make
+
+
+@pytest.fixture
+def alice(make_account: Make) -> User:
+    return make_account("alice")
+
+
+@pytest.fixture
+def bob(make_account: Make) -> User:
+    return make_account("bob")
+
+
+@pytest.fixture
+def charlie(make_account: Make) -> User:
+    return make_account("charlie")
+
+
+def token_of(user: User, environment_id: str | None = None) -> str:
+    """An access token of a new session; for an app user, of a session in `environment_id`."""
+    grant = sessions.start(
+        user, environment_id=environment_id, device=Device(), method="password", password_hash=user.password
+    )
+    return grant.access_token
+
+
+def key_for(environment_id: str | None, *scopes: str, account: User | None = None) -> str:
+    """The secret of a new key of an environment, or of an account."""
+    authority = grants.operators(environment_id=environment_id, account_id=account.pk if account else None)
+    return services.issue_key(name="test", scopes=scopes, authority=authority, actor=audit.SYSTEM)[1]
+
+
+def make_project(owner: User, name: str = "Tracker", *, region: str = "us-east-1", plan: str = "free") -> Project:
+    return projects.create_project(account_id=owner.pk, name=name, region=region, plan=plan, actor=audit.SYSTEM)
+
+
+def environment_of(project: Project, name: str = "production") -> Environment:
+    return project.environments.get(name=name)
+
+
+def flush_redis() -> None:
+    """As `FLUSHALL` would; that the service's own user may not do (`platform_site.services.valkey`)."""
+    client = valkey.client(settings.LAYOUT)
+    if names := list(client.scan_iter()):
+        client.delete(*names)
+
+
+class RoundTrips:
+    """How often this process asked PostgreSQL and Redis since the last `reset`."""
+
+    def __init__(self) -> None:
+        self.redis = 0
+        self.statements: list[str] = []
+
+    def reset(self) -> None:
+        self.redis = 0
+        self.statements.clear()
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """(trips to Redis, statements)."""
+        return self.redis, len(self.statements)
+
+
+@pytest.fixture
+def trips(monkeypatch: pytest.MonkeyPatch) -> Iterator[RoundTrips]:
+    """Counts what really goes out; everything still goes there."""
+    counted = RoundTrips()
+    exchange = store.Store.exchange
+
+    def counting_exchange(self: store.Store, packed: bytes, expected: int) -> list[object]:
+        counted.redis += 1
+        return exchange(self, packed, expected)
+
+    def counting_execute(execute: Callable[..., object], statement: str, *rest: object) -> object:
+        counted.statements.append(statement)
+        return execute(statement, *rest)
+
+    monkeypatch.setattr(store.Store, "exchange", counting_exchange)
+    with ExitStack() as stack:
+        for alias in ("default", *REGIONS):
+            stack.enter_context(connections[alias].execute_wrapper(counting_execute))
+        yield counted
+
+
+def at_once(count: int, call: Callable[[int], Answer]) -> list[Answer]:
+    """`call(0)` … `call(count - 1)`, each in a thread of its own."""
+
+    def one(number: int) -> Answer:
+        try:
+            return call(number)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(one, range(count)))

@@ -1,0 +1,324 @@
+"""From a request to a caller: what it costs, which environment it means, and how soon a change is noticed."""
+
+import time
+
+import pytest
+from django.test import override_settings
+
+from accounts import audit
+from accounts import services as accounts
+from accounts.models import ServerKey, User
+from projects import services
+from projects.models import Environment, Project
+from tests.client import Answer, Api
+from tests.projects.conftest import Make, RoundTrips, environment_of, flush_redis, key_for, make_project, token_of
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True, databases="__all__"),
+    pytest.mark.urls("tests.projects.urls"),
+]
+
+
+@pytest.fixture
+def project(alice: User) -> Project:
+    return make_project(alice, plan="pro")
+
+
+@pytest.fixture
+def production(project: Project) -> Environment:
+    return environment_of(project)
+
+
+def required(api: Api, token: str, **how: object) -> Answer:
+    return api.get("/v1/test/required", token=token, **how)
+
+
+# ── What it costs ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("use", ["unused", "optional", "required"])
+@pytest.mark.parametrize("who", ["account", "naming account", "user", "key"])
+def test_a_known_caller_costs_one_trip_to_redis_and_a_new_one_a_statement_more(
+    api: Api, alice: User, make_account: Make, production: Environment, trips: RoundTrips, who: str, use: str
+) -> None:
+    user = make_account("uma", pool_id=production.pk)
+    token, named = {
+        "account": (token_of(alice), None),
+        "naming account": (token_of(alice), production.pk),
+        "user": (token_of(user, production.pk), None),
+        "key": (key_for(production.pk, "rows:read"), None),
+    }[who]
+    flush_redis()  # a project was just made, and until the mark of that expires nothing is cached
+    trips.reset()
+    first = api.get(f"/v1/test/{use}", token=token, environment=named)
+    assert first.status == 200
+    notes_the_use = 1 if who == "key" else 0  # `last_used_at`, once a minute
+    assert trips.counts == (1, 1 + notes_the_use), trips.statements
+    trips.reset()
+    for _ in range(3):
+        assert api.get(f"/v1/test/{use}", token=token, environment=named).json == first.json
+    assert trips.counts == (3, 0), trips.statements
+
+
+def test_an_address_that_needs_no_environment_asks_for_none(api: Api, alice: User, trips: RoundTrips) -> None:
+    token = token_of(alice)
+    trips.reset()
+    api.get("/v1/test/unused", token=token)
+    assert len(trips.statements) == 1
+    assert "projects_" not in trips.statements[0]
+
+
+def test_junk_costs_neither_a_statement_nor_a_trip_for_records(api: Api, trips: RoundTrips) -> None:
+    for token in ("sk_" + "a" * 38, "nonsense", "a.b.c", "sk_"):
+        trips.reset()
+        assert api.get("/v1/test/unused", token=token).status == 401
+        assert trips.counts == (1, 0)  # the count of refusals for its address
+    trips.reset()
+    assert api.get("/v1/test/unused").status == 401
+    assert trips.counts == (0, 0)
+
+
+def test_without_redis_every_call_is_answered_from_postgresql(
+    api: Api, alice: User, production: Environment, trips: RoundTrips
+) -> None:
+    with override_settings(REDIS_URL="unix:///nowhere/valkey.sock"):
+        token = token_of(alice)
+        trips.reset()
+        assert required(api, token).json["environment_id"] == production.pk
+        assert required(api, token).json["environment_id"] == production.pk
+        assert len(trips.statements) == 2
+
+
+# ── Which environment ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_account_without_a_project_is_asked_to_name_an_environment(api: Api, charlie: User) -> None:
+    answer = required(api, token_of(charlie))
+    assert (answer.status, answer.error, answer.fields) == (422, "validation_failed", {"X-Environment": "required"})
+
+
+def test_the_only_project_means_its_production(api: Api, alice: User, production: Environment) -> None:
+    answer = required(api, token_of(alice))
+    assert answer.json["environment_id"] == production.pk
+    assert answer.json["role"] == "owner"
+    assert answer.json["plan"] == "pro"
+
+
+def test_two_projects_mean_none(api: Api, alice: User, production: Environment) -> None:
+    token = token_of(alice)
+    assert required(api, token).status == 200
+    second = make_project(alice, "Second")
+    answer = required(api, token)
+    assert (answer.status, answer.fields) == (422, {"X-Environment": "required"})
+    assert api.get("/v1/test/optional", token=token).json["environment_id"] is None
+    # Named, either is fine.
+    for environment in (production, environment_of(second, "development")):
+        assert required(api, token, environment=environment.pk).json["environment_id"] == environment.pk
+    # One project again: at once, not when a record expires.
+    services.delete_project(second.pk, actor=audit.SYSTEM)
+    assert required(api, token).json["environment_id"] == production.pk
+
+
+def test_a_host_names_an_environment(api: Api, alice: User, project: Project) -> None:
+    development = environment_of(project, "development")
+    host = development.pk.replace("_", "-") + ".localhost:8000"
+    assert required(api, token_of(alice), headers={"Host": host}).json["environment_id"] == development.pk
+
+
+@pytest.mark.parametrize(
+    "named", ["", "env_", "production", "env_" + "z" * 26, "prj_01h455vb4pex5vsknk084sn02q", "é", "%00"]
+)
+def test_a_malformed_name_is_refused_and_never_taken_for_none(
+    api: Api, alice: User, production: Environment, named: str
+) -> None:
+    answer = required(api, token_of(alice), environment=named)
+    if named == "":
+        assert answer.json["environment_id"] == production.pk  # an empty header names nothing
+    else:
+        assert (answer.status, answer.fields) == (422, {"X-Environment": "invalid_id"})
+
+
+def test_an_unknown_and_a_strangers_environment_are_the_same_404(
+    api: Api, alice: User, charlie: User, production: Environment
+) -> None:
+    make_project(charlie)
+    token = token_of(charlie)
+    unknown = required(api, token, environment="env_01h455vb4pex5vsknk084sn02q")
+    hidden = required(api, token, environment=production.pk)
+    assert unknown.status == hidden.status == 404
+    assert unknown.json["error"] | {"request_id": ""} == hidden.json["error"] | {"request_id": ""}
+
+
+def test_users_and_keys_carry_their_environment_and_may_name_no_other(
+    api: Api, make_account: Make, project: Project, production: Environment
+) -> None:
+    development = environment_of(project, "development")
+    user = token_of(make_account("uma", pool_id=production.pk), production.pk)
+    key = key_for(production.pk, "rows:read")
+    for token in (user, key):
+        assert required(api, token).json["environment_id"] == production.pk
+        assert required(api, token, environment=production.pk).json["environment_id"] == production.pk
+        for use in ("required", "unused"):
+            answer = api.get(f"/v1/test/{use}", token=token, environment=development.pk)
+            assert (answer.status, answer.error) == (404, "not_found")
+        assert required(api, token, environment="nonsense").status == 404
+
+
+def test_an_accounts_key_reaches_no_environment(api: Api, alice: User, production: Environment) -> None:
+    key = key_for(None, "projects:read", account=alice)
+    assert api.get("/v1/test/unused", token=key).json["scopes"] == ["projects:read"]
+    assert api.get("/v1/test/optional", token=key, environment=production.pk).json["environment"] is None
+    answer = required(api, key, environment=production.pk)
+    assert (answer.status, answer.error) == (403, "forbidden")
+
+
+def test_an_environment_that_is_being_made_is_not_there_yet(api: Api, alice: User, production: Environment) -> None:
+    Environment.objects.filter(pk=production.pk).update(status="creating")
+    token = token_of(alice)
+    assert required(api, token, environment=production.pk).status == 404
+    Environment.objects.filter(pk=production.pk).update(status="ready")
+    assert required(api, token, environment=production.pk).status == 200
+
+
+# ── What it may ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("role", "may", "may_not"),
+    [
+        ("owner", {"projects:delete", "rows:write", "keys:manage", "schema:write"}, set()),
+        ("developer", {"rows:write", "keys:manage", "schema:write", "functions:deploy"}, {"projects:delete"}),
+        ("viewer", {"rows:read", "schema:read", "webhooks:read"}, {"rows:write", "keys:manage", "functions:invoke"}),
+    ],
+)
+def test_an_accounts_scopes_follow_from_its_role(
+    api: Api, project: Project, bob: User, role: str, may: set[str], may_not: set[str]
+) -> None:
+    services.add_member(project.pk, email=bob.email, role=role, actor=audit.SYSTEM)
+    answer = required(api, token_of(bob))
+    scopes = set(answer.json["scopes"])
+    assert answer.json["role"] == role
+    assert may <= scopes
+    assert not may_not & scopes
+    assert all(scope.endswith(":read") for scope in scopes) == (role == "viewer")
+
+
+def test_an_app_user_has_its_fixed_few(api: Api, make_account: Make, production: Environment) -> None:
+    scopes = required(api, token_of(make_account("uma", pool_id=production.pk), production.pk)).json["scopes"]
+    assert scopes == [
+        "environments:read",
+        "functions:invoke",
+        "functions:read",
+        "projects:read",
+        "rows:read",
+        "rows:write",
+    ]
+
+
+def test_a_key_has_its_own_scopes_and_nothing_that_no_key_of_its_kind_may_hold(
+    api: Api, production: Environment
+) -> None:
+    key = key_for(production.pk, "rows:read", "webhooks:write")
+    ServerKey.objects.update(scopes=["rows:read", "webhooks:write", "projects:delete"])  # as if a bug had let it in
+    assert required(api, key).json["scopes"] == ["rows:read", "webhooks:write"]
+    assert api.post("/v1/test/required", token=key).status == 403
+
+
+# ── How soon a change is noticed ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_role_a_plan_and_a_removal_count_from_the_next_request_on(
+    api: Api, alice: User, bob: User, project: Project, production: Environment
+) -> None:
+    services.add_member(project.pk, email=bob.email, role="developer", actor=audit.SYSTEM)
+    token = token_of(bob)
+    named = {"environment": production.pk}
+    for how in ({}, named):
+        assert required(api, token, **how).json["role"] == "developer"
+    services.change_member(project.pk, bob.pk, role="viewer", actor=audit.SYSTEM)
+    for how in ({}, named):
+        assert required(api, token, **how).json["role"] == "viewer"
+    services.change_project(project.pk, plan="team", actor=audit.SYSTEM)
+    for how in ({}, named):
+        assert required(api, token, **how).json["plan"] == "team"
+    services.remove_member(project.pk, bob.pk, actor=audit.SYSTEM)
+    assert required(api, token).status == 422
+    assert required(api, token, **named).status == 404
+
+
+def test_a_plan_counts_for_keys_and_users_too(
+    api: Api, make_account: Make, project: Project, production: Environment
+) -> None:
+    tokens = [
+        key_for(production.pk, "rows:read"),
+        token_of(make_account("uma", pool_id=production.pk), production.pk),
+    ]
+    assert [required(api, token).json["plan"] for token in tokens] == ["pro", "pro"]
+    assert [required(api, token).json["plan"] for token in tokens] == ["pro", "pro"]
+    services.change_project(project.pk, plan="free", actor=audit.SYSTEM)
+    assert [required(api, token).json["plan"] for token in tokens] == ["free", "free"]
+
+
+def test_a_deleted_project_ends_its_keys_and_users_and_is_404_for_accounts(
+    api: Api, alice: User, make_account: Make, project: Project, production: Environment
+) -> None:
+    account, key = token_of(alice), key_for(production.pk, "rows:read")
+    user = token_of(make_account("uma", pool_id=production.pk), production.pk)
+    for token in (account, key, user, account, key, user):
+        assert required(api, token).status == 200
+    services.delete_project(project.pk, actor=audit.SYSTEM)
+    assert required(api, key).status == 401
+    assert required(api, user).status == 401
+    assert required(api, account).status == 422
+    assert required(api, account, environment=production.pk).status == 404
+
+
+def test_ended_credentials_are_401_from_the_next_request_on(api: Api, alice: User, production: Environment) -> None:
+    revoked, disabled = token_of(alice), token_of(alice)
+    key = key_for(production.pk, "rows:read")
+    for token in (revoked, disabled, key, revoked, disabled, key):
+        assert required(api, token).status == 200
+    assert api.post("/v1/auth/revoke", token=revoked, json={"scope": "current"}).status == 204
+    assert required(api, revoked).status == 401
+    assert required(api, disabled).status == 200
+    accounts.change_user(alice, is_disabled=True, actor=audit.SYSTEM)
+    assert required(api, disabled).status == 401
+    accounts.revoke_key(ServerKey.objects.get(), actor=audit.SYSTEM)
+    assert required(api, key).status == 401
+
+
+def test_a_late_reader_of_the_old_state_cannot_put_it_back(
+    api: Api, alice: User, production: Environment, trips: RoundTrips
+) -> None:
+    """The record read before a revocation waits for the next trip, and finds the mark in its place."""
+    token = token_of(alice)
+    assert required(api, token).status == 200  # read from PostgreSQL; its record goes out with the next trip
+    assert api.post("/v1/auth/revoke", token=token_of(alice), json={"scope": "all"}).status == 204
+    assert required(api, token).status == 401
+    assert required(api, token).status == 401
+
+
+def test_a_flushed_redis_signs_nobody_out_and_revives_nobody(api: Api, alice: User, production: Environment) -> None:
+    alive, ended = token_of(alice), token_of(alice)
+    assert required(api, alive).status == required(api, ended).status == 200
+    assert api.post("/v1/auth/revoke", token=ended, json={"scope": "current"}).status == 204
+    flush_redis()
+    assert required(api, alive).status == 200
+    assert required(api, ended).status == 401
+
+
+def test_an_expired_record_is_refused_though_it_is_cached(api: Api, production: Environment) -> None:
+    key = key_for(production.pk, "rows:read")
+    ServerKey.objects.update(expires_at=_in(0.6))
+    assert required(api, key).status == 200
+    assert required(api, key).status == 200
+    deadline = time.monotonic() + 5
+    while required(api, key).status == 200:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def _in(seconds: float) -> object:
+    from datetime import UTC, datetime, timedelta
+
+    return datetime.now(UTC) + timedelta(seconds=seconds)

@@ -1,0 +1,45 @@
+"""The service with four addresses that do nothing but have a caller: what finding one costs and means, and nothing else."""
+
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.urls import path
+
+from platform_site.api.views import ApiViewSet, answer
+from platform_site.urls import urlpatterns as of_the_service
+
+
+class Unused(ApiViewSet):
+    environment = "unused"
+    required_scopes = {"show": None, "write": "rows:write"}
+
+    def show(self, request: HttpRequest) -> HttpResponseBase:
+        caller, place = self.caller, self.caller.place
+        return answer(
+            {
+                "kind": caller.kind,
+                "id": caller.id,
+                "plan": caller.plan,
+                "scopes": sorted(caller.scopes),
+                "environment": place.environment_name if place else None,
+                "environment_id": place.environment_id if place else None,
+                "role": place.role if place else None,
+            }
+        )
+
+    write = show
+
+
+class Optional(Unused):
+    environment = "optional"
+
+
+class Required(Unused):
+    environment = "required"
+
+
+urlpatterns = [
+    *of_the_service,
+    path("v1/test/unused", Unused.as_view({"get": "show"})),
+    path("v1/test/optional", Optional.as_view({"get": "show"})),
+    path("v1/test/required", Required.as_view({"get": "show", "post": "write"})),
+]
