@@ -1,0 +1,156 @@
+"""One run of a verb: who asks, where, against which version of the schema, and with which statements.
+
+**Never from a stale schema.** Each statement tests the version it was compiled for. Where it finds another, where
+PostgreSQL says that a column or a plan is gone, or before anything is refused on the strength of the schema in this
+process's memory, the environment is loaded anew and the verb runs once more (`asked`).
+
+Used by `reads`, `writes` and `explaining`, which hold the verbs.
+"""
+
+import random
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+from django.db import DatabaseError, connections, transaction
+
+from platform_site.api import sqlstates
+from platform_site.api.callers import Place
+from platform_site.api.errors import ApiError, NotFound, Unavailable
+from rows import registry
+from rows.compiler import ENVIRONMENT, VERSION, Statement
+from rows.documents import Table
+from rows.execution import Row, run, run_again_if_lost
+from rows.memo import Memo
+from rows.registry import Environment
+from rows.rules import Access, Principal
+from rows.viewers import Viewer
+
+T = TypeVar("T")
+
+MAX_RUNS: Final = 3
+_STALE: Final = frozenset({"42703", "42P01", "3F000", "42883", "42804", "42846", "0A000", "26000"})
+"""A column, table, schema, operator, type, plan or prepared statement is not what it was."""
+_NAME_GONE: Final = "26000"
+
+_statements: Final[Memo[tuple[int, Any, Any], Statement]] = Memo(2_048)
+
+
+def forget_statements() -> None:
+    """Compile everything anew from here on."""
+    _statements.clear()
+
+
+class StaleVersion(Exception):
+    """The statement was compiled for a version that is no more."""
+
+
+class Asking:
+    """A principal before one version of an environment's schema, for the length of one verb."""
+
+    __slots__ = ("environment", "is_verified", "place", "principal", "sight", "standing")
+
+    def __init__(self, place: Place, principal: Principal, environment: Environment) -> None:
+        self.place = place
+        self.principal = principal
+        self.environment = environment
+        self.standing = environment.rules.standing(principal)
+        self.sight = environment.rules.sight(self.standing)
+        self.is_verified = False
+        """The version was found to be current afterwards, so what was concluded from it stands."""
+
+    def table(self, name: str) -> tuple[Table, Access]:
+        """The table, and what this principal may do with it. Raises NotFound where it may not know of the table."""
+        table = self.environment.schema.tables.get(name)
+        if table is None:
+            raise NotFound
+        access = self.environment.rules.access(name, self.standing)
+        if access.read is None and access.insert is None:
+            raise NotFound
+        return table, access
+
+    def readable(self, name: str) -> Table:
+        """The table, if there can be a row in it that this principal may read. Raises NotFound."""
+        table, access = self.table(name)
+        if access.read is None:
+            raise NotFound
+        return table
+
+    def statement(self, shape: Any, compile: Callable[[Viewer, Any], Statement]) -> Statement:
+        """The statement that `compile` makes of `shape` for this standing and version; made once and remembered."""
+        key = (self.sight.token, compile, shape)
+        found = _statements.get(key)
+        if found is None:
+            found = compile(self.environment.open_viewer(self.standing), shape)
+            _statements.put(key, found)
+        return found
+
+    def read(self, statement: Statement, named: Mapping[Any, bytes | None], wires: Sequence[bytes] = ()) -> list[Row]:
+        """Run a statement that changes nothing; once more if the connection turns out to be dead."""
+        return run_again_if_lost(self.environment.alias, statement.sql, self._bound(statement, named, wires))
+
+    def write(self, statement: Statement, named: Mapping[Any, bytes | None]) -> list[Row]:
+        return run(self.environment.alias, statement.sql, self._bound(statement, named, ()))
+
+    def _bound(
+        self, statement: Statement, named: Mapping[Any, bytes | None], wires: Sequence[bytes]
+    ) -> list[bytes | None]:
+        environment = self.environment
+        known = {ENVIRONMENT: environment.id.encode(), VERSION: b"%d" % environment.version, **named}
+        return statement.bind(known, wires, self.principal)
+
+    def verify(self) -> None:
+        """Called when a statement came back with nothing: was it the version? Raises StaleVersion. At most one
+        query."""
+        if not self.is_verified:
+            if not registry.is_current(self.environment):
+                raise StaleVersion
+            self.is_verified = True
+
+
+def asked(place: Place, principal: Principal, verb: Callable[[Asking], T]) -> T:
+    """Run `verb` against the schema as this process knows it, and again against a newer one where that was stale.
+
+    Also again where PostgreSQL undid it (deadlock, serialization), unless a transaction around it would have to run
+    again as a whole: its owner does that (`platform_site.api.views`).
+    """
+    environment = registry.environment(place)
+    for runs_left in reversed(range(MAX_RUNS)):
+        asking = Asking(place, principal, environment)
+        try:
+            with _kept_usable(environment.alias):
+                return verb(asking)
+        except StaleVersion:
+            pass
+        except ApiError:
+            if not runs_left or asking.is_verified or registry.is_current(environment):
+                raise
+        except DatabaseError as error:
+            if not runs_left or not _is_worth_another_run(environment, error):
+                raise
+            if sqlstates.is_repeatable(error):
+                # At once it would meet the same opponent in the same place.
+                time.sleep(random.uniform(0.02, 0.1))  # noqa: S311 - a pause, not a secret
+        environment = registry.reload(place)
+    raise Unavailable("The schema is changing. Try again shortly.")
+
+
+def _is_worth_another_run(environment: Environment, error: DatabaseError) -> bool:
+    connection = connections[environment.alias]
+    state = sqlstates.sqlstate(error)
+    if connection.needs_rollback or not connection.is_usable():
+        return False
+    if sqlstates.is_repeatable(error):
+        return not connection.in_atomic_block
+    return state == _NAME_GONE or (state in _STALE and not registry.is_current(environment))
+
+
+@contextmanager
+def _kept_usable(alias: str) -> Generator[None]:
+    """Inside a transaction: a savepoint, so that an error of this verb leaves the transaction to its owner."""
+    if not connections[alias].in_atomic_block:
+        yield
+        return
+    with transaction.atomic(using=alias):
+        yield

@@ -1,0 +1,386 @@
+"""Backups of one environment: everything of it that lives in its region, in one file, and back.
+
+    projects ─▶ rows: versions, tables, rows by COPY ─▶ archives (the file)
+                webhooks, functions: a part each (`register_part`)
+
+A backup is one moment: one REPEATABLE READ transaction, in which the schema's version is held and no table can be
+dropped. Restoring verifies the whole file before it changes anything, and then is one transaction as well: into a new
+preview branch, or into an environment, whose tables are replaced at its end, in an instant. Users, keys and settings
+live in the control database and are in no backup of an environment. Operator's doors: no rule is asked, no event is
+made. Format and use: docs/backups.md.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.utils.dateparse import parse_datetime
+from psycopg import sql
+
+from accounts import audit
+from accounts.audit import Actor
+from platform_site.api import ids, signals, sqlstates
+from platform_site.api.callers import Caller, Place
+from platform_site.api.requests import current_request_id
+from projects import services as projects
+from rows import branching, ddl, documents, registry, schemas, writes
+from rows.archives import Archive, Damaged, Progress, Writer
+from rows.documents import EMPTY, InvalidDocument, Schema, Table
+from rows.execution import opened_door
+from rows.models import CurrentVersion, SchemaVersion
+
+_SCHEMA: Final = "schema.json"
+_VERSIONS: Final = "versions.ndjson"
+_VERSION_FIELDS: Final = (
+    "version", "document_text", "source_digest", "renames", "operations", "author_kind", "author_id", "reverts_to",
+    "request_id",
+)  # fmt: skip
+
+
+class Part(Protocol):
+    """What an app above keeps of an environment in the region, as JSON objects. Called in the region's transaction."""
+
+    def dump(self, place: Place) -> Iterator[Mapping[str, Any]]:
+        """Everything worth keeping; never a secret."""
+
+    def load(self, place: Place, records: Iterable[Mapping[str, Any]]) -> int:
+        """Make them anew in an environment that has none. Returns how many. May stumble (KeyError, TypeError,
+        ValueError, AttributeError) over records that `dump` never wrote."""
+
+    def is_empty(self, place: Place) -> bool:
+        """Whether the environment has none."""
+
+
+_parts: Final[dict[str, Part]] = {}
+
+
+def register_part(name: str, part: Part) -> None:
+    """Let `part` go along into backups. Called once by its app, at start."""
+    _parts[name] = part
+
+
+class NotEmpty(Exception):
+    """The environment has tables, and nobody said that they may be replaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a backup holds, or what came back from one."""
+
+    schema_version: int
+    rows: Mapping[str, int]
+    """By table."""
+    parts: Mapping[str, int]
+    """By name; those that were left out are not there."""
+
+
+# ── Making one ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def backup(
+    place: Place, path: Path, *, replace: bool = False, progress: Callable[[str, int], None] = lambda table, rows: None
+) -> Summary:
+    """Write all of the environment into a new file at `path`, as of one moment.
+
+    `progress` is told how many rows of a table were written. Raises FileExistsError unless `replace`, OSError,
+    DatabaseError.
+    """
+    with Writer(path, replace=replace) as writer, _one_moment(place) as taken_at:
+        connection = connections[place.cluster]
+        state = schemas.current(place)
+        _write_versions(writer, place, state.version, state.schema)
+        rows = {}
+        for table in state.schema.tables.values():
+            rows[table.name] = _write_rows(writer, connection, place, table, progress)
+        parts = {name: writer.json_lines(f"{name}.ndjson", iter(part.dump(place))) for name, part in _parts.items()}
+        writer.finish(
+            {
+                "taken_at": taken_at.isoformat(),
+                "environment": {
+                    "id": place.environment_id,
+                    "name": place.environment_name,
+                    "project_id": place.project_id,
+                    "region": place.region,
+                    "pool_id": place.pool_id,
+                },
+                "schema_version": state.version,
+                "tables": [
+                    {"name": table.name, "columns": list(table.all_columns), "rows": rows[table.name]}
+                    for table in state.schema.tables.values()
+                ],
+                "parts": parts,
+            }
+        )
+    return Summary(state.version, rows, parts)
+
+
+@contextmanager
+def _one_moment(place: Place) -> Iterator[datetime]:
+    """The region's transaction of a backup. Gives the moment by the clock of the control database, no later than it."""
+    with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
+        cursor.execute("SELECT statement_timestamp()")
+        taken_at = cursor.fetchone()[0]
+    connection = connections[place.cluster]
+    with transaction.atomic(using=place.cluster):
+        with connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            cursor.execute(
+                "SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', '10s', true),"
+                " set_config('idle_in_transaction_session_timeout', '0', true)"
+            )
+        branching.hold_version(connection, place.environment_id)
+        branching.lock_against_deletion(connection, place.environment_id, schemas.current(place).schema)
+        yield taken_at
+
+
+def _write_versions(writer: Writer, place: Place, version: int, schema: Schema) -> None:
+    with writer.member(_SCHEMA) as write:
+        write(json.dumps(schema.document, ensure_ascii=False, indent=1).encode())
+    history = schemas.history(place).filter(version__lte=version).order_by("version")
+    writer.json_lines(_VERSIONS, (_version_record(record) for record in history.iterator(chunk_size=50)))
+
+
+def _version_record(record: SchemaVersion) -> dict[str, Any]:
+    return {field: getattr(record, field) for field in _VERSION_FIELDS} | {"applied_at": record.applied_at.isoformat()}
+
+
+def _write_rows(
+    writer: Writer, connection: BaseDatabaseWrapper, place: Place, table: Table, progress: Callable[[str, int], None]
+) -> int:
+    copy = sql.SQL("COPY {} ({}) TO STDOUT").format(
+        sql.Identifier(place.environment_id, table.name), branching.columns_of(table)
+    )
+    rows = told = 0
+    with writer.member(_member_of(table)) as write, opened_door(), connection.cursor() as cursor:
+        pending: Any = cursor
+        chunk: list[bytes] = []
+        size = 0
+        with connection.wrap_database_errors, pending.copy(copy) as reading:
+            for line in reading:  # PostgreSQL sends each row by itself
+                rows += 1
+                chunk.append(bytes(line))
+                size += len(line)
+                if size > 256 * 1024:
+                    write(b"".join(chunk))
+                    chunk.clear()
+                    size = 0
+                    progress(table.name, rows - told)
+                    told = rows
+        write(b"".join(chunk))
+    progress(table.name, rows - told)
+    return rows
+
+
+def _member_of(table: Table) -> str:
+    return f"rows/{table.name}.copy"
+
+
+# ── Looking at one ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A verified backup."""
+
+    archive: Archive
+    schema: Schema
+    version: int
+    taken_at: datetime
+    source_id: str
+
+
+def verified(archive: Archive, progress: Progress = lambda count: None) -> Content:
+    """Read the whole file and hold it to what it says of itself. Nothing is changed anywhere. Raises Damaged."""
+    archive.verify(progress)
+    manifest = archive.manifest
+    try:
+        schema = schemas.read(archive.json(_SCHEMA)) if manifest["schema_version"] else EMPTY
+        version = int(manifest["schema_version"])
+        taken_at = parse_datetime(manifest["taken_at"])
+        source_id = str(manifest["environment"]["id"])
+        tables = {table["name"]: (list(table["columns"]), int(table["rows"])) for table in manifest["tables"]}
+    except InvalidDocument as error:
+        raise Damaged(f"its schema is not valid here: {error}") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise Damaged("its manifest is not complete") from error
+    if taken_at is None or taken_at.tzinfo is None:
+        raise Damaged("its manifest is not complete")
+    if {name: list(table.all_columns) for name, table in schema.tables.items()} != {
+        name: columns for name, (columns, _) in tables.items()
+    }:
+        raise Damaged("its tables are not those of its schema")
+    return Content(archive, schema, version, taken_at, source_id)
+
+
+# ── Bringing one back ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def restore_as_branch(
+    content: Content, project_id: str, name: str, *, actor: Caller | Actor, progress: Progress = lambda count: None
+) -> tuple[Place, Summary]:
+    """A new preview branch of the project's production with everything in the backup: all of it, or no branch.
+
+    Users who were deleted since are let go of. Raises Damaged, TablesQuotaReached, and what `projects.filled_branch`
+    raises.
+    """
+    origin = {"source": content.source_id, "taken_at": content.taken_at.isoformat()}
+    with projects.filled_branch(project_id, name=name, actor=actor, **origin) as place:
+        schemas.hold_to_plan(place, EMPTY, content.schema)
+        connection = connections[place.cluster]
+        rows = _build(connection, place.environment_id, content, progress)
+        if content.version:
+            _restore_versions(place, content)
+        parts = {name: _load_part(place, name, content.archive) for name in _parts}
+        _let_users_go(place, content.taken_at)
+    return place, Summary(content.version, rows, parts)
+
+
+def restore_into(
+    content: Content,
+    place: Place,
+    *,
+    replace: bool = False,
+    actor: Caller | Actor,
+    progress: Progress = lambda count: None,
+) -> Summary:
+    """Make the backup's tables and rows those of the environment, as its next schema version.
+
+    Everything is loaded beside the living tables, which are exchanged at the end: readers wait for an instant only.
+    Webhooks and functions come back only where the environment has none. Raises NotEmpty unless `replace`, Damaged,
+    TablesQuotaReached, LockNotWon (tables in use; try again), DatabaseError.
+    """
+    try:
+        summary = _restore_into(content, place, replace, actor, progress)
+    except BaseException:
+        registry.forget(place.environment_id)  # which may know the version that was taken back
+        raise
+    audit.record(
+        "environment.restored",
+        actor=actor,
+        target_id=place.environment_id,
+        project_id=place.project_id,
+        environment_id=place.environment_id,
+        source=content.source_id,
+        taken_at=content.taken_at.isoformat(),
+        version=summary.schema_version,
+    )
+    return summary
+
+
+def _restore_into(content: Content, place: Place, replace: bool, actor: Caller | Actor, progress: Progress) -> Summary:
+    connection = connections[place.cluster]
+    beside = f"restore_{ids.suffix()}"
+    with transaction.atomic(using=place.cluster):
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', '10s', true),"
+                " set_config('idle_in_transaction_session_timeout', '0', true)"
+            )
+            cursor.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(beside)))
+        if schemas.current(place).schema.tables and not replace:
+            raise NotEmpty
+        rows = _build(connection, beside, content, progress)
+        row = schemas.locked_version(place)
+        old = schemas.current(place).schema
+        if old.tables and not replace:
+            raise NotEmpty
+        schemas.hold_to_plan(place, old, content.schema)
+        ddl.exchange(connection, place.environment_id, old, beside, content.schema)
+        version = _next_version(place, row, old, content, actor)
+        _let_users_go(place, content.taken_at)
+        parts = {
+            name: _load_part(place, name, content.archive) for name, part in _parts.items() if part.is_empty(place)
+        }
+    return Summary(version, rows, parts)
+
+
+def _build(connection: BaseDatabaseWrapper, into: str, content: Content, progress: Progress) -> dict[str, int]:
+    """The backup's tables, rows and indexes in the empty PostgreSQL schema `into`."""
+    counted: dict[str, int] = {}
+
+    def fill() -> None:
+        for table in content.schema.tables.values():
+            counted[table.name] = _load_rows(connection, into, table, content.archive, progress)
+        for table in content.schema.tables.values():
+            if strange := ddl.unreadable_columns(connection, table):
+                raise Damaged(f"rows of {table.name} hold what the column {strange[0]} cannot")
+        with connection.cursor() as cursor:
+            for table in content.schema.tables.values():
+                cursor.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(into, table.name)))
+
+    try:
+        # COPY is psycopg's own: without the wrapper its errors would not be Django's.
+        with connection.wrap_database_errors, ddl.inside(connection, into, limited=False), opened_door():
+            ddl.build(connection, content.schema, fill)
+    except DatabaseError as error:
+        if (sqlstates.sqlstate(error) or "").startswith(("22", "23")):
+            raise Damaged("its rows do not fit its schema") from error
+        raise
+    expected = {table["name"]: table["rows"] for table in content.archive.manifest["tables"]}
+    if counted != expected:
+        raise Damaged("it does not hold as many rows as it says")
+    return counted
+
+
+def _load_rows(connection: BaseDatabaseWrapper, into: str, table: Table, archive: Archive, progress: Progress) -> int:
+    copy = sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(into, table.name), branching.columns_of(table))
+    with connection.cursor() as cursor:
+        pending: Any = cursor
+        with pending.copy(copy) as writing:
+            for piece in archive.read(_member_of(table), progress):
+                writing.write(piece)
+        return int(cursor.rowcount)
+
+
+def _restore_versions(place: Place, content: Content) -> None:
+    records = [
+        SchemaVersion(
+            environment_id=place.environment_id,
+            applied_at=record["applied_at"],
+            **{field: record[field] for field in _VERSION_FIELDS},
+        )
+        for record in content.archive.json_lines(_VERSIONS)
+    ]
+    SchemaVersion.objects.using(place.cluster).bulk_create(records, batch_size=50)
+    CurrentVersion.objects.using(place.cluster).create(environment_id=place.environment_id, version=content.version)
+
+
+def _next_version(place: Place, row: CurrentVersion, old: Schema, content: Content, actor: Caller | Actor) -> int:
+    """Never a number again that the environment had: processes know schemas by them."""
+    name = f"restore the backup of {content.source_id} taken at {content.taken_at.isoformat()}"
+    record = SchemaVersion.objects.using(place.cluster).create(
+        environment_id=place.environment_id,
+        version=row.version + 1,
+        document_text=json.dumps(content.schema.document, ensure_ascii=False),
+        source_digest=documents.digest(content.schema.document),
+        renames={"tables": {}, "columns": {}},
+        operations=[{"operation": name, "sql": [], "destructive": bool(old.tables)}],
+        author_kind=actor.kind,
+        author_id=actor.id,
+        request_id=current_request_id(),
+    )
+    CurrentVersion.objects.using(place.cluster).filter(pk=row.pk).update(version=record.version, indexes_due=False)
+    signals.schema_migrated.send(
+        sender=SchemaVersion, place=place, version=record.version, operations=[name], using=place.cluster
+    )
+    return record.version
+
+
+def _load_part(place: Place, name: str, archive: Archive) -> int:
+    if f"{name}.ndjson" not in archive.members:
+        return 0  # made when there was no such part
+    try:
+        return _parts[name].load(place, archive.json_lines(f"{name}.ndjson"))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise Damaged(f"{name}.ndjson cannot be read") from error
+
+
+def _let_users_go(place: Place, since: datetime) -> None:
+    for user_id in audit.users_deleted(place.pool_id, since):
+        writes.let_go_of_user(place, user_id)

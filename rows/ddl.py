@@ -1,0 +1,305 @@
+"""Runs a plan inside one environment's PostgreSQL schema: all of it in the caller's transaction, or none.
+
+`apply` does it to the living tables, `rehearse` to an empty twin that is rolled back, so that a dry run lists what
+would run without touching a lock. Locks are asked for first and waited for briefly, so that readers never queue behind
+a change that cannot start (reliability F12). Design section 6; docs/adr/0002-schema-changes.md.
+"""
+
+from collections.abc import Callable, Collection, Generator, Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.conf import settings
+from django.db import Error as DatabaseError
+from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.migrations import operations as migrations
+from psycopg import sql
+
+from platform_site.api import ids, sqlstates
+from platform_site.api.errors import FieldError
+from projects import failpoints
+from rows import states
+from rows.documents import Column, InvalidDocument, Schema, Table
+from rows.editor import RowSchemaEditor
+from rows.execution import opened_door
+from rows.planning import Plan, Step
+
+
+class LockNotWon(Exception):
+    """The tables were busy for longer than a change may wait. Nothing was changed; trying again may succeed."""
+
+
+class TookTooLong(Exception):
+    """A statement of the change ran into its time limit. Nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One thing a change does. `name` is what a confirmation repeats; `sql` is empty for what is not PostgreSQL's."""
+
+    name: str
+    sql: tuple[str, ...]
+    destructive: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"operation": self.name, "sql": list(self.sql), "destructive": self.destructive}
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    operations: tuple[Operation, ...]
+    indexes_due: bool
+    """Whether indexes of large tables still have to be made (`rows.indexing`)."""
+
+
+_LOCKED_OUT: Final = frozenset({"55P03", "40P01"})
+_CANCELLED: Final = "57014"
+_MISFITS: Final = {
+    "23502": "existing rows have no value here",
+    "23505": "existing rows are not unique in these columns",
+    "23514": "existing rows have values that this does not allow",
+    "23503": "existing rows point to rows that are not there",
+    "22001": "existing rows have longer values",
+    "54000": "existing rows have values too long for an index",
+}
+_UNREADABLE: Final = {
+    "date": sql.SQL("{column} NOT BETWEEN '0001-01-01' AND '9999-12-31'"),
+    "timestamp": sql.SQL("{column} NOT BETWEEN '0001-01-01' AND '9999-12-31 23:59:59.999999+00'"),
+    "float": sql.SQL("{column} IN ('NaN', 'Infinity', '-Infinity')"),
+}
+"""What PostgreSQL reads from text and no row may hold."""
+
+
+# ── Where ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def inside(connection: BaseDatabaseWrapper, schema: str, *, limited: bool = True) -> Generator[None]:
+    """Unqualified names mean the tables of `schema` within. Needs a transaction; leaves its settings as they were.
+
+    `limited`: with the time limits of schema changes, else with those of the transaction.
+    """
+    before = (
+        "SELECT current_setting('search_path'), current_setting('lock_timeout'), current_setting('statement_timeout')"
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(before)
+        found = cursor.fetchone()
+    limits = (f"{settings.SCHEMA_LOCK_TIMEOUT_MS}", f"{settings.SCHEMA_STATEMENT_TIMEOUT_MS}") if limited else found[1:]
+    _set(connection, f'"{schema}"', *limits)
+    yield
+    _set(connection, *found)  # not after an error: the transaction is lost, and its settings with it
+
+
+def _set(connection: BaseDatabaseWrapper, search_path: str, lock_timeout: str, statement_timeout: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT set_config('search_path', %s, true), set_config('lock_timeout', %s, true),"
+            " set_config('statement_timeout', %s, true)",
+            [search_path, lock_timeout, statement_timeout],
+        )
+
+
+def large_tables(connection: BaseDatabaseWrapper, schema: str) -> frozenset[str]:
+    """The tables of `schema` on which an index takes long enough to be made while rows are served.
+
+    Rows are estimated, from whichever of PostgreSQL's two counts has seen more: their exact size would cost a lock.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE n.nspname = %s AND c.relkind = 'r'"
+            " AND greatest(c.reltuples, pg_catalog.pg_stat_get_live_tuples(c.oid)) >= %s",
+            [schema, settings.SCHEMA_LARGE_TABLE_ROWS],
+        )
+        return frozenset(name for (name,) in cursor.fetchall())
+
+
+# ── Doing it ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def apply(alias: str, schema: str, plan: Plan) -> Applied:
+    """Run `plan` on the tables of the PostgreSQL schema `schema`, in the transaction at hand.
+
+    Raises LockNotWon, TookTooLong, or InvalidDocument where existing rows do not fit; the transaction must then be
+    rolled back.
+    """
+    connection = connections[alias]
+    with inside(connection, schema):
+        _lock(connection, plan)
+        _refuse_gaps(connection, plan)
+        return _run(connection, plan, large_tables(connection, schema))
+
+
+def rehearse(alias: str, schema: str, plan: Plan) -> tuple[Operation, ...]:
+    """What `apply` would do, found out on an empty twin of the schema, which is rolled back.
+
+    Only the question whether existing rows would be in the way is asked of the living tables, without a lock. Raises
+    InvalidDocument for that, and TookTooLong.
+    """
+    connection = connections[alias]
+    with transaction.atomic(using=alias):
+        with inside(connection, schema):
+            _refuse_gaps(connection, plan)
+        large = large_tables(connection, schema)
+        twin = f"twin_{ids.suffix()}"
+        with connection.cursor() as cursor:
+            cursor.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(twin)))
+        with inside(connection, twin):
+            build(connection, plan.old)
+            operations = _run(connection, plan, large).operations
+        transaction.set_rollback(True, using=alias)
+    return operations
+
+
+def build(connection: BaseDatabaseWrapper, schema: Schema, fill: Callable[[], None] | None = None) -> list[str]:
+    """Make all tables of `schema` where `inside` stands, which must be empty. Returns the statements.
+
+    `fill` is called when the tables are there, and before their indexes and foreign keys.
+    """
+    with RowSchemaEditor(connection) as editor:
+        editor.build(states.state_of(schema).apps.get_models(), fill)
+    return [text for _, text in editor.recorded]
+
+
+def exchange(connection: BaseDatabaseWrapper, schema: str, old: Schema, beside: str, new: Schema) -> None:
+    """Put the tables of the PostgreSQL schema `beside` in the place of those of `schema`, in the transaction at hand.
+
+    Raises LockNotWon while the old ones are in use; the transaction must then be rolled back.
+    """
+    with connection.cursor() as cursor, _locks_or_not():
+        if old.tables:
+            tables = sql.SQL(", ").join(sql.Identifier(schema, name) for name in sorted(old.tables))
+            with opened_door():
+                cursor.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(tables))
+            cursor.execute(sql.SQL("DROP TABLE {}").format(tables))
+        for name in new.tables:
+            cursor.execute(
+                sql.SQL("ALTER TABLE {} SET SCHEMA {}").format(sql.Identifier(beside, name), sql.Identifier(schema))
+            )
+        cursor.execute(sql.SQL("DROP SCHEMA {}").format(sql.Identifier(beside)))
+
+
+def _lock(connection: BaseDatabaseWrapper, plan: Plan) -> None:
+    """All locks at once and in one order, so that no half of them is held while waiting for the other."""
+    limit = str(settings.SCHEMA_LOCK_TIMEOUT_MS * 3 // 2)
+    with connection.cursor() as cursor, _locks_or_not():
+        cursor.execute("SELECT set_config('statement_timeout', %s, true)", [limit])
+        for tables, mode in ((plan.exclusive, "ACCESS EXCLUSIVE"), (plan.guarded, "SHARE ROW EXCLUSIVE")):
+            if tables:
+                named = sql.SQL(", ").join(map(sql.Identifier, sorted(tables)))
+                cursor.execute(sql.SQL("LOCK TABLE {} IN {} MODE").format(named, _MODES[mode]))
+        cursor.execute("SELECT set_config('statement_timeout', %s, true)", [str(settings.SCHEMA_STATEMENT_TIMEOUT_MS)])
+
+
+_MODES: Final = {"ACCESS EXCLUSIVE": sql.SQL("ACCESS EXCLUSIVE"), "SHARE ROW EXCLUSIVE": sql.SQL("SHARE ROW EXCLUSIVE")}
+
+
+@contextmanager
+def _locks_or_not() -> Generator[None]:
+    try:
+        yield
+    except DatabaseError as error:
+        if sqlstates.sqlstate(error) in {*_LOCKED_OUT, _CANCELLED}:
+            raise LockNotWon from error
+        raise
+
+
+def _refuse_gaps(connection: BaseDatabaseWrapper, plan: Plan) -> None:
+    """Raise InvalidDocument for columns that become or are not null while rows have nothing to put there."""
+    errors = []
+    with connection.cursor() as cursor:
+        for gap in plan.gaps:
+            question = sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {})").format(
+                sql.Identifier(gap.table),
+                sql.SQL("{} IS NULL").format(sql.Identifier(gap.column)) if gap.column else sql.SQL("true"),
+            )
+            cursor.execute(question)
+            if cursor.fetchone()[0]:
+                message = 'existing rows have no value here: add "backfill" or "default", or "null": true'
+                errors.append(FieldError(gap.path, "required", message))
+    if errors:
+        raise InvalidDocument(errors)
+
+
+def _run(connection: BaseDatabaseWrapper, plan: Plan, large: Collection[str]) -> Applied:
+    now_called = {was: name for name, was in plan.renamed.was_table.items()}
+    with RowSchemaEditor(connection, large=[now_called[name] for name in large if name in now_called]) as editor:
+        for statement in plan.renamed.statements:
+            with editor.during(statement.operation), _locks_or_not():
+                editor.execute(statement.text, None)
+        if plan.old.tables:
+            _run_steps(editor, plan)
+        else:
+            editor.build(states.state_of(plan.new).apps.get_models())
+    return Applied(_operations(plan, editor.recorded), editor.postponed)
+
+
+def _run_steps(editor: RowSchemaEditor, plan: Plan) -> None:
+    state = states.state_of(plan.renamed.schema, unconstrained=plan.renamed.unconstrained)
+    for step in plan.steps:
+        failpoints.reach("schema.between_steps")
+        before = state.clone()
+        step.django.state_forwards(states.LABEL, state)
+        try:
+            with editor.during(step.name):
+                step.django.database_forwards(states.LABEL, editor, before, state)
+                _refuse_unreadable(editor, plan, step)
+        except DatabaseError as error:
+            raise _meaning(step, error) from error
+
+
+def unreadable_columns(connection: BaseDatabaseWrapper, table: Table) -> list[str]:
+    """The columns in which rows of `table`, where `inside` stands, hold what PostgreSQL takes and the API cannot show.
+    For rows that came by COPY from elsewhere. One query for each column of such a type."""
+    found = []
+    with connection.cursor() as cursor:
+        for column in table.columns.values():
+            if column.type in _UNREADABLE:
+                test = _UNREADABLE[column.type].format(column=sql.Identifier(column.name))
+                cursor.execute(
+                    sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {})").format(sql.Identifier(table.name), test)
+                )
+                if cursor.fetchone()[0]:
+                    found.append(column.name)
+    return found
+
+
+def _refuse_unreadable(editor: RowSchemaEditor, plan: Plan, step: Step) -> None:
+    if not isinstance(step.django, migrations.AlterField) or step.column is None:
+        return
+    table, column = step.django.model_name, step.column
+    was: Column = plan.renamed.schema.tables[table].columns[column.name]
+    if was.type == column.type or column.type not in _UNREADABLE:
+        return
+    test = _UNREADABLE[column.type].format(column=sql.Identifier(column.name))
+    with editor.connection.cursor() as cursor:
+        cursor.execute(sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {})").format(sql.Identifier(table), test))
+        if cursor.fetchone()[0]:
+            raise InvalidDocument([FieldError(step.path, "invalid", f"existing values cannot become {column.type}")])
+
+
+def _meaning(step: Step, error: DatabaseError) -> Exception:
+    """What a failed statement says about the document. PostgreSQL's own text carries values and stays behind."""
+    state = sqlstates.sqlstate(error)
+    if state in _LOCKED_OUT:
+        return LockNotWon()
+    if state == _CANCELLED:
+        return TookTooLong(step.name)
+    if state in _MISFITS:
+        return InvalidDocument([FieldError(step.path, "conflict", _MISFITS[state])])
+    if state and state.startswith("22") and step.column:
+        return InvalidDocument([FieldError(step.path, "invalid", f"existing values cannot become {step.column.type}")])
+    return error
+
+
+def _operations(plan: Plan, recorded: Iterable[tuple[str, str]]) -> tuple[Operation, ...]:
+    """The statements by operation, in the order in which operations begin."""
+    found: dict[str, list[str]] = {}
+    for name, text in recorded:
+        found.setdefault(name, []).append(text)
+    for name in (*(step.name for step in plan.steps), *plan.notes):
+        found.setdefault(name, [])
+    return tuple(Operation(name, tuple(texts), name in plan.destructive) for name, texts in found.items())

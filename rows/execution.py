@@ -1,0 +1,196 @@
+"""Runs compiled statements on a region's connection, prepared, and hands back the bytes as PostgreSQL wrote them.
+
+In: the text of a statement (`$1`, `$2`, …) and its values as text bytes. Out: rows of bytes. Called by `rows.services`
+alone. It speaks libpq through psycopg's connection, because a cursor costs 20-35 µs more a statement
+(docs/performance.md), and it answers for what a cursor would have done:
+
+* Inside `atomic()` the transaction is begun here: psycopg sends its BEGIN lazily, with its own next statement, and a
+  statement that went past it would commit by itself.
+* A statement is prepared at its second appearance on a connection (a prepared list holds 41 KB in the server). Names
+  are kept per connection, least recently used out. psycopg itself prepares nothing on region connections
+  (`settings`), so nothing of it ever says DEALLOCATE ALL; should a name vanish all the same (SQLSTATE 26000: a pooler,
+  DISCARD ALL), the statement is run by its text and prepared again.
+* A connection that died is closed, so that the next statement opens another; a read outside a transaction is then run
+  once more. A write never is: nobody knows whether it happened.
+
+The same module holds the door of law 2: SQL over a tenant's tables that reaches the cursor of a region by any other
+way than the row manager is refused (`refuse_strangers`).
+"""
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import count
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import psycopg
+from django.conf import settings
+from django.db import DatabaseError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg import pq
+from psycopg.sql import Composable
+
+Row = tuple[bytes | None, ...]
+"""One row of a result: the text of each column, None for NULL."""
+
+PREPARED_PER_CONNECTION: Final = 256
+_SEEN_PER_CONNECTION: Final = 1024
+
+_DONE: Final = frozenset({pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK})
+_IDLE: Final = pq.TransactionStatus.IDLE
+_BAD: Final = pq.ConnStatus.BAD
+_NAME_GONE: Final = b"26000"
+
+
+class RowsClosed(RuntimeError):
+    """SQL over a tenant's tables that did not come from the row manager. A programming error, never a client's."""
+
+
+class _Prepared:
+    """What one connection has prepared. Lives as long as psycopg's connection object."""
+
+    __slots__ = ("names", "numbers", "seen")
+
+    def __init__(self) -> None:
+        self.names: OrderedDict[bytes, bytes] = OrderedDict()
+        self.seen: OrderedDict[bytes, None] = OrderedDict()
+        self.numbers = count(1)
+
+
+_prepared: WeakKeyDictionary[Any, _Prepared] = WeakKeyDictionary()
+
+
+def run(alias: str, sql: bytes, values: Sequence[bytes | None]) -> list[Row]:
+    """Every row that `sql` returns on the database `alias`, for values bound in order of their numbers.
+
+    Joins the transaction of an enclosing `atomic()`, else commits by itself. Raises Django's database errors, with
+    psycopg's as the cause.
+    """
+    connection = connections[alias]
+    with connection.wrap_database_errors:
+        try:
+            return _read(_run(connection, sql, values))
+        except psycopg.Error:
+            if not connection.in_atomic_block and _is_lost(connection):
+                connection.close()  # inside a transaction its owner does
+            raise
+
+
+def run_again_if_lost(alias: str, sql: bytes, values: Sequence[bytes | None]) -> list[Row]:
+    """As `run`, for statements that only read: once more on a new connection if the old one turns out to be dead."""
+    connection = connections[alias]
+    was_open = connection.connection is not None
+    try:
+        return run(alias, sql, values)
+    except DatabaseError:
+        # A connection that could not be opened is another matter: to try again at once would double the wait.
+        if connection.in_atomic_block or connection.connection is not None or not was_open:
+            raise
+        return run(alias, sql, values)
+
+
+def _run(wrapper: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | None]) -> pq.abc.PGresult:
+    wrapper.close_if_health_check_failed()
+    wrapper.ensure_connection()
+    connection: psycopg.Connection[Any] = wrapper.connection
+    libpq: Any = connection.pgconn  # psycopg's protocol does not say that a value may be None
+    if wrapper.in_atomic_block:
+        if wrapper.needs_rollback:
+            wrapper.validate_no_broken_transaction()
+        if libpq.transaction_status == _IDLE:
+            _checked(wrapper, libpq, libpq.exec_(b"BEGIN"))
+    prepared = _prepared.get(connection)
+    if prepared is None:
+        prepared = _prepared[connection] = _Prepared()
+    name = prepared.names.get(sql)
+    if name is not None:
+        prepared.names.move_to_end(sql)
+        result: pq.abc.PGresult = libpq.exec_prepared(name, values)
+        if result.status in _DONE:
+            return result
+        if result.error_field(pq.DiagnosticField.SQLSTATE) != _NAME_GONE:
+            return _checked(wrapper, libpq, result)
+        prepared.names.clear()  # who deallocates one deallocates all
+        if libpq.transaction_status != _IDLE:
+            return _checked(wrapper, libpq, result)  # the transaction is lost; its owner may run it again
+    elif sql in prepared.seen and libpq.transaction_status in (_IDLE, pq.TransactionStatus.INTRANS):
+        del prepared.seen[sql]
+        name = b"rows_%d" % next(prepared.numbers)
+        _checked(wrapper, libpq, libpq.prepare(name, sql))
+        prepared.names[sql] = name
+        if len(prepared.names) > PREPARED_PER_CONNECTION:
+            _, oldest = prepared.names.popitem(last=False)
+            _checked(wrapper, libpq, libpq.exec_(b"DEALLOCATE " + oldest))
+        return _checked(wrapper, libpq, libpq.exec_prepared(name, values))
+    prepared.seen[sql] = None
+    if len(prepared.seen) > _SEEN_PER_CONNECTION:
+        prepared.seen.popitem(last=False)
+    return _checked(wrapper, libpq, libpq.exec_params(sql, values))
+
+
+def _checked(wrapper: BaseDatabaseWrapper, libpq: Any, result: pq.abc.PGresult) -> pq.abc.PGresult:
+    """The result itself, or its error raised as psycopg would."""
+    if result.status in _DONE:
+        return result
+    if libpq.status == _BAD and result.error_field(pq.DiagnosticField.SQLSTATE) is None:
+        wrapper.errors_occurred = True
+        raise psycopg.OperationalError("the connection to the database was lost")
+    raise psycopg.errors.error_from_result(result, "utf-8")
+
+
+def _read(result: pq.abc.PGresult) -> list[Row]:
+    value = result.get_value
+    width = range(result.nfields)
+    return [tuple([value(row, column) for column in width]) for row in range(result.ntuples)]
+
+
+def _is_lost(wrapper: BaseDatabaseWrapper) -> bool:
+    return wrapper.connection is not None and (wrapper.connection.closed or wrapper.connection.pgconn.status == _BAD)
+
+
+# ── The door ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_door_is_open: ContextVar[bool] = ContextVar("rows_door_is_open", default=False)
+_TENANT_TABLE: Final = re.compile(r'\benv_[0-9a-z]{26}"?\s*\.')
+_DEFINES: Final = re.compile(r"\s*(?:CREATE|ALTER|DROP|COMMENT|GRANT|REVOKE)\b", re.IGNORECASE)
+
+
+@contextmanager
+def opened_door() -> Generator[None]:
+    """For the row manager's own queries, and for DDL that must read or fill what it changes (`rows.ddl`)."""
+    token = _door_is_open.set(True)
+    try:
+        yield
+    finally:
+        _door_is_open.reset(token)
+
+
+def refuse_strangers(
+    execute: Callable[[Any, Any, bool, dict[str, Any]], Any], sql: Any, params: Any, many: bool, context: dict[str, Any]
+) -> Any:
+    """Execute wrapper of every region connection. Raises RowsClosed for tenant tables outside `opened_door`.
+
+    Definitions (CREATE SCHEMA, DROP TABLE) pass: they show and change no row, and `projects`, a floor below, makes
+    and drops the schemas.
+    """
+    if not _door_is_open.get():
+        text = sql if isinstance(sql, str) else _spelled(sql)
+        if _TENANT_TABLE.search(text) and not _DEFINES.match(text):
+            raise RowsClosed("rows are reached through the row manager: visible_to(principal), or unruled")
+    return execute(sql, params, many, context)
+
+
+def _spelled(statement: Any) -> str:
+    """A statement that came as bytes or put together of psycopg's pieces, as it will be sent."""
+    if isinstance(statement, Composable):
+        return statement.as_string()
+    return statement.decode(errors="replace") if isinstance(statement, bytes) else str(statement)
+
+
+def guard_connection(sender: object, connection: BaseDatabaseWrapper, **_: object) -> None:
+    """Receiver of `connection_created`: hangs the door into a region's connection, once per wrapper."""
+    if connection.alias in settings.REGION_DATABASES and refuse_strangers not in connection.execute_wrappers:
+        connection.execute_wrappers.append(refuse_strangers)

@@ -1,0 +1,226 @@
+"""Why a row is seen or not, clause by clause: for the people who write the rules.
+
+Who asks must itself see the row, and learns of cells no more than it may read: a clause's verdict is told, the value
+behind it only where the asker could have read it. The verdicts come from PostgreSQL, by the same translation that the
+rules are enforced with, so they cannot differ from it. Design section 6, "explain".
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import orjson
+
+from platform_site.api.callers import Place
+from platform_site.api.errors import NotFound
+from rows.asking import Asking, asked
+from rows.compiler import ROW_ID, Statement, Writer, is_row, numbered
+from rows.conditions import (
+    TRUE,
+    And,
+    Compare,
+    Condition,
+    IsNull,
+    Not,
+    Operand,
+    Or,
+    Path,
+    Search,
+    Variable,
+    leaves,
+)
+from rows.documents import Table
+from rows.expressions import Sql, boolean
+from rows.reads import spelled
+from rows.rules import Access, Clause, Principal, resolve
+from rows.values import ROW_ID as ROW_ID_PATTERN
+from rows.viewers import Viewer
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdicts:
+    """Shape: every rule and clause about rows of `table`, in the order of `_asked_of`."""
+
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Cells:
+    """Shape: the cells at `paths`, as the asker sees them."""
+
+    table: str
+    paths: tuple[Path, ...]
+
+
+def explain_row(place: Place, asker: Principal, table: str, row_id: str, seen_as: Principal) -> dict[str, Any]:
+    """`{"visible", "rules": [{"role", "action", "verdict", "clauses": [{"clause", "verdict", "why"}]}],
+    "hidden_columns": [{"column", "why"}]}` for `seen_as`.
+
+    Raises NotFound where `asker` itself sees no such row. Two or three statements.
+    """
+    return asked(place, asker, lambda asking: _explain(asking, table, row_id, seen_as))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    action: str
+    condition: Condition
+    clauses: tuple[Clause, ...]
+
+
+def _asked_of(access: Access) -> list[_Rule]:
+    """The rules about a row that is there. Of a read with several grants, each is one."""
+    found = [_Rule("read", grant.where, grant.clauses) for grant in access.read.grants] if access.read else []
+    for action, rule in (("update", access.update), ("delete", access.delete)):
+        if rule is not None:
+            found.append(_Rule(action, rule.where, rule.where_clauses))
+    return found
+
+
+def _explain(asking: Asking, name: str, row_id: str, seen_as: Principal) -> dict[str, Any]:
+    table = asking.readable(name)
+    if not ROW_ID_PATTERN.fullmatch(row_id):
+        raise NotFound
+    other = Asking(asking.place, seen_as, asking.environment)
+    access = asking.environment.rules.access(name, other.standing)
+    rules = _asked_of(access)
+    paths = tuple(
+        dict.fromkeys(
+            path
+            for rule in rules
+            for clause in rule.clauses
+            for path in _paths(clause.condition)
+            if _is_known(asking, name, path)
+        )
+    )
+    named = {ROW_ID: row_id.encode()}
+    shown = asking.read(asking.statement(_Cells(name, paths), _cells), named)
+    if not shown:
+        asking.verify()
+        raise NotFound
+    cells = dict(zip(paths, [None if cell is None else orjson.loads(cell) for cell in shown[0][2:]], strict=True))
+    rows = other.read(other.statement(_Verdicts(name), _verdicts), named)
+    if not rows:
+        other.verify()
+        raise NotFound
+    verdicts = iter([cell == b"t" for cell in rows[0]])
+    now = datetime.fromisoformat((shown[0][1] or b"").decode())
+    told = [_tell(rule, access, verdicts, _Facts(cells, other.principal, now)) for rule in rules]
+    for action in ("read", "update", "delete"):
+        if not any(rule["action"] == action for rule in told):
+            told.append({"role": access.role, "action": action, "verdict": False, "clauses": []})
+    visible = any(rule["action"] == "read" and rule["verdict"] for rule in told)
+    masks = {column: next(verdicts) for column in (access.read.partial if access.read else ())}
+    return {
+        "visible": visible,
+        "rules": told,
+        "hidden_columns": list(_hidden(asking, table, access, masks)) if visible else [],
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What clauses speak about: the cells that the asker may know of, the one who is explained, and the moment."""
+
+    cells: dict[Path, Any]
+    principal: Principal
+    now: datetime
+
+
+def _tell(rule: _Rule, access: Access, verdicts: Any, facts: _Facts) -> dict[str, Any]:
+    verdict = next(verdicts)
+    return {
+        "role": access.role,
+        "action": rule.action,
+        "verdict": verdict,
+        "clauses": [
+            {"clause": clause.text, "verdict": next(verdicts), "why": _why(clause.condition, facts)}
+            for clause in rule.clauses
+        ],
+    }
+
+
+def _why(condition: Condition, facts: _Facts) -> str:
+    """What the row and the principal hold that the clause speaks about."""
+    cells = facts.cells
+    told = [f"{spelled(path)} is {_json(cells[path])}" for path in dict.fromkeys(_paths(condition)) if path in cells]
+    for variable in dict.fromkeys(_variables(condition)):
+        value = resolve(variable, facts.principal, facts.now)
+        told.append(
+            f"${variable.name} is missing, which makes the clause false"
+            if value is None
+            else f"${variable.name} is {_json(value)}"
+        )
+    return "; ".join(told)
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(value, default=str).decode()
+
+
+def _variables(condition: Condition) -> Iterable[Variable]:
+    for leaf in leaves(condition):
+        operand: Operand | None = leaf.operand if isinstance(leaf, Compare | Search) else None
+        if isinstance(operand, Variable) and not operand.name.startswith("old."):
+            yield operand
+
+
+def _paths(condition: Condition) -> Iterable[Path]:
+    """The cells that a condition looks at, but for those of many rows."""
+    match condition:
+        case And() | Or():
+            for part in condition.conditions:
+                yield from _paths(part)
+        case Not():
+            yield from _paths(condition.condition)
+        case Compare() | IsNull():
+            yield condition.path
+        case Search():
+            yield from condition.paths
+        case _:
+            pass
+
+
+def _is_known(asking: Asking, table: str, path: Path) -> bool:
+    """Whether the asker may know of every name on the path."""
+    for hop in path.hops:
+        if asking.sight.relation(table, hop.relation) != hop:
+            return False
+        table = hop.table
+    return asking.sight.column(table, path.column) is not None
+
+
+def _hidden(asking: Asking, table: Table, access: Access, masks: dict[str, bool]) -> Iterable[dict[str, str]]:
+    """The columns that `access` does not show of this row, as far as the asker may know of them."""
+    shown = access.read.columns if access.read else ()
+    for name in asking.sight.columns(table.name):
+        if name not in shown:
+            yield {"column": name, "why": "No read rule of this role shows the column."}
+        elif not masks.get(name, True):
+            yield {"column": name, "why": "No read rule that matches this row shows the column."}
+
+
+def _cells(viewer: Viewer, shape: _Cells) -> Statement:
+    rows = viewer.models[shape.table].objects.visible_to(viewer)
+    values = {
+        f"_p{index}": Sql("to_json(", viewer.reading.value(path, shape.table), ")")
+        for index, path in enumerate(shape.paths)
+    }
+    now = Sql("to_char(statement_timestamp(), 'YYYY-MM-DD HH24:MI:SS.USOF')")
+    rows = rows.filter(is_row()).annotate(_now=now, **values)
+    return numbered(*Writer(viewer).queryset(rows.values_list("id", "_now", *values)))
+
+
+def _verdicts(viewer: Viewer, shape: _Verdicts) -> Statement:
+    access = viewer.access(shape.table)
+    conditions: list[Condition] = []
+    for rule in _asked_of(access):
+        conditions += [rule.condition, *(clause.condition for clause in rule.clauses)]
+    conditions += access.read.partial.values() if access.read else []
+    flags = {
+        f"_f{index}": boolean("(", viewer.rules.condition(condition, shape.table), " IS TRUE)")
+        for index, condition in enumerate(conditions or [TRUE])
+    }
+    rows = viewer.models[shape.table].unruled.using(viewer.alias).filter(is_row())
+    return numbered(*Writer(viewer).queryset(rows.annotate(**flags).values_list(*flags)))

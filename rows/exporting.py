@@ -1,0 +1,101 @@
+"""All rows of a table into a file, by COPY: CSV or NDJSON that `rows.importing` reads back to the same rows.
+
+PostgreSQL makes every byte, by the renderer that the API's answers come from (`rows.rendering`); one statement, so the
+file is the table at one moment. An operator's door: no rule is asked. Design section 6.
+"""
+
+from collections.abc import Collection, Iterator
+from typing import Any, Final
+
+from django.db import connections, transaction
+from psycopg import sql
+
+from platform_site.api.callers import Place
+from rows import rendering, schemas
+from rows.documents import Column, Table
+from rows.execution import opened_door
+from rows.importing import NoSuchTable
+from rows.record_files import Format
+
+_AS_JSON: Final = frozenset({"json", "text[]"})
+"""Types that CSV has no form for: their cells are JSON."""
+
+_OPTIONS: Final[dict[Format, sql.SQL]] = {
+    "csv": sql.SQL("(FORMAT csv, HEADER)"),
+    # The way to have lines as they are: JSON holds none of these two characters unescaped, so nothing is ever quoted.
+    "ndjson": sql.SQL("(FORMAT csv, QUOTE E'\\x01', DELIMITER E'\\x02')"),
+}
+
+
+class NoSuchColumn(Exception):
+    """The table has no such column."""
+
+
+def table_of(place: Place, name: str) -> Table:
+    """The table as the environment's schema has it now. Raises NoSuchTable."""
+    table = schemas.current(place).schema.tables.get(name)
+    if table is None:
+        raise NoSuchTable(name)
+    return table
+
+
+def count(place: Place, table: Table) -> int:
+    """About how many rows there are, without counting them."""
+    with connections[place.cluster].cursor() as cursor:
+        cursor.execute(
+            "SELECT greatest(c.reltuples, pg_catalog.pg_stat_get_live_tuples(c.oid))::bigint FROM pg_catalog.pg_class c"
+            " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s",
+            [place.environment_id, table.name],
+        )
+        found = cursor.fetchone()
+    return max(0, found[0]) if found else 0
+
+
+def export_rows(
+    place: Place, table: Table, form: Format, columns: Collection[str] | None = None
+) -> Iterator[tuple[bytes, int]]:
+    """The file in pieces, each with the number of rows in it, in the order of ids.
+
+    `columns` are names or keys, None all of them. Raises NoSuchColumn.
+    """
+    chosen = list(table.all_columns.values()) if columns is None else [_column(table, name) for name in columns]
+    select = _csv(chosen) if form == "csv" else _ndjson(chosen)
+    copy = sql.SQL("COPY (SELECT {} FROM {} r ORDER BY r.id) TO STDOUT {}").format(
+        select, sql.Identifier(place.environment_id, table.name), _OPTIONS[form]
+    )
+    with transaction.atomic(using=place.cluster), opened_door(), connections[place.cluster].cursor() as cursor:
+        cursor.execute("SELECT set_config('statement_timeout', '0', true)")
+        pending: Any = cursor
+        with pending.copy(copy) as reading:
+            header = form == "csv"
+            for piece in reading:
+                yield bytes(piece), 0 if header else 1
+                header = False
+
+
+def _column(table: Table, name: str) -> Column:
+    column = table.column(name)
+    if column is None:
+        raise NoSuchColumn(name)
+    return column
+
+
+def _rendered(column: Column) -> sql.Composed:
+    before, after = rendering.fragment(column)
+    return sql.SQL("{}r.{}{}").format(sql.SQL(before), sql.Identifier(column.name), sql.SQL(after))
+
+
+def _csv(columns: Collection[Column]) -> sql.Composed:
+    return sql.SQL(", ").join(
+        sql.SQL("to_json({})::text AS {}" if column.type in _AS_JSON else "{} AS {}").format(
+            _rendered(column), sql.Identifier(column.name)
+        )
+        for column in columns
+    )
+
+
+def _ndjson(columns: Collection[Column]) -> sql.Composed:
+    cells = sql.SQL(", ").join(
+        sql.SQL("{} AS {}").format(_rendered(column), sql.Identifier(column.name)) for column in columns
+    )
+    return sql.SQL("(SELECT row_to_json(_q) FROM (SELECT {}) _q)").format(cells)

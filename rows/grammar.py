@@ -1,0 +1,856 @@
+"""The grammar of filters, orders and relations: a caller's text, or a rule of the document, becomes conditions.
+
+    parse_where   `{"done": false, "list.name": {"$startsWith": "A"}}`   → Filter (shape and values)
+    parse_order   `due_on.desc.nullslast,priority`                       → OrderKeys, complete down to `id`
+    parse_with    `list,comments.author`                                 → a tree of Withs
+    read_rule     a rule's `where` or `check`, with variables            → Condition (rows.rules)
+    read_record   a webhook's filter over `record` and `$old`            → Condition (webhooks)
+
+Every name goes through a `Sight`, which knows what this caller may know of, and nothing else: an unknown name and a
+hidden one take the same way to the same bytes (threat T1). Everything is bounded before it is walked (T10): depth,
+nodes, list lengths, pattern lengths, bytes; there are no regular expressions. docs/rows.md has the grammar for users.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NoReturn, Protocol
+
+import orjson
+
+from platform_site.api.errors import ValidationFailed
+from rows.conditions import (
+    FALSE,
+    NO_FILTER,
+    TRUE,
+    And,
+    Compare,
+    Condition,
+    Constant,
+    Filter,
+    Form,
+    Hop,
+    IsNull,
+    Not,
+    Operand,
+    Operator,
+    Or,
+    Path,
+    Quantified,
+    Search,
+    Slot,
+    Type,
+    Variable,
+    all_of,
+    any_of,
+    every,
+    guarded,
+    negate,
+    operands,
+)
+from rows.documents import Column
+from rows.memo import Memo
+from rows.values import ARRAYS, OPERAND_TYPES, InvalidValue, read, read_operand, wire
+
+MAX_DEPTH: Final = 6
+MAX_NODES: Final = 100
+MAX_TEXT_BYTES: Final = 8 * 1024
+MAX_BODY_BYTES: Final = 64 * 1024
+"""A filter sent as a body, where long lists of ids are at home."""
+MAX_LIST: Final = 1_000
+MAX_PATTERN: Final = 500
+MAX_WORDS: Final = 10
+MAX_HOPS: Final = 3
+MAX_ORDER: Final = 3
+MAX_RELATIONS: Final = 10
+
+_MEMOIZED_LENGTH: Final = 512
+_MAX_WORDING: Final = 1_000
+
+
+class InvalidCondition(Exception):
+    """A filter or rule that cannot be understood. `path` leads to the offending node (`$or.1.list.name`)."""
+
+    def __init__(self, path: str, code: str, message: str) -> None:
+        self.path = path
+        self.code = code
+        self.message = message
+        super().__init__(f"{path}: {message}" if path else message)
+
+
+class Sight(Protocol):
+    """What one caller may know of a schema: the only way from a name to a column or relation."""
+
+    @property
+    def token(self) -> int:
+        """Equal for equal sights of one schema version, never reused: a key for what was parsed under it."""
+
+    def column(self, table: str, name: str) -> Column | None:
+        """The column by its stored name, if this caller may read it in some row; `null` if its cells may read null."""
+
+    def relation(self, table: str, name: str) -> Hop | None:
+        """The relation, if the far table has a read rule for this caller and the column that links is readable."""
+
+    def searchable(self, table: str) -> tuple[str, ...]:
+        """The readable columns of type text, without `id`: what a `$search` without a column looks through."""
+
+
+Use = Literal["filter", "rule", "check", "record"]
+"""A caller's filter; a rule's `where`; a rule's `check`, which also knows `$old`; a webhook's filter, which knows no
+other variable."""
+
+_EQUALITY: Final = frozenset({"$eq", "$ne", "$in", "$nin", "$null"})
+_RANGES: Final = frozenset({"$gt", "$gte", "$lt", "$lte", "$between"})
+_PATTERNS: Final = frozenset(
+    {
+        "$like",
+        "$ilike",
+        "$contains",
+        "$icontains",
+        "$startsWith",
+        "$istartsWith",
+        "$endsWith",
+        "$iendsWith",
+        "$search",
+    }
+)
+_MEMBERS: Final = frozenset({"$has", "$hasAny", "$hasAll"})
+_QUANTIFIERS: Final = frozenset({"$some", "$none", "$every"})
+_COMBINATORS: Final = frozenset({"$and", "$or", "$not"})
+
+OPERATORS: Final[Mapping[str, frozenset[str]]] = {
+    "text": _EQUALITY | _RANGES | _PATTERNS,
+    "integer": _EQUALITY | _RANGES,
+    "decimal": _EQUALITY | _RANGES,
+    "float": _EQUALITY | _RANGES,
+    "boolean": _EQUALITY,
+    "date": _EQUALITY | _RANGES,
+    "timestamp": _EQUALITY | _RANGES,
+    "uuid": _EQUALITY | _RANGES,
+    "json": frozenset({"$eq", "$ne", "$null", "$contains"}) | _MEMBERS,
+    "text[]": frozenset({"$eq", "$ne", "$null"}) | _MEMBERS,
+    "enum": _EQUALITY,
+    "reference": _EQUALITY,
+    "user": _EQUALITY,
+}
+"""Which operators fit a column of which type; `$not` fits all. The table in docs/rows.md is checked against this."""
+
+ALL_OPERATORS: Final = frozenset().union(*OPERATORS.values(), _COMBINATORS, _QUANTIFIERS)
+
+_PATTERN_FORMS: Final[Mapping[str, tuple[Operator, Form]]] = {
+    "$like": ("like", "like"),
+    "$ilike": ("ilike", "like"),
+    "$contains": ("like", "contains"),
+    "$icontains": ("ilike", "contains"),
+    "$startsWith": ("like", "starts_with"),
+    "$istartsWith": ("ilike", "starts_with"),
+    "$endsWith": ("like", "ends_with"),
+    "$iendsWith": ("ilike", "ends_with"),
+}
+_RANGE_OPERATORS: Final[Mapping[str, Operator]] = {"$gt": "gt", "$gte": "gte", "$lt": "lt", "$lte": "lte"}
+_MEMBER_OPERATORS: Final[Mapping[str, tuple[Operator, Form]]] = {
+    "$has": ("has_all", "one"),
+    "$hasAny": ("has_any", "plain"),
+    "$hasAll": ("has_all", "plain"),
+}
+
+_TEXT_VARIABLES: Final = frozenset({"user.id", "user.email", "user.role", "key.id"})
+_CLAIM: Final = re.compile(r"user\.claims(\.[A-Za-z0-9_-]{1,64}){1,5}", re.ASCII)
+
+
+# Patterns
+
+
+def escape_pattern(text: str) -> str:
+    """`text` as a LIKE pattern that matches exactly itself."""
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+
+
+def shape_operand(form: Form, value: Any) -> Any:
+    """What a checked text (or list) becomes as the operand of its operator. Raises InvalidValue.
+
+    `like` takes the text as the pattern it is; a backslash at its end would be PostgreSQL's error 22025.
+    """
+    match form:
+        case "plain":
+            return value
+        case "one":
+            return (value,)
+        case "words":
+            return _words(value)
+    if len(value) > MAX_PATTERN:
+        raise InvalidValue("too_long", f"Must have at most {MAX_PATTERN} characters.")
+    match form:
+        case "like":
+            if (len(value) - len(value.rstrip("\\"))) % 2:
+                raise InvalidValue("invalid", "Must not end with a single backslash.")
+            return value
+        case "contains":
+            return f"%{escape_pattern(value)}%"
+        case "starts_with":
+            return f"{escape_pattern(value)}%"
+        case "ends_with":
+            return f"%{escape_pattern(value)}"
+
+
+def _words(text: str) -> tuple[str, ...]:
+    if len(text) > MAX_PATTERN:
+        raise InvalidValue("too_long", f"Must have at most {MAX_PATTERN} characters.")
+    # White space includes U+001F, which joins the cells that are searched: no word can reach over two of them.
+    words = dict.fromkeys(text.split())
+    if len(words) > MAX_WORDS:
+        raise InvalidValue("too_many", f"Must have at most {MAX_WORDS} words.")
+    return tuple(f"%{escape_pattern(word)}%" for word in words)
+
+
+# Reading a condition
+
+
+class _Reader:
+    """One walk over one document. A filter's values are numbered into slots, and a text that begins with `$` is the
+    text it is; the other uses bind literals as constants and know variables."""
+
+    __slots__ = ("base", "is_loose", "nodes", "sight", "use", "values", "wires")
+
+    def __init__(self, sight: Sight, table: str, use: Use) -> None:
+        self.sight = sight
+        self.base = table
+        self.use = use
+        self.nodes = 0
+        self.is_loose = False
+        """Some condition came out as TRUE or FALSE, and may have taken others, with their values, with it."""
+        self.wires: list[bytes] = []
+        self.values: list[Any] = []
+
+    def condition(self, table: str, document: Any, path: str, depth: int) -> Condition:
+        if not isinstance(document, Mapping):
+            raise InvalidCondition(path, "wrong_type", "must be an object.")
+        if depth > MAX_DEPTH:
+            raise InvalidCondition(path, "too_deep", f"conditions may be nested {MAX_DEPTH} levels deep.")
+        if not document:
+            self.count(path)
+            self.is_loose = True
+            return TRUE
+        found = [self.member(table, key, value, path, depth) for key, value in document.items()]
+        return found[0] if len(found) == 1 else all_of(found)
+
+    def count(self, path: str) -> None:
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            raise InvalidCondition(path, "too_many", f"at most {MAX_NODES} conditions in one filter.")
+
+    def member(self, table: str, key: Any, value: Any, path: str, depth: int) -> Condition:
+        here = _join(path, key)
+        if not isinstance(key, str):  # never from JSON, but from a function's or a command's own objects
+            raise InvalidCondition(here, "wrong_type", "must be named by a string.")
+        if not key.startswith("$"):
+            return self.named(table, key, value, here, depth)
+        self.count(here)
+        match key:
+            case "$and" | "$or":
+                if not isinstance(value, list):
+                    raise InvalidCondition(here, "wrong_type", "must be a list of conditions.")
+                if not value:
+                    raise InvalidCondition(here, "invalid", "must have at least one condition.")
+                self.bound(value, here)
+                parts = [self.condition(table, part, _join(here, index), depth + 1) for index, part in enumerate(value)]
+                return all_of(parts) if key == "$and" else any_of(parts)
+            case "$not":
+                return negate(self.condition(table, value, here, depth + 1))
+            case "$search":
+                return self.search((), self.sight.searchable(table), value, here)
+        if key in ALL_OPERATORS:
+            raise InvalidCondition(here, "misplaced", "needs a column or a relation before it.")
+        raise InvalidCondition(here, "unknown_operator", "there is no such operator.")
+
+    def bound(self, values: list[Any], path: str) -> None:
+        # Before anything is built of it: each entry costs at least one node.
+        if len(values) > MAX_NODES:
+            raise InvalidCondition(path, "too_many", f"at most {MAX_NODES} conditions in one filter.")
+
+    def named(self, table: str, key: str, value: Any, path: str, depth: int) -> Condition:
+        column = self.sight.column(table, key)
+        if column is not None:
+            return self.column(Path((), key), column, value, path)
+        hops, far, last = self.walk(table, key, path)
+        if hops:
+            column = self.sight.column(far, last)
+            if column is not None:
+                return self.column(Path(hops, last), column, value, path)
+        relation = self.sight.relation(far, last)
+        if relation is None:
+            _refuse_unknown(path)
+        return self.quantified(hops, relation, value, path, depth)
+
+    def walk(self, table: str, dotted: str, path: str) -> tuple[tuple[Hop, ...], str, str]:
+        """The to-one steps of a dotted name, the table they end at, and the last part, still unresolved."""
+        if "." not in dotted:
+            return (), table, dotted
+        if self.use == "record":
+            _refuse_unknown(path)
+        *steps, last = dotted.split(".", MAX_HOPS + 1)
+        hops: list[Hop] = []
+        for step in steps:
+            hop = self.sight.relation(table, step)
+            if hop is None:
+                _refuse_unknown(path)
+            if hop.many:
+                raise InvalidCondition(
+                    path, "to_many", f'"{step}" leads to many rows: use {{"{step}": {{"$some": {{…}}}}}}.'
+                )
+            hops.append(hop)
+            table = hop.table
+        if len(hops) > MAX_HOPS:
+            raise InvalidCondition(path, "too_deep", f"a path may take {MAX_HOPS} steps.")
+        return tuple(hops), table, last
+
+    def quantified(self, hops: tuple[Hop, ...], relation: Hop, value: Any, path: str, depth: int) -> Condition:
+        if self.use == "record":
+            _refuse_unknown(path)
+        if not isinstance(value, Mapping) or not value or not all(key in _QUANTIFIERS for key in value):
+            raise InvalidCondition(path, "wrong_type", "is a relation: it takes $some, $none or $every.")
+        found: list[Condition] = []
+        for key, inner in value.items():
+            here = _join(path, key)
+            self.count(here)
+            condition = self.condition(relation.table, inner, here, depth + 1)
+            step: Condition
+            if key == "$every":
+                step = every(relation, condition)
+            else:
+                step = Quantified("some" if key == "$some" else "none", relation, condition)
+            # Over to-one steps: some of the far row's; none and every hold where there is no far row to ask.
+            is_some = key == "$some"
+            if hops and not is_some:
+                step = negate(step)
+            for hop in reversed(hops):
+                step = Quantified("some", hop, step)
+            found.append(step if is_some or not hops else negate(step))
+        return found[0] if len(found) == 1 else all_of(found)
+
+    # One column
+
+    def column(self, cell: Path, column: Column, value: Any, path: str) -> Condition:
+        if isinstance(value, Mapping) and (column.type != "json" or _is_operators(value)):
+            return self.operators(cell, column, value, path)
+        self.count(path)
+        return self.equal(cell, column, value, path)
+
+    def operators(self, cell: Path, column: Column, document: Mapping[str, Any], path: str) -> Condition:
+        if not document:
+            raise InvalidCondition(path, "invalid", "must have at least one operator.")
+        allowed = OPERATORS[column.type]
+        found: list[Condition] = []
+        for key, value in document.items():
+            here = _join(path, key)
+            self.count(here)
+            if key in allowed:
+                found.append(self.operator(cell, column, key, value, here))
+            elif key == "$not":
+                if not isinstance(value, Mapping):
+                    raise InvalidCondition(here, "wrong_type", "must be an object of operators.")
+                if "$not" in value:  # nothing is gained by more, and recursion stays flat
+                    raise InvalidCondition(here, "too_deep", "must not hold another $not.")
+                found.append(negate(self.operators(cell, column, value, here)))
+            elif key in ALL_OPERATORS:
+                raise InvalidCondition(here, "misplaced", f"does not fit a column of type {column.type}.")
+            else:
+                raise InvalidCondition(here, "unknown_operator", "there is no such operator.")
+        return found[0] if len(found) == 1 else all_of(found)
+
+    def operator(self, cell: Path, column: Column, key: str, value: Any, path: str) -> Condition:
+        match key:
+            case "$eq":
+                return self.equal(cell, column, value, path)
+            case "$ne":
+                return negate(self.equal(cell, column, value, path))
+            case "$in":
+                return self.among(cell, column, value, path)
+            case "$nin":
+                return negate(self.among(cell, column, value, path))
+            case "$null":
+                if not isinstance(value, bool):
+                    raise InvalidCondition(path, "wrong_type", "must be true or false.")
+                return IsNull(cell) if value else Not(IsNull(cell))
+            case "$between":
+                if not isinstance(value, list) or len(value) != 2:
+                    raise InvalidCondition(path, "wrong_type", "must be a list of two values.")
+                low, high = (self.comparable(column, bound, _join(path, index)) for index, bound in enumerate(value))
+                needs = tuple(bound for bound in (low, high) if isinstance(bound, Variable))
+                return all_of([Compare(cell, "gte", low, needs), Compare(cell, "lte", high, needs)])
+            case "$search":
+                return self.search(cell.hops, (cell.column,), value, path)
+            case "$contains" if column.type == "json":
+                return Compare(cell, "encloses", self.operand("jsonb", value, path))
+        if (range_operator := _RANGE_OPERATORS.get(key)) is not None:
+            return Compare(cell, range_operator, self.comparable(column, value, path))
+        if key in _MEMBER_OPERATORS:
+            return self.member_of(cell, key, value, path)
+        operator, form = _PATTERN_FORMS[key]
+        return Compare(cell, operator, self.operand("text", value, path, form))
+
+    def equal(self, cell: Path, column: Column, value: Any, path: str) -> Condition:
+        if value is None:
+            return IsNull(cell)
+        return Compare(cell, "eq", self.comparable(column, value, path))
+
+    def among(self, cell: Path, column: Column, value: Any, path: str) -> Condition:
+        array = ARRAYS[OPERAND_TYPES[column.type]]
+        if (variable := self.variable(array, value, path)) is not None:
+            return Compare(cell, "in", variable)
+        self.check_list(value, path)
+        literals: list[Any] = []
+        found: list[Condition] = []
+        for index, item in enumerate(value):
+            here = _join(path, index)
+            if item is None:
+                found.append(IsNull(cell))
+            elif (variable := self.variable(OPERAND_TYPES[column.type], item, here)) is not None:
+                found.append(Compare(cell, "eq", variable))
+            else:
+                literals.append(self.literal(column, item, here))
+        if literals or not found:
+            found.insert(0, Compare(cell, "in", self.bind(array, tuple(literals))))
+        return any_of(found)
+
+    def member_of(self, cell: Path, key: str, value: Any, path: str) -> Condition:
+        operator, form = _MEMBER_OPERATORS[key]
+        if key != "$has" and not isinstance(value, str):
+            self.check_list(value, path)
+        type_: Type = "text" if key == "$has" else "text[]"
+        return Compare(cell, operator, self.operand(type_, value, path, form))
+
+    def search(self, hops: tuple[Hop, ...], columns: Sequence[str], value: Any, path: str) -> Condition:
+        operand = self.operand("text", value, path, "words")
+        if not columns or not (isinstance(operand, Variable) or self.values[-1]):
+            self.is_loose = True
+            return TRUE if columns else FALSE  # without words nothing is asked; without columns nothing is found
+        return Search(tuple(Path(hops, column) for column in columns), operand)
+
+    # Operands
+
+    def comparable(self, column: Column, value: Any, path: str) -> Operand:
+        """An operand that stands for one cell of `column`."""
+        type_ = OPERAND_TYPES[column.type]
+        if (variable := self.variable(type_, value, path)) is not None:
+            return variable
+        if column.type == "text[]":
+            self.check_list(value, path)
+        return self.bind(type_, self.literal(column, value, path))
+
+    def literal(self, column: Column, value: Any, path: str) -> Any:
+        try:
+            return read_operand(column, self.unescaped(value, path))
+        except InvalidValue as error:
+            raise InvalidCondition(path, error.code, _sentence(error)) from None
+
+    def operand(self, type_: Type, value: Any, path: str, form: Form = "plain") -> Operand:
+        if (variable := self.variable(_formed(type_, form), value, path, form)) is not None:
+            return variable
+        try:
+            literal = read(type_, self.unescaped(value, path))
+            shaped = shape_operand(form, literal)
+            if self.use != "filter" and form not in ("plain", "one") and not (literal and shaped):
+                raise InvalidValue("invalid", "Must not be empty: it would match everything.")
+            return self.bind(_formed(type_, form), shaped)
+        except InvalidValue as error:
+            raise InvalidCondition(path, error.code, _sentence(error)) from None
+
+    def unescaped(self, value: Any, path: str) -> Any:
+        return value if self.use == "filter" else read_literal(value, path)
+
+    def check_list(self, value: Any, path: str) -> None:
+        if not isinstance(value, list):
+            raise InvalidCondition(path, "wrong_type", "must be a list.")
+        if len(value) > MAX_LIST:
+            raise InvalidCondition(path, "too_many", f"must have at most {MAX_LIST} values.")
+
+    def bind(self, type_: Type, value: Any) -> Operand:
+        encoded = wire(type_, value)
+        self.values.append(value)
+        if self.use != "filter":
+            return Constant(encoded, type_, value)
+        self.wires.append(encoded)
+        return Slot(len(self.wires) - 1, type_)
+
+    def variable(self, type_: Type, value: Any, path: str, form: Form = "plain") -> Variable | None:
+        """The variable that `value` names, typed by what it is compared with; None for a literal."""
+        if self.use == "filter" or not isinstance(value, str) or not value.startswith("$") or value.startswith("$$"):
+            return None
+        return read_variable(self.sight, self.base, value[1:], type_, form, path, self.use)
+
+
+def read_literal(value: Any, path: str) -> Any:
+    """A rule's literal, in which `$$` at the beginning of a text stands for `$`, however deep the text stands.
+
+    Raises InvalidCondition for a text that begins with a single `$`: where it would have to be a literal, its author
+    meant a variable.
+    """
+    if isinstance(value, str) and value.startswith("$"):
+        if not value.startswith("$$"):
+            message = 'a variable cannot stand inside of a value; write "$$" for a text that begins with "$".'
+            raise InvalidCondition(path, "invalid", message)
+        return value[1:]
+    if isinstance(value, list):
+        return [read_literal(item, _join(path, index)) for index, item in enumerate(value)]
+    if isinstance(value, Mapping):
+        return {key: read_literal(item, _join(path, key)) for key, item in value.items()}
+    return value
+
+
+def read_variable(
+    sight: Sight, table: str, name: str, type_: Type, form: Form, path: str, use: Use = "rule"
+) -> Variable:
+    """The variable `name` (without `$`) as an operand of `type_`. Raises InvalidCondition if there is none such, or if
+    it can never have a value of that type. What a claim holds is only known, and checked, when it is bound.
+    """
+    if name.startswith("old.") and use in ("check", "record"):
+        column = sight.column(table, name.removeprefix("old."))
+        if column is None:
+            raise InvalidCondition(path, "unknown", f"there is no column for ${name}.")
+        if form != "plain":
+            raise InvalidCondition(path, "invalid", f"${name} cannot be used with this operator.")
+        if OPERAND_TYPES[column.type] != type_:
+            raise InvalidCondition(path, "wrong_type", f"${name} is of type {column.type}, which does not fit.")
+        return Variable(name, type_, form)
+    if use == "record":
+        raise InvalidCondition(path, "unknown", "the only variables here are $old.<column>.")
+    if name == "now":
+        if type_ not in ("timestamptz", "date"):
+            raise InvalidCondition(path, "wrong_type", "$now only fits dates and timestamps.")
+    elif name in _TEXT_VARIABLES:
+        if type_ != "text" and not (type_ == "text[]" and form in ("one", "words")):
+            raise InvalidCondition(path, "wrong_type", f"${name} is a text, which does not fit.")
+    elif not _CLAIM.fullmatch(name):
+        raise InvalidCondition(
+            path,
+            "unknown",
+            "there is no such variable here: $user.id, $user.email, $user.role, $user.claims.<name>, $key.id and $now "
+            'are, and $old.<column> in a check; write "$$" for a text that begins with "$".',
+        )
+    return Variable(name, type_, form)
+
+
+def _formed(type_: Type, form: Form) -> Type:
+    """The type an operand has after `shape_operand`."""
+    return "text[]" if form in ("one", "words") else type_
+
+
+def _is_operators(value: Mapping[str, Any]) -> bool:
+    """Whether an object beside a json column is operators rather than a JSON value. `{}` is the value."""
+    return bool(value) and all(key.startswith("$") for key in value)
+
+
+def _join(path: str, part: object) -> str:
+    return f"{path}.{part}" if path else str(part)
+
+
+def _sentence(error: InvalidValue) -> str:
+    return error.message[0].lower() + error.message[1:]
+
+
+def _refuse_unknown(path: str) -> NoReturn:
+    raise InvalidCondition(path, "unknown", "there is no such column or relation.")
+
+
+def read_rule(document: Mapping[str, Any], table: str, sight: Sight, use: Use = "rule") -> Condition:
+    """A rule's `where` (or `check`), in normal form and not yet guarded (`conditions.guarded`). Raises
+    InvalidCondition."""
+    return _Reader(sight, table, use).condition(table, document, "", 1)
+
+
+def read_record(document: Mapping[str, Any], table: str, sight: Sight) -> Condition:
+    """A webhook's filter: the columns of one record and `$old.<column>`, without relations. Raises InvalidCondition.
+
+    To be evaluated by `evaluate` with the record as row and the old record beside it. It is guarded: a comparison with
+    an old value that is missing (every insert) or null is false, negated or not.
+    """
+    return guarded(_Reader(sight, table, "record").condition(table, document, "", 1))
+
+
+def read_filter(document: Any, table: str, sight: Sight) -> Filter:
+    """A caller's filter from parsed JSON. Raises InvalidCondition."""
+    reader = _Reader(sight, table, "filter")
+    shape = reader.condition(table, document, "", 1)
+    if not reader.wires:
+        return Filter(shape) if shape != TRUE else NO_FILTER
+    found = Filter(shape, tuple(reader.wires), tuple(reader.values))
+    return _compact(found) if reader.is_loose else found
+
+
+def _compact(found: Filter) -> Filter:
+    """Without the values of conditions that fell away beside a TRUE or FALSE: every value is bound somewhere."""
+    used = sorted({operand.index for operand in operands(found.shape) if isinstance(operand, Slot)})
+    numbers = {old: new for new, old in enumerate(used)}
+    return Filter(
+        _renumber(found.shape, numbers),
+        tuple(found.wire[index] for index in used),
+        tuple(found.values[index] for index in used),
+    )
+
+
+def _renumber(condition: Condition, numbers: Mapping[int, int]) -> Condition:
+    def moved(operand: Operand) -> Operand:
+        return Slot(numbers[operand.index], operand.type) if isinstance(operand, Slot) else operand
+
+    match condition:
+        case Compare(path, operator, operand):
+            return Compare(path, operator, moved(operand))
+        case Search(paths, operand):
+            return Search(paths, moved(operand))
+        case Not(inner):
+            leaf = _renumber(inner, numbers)
+            return Not(leaf)  # type: ignore[arg-type]
+        case And(conditions):
+            return And(tuple(_renumber(part, numbers) for part in conditions))
+        case Or(conditions):
+            return Or(tuple(_renumber(part, numbers) for part in conditions))
+        case Quantified(kind, hop, inner):
+            return Quantified(kind, hop, _renumber(inner, numbers))
+        case _:
+            return condition
+
+
+# Text
+
+
+class _Duplicate(ValueError):
+    pass
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise _Duplicate
+    return made
+
+
+def _no_constant(word: str) -> NoReturn:
+    raise ValueError(word)
+
+
+_DECODE: Final[Callable[[str], Any]] = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_constant).decode
+_filters: Final[Memo[tuple[int, str, str], Filter]] = Memo(2_048)
+
+
+def parse_where(where: Any, table: str, sight: Sight) -> Filter:
+    """A caller's `where`: a query parameter's text, an object from a body, or None for everything.
+
+    `table` must exist for the caller. Raises ValidationFailed on the field `where`, with the path of the offending
+    node at the start of the message.
+    """
+    if where is None:
+        return NO_FILTER
+    try:
+        if not isinstance(where, str):
+            _check_size(where)
+            return read_filter(where, table, sight)
+        key = (sight.token, table, where)
+        found = _filters.get(key)
+        if found is None:
+            found = read_filter(_decode(where), table, sight)
+            if len(where) <= _MEMOIZED_LENGTH:
+                _filters.put(key, found)
+        return found
+    except InvalidCondition as error:
+        path = f"{_shown(error.path)}: " if error.path else ""
+        raise ValidationFailed.of("where", error.code, f"{path}{error.message}") from None
+
+
+def _decode(text: str) -> Any:
+    if len(text) > MAX_TEXT_BYTES or len(text.encode("utf-8", "replace")) > MAX_TEXT_BYTES:
+        raise InvalidCondition(
+            "", "too_long", f"must have at most {MAX_TEXT_BYTES} bytes; a longer filter can be sent as a body."
+        )
+    try:
+        return _DECODE(text)
+    except _Duplicate:
+        raise InvalidCondition("", "invalid", "names a member of an object twice.") from None
+    except RecursionError:
+        raise InvalidCondition("", "too_deep", f"conditions may be nested {MAX_DEPTH} levels deep.") from None
+    except ValueError:
+        raise InvalidCondition("", "invalid_json", "must be a JSON object.") from None
+
+
+def _check_size(document: Any) -> None:
+    try:
+        size = len(orjson.dumps(document))
+    except (TypeError, ValueError):  # integers of more than 64 bits, more than 254 levels: refused in a moment by name
+        try:
+            size = len(json.dumps(document, default=str))
+        except (RecursionError, ValueError):
+            size = MAX_BODY_BYTES + 1
+    if size > MAX_BODY_BYTES:
+        raise InvalidCondition("", "too_long", f"must have at most {MAX_BODY_BYTES} bytes as JSON.")
+
+
+def _shown(path: str) -> str:
+    """A path as an answer may repeat it: shortened, and without characters that could not be sent."""
+    return path[:200].encode("unicode_escape").decode()
+
+
+# Order
+
+
+@dataclass(frozen=True, slots=True)
+class OrderKey:
+    """One key of an order; `type` is the operand type by which a cursor binds its value, `null` whether it may be null
+    (any key over a relation may)."""
+
+    path: Path
+    type: Type
+    descending: bool = False
+    nulls_first: bool = False
+    null: bool = False
+
+
+ID_KEY: Final = OrderKey(Path((), "id"), "text")
+DEFAULT_ORDER: Final = (ID_KEY,)
+
+_orders: Final[Memo[tuple[int, str, str], tuple[OrderKey, ...]]] = Memo(1_024)
+
+
+def parse_order(order: Any, table: str, sight: Sight) -> tuple[OrderKey, ...]:
+    """A caller's `order`, or None for the order of ids: at most MAX_ORDER keys, and `id` last in the direction of the
+    key before, so that the order is total. Raises ValidationFailed on the field `order`.
+    """
+    if order is None:
+        return DEFAULT_ORDER
+    if not isinstance(order, str):
+        raise ValidationFailed.of("order", "wrong_type", "Must be a string.")
+    if len(order) > _MAX_WORDING:
+        raise ValidationFailed.of("order", "too_long", f"Must have at most {_MAX_WORDING} characters.")
+    key = (sight.token, table, order)
+    found = _orders.get(key)
+    if found is None:
+        found = _read_order(order, table, sight)
+        _orders.put(key, found)
+    return found
+
+
+def _read_order(order: str, table: str, sight: Sight) -> tuple[OrderKey, ...]:
+    texts = order.split(",", MAX_ORDER + 1)
+    if len(texts) > MAX_ORDER:
+        raise ValidationFailed.of("order", "too_many", f"At most {MAX_ORDER} columns.")
+    keys: list[OrderKey] = []
+    for text in texts:
+        key = _order_key(text.strip(), table, sight)
+        if any(key.path == other.path for other in keys):
+            raise ValidationFailed.of("order", "invalid", f"{_shown(text)}: stands there twice.")
+        keys.append(key)
+        if key.path == ID_KEY.path:
+            return tuple(keys)  # nothing after a unique column can matter
+    last = keys[-1]
+    return (*keys, OrderKey(ID_KEY.path, "text", last.descending, last.descending))
+
+
+def _order_key(text: str, table: str, sight: Sight) -> OrderKey:
+    parts = text.split(".", MAX_HOPS + 3)
+    nulls = parts.pop() if len(parts) > 1 and parts[-1] in ("nullsfirst", "nullslast") else None
+    direction = parts.pop() if len(parts) > 1 and parts[-1] in ("asc", "desc") else "asc"
+    hops: list[Hop] = []
+    *steps, name = parts
+    for step in steps:
+        hop = sight.relation(table, step)
+        if hop is None or hop.many or len(hops) == MAX_HOPS:
+            if hop is None and sight.column(table, step) is not None:
+                message = f"{_shown(text)}: behind a column stands asc or desc, then nullsfirst or nullslast."
+                raise ValidationFailed.of("order", "invalid", message)
+            raise _unknown_order(text)
+        hops.append(hop)
+        table = hop.table
+    column = sight.column(table, name)
+    if column is None:
+        raise _unknown_order(text)
+    if column.type in ("json", "text[]"):
+        raise ValidationFailed.of("order", "invalid", f"{_shown(text)}: a {column.type} column has no order.")
+    descending = direction == "desc"
+    null = column.null or bool(hops)
+    # A column that is never null sorts alike either way: one spelling, one statement, one index.
+    nulls_first = nulls == "nullsfirst" if nulls and null else descending
+    return OrderKey(Path(tuple(hops), name), OPERAND_TYPES[column.type], descending, nulls_first, null)
+
+
+def _unknown_order(text: str) -> ValidationFailed:
+    return ValidationFailed.of(
+        "order",
+        "unknown",
+        f"{_shown(text)}: there is no such column. An order is written column.asc or column.desc, with .nullsfirst or "
+        ".nullslast behind it if need be.",
+    )
+
+
+# With
+
+
+@dataclass(frozen=True, slots=True)
+class With:
+    """A relation to embed, and those to embed in it."""
+
+    hop: Hop
+    inside: "tuple[With, ...]" = ()
+
+
+_withs: Final[Memo[tuple[int, str, str], tuple[With, ...]]] = Memo(1_024)
+
+
+def parse_with(text: Any, table: str, sight: Sight) -> tuple[With, ...]:
+    """A caller's `with`, or None for nothing: at most MAX_RELATIONS relations, MAX_HOPS deep, each once.
+
+    A path may not come back to a table that it has been to, but for rows of one table that refer to each other
+    (`parent.parent`). Raises ValidationFailed on the field `with`.
+    """
+    if text is None:
+        return ()
+    if not isinstance(text, str):
+        raise ValidationFailed.of("with", "wrong_type", "Must be a string.")
+    if len(text) > _MAX_WORDING:
+        raise ValidationFailed.of("with", "too_long", f"Must have at most {_MAX_WORDING} characters.")
+    key = (sight.token, table, text)
+    found = _withs.get(key)
+    if found is None:
+        found = _read_with(text, table, sight)
+        _withs.put(key, found)
+    return found
+
+
+def _read_with(text: str, table: str, sight: Sight) -> tuple[With, ...]:
+    paths = text.split(",", MAX_RELATIONS + 1)
+    if len(paths) > MAX_RELATIONS:
+        raise ValidationFailed.of("with", "too_many", f"At most {MAX_RELATIONS} relations.")
+    tree: dict[Hop, Any] = {}
+    for path in paths:
+        branch = tree
+        for hop in _with_hops(path.strip(), table, sight):
+            branch = branch.setdefault(hop, {})
+    found = _grown(tree)
+    if sum(1 for _ in _walk_with(found)) > MAX_RELATIONS:
+        raise ValidationFailed.of("with", "too_many", f"At most {MAX_RELATIONS} relations.")
+    return found
+
+
+def _with_hops(path: str, table: str, sight: Sight) -> Iterator[Hop]:
+    steps = path.split(".", MAX_HOPS + 1)
+    visited = {table}
+    for number, step in enumerate(steps):
+        hop = sight.relation(table, step)
+        if hop is None:
+            raise ValidationFailed.of("with", "unknown", f"{_shown(path)}: there is no such relation.")
+        if number == MAX_HOPS:
+            raise ValidationFailed.of("with", "too_deep", f"{_shown(path)}: relations nest {MAX_HOPS} deep at most.")
+        if hop.table in visited and hop.table != table:
+            raise ValidationFailed.of("with", "cyclic", f"{_shown(path)}: comes back to {hop.table}.")
+        visited.add(hop.table)
+        table = hop.table
+        yield hop
+
+
+def _grown(tree: Mapping[Hop, Any]) -> tuple[With, ...]:
+    return tuple(With(hop, _grown(inside)) for hop, inside in tree.items())
+
+
+def _walk_with(withs: tuple[With, ...]) -> Iterator[With]:
+    for one in withs:
+        yield one
+        yield from _walk_with(one.inside)

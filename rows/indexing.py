@@ -1,0 +1,92 @@
+"""Indexes of large tables: made after the schema change that declared them, while rows are read and written.
+
+`CREATE INDEX CONCURRENTLY` takes as long as the table is large, runs in no transaction, and leaves an invalid index
+when it is cut off. So nothing here remembers what was begun: the document says which indexes there should be, the
+catalog which there are, and `make_due` closes the gap, whoever calls it and however often. Design section 6.
+"""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg import sql
+
+from platform_site.api.callers import Place
+from rows import schemas, states
+from rows.documents import IndexSpec
+from rows.models import CurrentVersion
+
+Progress = Callable[[str], None]
+"""Told the name of each index before it is made, such as `tasks (owner_id, -created_at, -id)`."""
+
+
+def make_due(place: Place, progress: Progress = lambda name: None) -> bool:
+    """Make every index that the environment's schema declares and PostgreSQL does not have; True once all are there.
+
+    False if another process is at it. Takes as long as it takes: call it from a worker or a command, outside of
+    transactions.
+    """
+    with _own_connection(place.cluster) as connection:
+        cursor = connection.cursor()
+        cursor.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 2))", [place.environment_id])
+        if not cursor.fetchone()[0]:
+            return False
+        while True:
+            state = schemas.current(place)
+            present = _present(cursor, place.environment_id)
+            for table in state.schema.tables.values():
+                for spec in table.indexes:
+                    name = states.index_name(table.name, spec)
+                    if not present.get(name, False):
+                        progress(f"{table.name} ({spec})")
+                        _make(cursor, place.environment_id, table.name, spec, leftover=name in present)
+            settled = CurrentVersion.objects.using(place.cluster).filter(
+                environment_id=place.environment_id, version=state.version
+            )
+            if state.version == 0 or settled.update(indexes_due=False):
+                return True
+
+
+@contextmanager
+def _own_connection(alias: str) -> Generator[BaseDatabaseWrapper]:
+    """A connection for this alone: its limits are the session's, and no pooled connection may keep them."""
+    connection = connections[alias].copy()
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SET statement_timeout = 0")
+            cursor.execute("SET lock_timeout = 0")
+            cursor.execute("SET idle_in_transaction_session_timeout = 0")
+        yield connection
+    finally:
+        connection.close()
+
+
+def _present(cursor: Any, schema: str) -> dict[str, bool]:
+    """The indexes of a schema by name, and whether each is whole."""
+    cursor.execute(
+        "SELECT i.relname, x.indisvalid FROM pg_catalog.pg_index x JOIN pg_catalog.pg_class i ON i.oid = x.indexrelid"
+        " JOIN pg_catalog.pg_namespace n ON n.oid = i.relnamespace WHERE n.nspname = %s",
+        [schema],
+    )
+    return dict(cursor.fetchall())
+
+
+def _make(cursor: Any, schema: str, table: str, spec: IndexSpec, *, leftover: bool) -> None:
+    name = states.index_name(table, spec)
+    if leftover:
+        cursor.execute(sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS {}").format(sql.Identifier(schema, name)))
+    keys = sql.SQL(", ").join(
+        sql.SQL("{} {} {}").format(
+            sql.Identifier(key.column),
+            sql.SQL("DESC") if key.descending else sql.SQL("ASC"),
+            sql.SQL("NULLS FIRST") if key.nulls_first else sql.SQL("NULLS LAST"),
+        )
+        for key in spec.keys
+    )
+    cursor.execute(
+        sql.SQL("CREATE INDEX CONCURRENTLY {} ON {} ({})").format(
+            sql.Identifier(name), sql.Identifier(schema, table), keys
+        )
+    )

@@ -1,0 +1,56 @@
+"""`manage.py backup`: everything of an environment that lives in its region, in one file."""
+
+from argparse import ArgumentParser
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError
+from tqdm import tqdm
+
+from platform_site.api import sqlstates
+from rows import backups, exporting, schemas
+from rows.management.places import HELP, place_named
+
+
+class Command(BaseCommand):
+    help = (
+        "Back up an environment: its schema with all versions, rows, webhooks and functions (without secrets), as of "
+        "one moment, while it is read and written. The file is complete or not there, and readable by its owner alone."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("environment", metavar="ENV", help=HELP)
+        parser.add_argument("--to", metavar="FILE", help="default: <id>-<time>.zip in this directory")
+        parser.add_argument("--replace", action="store_true", help="overwrite the file if it is there")
+        parser.add_argument("--no-progress", action="store_true")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        place = place_named(options["environment"])
+        path = Path(options["to"] or f"{place.environment_id}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.zip")
+        try:
+            tables = schemas.current(place).schema.tables.values()
+            total = sum(exporting.count(place, table) for table in tables)
+            with tqdm(
+                total=total, unit=" rows", unit_scale=True, file=self.stderr._out,
+                disable=True if options["no_progress"] else None,
+            ) as bar:  # fmt: skip
+
+                def progress(table: str, rows: int) -> None:
+                    bar.set_description(table, refresh=False)
+                    bar.update(rows)
+
+                summary = backups.backup(place, path, replace=options["replace"], progress=progress)
+        except FileExistsError:
+            raise CommandError(f"{path} is there already. Name another file, or pass --replace.") from None
+        except OSError as error:
+            raise CommandError(f"{path} cannot be written: {error.strerror}.") from None
+        except DatabaseError as error:
+            if sqlstates.is_repeatable(error) or sqlstates.sqlstate(error) == "55P03":
+                raise CommandError("The schema was being changed. Nothing was written; try again.") from None
+            raise CommandError(f"The region cannot be read ({type(error).__name__}). Nothing was written.") from error
+        rows = sum(summary.rows.values())
+        parts = ", ".join(f"{count} {name}" for name, count in summary.parts.items())
+        held = f"version {summary.schema_version}, {len(summary.rows)} tables, {rows} rows, {parts}"
+        self.stdout.write(self.style.SUCCESS(f"{path}: {held}; {path.stat().st_size} bytes."))

@@ -1,0 +1,79 @@
+"""`manage.py export_rows`: all rows of a table into a CSV or NDJSON file that `import_rows` reads back."""
+
+import gzip
+import sys
+from argparse import ArgumentParser
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from django.core.management.base import BaseCommand, CommandError
+from tqdm import tqdm
+
+from rows import exporting
+from rows.exporting import NoSuchColumn
+from rows.importing import NoSuchTable
+from rows.management.places import HELP, place_named
+from rows.record_files import FORMATS, format_of
+
+
+class Command(BaseCommand):
+    help = (
+        "Export all rows of a table, in the order of their ids and as of one moment, as CSV or NDJSON. The file is "
+        "complete or not there: it is written beside its name and renamed at the end."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("environment", metavar="ENV", help=HELP)
+        parser.add_argument("table", metavar="TABLE")
+        parser.add_argument("file", metavar="FILE", nargs="?", default="-", help="default -, standard output")
+        parser.add_argument("--format", choices=FORMATS, help="default: what the file's name says, else ndjson")
+        parser.add_argument("--columns", nargs="+", metavar="COLUMN", help="only these, in this order")
+        parser.add_argument("--no-progress", action="store_true")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        place = place_named(options["environment"])
+        name: str = options["file"]
+        form = options["format"] or format_of(name) or "ndjson"
+        rows = 0
+        try:
+            table = exporting.table_of(place, options["table"])
+            with (
+                _target(name) as target,
+                tqdm(
+                    total=exporting.count(place, table), unit=" rows", unit_scale=True, desc=table.name,
+                    file=self.stderr._out, disable=True if options["no_progress"] else None,
+                ) as bar,
+            ):  # fmt: skip
+                for piece, held in exporting.export_rows(place, table, form, options["columns"]):
+                    target.write(piece)
+                    rows += held
+                    if rows % 1000 == 0:
+                        bar.update(rows - bar.n)
+                bar.update(rows - bar.n)
+        except NoSuchTable:
+            raise CommandError(f"The environment has no table {options['table']}.") from None
+        except NoSuchColumn as error:
+            raise CommandError(f"The table {options['table']} has no column {error}.") from None
+        except BrokenPipeError:
+            raise CommandError("Whoever read the rows has stopped.") from None
+        except OSError as error:
+            raise CommandError(f"{name} cannot be written: {error.strerror}.") from None
+        self.stderr.write(f"{rows} rows exported.", self.style.SUCCESS)
+
+
+@contextmanager
+def _target(name: str) -> Generator[IO[bytes]]:
+    """The open file; it has its name only once everything is in it."""
+    if name == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    unfinished = Path(f"{name}.part")
+    try:
+        with gzip.open(unfinished, "wb") if name.lower().endswith(".gz") else open(unfinished, "wb") as file:
+            yield file  # type: ignore[misc]
+        unfinished.rename(name)
+    finally:
+        unfinished.unlink(missing_ok=True)

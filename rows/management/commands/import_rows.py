@@ -1,0 +1,118 @@
+"""`manage.py import_rows`: rows of a CSV or NDJSON file into a table, all or none of them."""
+
+import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any, Final
+
+from django.core.management.base import BaseCommand, CommandError
+from tqdm import tqdm
+
+from rows import importing
+from rows.importing import BadLines, Interfered, NoSuchTable, Report
+from rows.management.places import HELP, place_named
+from rows.record_files import FORMATS, InvalidFile, RecordFile, format_of
+
+_EPILOG: Final = """
+The file is UTF-8, plain or gzipped (.gz). CSV begins with a header of column names; an empty cell is null (or the
+empty text, or the default, where the column takes no null); json and text[] cells are JSON. NDJSON has an object on
+each line, as the API takes it. Columns that are left out get their defaults; without an id one is made.
+
+Every cell is held to the schema; ids and uniques that are taken, references and users that are not there are found by
+line. If any line is bad nothing is imported, unless --skip-bad.
+
+examples:
+  manage.py import_rows env_01k… tasks tasks.csv
+  manage.py import_rows env_01k… tasks tasks.ndjson.gz --skip-bad
+  zcat dump.gz | manage.py import_rows env_01k… tasks - --format ndjson --dry-run
+"""
+
+
+class Command(BaseCommand):
+    help = "Import the rows of a CSV or NDJSON file into a table of an environment: all of them, or none."
+
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> Any:
+        parser = super().create_parser(prog_name, subcommand, **kwargs)
+        parser.formatter_class = RawDescriptionHelpFormatter
+        parser.epilog = _EPILOG
+        return parser
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("environment", metavar="ENV", help=HELP)
+        parser.add_argument("table", metavar="TABLE")
+        parser.add_argument("file", metavar="FILE", help="- reads standard input")
+        parser.add_argument("--format", choices=FORMATS, help="default: what the file's name says")
+        parser.add_argument("--delimiter", default=",", help='of CSV, one character; "\\t" is a tab')
+        parser.add_argument("--skip-bad", action="store_true", help="leave bad lines out and import the others")
+        parser.add_argument("--events", action="store_true", help="record an event for each row, where a webhook asks")
+        parser.add_argument("--dry-run", action="store_true", help="check everything and import nothing")
+        parser.add_argument("--show", type=int, default=20, metavar="N", help="bad lines to print (default 20)")
+        parser.add_argument("--no-progress", action="store_true")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        place = place_named(options["environment"])
+        name: str = options["file"]
+        form = options["format"] or format_of(name)
+        if form is None:
+            raise CommandError(f"{name} does not say what it is: pass --format csv or --format ndjson.")
+        delimiter = "\t" if options["delimiter"] == "\\t" else options["delimiter"]
+        if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n':
+            raise CommandError("The delimiter must be one ASCII character, and no quote.")
+        with ExitStack() as stack:
+            file: IO[bytes] = sys.stdin.buffer if name == "-" else stack.enter_context(_opened(name))
+            bar = stack.enter_context(
+                tqdm(
+                    total=None if name == "-" else Path(name).stat().st_size,
+                    unit="B",
+                    unit_scale=True,
+                    desc=options["table"],
+                    file=self.stderr._out,
+                    disable=True if options["no_progress"] else None,
+                )  # fmt: skip
+            )
+            source = RecordFile(
+                file, form, gzipped=name.lower().endswith(".gz"), delimiter=delimiter,
+                progress=lambda position: bar.update(position - bar.n),
+            )  # fmt: skip
+            try:
+                report = importing.import_rows(
+                    place, options["table"], source,
+                    skip_bad=options["skip_bad"], events=options["events"], dry_run=options["dry_run"],
+                )  # fmt: skip
+            except NoSuchTable:
+                raise CommandError(f"The environment has no table {options['table']}.") from None
+            except InvalidFile as error:
+                raise CommandError(f"{error} Nothing was imported.") from None
+            except BadLines as error:
+                bar.close()
+                self._show_bad(error.report, options["show"])
+                raise CommandError(f"{_lines(error.report.bad_lines)} bad. Nothing was imported.") from None
+            except Interfered:
+                raise CommandError(
+                    "Somebody changed the schema or wrote conflicting rows meanwhile. Nothing was imported; try again."
+                ) from None
+        self._show_bad(report, options["show"])
+        done = "would be imported" if options["dry_run"] else "imported"
+        skipped = f", {_lines(report.bad_lines)} skipped" if report.bad_lines else ""
+        events = f", {report.events} events" if report.events else ""
+        self.stdout.write(self.style.SUCCESS(f"{report.rows} rows {done}{skipped}{events}."))
+
+    def _show_bad(self, report: Report, most: int) -> None:
+        for bad in report.bad[: max(0, most)]:
+            self.stderr.write(str(bad).encode("unicode_escape").decode(), lambda text: text)
+        if len(report.bad) > most or report.bad_lines > len(report.bad):
+            self.stderr.write(
+                f"… and more, {_lines(report.bad_lines)} bad in all (--show {most * 10})", lambda text: text
+            )
+
+
+def _lines(count: int) -> str:
+    return "1 line" if count == 1 else f"{count} lines"
+
+
+def _opened(name: str) -> IO[bytes]:
+    try:
+        return open(name, "rb", buffering=1024 * 1024)
+    except OSError as error:
+        raise CommandError(f"{name} cannot be read: {error.strerror}.") from None

@@ -1,0 +1,125 @@
+"""`manage.py restore`: a backup as a new preview branch, or as the tables of an environment."""
+
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from pathlib import Path
+from typing import Any, Final
+
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError
+from tqdm import tqdm
+
+from accounts import audit
+from projects.errors import BranchesQuotaReached, NameTaken, NoSuchProject
+from projects.serializers import NewBranch
+from rows import backups
+from rows.archives import Archive, Damaged, NotUnderstood
+from rows.backups import Content, NotEmpty, Summary
+from rows.ddl import LockNotWon
+from rows.management.places import place_named
+from rows.schemas import TablesQuotaReached
+
+_EPILOG: Final = """
+The whole file is read and held to its checksums before anything is changed. Then all of it comes back, or nothing.
+
+A branch gets everything: versions, rows, webhooks (disabled, with new secrets), functions (secrets by name, unset).
+Into an environment come the tables and their rows, as its next schema version, and webhooks or functions only if it has
+none of them. Users are in no backup: they are those who sign in where the backup is restored.
+
+examples:
+  manage.py restore env_01k….zip --branch-of prj_01k… --name before-the-accident
+  manage.py restore env_01k….zip --into prj_01k…/production --replace
+  manage.py restore env_01k….zip --check
+"""
+
+
+class Command(BaseCommand):
+    help = "Restore a backup of an environment into a new preview branch, or into an environment."
+
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> Any:
+        parser = super().create_parser(prog_name, subcommand, **kwargs)
+        parser.formatter_class = RawDescriptionHelpFormatter
+        parser.epilog = _EPILOG
+        return parser
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("file", metavar="FILE", help="as `manage.py backup` wrote it")
+        where = parser.add_mutually_exclusive_group(required=True)
+        where.add_argument("--branch-of", metavar="PROJECT", help="make a preview branch of this project's production")
+        where.add_argument("--into", metavar="ENV", help="the environment: env_…, or prj_…/production")
+        where.add_argument("--check", action="store_true", help="only read the file and say whether it is whole")
+        parser.add_argument("--name", help="the new branch's name; with --branch-of")
+        parser.add_argument("--replace", action="store_true", help="replace the tables that are there; with --into")
+        parser.add_argument("--no-progress", action="store_true")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if bool(options["branch_of"]) != bool(options["name"]):
+            raise CommandError("--branch-of and --name go together.")
+        if options["replace"] and not options["into"]:
+            raise CommandError("--replace goes with --into: a branch is always new.")
+        if options["name"]:
+            _check_name(options["name"])
+        path = Path(options["file"])
+        try:
+            with Archive(path) as archive:
+                with self._bar(archive.size, "checking", options) as bar:
+                    content = backups.verified(archive, bar.update)
+                if options["check"]:
+                    self._say(f"{path} is whole: version {content.version}, {len(content.schema.tables)} tables, "
+                              f"taken {content.taken_at:%Y-%m-%d %H:%M:%S} UTC of {content.source_id}.")  # fmt: skip
+                    return
+                with self._bar(archive.size, "restoring", options) as bar:
+                    self._restore(content, bar.update, options)
+        except Damaged as error:
+            raise CommandError(f"{path} is damaged: {error}. Nothing was changed.") from None
+        except NotUnderstood as error:
+            raise CommandError(f"{path} cannot be read: {error}.") from None
+        except OSError as error:
+            raise CommandError(f"{path} cannot be read: {error.strerror}.") from None
+
+    def _restore(self, content: Content, progress: Any, options: dict[str, Any]) -> None:
+        try:
+            if options["into"]:
+                place = place_named(options["into"])
+                summary = backups.restore_into(
+                    content, place, replace=options["replace"], actor=audit.SYSTEM, progress=progress
+                )
+            else:
+                place, summary = backups.restore_as_branch(
+                    content, options["branch_of"], options["name"], actor=audit.SYSTEM, progress=progress
+                )
+        except NotEmpty:
+            raise CommandError("The environment has tables. --replace drops them with their rows.") from None
+        except NoSuchProject:
+            raise CommandError(f"There is no project {options['branch_of']}.") from None
+        except NameTaken:
+            raise CommandError(f"The project has an environment called {options['name']}.") from None
+        except BranchesQuotaReached as error:
+            raise CommandError(f"The plan allows {error.limit} preview branches. Delete one first.") from None
+        except TablesQuotaReached as error:
+            raise CommandError(f"The plan allows no more than {error.limit} tables. Nothing was changed.") from None
+        except LockNotWon:
+            raise CommandError("The tables or the schema are in use. Nothing was changed; try again.") from None
+        except DatabaseError as error:
+            raise CommandError(f"PostgreSQL refused ({type(error).__name__}). Nothing was changed.") from error
+        self._say(f"{place.environment_id} ({place.environment_name}): {_told(summary)}.")
+
+    def _say(self, text: str) -> None:
+        self.stdout.write(self.style.SUCCESS(text))
+
+    def _bar(self, total: int, what: str, options: dict[str, Any]) -> Any:
+        return tqdm(
+            total=total, unit="B", unit_scale=True, desc=what, file=self.stderr._out,
+            disable=True if options["no_progress"] else None,
+        )  # fmt: skip
+
+
+def _told(summary: Summary) -> str:
+    rows = sum(summary.rows.values())
+    parts = "".join(f", {count} {name}" for name, count in summary.parts.items())
+    return f"version {summary.schema_version}, {len(summary.rows)} tables, {rows} rows{parts}"
+
+
+def _check_name(name: str) -> None:
+    read = NewBranch(data={"name": name})
+    if not read.is_valid():
+        raise CommandError("The name: " + " ".join(str(message) for message in read.errors["name"]))

@@ -1,0 +1,274 @@
+"""`manage.py schema`: the schema of an environment from a terminal or a deployment script.
+
+Standard output carries what a program reads (the document of `show`, JSON with `--json`); everything for people goes to
+standard error. Exit codes: 0 done, 1 refused, 3 `plan --check` found a difference.
+"""
+
+import json
+import re
+import sys
+import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from django.core.management.base import BaseCommand, CommandError
+
+from accounts import audit
+from platform_site.api import bodies
+from platform_site.api.callers import Place
+from platform_site.api.errors import ApiError
+from platform_site.api.fields import timestamp
+from rows import indexing, schemas
+from rows.ddl import Operation, TookTooLong
+from rows.documents import InvalidDocument
+from rows.management.places import HELP, place_named
+from rows.models import SchemaVersion
+from rows.schema_answers import applied_by
+from rows.schemas import Outcome
+
+_DIFFERS: Final = 3
+_CONTROL: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+_EXAMPLES: Final = """
+examples:
+  manage.py schema show env_01k…  > schema.json     save the document as it is now
+  manage.py schema plan env_01k…  schema.json       what would change, statement by statement
+  manage.py schema plan env_01k…  schema.json --check   exit with 3 if anything would (for CI)
+  manage.py schema apply env_01k… schema.json       change it; asks before anything is lost
+  manage.py schema apply env_01k… schema.json --confirm "drop column tasks.internal"
+  manage.py schema history env_01k…                 all versions
+  manage.py schema revert env_01k… 3                back to version 3, as a new version
+"""
+
+
+class Command(BaseCommand):
+    help = "Show, plan, apply and revert the schema document of an environment."
+
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> Any:
+        parser = super().create_parser(prog_name, subcommand, **kwargs)
+        parser.formatter_class = RawDescriptionHelpFormatter
+        parser.epilog = _EXAMPLES
+        return parser
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        verbs = parser.add_subparsers(dest="verb", metavar="show|plan|apply|history|revert", required=True)
+
+        show = verbs.add_parser("show", help="print the document (or that of an earlier version)")
+        show.add_argument("environment", metavar="ENV", help=HELP)
+        show.add_argument("--version", type=int, dest="number", metavar="N", help="an earlier version")
+        show.add_argument("--json", action="store_true", help="with version, time and author around the document")
+
+        plan = verbs.add_parser("plan", help="list what a document would change, and change nothing")
+        self._add_document(plan)
+        plan.add_argument("--check", action="store_true", help=f"exit with {_DIFFERS} if anything would change")
+        plan.add_argument("--json", action="store_true", help="print the operations as JSON")
+
+        apply = verbs.add_parser("apply", help="make a document the environment's schema, all of it or nothing")
+        self._add_document(apply)
+        self._add_change(apply)
+
+        history = verbs.add_parser("history", help="list all versions, the newest first")
+        history.add_argument("environment", metavar="ENV", help=HELP)
+        history.add_argument("--limit", type=int, default=20, metavar="N", help="at most so many (default 20)")
+        history.add_argument("--json", action="store_true", help="one JSON object a line")
+
+        revert = verbs.add_parser("revert", help="bring back an earlier version's document, as a new version")
+        revert.add_argument("environment", metavar="ENV", help=HELP)
+        revert.add_argument("number", type=int, metavar="VERSION", help="the version to go back to; 0 is no tables")
+        self._add_change(revert)
+
+    @staticmethod
+    def _add_document(parser: ArgumentParser) -> None:
+        parser.add_argument("environment", metavar="ENV", help=HELP)
+        parser.add_argument("file", metavar="FILE", help="the document, JSON in UTF-8; - reads standard input")
+
+    @staticmethod
+    def _add_change(parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "--confirm", action="append", default=[], metavar="OPERATION",
+            help='an operation that may lose data, by the name that `plan` gives it; again for each',
+        )  # fmt: skip
+        parser.add_argument("--if-version", type=int, metavar="N", help="only if the schema is at this version")
+        parser.add_argument("--no-input", action="store_true", help="never ask; what is not confirmed is refused")
+        parser.add_argument("--no-indexes", action="store_true", help="leave indexes of large tables to the workers")
+        parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        verb: Callable[..., None] = getattr(self, options["verb"])
+        with _sentences():
+            verb(place_named(options["environment"]), options)
+
+    # ── Verbs ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def show(self, place: Place, options: dict[str, Any]) -> None:
+        if options["number"] is None:
+            state = schemas.current(place)
+            record, document = state.record, state.schema.document
+        else:
+            record = schemas.version(place, options["number"])
+            document = record.document
+        if options["json"]:
+            facts = {
+                "version": record.version if record else 0,
+                "document": document,
+                "applied_at": timestamp(record.applied_at) if record else None,
+                "applied_by": applied_by(record) if record else None,
+            }
+            self.stdout.write(json.dumps(facts, ensure_ascii=False))
+            return
+        said = f"version {record.version}, {_when(record)}" if record else "version 0, no schema was applied yet"
+        self._say(f"{place.environment_name} ({place.environment_id}): {said}")
+        self.stdout.write(json.dumps(document, indent=2, ensure_ascii=False))
+
+    def plan(self, place: Place, options: dict[str, Any]) -> None:
+        outcome = schemas.rehearse(place, _document(options["file"]))
+        if options["json"]:
+            self._print_outcome(outcome)
+        else:
+            self._show_operations(outcome.operations)
+            if not outcome.changed:
+                self._say("Nothing would change.", self.style.SUCCESS)
+        if options["check"] and outcome.changed:
+            sys.exit(_DIFFERS)
+
+    def apply(self, place: Place, options: dict[str, Any]) -> None:
+        self._change(place, _document(options["file"]), options)
+
+    def revert(self, place: Place, options: dict[str, Any]) -> None:
+        document = schemas.document_to_revert_to(place, options["number"])
+        self._change(place, document, options, reverts_to=options["number"])
+
+    def history(self, place: Place, options: dict[str, Any]) -> None:
+        records = list(schemas.history(place).order_by("-version")[: max(1, options["limit"])])
+        if not records and not options["json"]:
+            self._say("No schema was applied yet.")
+        for record in records:
+            names = [operation["operation"] for operation in record.operations]
+            if options["json"]:
+                facts = {
+                    "version": record.version,
+                    "applied_at": timestamp(record.applied_at),
+                    "applied_by": applied_by(record),
+                    "reverts_to": record.reverts_to,
+                    "operations": names,
+                }
+                self.stdout.write(json.dumps(facts, ensure_ascii=False))
+                continue
+            back = f", back to {record.reverts_to}" if record.reverts_to is not None else ""
+            self.stdout.write(self.style.MIGRATE_HEADING(f"version {record.version}  {_when(record)}{back}"))
+            for name in names or ["no operations"]:
+                self.stdout.write(f"    {name}")
+
+    # ── Changing ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _change(
+        self, place: Place, document: object, options: dict[str, Any], *, reverts_to: int | None = None
+    ) -> None:
+        confirm = list(options["confirm"])
+        expected = options["if_version"]
+        if not options["no_input"] and not options["json"] and sys.stdin.isatty():
+            rehearsed = schemas.rehearse(place, document, expected=expected)
+            expected = rehearsed.version
+            self._show_operations(rehearsed.operations)
+            confirm += self._ask(operation for operation in rehearsed.operations if operation.name not in confirm)
+        began = time.monotonic()
+        outcome = schemas.change(
+            place, document, actor=audit.SYSTEM, expected=expected, confirm=confirm, reverts_to=reverts_to
+        )
+        if outcome.indexes_due and not options["no_indexes"]:
+            self._say("Making the indexes of large tables, while rows are served:")
+            indexing.make_due(place, lambda name: self._say(f"    {name}"))
+        if options["json"]:
+            self._print_outcome(outcome)
+        elif outcome.changed:
+            took = time.monotonic() - began
+            self._say(f"Version {outcome.version} is applied ({took:.2f} s).", self.style.SUCCESS)
+        else:
+            self._say(f"Nothing to change: version {outcome.version} is this document.", self.style.SUCCESS)
+
+    def _ask(self, operations: Iterable[Operation]) -> list[str]:
+        """Have the name of each operation that loses data typed. Raises CommandError for another answer."""
+        confirmed = []
+        for operation in operations:
+            if operation.destructive:
+                self._say(f'"{operation.name}" loses data for good. Type it to go on:', self.style.WARNING)
+                if input("> ").strip() != operation.name:
+                    raise CommandError("Not confirmed. Nothing was changed.")
+                confirmed.append(operation.name)
+        return confirmed
+
+    # ── Showing ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _show_operations(self, operations: Iterable[Operation]) -> None:
+        found = list(operations)
+        for operation in found:
+            mark, style = _mark(self, operation)
+            self._say(f"{mark} {operation.name}" + ("    (loses data)" if operation.destructive else ""), style)
+            for statement in operation.sql:
+                self._say(f"      {statement};")
+        if found:
+            lossy = sum(operation.destructive for operation in found)
+            counted = f"{len(found)} operation{'s' if len(found) != 1 else ''}"
+            self._say(f"{counted}, {lossy} of which lose{'s' if lossy == 1 else ''} data." if lossy else f"{counted}.")
+
+    def _print_outcome(self, outcome: Outcome) -> None:
+        facts = {
+            "version": outcome.version,
+            "changed": outcome.changed,
+            "operations": [operation.as_dict() for operation in outcome.operations],
+        }
+        self.stdout.write(json.dumps(facts, ensure_ascii=False))
+
+    def _say(self, text: str, style: Callable[[str], str] | None = None) -> None:
+        # Defaults are the tenant's own text and stand in the SQL: none of it may drive the operator's terminal.
+        self.stderr.write(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", text), style or (lambda plain: plain))
+
+
+def _mark(command: BaseCommand, operation: Operation) -> tuple[str, Callable[[str], str]]:
+    verb = operation.name.partition(" ")[0]
+    if operation.destructive:
+        return "-", command.style.ERROR
+    if verb in ("create", "add"):
+        return "+", command.style.SUCCESS
+    return ("-" if verb == "drop" else "~"), command.style.WARNING
+
+
+def _when(record: SchemaVersion) -> str:
+    return f"{record.applied_at:%Y-%m-%d %H:%M:%S} UTC by {applied_by(record)}"
+
+
+def _document(name: str) -> object:
+    """The JSON of a file, read as strictly as the API reads a body. Raises CommandError, ApiError."""
+    if name == "-":
+        return bodies.read(sys.stdin.buffer.read())
+    try:
+        return bodies.read(Path(name).read_bytes())
+    except OSError as error:
+        raise CommandError(f"{name} cannot be read: {error.strerror}.") from None
+
+
+@contextmanager
+def _sentences() -> Generator[None]:
+    """What the services refuse, in the words of a terminal."""
+    try:
+        yield
+    except InvalidDocument as error:
+        lines = "".join(f"\n  {found.field}: {found.message}" for found in error.errors)
+        raise CommandError(f"The document was refused and nothing was changed:{lines}") from None
+    except schemas.Unconfirmed as error:
+        lines = "".join(f'\n  --confirm "{name}"' for name in error.operations)
+        raise CommandError(f"This would lose data. Nothing was changed; to go on, add:{lines}") from None
+    except schemas.VersionMoved as error:
+        raise CommandError(f"The schema is at version {error.version} now. Nothing was changed.") from None
+    except schemas.NoSuchVersion as error:
+        raise CommandError(f"There is no version {error}.") from None
+    except schemas.TablesQuotaReached as error:
+        raise CommandError(f"The plan allows {error.limit} tables. Nothing was changed.") from None
+    except schemas.TablesBusy:
+        raise CommandError("The tables are in use and the change could not begin. Nothing was changed.") from None
+    except TookTooLong as error:
+        raise CommandError(f'"{error}" took too long. Nothing was changed; make smaller steps.') from None
+    except ApiError as error:
+        raise CommandError(error.text) from None

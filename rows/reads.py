@@ -1,0 +1,192 @@
+"""Verbs that read: a page of rows, one row. They answer the bytes that PostgreSQL made, joined and never parsed.
+
+Contract sections 4.6 and 4.7; design section 6.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import orjson
+
+from platform_site.api import cursors
+from platform_site.api.callers import Place
+from platform_site.api.errors import NotFound, ValidationFailed
+from rows import compiler, grammar
+from rows.asking import Asking, StaleVersion, asked
+from rows.compiler import LIMIT, ROW_ID, After, CountShape, ReadShape
+from rows.conditions import Condition, Filter, Path
+from rows.documents import Table
+from rows.execution import Row
+from rows.memo import Memo
+from rows.rules import Principal
+from rows.translation import hops_of
+from rows.values import ROW_ID as ROW_ID_PATTERN
+
+COUNT_CEILING: Final = 10_000
+"""As far as `count=estimated` counts itself."""
+
+_KIND: Final = "rows"
+Count = Literal["exact", "estimated"]
+
+
+@dataclass(frozen=True, slots=True)
+class ListQuery:
+    """What a list asks for. `where` is JSON text or an object; `limit` is 1 to 100; `count` is opt-in."""
+
+    where: Any = None
+    order: Any = None
+    limit: int = 20
+    cursor: str | None = None
+    withs: Any = None
+    count: Count | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A list's answer; `body` is the whole JSON object."""
+
+    body: bytes
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RowAnswer:
+    """One row as its reader sees it. `etag` is None where, after a write, it may not be read any more."""
+
+    id: str
+    body: bytes
+    etag: str | None
+
+
+def list_rows(place: Place, principal: Principal, table: str, query: ListQuery) -> Page:
+    """A page of the rows that `principal` may read: one statement, and one for a count.
+
+    Raises NotFound (no such table for this principal) and ValidationFailed naming `where`, `order`, `with` or `cursor`.
+    Contract section 4.6.
+    """
+    return asked(place, principal, lambda asking: _list(asking, table, query))
+
+
+def retrieve_row(place: Place, principal: Principal, table: str, row_id: str, withs: Any = None) -> RowAnswer:
+    """One row, with relations. Its `etag` is of the row without them. One statement.
+
+    Raises NotFound (no such row or table for this principal) and ValidationFailed naming `with`. Contract section 4.7.
+    """
+    return asked(place, principal, lambda asking: _retrieve(asking, table, row_id, withs))
+
+
+def etag_of(row: bytes) -> str:
+    """The entity tag of a row's JSON without relations, in its quotes."""
+    return f'"{hashlib.sha256(row).hexdigest()}"'
+
+
+def _retrieve(asking: Asking, name: str, row_id: str, withs: Any) -> RowAnswer:
+    asking.readable(name)
+    shape = ReadShape(name, withs=grammar.parse_with(withs, name, asking.sight))
+    rows = []
+    if ROW_ID_PATTERN.fullmatch(row_id):
+        rows = asking.read(asking.statement(shape, compiler.read), {ROW_ID: row_id.encode()})
+    if not rows:
+        asking.verify()
+        raise NotFound
+    [row] = rows
+    return RowAnswer(row_id, _joined(row) if shape.withs else row[0] or b"", etag_of(row[0] or b""))
+
+
+def _list(asking: Asking, name: str, query: ListQuery) -> Page:
+    table = asking.readable(name)
+    where = grammar.parse_where(query.where, name, asking.sight)
+    order = grammar.parse_order(query.order, name, asking.sight)
+    withs = grammar.parse_with(query.withs, name, asking.sight)
+    named: dict[Any, bytes | None] = {LIMIT: b"%d" % (query.limit + 1)}
+    after: tuple[bool, ...] | None = None
+    if query.cursor is not None:
+        ended = cursors.decode(_KIND, _facts(asking, table, where, order), query.cursor)
+        after = tuple(value is None for value in ended)
+        named |= {After(index): None if value is None else str(value).encode() for index, value in enumerate(ended)}
+    statement = asking.statement(ReadShape(name, where.shape, order, withs, after), compiler.read)
+    rows = asking.read(statement, named, where.wire)
+    if not rows:
+        asking.verify()
+    next_cursor = None
+    if len(rows) > query.limit:
+        del rows[query.limit :]
+        keys = rows[-1][2 if withs else 1 :]
+        next_cursor = _cursor(_facts(asking, table, where, order), keys)
+    parts = [b'{"data":[', b",".join([_joined(row) if withs else row[0] or b"" for row in rows]), b"]"]
+    if query.count is not None:
+        parts.append(_count(asking, table, where, query.count))
+    parts.append(b',"next_cursor":' + (b"null" if next_cursor is None else b'"%s"' % next_cursor.encode()) + b"}")
+    return Page(b"".join(parts), next_cursor)
+
+
+def _joined(row: Row) -> bytes:
+    """A row and its relations, two JSON objects with at least one member each, as one."""
+    return (row[0] or b"")[:-1] + b"," + (row[1] or b"")[1:]
+
+
+# ── Cursors ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _cursor(facts: list[cursors.Fact], keys: Row) -> str:
+    try:
+        return cursors.encode(_KIND, facts, [None if key is None else key.decode() for key in keys])
+    except cursors.CursorTooLong:
+        message = "Values of these columns are too long to page by. Order by others."
+        raise ValidationFailed.of("order", "too_long", message) from None
+
+
+def _facts(
+    asking: Asking, table: Table, where: Filter, order: tuple[grammar.OrderKey, ...]
+) -> list[cursors.Fact]:  # fmt: skip
+    """What a cursor belongs to: everything of the list, nothing of the caller."""
+    keys: list[cursors.Fact] = [
+        [spelled(key.path), key.type, key.descending, key.nulls_first] for key in order
+    ]  # fmt: skip
+    return [asking.environment.id, table.name, keys, _digest(where)]
+
+
+def spelled(path: Path) -> str:
+    """A path as callers write it: `list.name`."""
+    return ".".join([*(hop.relation for hop in path.hops), path.column])
+
+
+_digests: Final[Memo[Condition, bytes]] = Memo(2_048)
+
+
+def _digest(where: Filter) -> str:
+    shape = _digests.get(where.shape)
+    if shape is None:
+        shape = hashlib.sha256(repr(where.shape).encode()).digest()
+        _digests.put(where.shape, shape)
+    return hashlib.sha256(b"\0".join([shape, *where.wire])).hexdigest()
+
+
+# ── Counts ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _count(asking: Asking, table: Table, where: Filter, how: Count) -> bytes:
+    """The members of the answer that say how many rows the list has in all.
+
+    An estimate is exact as far as COUNT_CEILING. Beyond it is the planner's, but only for who sees the whole table:
+    its statistics know of rows that others must not learn of (threat T1). For them it says "at least".
+    """
+    shape = ReadShape(table.name, where.shape)
+    most = None if how == "exact" else COUNT_CEILING + 1
+    found = asking.read(asking.statement(CountShape(shape, most), compiler.counted), {}, where.wire)
+    if not found:
+        raise StaleVersion
+    number, kind = int(found[0][0] or 0), "exact"
+    if most is not None and number == most:
+        number, kind = COUNT_CEILING, "at_least"
+        if _sees_everything(asking, table) and not any(hops_of(where.shape)):
+            plan = asking.read(asking.statement(shape, compiler.planned), {}, where.wire)
+            planned = orjson.loads(plan[0][0] or b"")[0]["Plan"]["Plan Rows"]
+            number, kind = max(number, int(planned)), "estimated"
+    return b',"count":%d,"count_is":"%s"' % (number, kind.encode())
+
+
+def _sees_everything(asking: Asking, table: Table) -> bool:
+    viewer = asking.environment.open_viewer(asking.standing)
+    return viewer.sees_everything(table.name)

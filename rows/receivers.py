@@ -1,0 +1,53 @@
+"""What `rows` does when an environment branches or goes, or a user goes: the floors below announce it, nobody here is
+called by name."""
+
+from datetime import datetime
+from typing import Any
+
+from accounts import audit
+from platform_site.api import signals
+from platform_site.api.callers import Place
+from projects import branching as branching_of_projects
+from projects.environments import place_of
+from projects.models import Environment
+from rows import branching, registry, writes
+from rows.models import CurrentVersion, EventInterest, OutboxEvent, SchemaVersion
+
+
+def connect() -> None:
+    """Called once at start."""
+    signals.environment_ready.connect(let_go_of_users_since, dispatch_uid="rows.let_go_of_users_since")
+    signals.environment_branched.connect(branching.follow_branch, dispatch_uid="rows.follow_branch")
+    signals.environment_deleted.connect(remove_versions, dispatch_uid="rows.remove_versions")
+    signals.user_deleted.connect(let_go_of_user, dispatch_uid="rows.let_go_of_user")
+
+
+def remove_versions(*, environment_id: str, cluster: str, **_: Any) -> None:
+    """Remove what is known of a schema that is gone. May run twice."""
+    CurrentVersion.objects.using(cluster).filter(environment_id=environment_id).delete()
+    SchemaVersion.objects.using(cluster).filter(environment_id=environment_id).delete()
+    EventInterest.objects.using(cluster).filter(environment_id=environment_id).delete()
+    OutboxEvent.objects.using(cluster).filter(environment_id=environment_id).delete()
+    registry.forget(environment_id)
+
+
+def let_go_of_user(*, user_id: str, pool_id: str | None, **_: Any) -> None:
+    """Apply the policies of user columns in every environment where this user could sign in: a preview branch has the
+    users of its parent.
+
+    Inside the transaction that deletes the user, so that a region which is away keeps it from being deleted.
+    """
+    if pool_id is None:
+        return
+    branching_of_projects.let_users_go(pool_id)
+    for environment_id in Environment.objects.filter(pool_id=pool_id).values_list("pk", flat=True):
+        place = place_of(environment_id)
+        if place is not None:
+            writes.let_go_of_user(place, user_id)
+
+
+def let_go_of_users_since(*, place: Place, since: datetime | None, **_: Any) -> None:
+    """The same for users who were deleted while a branch was filled, before anybody can reach it."""
+    if since is not None:
+        for user_id in audit.users_deleted(place.pool_id, since):
+            writes.let_go_of_user(place, user_id)

@@ -1,0 +1,135 @@
+"""What this process knows of environments: for each its current schema version, models, rules and interests.
+
+Loaded at first use with two queries, kept for the MAX_ENVIRONMENTS used last (a cached environment costs memory and
+collector time, rows-notes B), and never trusted: each compiled statement tests the version it was made for, in its own
+round trip, and `rows.services` asks `is_current` before it refuses anything on the strength of what is kept here. So
+a new version is followed by every process on its next request without any message between them.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Final
+
+from django.db.models import Subquery
+
+from platform_site.api.callers import Place
+from rows import dynamic, reading
+from rows.documents import EMPTY, Schema
+from rows.dynamic import RowModel
+from rows.models import CurrentVersion, SchemaVersion
+from rows.outbox import ANY, EventInterest
+from rows.rules import Principal, Ruleset, Standing
+from rows.viewers import Viewer, bound_operand, open_operand
+
+MAX_ENVIRONMENTS: Final = 200
+
+
+class Environment:
+    """One environment at one schema version, compiled. Shared by threads; what it gathers is gathered alike by all."""
+
+    def __init__(
+        self, environment_id: str, alias: str, version: int, schema: Schema, interests: set[tuple[str, str]]
+    ) -> None:
+        self.id = environment_id
+        self.alias = alias
+        self.version = version
+        self.schema = schema
+        self.rules = Ruleset(schema)
+        self.models: Mapping[str, type[RowModel]] = dynamic.build(schema, environment_id)
+        for model in self.models.values():
+            model.ENVIRONMENT = self
+        self._interests = interests
+        self._wanted: dict[tuple[str, str], bool] = {}
+        self._open_viewers: dict[Standing, Viewer] = {}
+
+    def viewer(self, principal: Principal, wires: tuple[bytes, ...] = ()) -> Viewer:
+        """`principal`'s view with its values bound (and those of a filter), for querysets that Django runs."""
+        operand = bound_operand(principal, wires)
+        return Viewer(self.schema, self.models, self.rules, self.rules.standing(principal), self.alias, operand)
+
+    def open_viewer(self, standing: Standing) -> Viewer:
+        """A standing's view with all values open, for compiling statements."""
+        found = self._open_viewers.get(standing)
+        if found is None:
+            made = Viewer(self.schema, self.models, self.rules, standing, self.alias, open_operand)
+            found = self._open_viewers.setdefault(standing, made)
+        return found
+
+    def wants_events(self, table: str, action: str) -> bool:
+        """Whether somebody wants to hear of this action, as far as this process knows; the statement tests it."""
+        known = self._wanted.get((table, action))
+        if known is None:
+            known = any((t, a) in self._interests for t in (table, ANY) for a in (action, ANY))
+            self._wanted[table, action] = known
+        return known
+
+    def set_interests(self, interests: set[tuple[str, str]]) -> None:
+        """Forget what was learned: this is all that anybody listens to."""
+        self._interests, self._wanted = interests, {}
+
+    def learn_interest(self, table: str, action: str, wanted: bool) -> None:
+        self._wanted[table, action] = wanted
+
+    def __repr__(self) -> str:
+        return f"<Environment {self.id} at version {self.version}>"
+
+
+_lock = threading.Lock()
+_known: OrderedDict[str, Environment] = OrderedDict()
+
+
+def environment(place: Place) -> Environment:
+    """What is known of the environment of `place`; loaded if it is not."""
+    with _lock:
+        found = _known.get(place.environment_id)
+        if found is not None and found.alias == place.cluster:
+            _known.move_to_end(place.environment_id)
+            return found
+    return reload(place)
+
+
+def reload(place: Place) -> Environment:
+    """The environment as the database has it now. An environment without a version is empty."""
+    made = _load(place)
+    with _lock:
+        _known[made.id] = made
+        _known.move_to_end(made.id)
+        while len(_known) > MAX_ENVIRONMENTS:
+            _known.popitem(last=False)
+    return made
+
+
+def forget(environment_id: str) -> None:
+    """Let go of an environment, after its deletion."""
+    with _lock:
+        _known.pop(environment_id, None)
+
+
+def forget_all() -> None:
+    with _lock:
+        _known.clear()
+
+
+def is_current(known: Environment) -> bool:
+    """Whether the environment still is at the version that is known of it. One query."""
+    current = (
+        CurrentVersion.objects.using(known.alias).filter(environment_id=known.id).values_list("version", flat=True)
+    )
+    return (current.first() or 0) == known.version
+
+
+def _load(place: Place) -> Environment:
+    alias = place.cluster
+    current = CurrentVersion.objects.using(alias).filter(environment_id=place.environment_id).values("version")
+    found = SchemaVersion.objects.using(alias).filter(
+        environment_id=place.environment_id, version=Subquery(current)
+    ).first()  # fmt: skip
+    interests = set(
+        EventInterest.objects.using(alias)
+        .filter(environment_id=place.environment_id)
+        .values_list("table_name", "action")
+    )
+    if found is None:
+        return Environment(place.environment_id, alias, 0, EMPTY, interests)
+    return Environment(place.environment_id, alias, found.version, reading.parse(found.document), interests)

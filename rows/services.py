@@ -1,0 +1,21 @@
+"""The verbs of rows, for every door: the API, the console, commands, functions.
+
+Each takes a `Place` (where), a `Principal` (in whose name) and plain values; none knows of HTTP.
+"""
+
+from rows.explaining import explain_row
+from rows.reads import ListQuery, Page, RowAnswer, list_rows, retrieve_row
+from rows.writes import delete_row, insert_row, insert_rows, update_row
+
+__all__ = [
+    "ListQuery",
+    "Page",
+    "RowAnswer",
+    "delete_row",
+    "explain_row",
+    "insert_row",
+    "insert_rows",
+    "list_rows",
+    "retrieve_row",
+    "update_row",
+]

@@ -1,0 +1,261 @@
+"""Conditions become SQL: the one place where a filter or a rule turns into an expression over a table's columns.
+
+A condition is about *the row at hand*. Where that row stands decides how its columns are spelled, and that is a
+`Ground`: a queryset's own row (`HERE`), a row under an alias above the LIMIT or in RETURNING (`Alias`), or the row that
+a write would leave behind, most of whose cells are parameters (`Written`). The same translation serves all of them, so
+a rule means the same wherever it is asked.
+
+Two readings differ. A *rule's* own paths see far tables as they are: they are its author's words, and two tables that
+refer to each other would otherwise never end. A *caller's* paths see far rows through the far table's read rules, and
+cells through their columns' (threats T1, T2). Called by `access` and `compiler`. Design section 6; rows-notes C, D.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from django.db.models import Exists, Expression, F, OuterRef, Subquery
+
+from rows.conditions import (
+    Always,
+    And,
+    Compare,
+    Condition,
+    Hop,
+    IsNull,
+    Leaf,
+    Not,
+    Operand,
+    Or,
+    Path,
+    Present,
+    Quantified,
+    Search,
+    Variable,
+)
+from rows.documents import Schema
+from rows.expressions import ALWAYS, NEVER, Sql, boolean, joined
+
+if TYPE_CHECKING:
+    from rows.managers import RowQuerySet
+
+OLD: Final = "old."
+"""What the names of variables begin with that are cells of the row before the write."""
+
+_INFIX: Final = {
+    "eq": " = ",
+    "lt": " < ",
+    "lte": " <= ",
+    "gt": " > ",
+    "gte": " >= ",
+    "like": " LIKE ",
+    "ilike": " ILIKE ",
+    "has_any": " && ",
+    "has_all": " @> ",
+    "encloses": " @> ",
+}
+_JSON_INFIX: Final = {"has_any": " ?| ", "has_all": " ?& "}
+
+
+class Ground(Protocol):
+    """Where a row stands."""
+
+    def column(self, name: str, depth: int = 0) -> Any:
+        """The column as it is spelled `depth` subqueries further in."""
+        ...
+
+
+class _Here:
+    """The row of the queryset that the condition filters."""
+
+    def column(self, name: str, depth: int = 0) -> Any:
+        reference: Any = name
+        for _ in range(depth):
+            reference = OuterRef(reference)
+        return reference if depth else F(name)
+
+
+HERE: Final[Ground] = _Here()
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """A row under an alias of this package's making: `_r`, `_n`. Names of columns hold no quotes (`names.PATTERN`)."""
+
+    alias: str
+    prefix: str = ""
+    """Stands before the names of the columns: two rows can share an alias."""
+
+    def column(self, name: str, depth: int = 0) -> Any:
+        return Sql(f'{self.alias}."{self.prefix}{name}"')
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The row that a write leaves behind: `cells` are new, the others stay as they are in `before` (None: an
+    insert)."""
+
+    cells: Mapping[str, Any]
+    before: Ground | None = None
+
+    def column(self, name: str, depth: int = 0) -> Any:
+        cell = self.cells.get(name)
+        if cell is not None:
+            return cell
+        if self.before is None:
+            raise LookupError(f"a new row says nothing about {name}")
+        return self.before.column(name, depth)
+
+
+@dataclass(frozen=True, slots=True)
+class Translator:
+    """One reading of conditions over one schema version.
+
+    `far` gives the rows of a far table that this reading sees; `readable` the condition (None: always) under which it
+    sees a column's cell, as an expression over a ground; `operand` the parameter of an operand; `old` is where the row
+    before the write stands, for rules that name `$old`.
+    """
+
+    schema: Schema
+    far: Callable[[str], "RowQuerySet"]
+    readable: Callable[[str, str, Ground], Expression | None]
+    operand: Callable[[Operand], Expression]
+    old: Ground | None = None
+
+    def condition(self, node: Condition, table: str, ground: Ground = HERE, depth: int = 0) -> Expression:
+        """`node` about the row of `table` on `ground`; `depth` is how many subqueries stand around it.
+
+        True where the condition holds, and false or null where it does not.
+        """
+        match node:
+            case Always():
+                return ALWAYS if node.holds else NEVER
+            case And():
+                return joined(" AND ", [self.condition(c, table, ground, depth) for c in node.conditions], ALWAYS)
+            case Or():
+                return joined(" OR ", [self.condition(c, table, ground, depth) for c in node.conditions], NEVER)
+            case Not(condition=IsNull() as leaf) if not leaf.path.hops:
+                return boolean("(", self.cell(table, leaf.path.column, ground), " IS NOT NULL)")
+            case Not():
+                return boolean("(", self._leaf(node.condition, table, ground, depth), " IS NOT TRUE)")
+            case Present():
+                return self._present(node.variable, depth)
+            case Quantified():
+                found = self._through(
+                    node.hop, table, ground, depth, lambda far, d: self.condition(node.condition, far, HERE, d)
+                )
+                return found if node.kind == "some" else boolean("(", found, " IS NOT TRUE)")
+            case Compare() | IsNull() | Search():
+                return self._leaf(node, table, ground, depth)
+
+    def cell(self, table: str, column: str, ground: Ground) -> Any:
+        """The cell as this reading sees it: null where it may not."""
+        spelled = ground.column(column)
+        readable = self.readable(table, column, ground)
+        return spelled if readable is None else Sql("(CASE WHEN ", readable, " THEN ", spelled, " END)")
+
+    def value(self, path: Path, table: str, ground: Ground = HERE, depth: int = 0) -> Any:
+        """The cell at the end of `path` as a value: null where a hop has no row that this reading sees. To sort by."""
+        if not path.hops:
+            return self.cell(table, path.column, ground)
+        hop, rest = path.hops[0], Path(path.hops[1:], path.column)
+        rows, guard = self.linked(hop, table, ground)
+        inner = self.value(rest, hop.table, HERE, depth + 1)
+        found = Sql(Subquery(rows.annotate(_value=inner).values("_value")))
+        return found if guard is None else Sql("(CASE WHEN ", guard, " THEN ", found, " END)")
+
+    # ── Leaves ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _leaf(self, leaf: Leaf, table: str, ground: Ground, depth: int) -> Expression:
+        path = leaf.paths[0] if isinstance(leaf, Search) else leaf.path
+        if path.hops:
+            hop = path.hops[0]
+            if isinstance(leaf, IsNull):  # null, or no row on the way: there is no row with a value
+                there: Condition = Not(IsNull(_shorter(leaf.path)))
+                return boolean(
+                    "(",
+                    self._through(hop, table, ground, depth, lambda far, d: self.condition(there, far, HERE, d)),
+                    " IS NOT TRUE)",
+                )
+            if isinstance(leaf, Search):
+                nearer: Leaf = Search(tuple(map(_shorter, leaf.paths)), leaf.operand)
+            else:
+                nearer = Compare(_shorter(leaf.path), leaf.operator, leaf.operand)
+            return self._through(hop, table, ground, depth, lambda far, d: self._leaf(nearer, far, HERE, d))
+        if isinstance(leaf, IsNull):
+            return boolean("(", self.cell(table, leaf.path.column, ground), " IS NULL)")
+        if isinstance(leaf, Search):
+            cells: list[Any] = []
+            for one in leaf.paths:
+                cells += [", ", self.cell(table, one.column, ground)]
+            operand = self._operand(leaf.operand, depth)
+            return boolean(r"(concat_ws(E'\x1f'", *cells, ") ILIKE ALL (", operand, "))")
+        cell = self.cell(table, leaf.path.column, ground)
+        operand = self._operand(leaf.operand, depth)
+        if leaf.operator == "in":
+            return boolean("(", cell, " = ANY (", operand, "))")
+        infix = _INFIX[leaf.operator]
+        if self.schema.tables[table].all_columns[leaf.path.column].type == "json":
+            infix = _JSON_INFIX.get(leaf.operator, infix)
+        return boolean("(", cell, infix, operand, ")")
+
+    def _operand(self, operand: Operand, depth: int) -> Any:
+        if isinstance(operand, Variable) and operand.name.startswith(OLD):
+            return self._old(operand, depth)
+        return self.operand(operand)
+
+    def _old(self, variable: Variable, depth: int) -> Any:
+        if self.old is None:
+            raise LookupError("only an update has an old row")
+        return self.old.column(variable.name.removeprefix(OLD), depth)
+
+    def _present(self, variable: Variable, depth: int) -> Expression:
+        if not variable.name.startswith(OLD):
+            return boolean("(", self.operand(variable), " IS NOT NULL)")
+        cell = self._old(variable, depth)
+        if variable.type.endswith("[]"):
+            return boolean("(cardinality(", cell, ") > 0)")  # null for null, which is as good as false
+        return boolean("(", cell, " IS NOT NULL)")
+
+    # ── Hops ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _through(
+        self, hop: Hop, table: str, ground: Ground, depth: int, condition: Callable[[str, int], Expression]
+    ) -> Expression:
+        """Whether a far row that this reading sees fulfils `condition`."""
+        rows, guard = self.linked(hop, table, ground)
+        found: Any = Exists(rows.filter(condition(hop.table, depth + 1)))
+        return found if guard is None else boolean("(", guard, " AND ", found, ")")
+
+    def linked(self, hop: Hop, table: str, ground: Ground) -> tuple["RowQuerySet", Expression | None]:
+        """The far rows of one hop, and the condition under which the cell that links to them can be read."""
+        rows = self.far(hop.table)
+        if hop.many:
+            link = self.cell(hop.table, hop.column, HERE)
+            return rows.filter(boolean("(", link, " = ", ground.column("id", 1), ")")), None
+        link = ground.column(hop.column, 1)
+        return rows.filter(boolean("(", F("id"), " = ", link, ")")), self.readable(table, hop.column, ground)
+
+
+def _shorter(path: Path) -> Path:
+    return Path(path.hops[1:], path.column)
+
+
+def hops_of(condition: Condition) -> Iterator[Hop]:
+    """Every step to another row that `condition` takes."""
+    match condition:
+        case Quantified():
+            yield condition.hop
+            yield from hops_of(condition.condition)
+        case And() | Or():
+            for part in condition.conditions:
+                yield from hops_of(part)
+        case Not():
+            yield from hops_of(condition.condition)
+        case Search():
+            for path in condition.paths:
+                yield from path.hops
+        case Compare() | IsNull():
+            yield from condition.path.hops
+        case Present() | Always():
+            pass

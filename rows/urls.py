@@ -1,0 +1,22 @@
+"""The addresses of `rows`."""
+
+from django.urls import path
+
+from rows.schema_views import SchemaViewSet
+from rows.views import RowViewSet
+
+urlpatterns = [
+    path("v1/rows/<str:table>", RowViewSet.as_view({"get": "list", "post": "create"}), name="rows"),
+    # No row may be called so (`writes.RESERVED_IDS`): these would hide it.
+    path("v1/rows/<str:table>/query", RowViewSet.as_view({"post": "search"}), name="rows-query"),
+    path("v1/rows/<str:table>/explain", RowViewSet.as_view({"post": "explain"}), name="rows-explain"),
+    path(
+        "v1/rows/<str:table>/<str:row_id>",
+        RowViewSet.as_view({"get": "retrieve", "patch": "partial_update", "delete": "destroy"}),
+        name="row",
+    ),
+    path("v1/schema", SchemaViewSet.as_view({"get": "retrieve", "put": "replace"}), name="schema"),
+    path("v1/schema/versions", SchemaViewSet.as_view({"get": "versions"}), name="schema-versions"),
+    path("v1/schema/versions/<int:number>", SchemaViewSet.as_view({"get": "version"}), name="schema-version"),
+    path("v1/schema/revert", SchemaViewSet.as_view({"post": "revert"}), name="schema-revert"),
+]

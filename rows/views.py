@@ -1,0 +1,171 @@
+"""The addresses of rows: `/v1/rows/{table}` and below. Contract sections 4.6-4.8; design sections 6 and 10.
+
+A table's columns are the tenant's, so bodies and answers are described as objects; `rows.values` reads what comes in,
+PostgreSQL makes what goes out.
+"""
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+
+from accounts.models import User
+from platform_site.api.errors import Conflict, FieldError, PreconditionFailed, Unavailable, ValidationFailed
+from platform_site.api.idempotency import idempotent, in_region
+from platform_site.api.pagination import read_limit
+from platform_site.api.views import ApiViewSet, answer, created, no_content
+from rows import etags, row_answers, services
+from rows.reads import ListQuery, RowAnswer
+from rows.rules import Principal
+
+_COUNTS = ("exact", "estimated")
+_QUERY_MEMBERS = frozenset({"where", "order", "limit", "cursor", "with", "count"})
+
+_WITH = OpenApiParameter("with", str, description="Relations to embed, such as `list,comments.author`.")
+_LIST_PARAMETERS = [
+    OpenApiParameter("where", str, description='A filter as a JSON object, such as `{"done": false}`.'),
+    OpenApiParameter("order", str, description="Columns and directions, such as `due_on.desc.nullslast,title`."),
+    _WITH,
+    OpenApiParameter("count", str, enum=_COUNTS, description="Also say how many rows there are in all."),
+]
+_IF_MATCH = OpenApiParameter(
+    "If-Match", str, OpenApiParameter.HEADER, description="Only if the row still has this `ETag`."
+)
+
+
+class RowViewSet(ApiViewSet):
+    """`/v1/rows/{table}` and `/v1/rows/{table}/{id}`."""
+
+    required_scopes = {
+        "list": "rows:read",
+        "search": "rows:read",
+        "retrieve": "rows:read",
+        "create": "rows:write",
+        "partial_update": "rows:write",
+        "destroy": "rows:write",
+        "explain": "schema:read",
+    }
+    query_parameters = {
+        "list": frozenset({"where", "order", "limit", "cursor", "with", "count"}),
+        "retrieve": frozenset({"with"}),
+    }
+    also_raises = {
+        "create": (Conflict, Unavailable),
+        "partial_update": (Conflict, PreconditionFailed, Unavailable),
+        "destroy": (Conflict, PreconditionFailed, Unavailable),
+    }
+
+    @extend_schema(parameters=_LIST_PARAMETERS, responses=row_answers.RowPage)
+    def list(self, request: HttpRequest, table: str) -> HttpResponseBase:
+        """The rows of a table that the caller may read, one page at a time."""
+        asked = self.query
+        return self._list(
+            table,
+            where=asked.get("where"),
+            order=asked.get("order"),
+            limit=read_limit(asked.get("limit")),
+            cursor=asked.get("cursor"),
+            withs=asked.get("with"),
+            count=asked.get("count"),
+        )
+
+    @extend_schema(operation_id="queryRows", request=row_answers.RowQuery, responses=row_answers.RowPage)
+    def search(self, request: HttpRequest, table: str) -> HttpResponseBase:
+        """As the list, for filters too long for an address. It changes nothing."""
+        body = self.read_object()
+        unknown = [name for name in body if name not in _QUERY_MEMBERS]
+        if unknown:
+            raise ValidationFailed(
+                fields=[FieldError(name[:100], "unknown_field", "There is no such field here.") for name in unknown]
+            )
+        limit = body.get("limit")
+        if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool)):
+            raise ValidationFailed.of("limit", "wrong_type", "limit must be a whole number from 1 to 100.")
+        cursor = body.get("cursor")
+        if cursor is not None and not isinstance(cursor, str):
+            raise ValidationFailed.of("cursor", "wrong_type", "cursor must be a string.")
+        return self._list(
+            table,
+            where=body.get("where"),
+            order=body.get("order"),
+            limit=read_limit(None if limit is None else str(limit)),
+            cursor=cursor,
+            withs=body.get("with"),
+            count=body.get("count"),
+        )
+
+    def _list(self, table: str, *, count: Any, **query: Any) -> HttpResponse:
+        if count is not None and count not in _COUNTS:
+            raise ValidationFailed.of("count", "not_among", "count must be exact or estimated.")
+        page = services.list_rows(self.place, self._principal(), table, ListQuery(**query, count=count))
+        return answer(page.body)
+
+    @extend_schema(parameters=[_WITH], responses=row_answers.Row)
+    def retrieve(self, request: HttpRequest, table: str, row_id: str) -> HttpResponseBase:
+        """One row, with the relations that `with` names. Answers 304 where `If-None-Match` names its `ETag`."""
+        row = services.retrieve_row(self.place, self._principal(), table, row_id, self.query.get("with"))
+        if "with" not in self.query and etags.is_unchanged(request.META.get("HTTP_IF_NONE_MATCH"), row.etag):
+            return _not_modified(row)
+        return answer(row.body, headers=_headers(row))
+
+    @idempotent(using=in_region)
+    @extend_schema(operation_id="insertRows", request=row_answers.NewRows, responses={201: row_answers.MadeRows})
+    def create(self, request: HttpRequest, table: str) -> HttpResponseBase:
+        """Insert a row, or up to 100 of them in one transaction if the body is an array."""
+        body = self.request.data
+        if isinstance(body, list):
+            made = services.insert_rows(self.place, self._principal(), table, body)
+            joined = b'{"data":[' + b",".join([row.body for row in made]) + b"]}"
+            return created(f"/v1/rows/{table}", joined)
+        row = services.insert_row(self.place, self._principal(), table, body)
+        return created(f"/v1/rows/{table}/{row.id}", row.body, _headers(row))
+
+    @idempotent(using=in_region)
+    @extend_schema(parameters=[_IF_MATCH], request=row_answers.Cells, responses=row_answers.Row)
+    def partial_update(self, request: HttpRequest, table: str, row_id: str) -> HttpResponseBase:
+        """Change some columns of a row. Columns that are not sent stay as they are."""
+        row = services.update_row(
+            self.place, self._principal(), table, row_id, self.read_object(), matches=self._if_match()
+        )
+        return answer(row.body, headers=_headers(row))
+
+    @extend_schema(parameters=[_IF_MATCH], responses={204: None})
+    def destroy(self, request: HttpRequest, table: str, row_id: str) -> HttpResponseBase:
+        """Delete a row, and with it what its schema says goes with it."""
+        services.delete_row(self.place, self._principal(), table, row_id, matches=self._if_match())
+        return no_content()
+
+    @extend_schema(request=row_answers.ExplainQuestion, responses=row_answers.Explanation)
+    def explain(self, request: HttpRequest, table: str) -> HttpResponseBase:
+        """Why somebody sees a row or not: a verdict for each rule and clause, and the columns hidden from them."""
+        asked = self.read(row_answers.ExplainQuestion)
+        seen_as = self._principal_named(asked["as"]) if asked.get("as") else self._principal()
+        return answer(services.explain_row(self.place, self._principal(), table, asked["id"], seen_as))
+
+    def _principal(self) -> Principal:
+        return Principal.of(self.caller)
+
+    def _principal_named(self, name: str) -> Principal:
+        """An app user by its id, or a role that is no user's. Raises ValidationFailed on the field `as`."""
+        if name == "server":
+            return Principal("key")
+        if name == "member":
+            return Principal("account")
+        user = User.objects.in_pool(self.place.pool_id).filter(pk=name).first()
+        if user is None:
+            raise ValidationFailed.of("as", "no_such_user", "Must be a user of this environment, or server or member.")
+        return Principal("user", user_id=user.pk, email=user.email, role=user.role, claims=user.claims)
+
+    def _if_match(self) -> tuple[str, ...] | None:
+        return etags.read_if_match(self.request._request.META.get("HTTP_IF_MATCH"))
+
+
+def _headers(row: RowAnswer) -> dict[str, str]:
+    return {} if row.etag is None else {"ETag": row.etag}
+
+
+def _not_modified(row: RowAnswer) -> HttpResponse:
+    response = HttpResponse(status=304, headers=_headers(row))
+    del response.headers["Content-Type"]
+    return response

@@ -1,0 +1,237 @@
+"""The addresses of rows as clients use them: statuses, headers, bodies. One project serves the whole of each test."""
+
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from django.db import connections
+
+from tests.rows.conftest import Tracker
+from tests.rows.tracker import DOCUMENT
+
+pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+
+
+@pytest.fixture
+def tracker(make_tracker: Any) -> Tracker:
+    made: Tracker = make_tracker(DOCUMENT)
+    return made
+
+
+def new_list(tracker: Tracker, owner: str, name: str = "Home") -> str:
+    answer = tracker.post("key", "/rows/lists", {"name": name, "owner_id": tracker.users[owner]})
+    assert answer.status == 201, answer.json
+    return str(answer.json["id"])
+
+
+def new_task(tracker: Tracker, owner: str, list_id: str, **cells: Any) -> str:
+    body = {"title": "x", "list_id": list_id, "owner_id": tracker.users[owner], **cells}
+    answer = tracker.post("key", "/rows/tasks", body)
+    assert answer.status == 201, answer.json
+    return str(answer.json["id"])
+
+
+def test_a_row_is_made_read_changed_and_deleted(tracker: Tracker) -> None:
+    home = new_list(tracker, "alice")
+    made = tracker.post("alice", "/rows/tasks", {"title": "Milk", "list_id": home})
+    assert made.status == 201
+    task = made.json["id"]
+    assert made.headers["Location"] == f"/v1/rows/tasks/{task}"
+    assert task.startswith("tsk_")
+
+    got = tracker.get("alice", f"/rows/tasks/{task}")
+    assert (got.status, got.body, got.headers["ETag"]) == (200, made.body, made.headers["ETag"])
+
+    changed = tracker.patch("alice", f"/rows/tasks/{task}", {"done": True})
+    assert changed.status == 200
+    assert {**changed.json, "updated_at": 0} == {**got.json, "done": True, "updated_at": 0}
+    assert tracker.get("alice", f"/rows/tasks/{task}").headers["ETag"] == changed.headers["ETag"] != got.headers["ETag"]
+
+    listed = tracker.get("alice", "/rows/tasks")
+    assert listed.json == {"data": [changed.json], "next_cursor": None}
+
+    gone = tracker.delete("alice", f"/rows/tasks/{task}")
+    assert (gone.status, gone.body) == (204, b"")
+    assert tracker.get("alice", f"/rows/tasks/{task}").status == 404
+    assert tracker.delete("alice", f"/rows/tasks/{task}").status == 404
+
+
+def test_the_list_filters_orders_and_pages_as_the_contract_says(tracker: Tracker) -> None:
+    home = new_list(tracker, "alice")
+    for number in range(5):
+        new_task(tracker, "alice", home, title=f"T{number}", done=number % 2 == 0)
+    where = quote(json.dumps({"done": True}))
+    first = tracker.get("alice", f"/rows/tasks?where={where}&order=title.desc&limit=2")
+    assert [row["title"] for row in first.json["data"]] == ["T4", "T2"]
+    second = tracker.get(
+        "alice", f"/rows/tasks?where={where}&order=title.desc&limit=2&cursor={quote(first.json['next_cursor'])}"
+    )
+    assert [row["title"] for row in second.json["data"]] == ["T0"]
+    assert second.json["next_cursor"] is None
+    asked = {"where": {"done": True}, "order": "title.desc", "limit": 2, "cursor": first.json["next_cursor"]}
+    assert tracker.post("alice", "/rows/tasks/query", asked).json == second.json
+    assert tracker.get("alice", "/rows/tasks?limit=1&count=exact").json["count"] == 5
+    embedded = tracker.get("alice", f"/rows/tasks?limit=1&with=list&where={where}").json["data"][0]
+    assert embedded["list"]["name"] == "Home"
+
+
+def test_conditional_requests(tracker: Tracker) -> None:
+    task = new_task(tracker, "alice", new_list(tracker, "alice"))
+    path = f"/rows/tasks/{task}"
+    etag = tracker.get("alice", path).headers["ETag"]
+    unchanged = tracker.get("alice", path, headers={"If-None-Match": etag})
+    assert (unchanged.status, unchanged.body, unchanged.headers["ETag"]) == (304, b"", etag)
+    for stale in ('"other"', "W/" + etag, "nonsense", ""):
+        assert tracker.get("alice", path, headers={"If-None-Match": '"other"'}).status == 200
+        refused = tracker.patch("alice", path, {"done": True}, headers={"If-Match": stale})
+        assert (refused.status, refused.error) == (412, "precondition_failed")
+        assert tracker.delete("alice", path, headers={"If-Match": stale}).status == 412
+    assert tracker.get("alice", path).headers["ETag"] == etag
+    assert tracker.patch("alice", path, {}, headers={"If-Match": '"other"'}).status == 412
+    assert tracker.patch("alice", path, {"done": True}, headers={"If-Match": f'"other", {etag}'}).status == 200
+    assert tracker.patch("alice", path, {"done": False}, headers={"If-Match": "*"}).status == 200
+    assert tracker.patch("bob", path, {"done": True}, headers={"If-Match": '"other"'}).status == 404
+    # The tag is of the row as its reader sees it: the key sees a column more.
+    assert tracker.get("key", path).headers["ETag"] != tracker.get("alice", path).headers["ETag"]
+    assert tracker.delete("alice", path, headers={"If-Match": tracker.get("alice", path).headers["ETag"]}).status == 204
+
+
+def test_nothing_sent_changes_nothing(tracker: Tracker) -> None:
+    task = new_task(tracker, "alice", new_list(tracker, "alice"))
+    before = tracker.get("alice", f"/rows/tasks/{task}")
+    answer = tracker.patch("alice", f"/rows/tasks/{task}", {})
+    assert (answer.status, answer.body) == (200, before.body)
+    assert tracker.patch("bob", f"/rows/tasks/{task}", {}).status == 404
+    assert tracker.patch("alice", "/rows/tasks/tsk_missing", {}).status == 404
+
+
+def test_scopes_and_roles(tracker: Tracker) -> None:
+    home = new_list(tracker, "alice")
+    for who in ("key", "owner", "viewer", "reader", "operator", "alice"):
+        assert tracker.get(who, f"/rows/lists/{home}").status == 200
+    assert tracker.get("bob", f"/rows/lists/{home}").status == 404
+    for who in ("viewer", "reader"):
+        for answer in (
+            tracker.post(who, "/rows/lists", {"name": "x", "owner_id": tracker.users["bob"]}),
+            tracker.patch(who, f"/rows/lists/{home}", {"name": "x"}),
+            tracker.delete(who, f"/rows/lists/{home}"),
+        ):
+            assert (answer.status, answer.error) == (403, "forbidden")
+    assert tracker.post("reader", "/rows/lists/explain", {"id": home}).status == 403
+    assert tracker.get("key", f"/rows/lists/{home}").json["name"] == "Home"
+
+
+def test_many_rows_at_once_and_the_same_request_twice(tracker: Tracker) -> None:
+    home = new_list(tracker, "alice")
+    bodies = [{"title": str(number), "list_id": home} for number in range(3)]
+    headers = {"Idempotency-Key": "once"}
+    first = tracker.post("alice", "/rows/tasks", bodies, headers=headers)
+    assert first.status == 201
+    assert [row["title"] for row in first.json["data"]] == ["0", "1", "2"]
+    again = tracker.post("alice", "/rows/tasks", bodies, headers=headers)
+    assert (again.status, again.body) == (201, first.body)
+    assert again.headers["Idempotency-Replayed"] == "true"
+    assert tracker.get("alice", "/rows/tasks?count=exact").json["count"] == 3
+    refused = tracker.post("alice", "/rows/tasks", [bodies[0], {"title": 5}], headers={"Idempotency-Key": "two"})
+    assert (refused.status, refused.fields) == (422, {"1.title": "wrong_type", "1.list_id": "required"})
+    fine = tracker.post("alice", "/rows/tasks", bodies[0], headers={"Idempotency-Key": "two"})
+    assert fine.status == 201
+
+
+def test_explain_says_which_clause_refuses(tracker: Tracker) -> None:
+    task = new_task(tracker, "alice", new_list(tracker, "alice"), internal="secret")
+    asked = {"id": task, "as": tracker.users["bob"]}
+    answer = tracker.post("owner", "/rows/tasks/explain", asked)
+    assert answer.status == 200
+    assert answer.json["visible"] is False
+    read = next(rule for rule in answer.json["rules"] if rule["action"] == "read")
+    assert read["role"] == "user"
+    [clause] = read["clauses"]
+    assert clause["clause"] == '{"owner_id": "$user.id"}'
+    assert clause["verdict"] is False
+    assert tracker.users["alice"] in clause["why"]
+    assert tracker.users["bob"] in clause["why"]
+    mine = tracker.post("owner", "/rows/tasks/explain", {**asked, "as": tracker.users["alice"]}).json
+    assert mine["visible"] is True
+    assert [hidden["column"] for hidden in mine["hidden_columns"]] == ["internal"]
+    assert all(rule["verdict"] for rule in mine["rules"])
+    for body, status in (
+        ({"id": "tsk_missing"}, 404),
+        ({"id": task, "as": "usr_nobody"}, 422),
+        ({"as": "server"}, 422),
+        ({"id": 5}, 422),
+    ):
+        assert tracker.post("owner", "/rows/tasks/explain", body).status == status
+    assert tracker.post("owner", "/rows/nothing/explain", {"id": task}).status == 404
+    assert tracker.post("key", "/rows/tasks/explain", {"id": task, "as": "member"}).json["visible"] is True
+
+
+def test_another_environments_tables_are_not_there(tracker: Tracker, make_tracker: Any) -> None:
+    other = make_tracker({"tables": {"notes": {"columns": {"body": {"type": "text"}}}}}, "Other")
+    assert other.post("key", "/rows/notes", {"body": "x"}).status == 201
+    assert tracker.get("key", "/rows/notes").status == 404
+    assert other.get("key", "/rows/tasks").status == 404
+    stolen = tracker.api.get("/v1/rows/notes", token=tracker.tokens["key"], environment=other.environment_id)
+    assert stolen.status == 404
+
+
+def test_no_update_is_lost_under_if_match(tracker: Tracker) -> None:
+    """Sixteen clients count one number up; each change is conditional on what its client read."""
+    task = new_task(tracker, "alice", new_list(tracker, "alice"), priority=0)
+    path = f"/rows/tasks/{task}"
+
+    def count_up(_: int) -> int:
+        wins = 0
+        try:
+            while wins < 3:
+                seen = tracker.get("key", path)
+                answer = tracker.patch(
+                    "key", path, {"priority": seen.json["priority"] + 1}, headers={"If-Match": seen.headers["ETag"]}
+                )
+                assert answer.status in (200, 412), answer.json
+                wins += answer.status == 200
+        finally:
+            connections.close_all()
+        return wins
+
+    with ThreadPoolExecutor(16) as pool:
+        assert sum(pool.map(count_up, range(16))) == 48
+    assert tracker.get("key", path).json["priority"] == 48
+
+
+def at_once(*calls: Callable[[], int]) -> list[int]:
+    def one(call: Callable[[], int]) -> int:
+        try:
+            return call()
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return sorted(pool.map(one, calls))
+
+
+def test_batches_with_ids_in_common_wait_for_each_other(tracker: Tracker) -> None:
+    rows = [{"id": f"row-{number}", "name": "x", "owner_id": tracker.users["alice"]} for number in range(20)]
+    statuses = at_once(
+        *[lambda: tracker.post("key", "/rows/lists", rows).status] * 4,
+        *[lambda: tracker.post("key", "/rows/lists", rows[::-1]).status] * 4,
+    )
+    assert statuses == [201, *[409] * 7]
+    assert tracker.get("key", "/rows/lists?count=exact").json["count"] == 20
+
+
+def test_a_deadlock_is_undone_and_run_again(make_tracker: Any) -> None:
+    """Two batches claim the same unique values in opposite orders: one is undone by PostgreSQL, runs again, and learns
+    that the values are taken."""
+    columns = {"code": {"type": "text"}}
+    tracker = make_tracker({"tables": {"coupons": {"columns": columns, "unique": [["code"]]}}})
+    rows = [{"code": f"{number:03}"} for number in range(100)]
+    statuses = at_once(
+        lambda: tracker.post("key", "/rows/coupons", rows).status,
+        lambda: tracker.post("key", "/rows/coupons", rows[::-1]).status,
+    )
+    assert statuses == [201, 422]
+    assert tracker.get("key", "/rows/coupons?count=exact").json["count"] == 100

@@ -1,0 +1,220 @@
+"""Events in the outbox: one for each write that somebody wants to hear of, in its transaction, with what changed."""
+
+from typing import Any
+
+import orjson
+import pytest
+from django.db import DatabaseError, connections, transaction
+
+from platform_site.api.errors import ApiError
+from platform_site.api.signals import row_written
+from rows import services
+from rows.models import EventInterest, OutboxEvent
+from rows.outbox import record
+from tests.rows.tenants import ALICE, BOB, KEY, OPERATOR, REGION, Tenant
+from tests.rows.tracker import DOCUMENT
+
+pytestmark = pytest.mark.django_db(databases="__all__")
+
+
+@pytest.fixture
+def tenant() -> Tenant:
+    return Tenant(DOCUMENT).with_users(ALICE, BOB)
+
+
+def listen(tenant: Tenant, table: str = "*", action: str = "*") -> EventInterest:
+    return EventInterest.objects.using(REGION).create(
+        environment_id=tenant.place.environment_id, table_name=table, action=action
+    )
+
+
+def events(tenant: Tenant) -> list[tuple[str, Any]]:
+    """The type and data of each event, in the order of writing."""
+    found = OutboxEvent.objects.using(REGION).filter(environment_id=tenant.place.environment_id).order_by("sequence")
+    return [(event.type, orjson.loads(event.data)) for event in found]
+
+
+def test_nobody_listens_and_nothing_is_recorded(tenant: Tenant) -> None:
+    home = tenant.put("lists", name="x", owner_id=ALICE.user_id)
+    tenant.update(KEY, "lists", home, name="y")
+    tenant.delete(KEY, "lists", home)
+    assert events(tenant) == []
+
+
+def test_an_insert_an_update_and_a_delete_tell_what_was_and_what_is(tenant: Tenant) -> None:
+    listen(tenant)
+    home = tenant.insert(KEY, "lists", name="x", owner_id=ALICE.user_id)
+    changed = tenant.update(KEY, "lists", home["id"], name="y", owner_id=ALICE.user_id)
+    tenant.delete(KEY, "lists", home["id"])
+    common = {"table": "lists", "id": home["id"]}
+    assert events(tenant) == [
+        ("lists.insert", {**common, "record": home, "old_record": None, "changed": []}),
+        ("lists.update", {**common, "record": changed, "old_record": home, "changed": ["name"]}),
+        ("lists.delete", {**common, "record": None, "old_record": changed, "changed": []}),
+    ]
+    for event in OutboxEvent.objects.using(REGION).filter(environment_id=tenant.place.environment_id):
+        assert event.event_id.startswith("evt_")
+        assert event.subject == f"lists/{home['id']}"
+        assert event.schema_version == tenant.version
+        assert event.depth == 0
+        assert event.relayed_at is None
+
+
+def test_the_record_is_whole_even_if_the_writer_sees_less(tenant: Tenant) -> None:
+    """What a webhook may carry is decided when it is delivered, not by who happened to write."""
+    listen(tenant, "tasks", "update")
+    home = tenant.put("lists", name="x", owner_id=ALICE.user_id)
+    task = tenant.put("tasks", title="x", list_id=home, owner_id=ALICE.user_id, internal="secret")
+    assert "internal" not in tenant.update(ALICE, "tasks", task, done=True)
+    [(_, data)] = events(tenant)
+    assert data["record"]["internal"] == data["old_record"]["internal"] == "secret"
+    assert data["changed"] == ["done"]
+
+
+@pytest.mark.parametrize(
+    ("table", "action", "expected"),
+    [
+        ("*", "*", ["lists.insert", "lists.update", "lists.delete"]),
+        ("lists", "*", ["lists.insert", "lists.update", "lists.delete"]),
+        ("*", "update", ["lists.update"]),
+        ("lists", "delete", ["lists.delete"]),
+        ("tasks", "*", []),
+    ],
+)
+def test_only_what_somebody_wants_is_recorded(tenant: Tenant, table: str, action: str, expected: list[str]) -> None:
+    listen(tenant, table, action)
+    home = tenant.put("lists", name="x", owner_id=ALICE.user_id)
+    tenant.update(KEY, "lists", home, name="y")
+    tenant.delete(KEY, "lists", home)
+    assert [type_ for type_, _ in events(tenant)] == expected
+
+
+def test_a_listener_is_noticed_by_the_next_write_and_its_leaving_too(tenant: Tenant) -> None:
+    """No message between processes: the statement that leaves the event out tests that nobody wants it."""
+    home = tenant.put("lists", name="0", owner_id=ALICE.user_id)
+    for number in range(3):
+        interest = listen(tenant, "lists", "update")
+        for _ in range(2):
+            tenant.update(KEY, "lists", home, name=f"heard {number}")
+        interest.delete(using=REGION)
+        for _ in range(2):
+            tenant.update(KEY, "lists", home, name="unheard")
+    names = [data["record"]["name"] for _, data in events(tenant)]
+    assert names == ["heard 0", "heard 0", "heard 1", "heard 1", "heard 2", "heard 2"]
+
+
+def test_a_refused_write_and_an_update_of_nothing_leave_no_event(tenant: Tenant) -> None:
+    listen(tenant)
+    home = tenant.put("lists", name="x", owner_id=BOB.user_id)
+    before = events(tenant)
+    for refused in (
+        lambda: tenant.update(ALICE, "lists", home, name="y"),
+        lambda: tenant.delete(ALICE, "lists", home),
+        lambda: tenant.insert(ALICE, "tasks", title="x", list_id=home),
+        lambda: tenant.insert(KEY, "lists", id=home, name="x", owner_id=BOB.user_id),
+        lambda: services.update_row(tenant.place, KEY, "lists", home, {"name": "y"}, matches=["0" * 64]),
+        lambda: services.insert_rows(
+            tenant.place, KEY, "lists", [{"name": "x", "owner_id": BOB.user_id}, {"id": home, "name": "x", "owner_id":
+            BOB.user_id}]
+        ),
+    ):  # fmt: skip
+        with pytest.raises(ApiError):
+            refused()
+    services.update_row(tenant.place, KEY, "lists", home, {})
+    assert events(tenant) == before
+
+
+def test_what_a_delete_takes_along_is_told_too(tenant: Tenant) -> None:
+    listen(tenant)
+    home = tenant.put("lists", name="x", owner_id=ALICE.user_id)
+    tasks = [tenant.put("tasks", title=str(n), list_id=home, owner_id=ALICE.user_id) for n in range(3)]
+    comment = tenant.put("comments", body="x", task_id=tasks[1])
+    before = len(events(tenant))
+    tenant.delete(KEY, "lists", home)
+    told = events(tenant)[before:]
+    assert sorted((type_, data["id"]) for type_, data in told) == sorted(
+        [("comments.delete", comment), ("lists.delete", home), *(("tasks.delete", task) for task in tasks)]
+    )
+    assert all(data["record"] is None and data["old_record"]["id"] == data["id"] for _, data in told)
+    recorded = OutboxEvent.objects.using(REGION).values_list("event_id", flat=True)
+    assert len(set(recorded)) == len(recorded)
+
+
+def test_rows_that_are_let_go_of_are_told_as_updates() -> None:
+    tenant = Tenant(
+        {
+            "tables": {
+                "teams": {"columns": {"name": {"type": "text"}}},
+                "people": {
+                    "columns": {
+                        "name": {"type": "text"},
+                        "team": {"type": "reference", "to": "teams", "on_delete": "null", "null": True},
+                    }
+                },
+            }
+        }
+    )
+    listen(tenant)
+    team = tenant.put("teams", name="x")
+    person = tenant.put("people", name="y", team_id=team)
+    tenant.delete(KEY, "teams", team)
+    assert tenant.get(KEY, "people", person)["team_id"] is None
+    [released] = [data for type_, data in events(tenant) if type_ == "people.update"]
+    assert released["old_record"]["team_id"] == team
+    assert released["record"]["team_id"] is None
+    assert released["changed"] == ["team_id"]
+
+
+def test_an_event_that_cannot_be_written_takes_the_write_with_it(tenant: Tenant) -> None:
+    """Reliability F18: the disk is full when the event is inserted."""
+    listen(tenant)
+    home = tenant.put("lists", name="x", owner_id=ALICE.user_id)
+    with connections[REGION].cursor() as cursor:
+        cursor.execute(
+            "CREATE FUNCTION platform.refuse() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN RAISE EXCEPTION 'full' USING ERRCODE = '53100'; END $$"
+        )
+        cursor.execute(
+            "CREATE TRIGGER refuse BEFORE INSERT ON platform.rows_outboxevent "
+            "FOR EACH ROW EXECUTE FUNCTION platform.refuse()"
+        )
+    for write in (
+        lambda: tenant.update(KEY, "lists", home, name="y"),
+        lambda: tenant.insert(KEY, "lists", name="z", owner_id=ALICE.user_id),
+        lambda: tenant.delete(KEY, "lists", home),
+    ):
+        with pytest.raises(DatabaseError) as caught:
+            write()
+        assert getattr(caught.value.__cause__, "sqlstate", None) == "53100"
+    assert [row["name"] for row in tenant.rows(OPERATOR, "lists")] == ["x"]
+
+
+def test_the_floor_above_is_told_once_for_each_recorded_event(tenant: Tenant) -> None:
+    heard: list[Any] = []
+
+    def hear(**told: Any) -> None:
+        heard.append((told["table"], told["action"], told["row_id"], told["place"], told["using"]))
+
+    row_written.connect(hear)
+    try:
+        quiet = tenant.put("lists", name="x", owner_id=ALICE.user_id)
+        listen(tenant, "lists", "update")
+        tenant.update(KEY, "lists", quiet, name="y")
+    finally:
+        row_written.disconnect(hear)
+    assert heard == [("lists", "update", quiet, tenant.place, REGION)]
+
+
+def test_a_system_event_is_recorded_in_the_transaction_at_hand(tenant: Tenant) -> None:
+    environment_id = tenant.place.environment_id
+
+    @transaction.atomic(using=REGION)
+    def record_and_fail() -> None:
+        record("schema.migrated", {"version": 2}, using=REGION, environment_id=environment_id)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        record_and_fail()
+    assert events(tenant) == []
+    record("schema.migrated", {"version": 2}, using=REGION, environment_id=environment_id)
+    assert events(tenant) == [("schema.migrated", {"version": 2})]

@@ -1,0 +1,274 @@
+"""Statements on a region's connection: transactions, preparation, dead connections, time-outs, the door."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from django.db import OperationalError, ProgrammingError, connections, transaction
+from psycopg import sql
+
+from rows import execution
+
+REGION = "us-east-1"
+pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def numbers() -> Iterator[None]:
+    with connections[REGION].cursor() as cursor:
+        cursor.execute("CREATE TABLE platform.numbers (n bigint PRIMARY KEY)")
+    yield
+    connections[REGION].close()
+    with connections[REGION].cursor() as cursor:
+        cursor.execute("DROP TABLE platform.numbers")
+
+
+def put(n: int) -> list[execution.Row]:
+    return execution.run(
+        REGION, b"INSERT INTO platform.numbers VALUES ($1::bigint) RETURNING n::text", [str(n).encode()]
+    )
+
+
+def all_numbers() -> list[int]:
+    return [int(n or 0) for (n,) in execution.run(REGION, b"SELECT n FROM platform.numbers ORDER BY n", [])]
+
+
+def seen_by_another() -> int:
+    """How many numbers a connection of its own sees: those that are committed."""
+    counted: list[int] = []
+
+    def look() -> None:
+        counted.append(len(all_numbers()))
+        connections[REGION].close()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join(20)
+    return counted[0]
+
+
+def prepared_names() -> set[str]:
+    with connections[REGION].cursor() as cursor:
+        cursor.execute("SELECT name FROM pg_prepared_statements WHERE name LIKE %s", ["rows_%"])
+        return {name for (name,) in cursor.fetchall()}
+
+
+def test_values_come_back_as_the_text_that_postgresql_wrote() -> None:
+    sql = b"SELECT $1::bigint + 1, $2::text, NULL, $3::text[]"
+    assert execution.run(REGION, sql, [b"41", "ä".encode(), b'{a,"b c"}']) == [
+        (b"42", "ä".encode(), None, b'{a,"b c"}')
+    ]
+
+
+def test_a_statement_outside_a_transaction_commits_by_itself() -> None:
+    assert put(1) == [(b"1",)]
+    assert seen_by_another() == 1
+
+
+def test_the_first_statement_of_a_transaction_is_part_of_it() -> None:
+    for n in (1, 2, 3):  # by text, at its preparation, and prepared
+        with contextlib.suppress(ZeroDivisionError), transaction.atomic(using=REGION):
+            put(n)
+            assert seen_by_another() == 0
+            raise ZeroDivisionError
+    assert all_numbers() == []
+    with transaction.atomic(using=REGION):
+        put(4)
+    assert seen_by_another() == 1
+
+
+def test_a_savepoint_rolls_back_alone_and_statements_stay_prepared() -> None:
+    with transaction.atomic(using=REGION):
+        put(1)
+        with contextlib.suppress(ZeroDivisionError), transaction.atomic(using=REGION):
+            put(2)
+            raise ZeroDivisionError
+        put(3)
+    assert all_numbers() == [1, 3]
+    assert len(prepared_names()) == 1
+
+
+def test_a_statement_is_prepared_at_its_second_appearance() -> None:
+    put(1)
+    assert prepared_names() == set()
+    put(2)
+    assert len(prepared_names()) == 1
+    put(3)
+    assert len(prepared_names()) == 1
+
+
+def test_rollback_and_ddl_through_django_leave_the_prepared_statements() -> None:
+    for n in (1, 2):
+        put(n)
+    before = prepared_names()
+    with (
+        contextlib.suppress(ZeroDivisionError),
+        transaction.atomic(using=REGION),
+        connections[REGION].cursor() as cursor,
+    ):
+        cursor.execute("CREATE TABLE platform.passing (n int)")
+        cursor.execute("DROP TABLE platform.passing")
+        raise ZeroDivisionError
+    with connections[REGION].cursor() as cursor:
+        cursor.execute("ALTER TABLE platform.numbers ADD COLUMN extra text")
+    put(3)
+    assert prepared_names() == before
+
+
+def test_a_prepared_statement_that_vanished_is_prepared_again() -> None:
+    for n in (1, 2):
+        put(n)
+    with connections[REGION].cursor() as cursor:
+        cursor.execute("DEALLOCATE ALL")
+    assert put(3) == [(b"3",)]
+    put(4)
+    assert len(prepared_names()) == 1
+    assert all_numbers() == [1, 2, 3, 4]
+
+
+def test_a_prepared_statement_that_vanished_inside_a_transaction_fails_it_once() -> None:
+    for n in (1, 2):
+        put(n)
+
+    @transaction.atomic(using=REGION)
+    def forget_and_put() -> None:
+        with connections[REGION].cursor() as cursor:
+            cursor.execute("DEALLOCATE ALL")
+        put(3)
+
+    with pytest.raises(ProgrammingError) as caught:
+        forget_and_put()
+    assert getattr(caught.value.__cause__, "sqlstate", None) == "26000"
+    with transaction.atomic(using=REGION):
+        put(3)
+    assert all_numbers() == [1, 2, 3]
+
+
+def test_the_least_recently_used_statement_is_deallocated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution, "PREPARED_PER_CONNECTION", 2)
+    for text in (b"SELECT 1", b"SELECT 2", b"SELECT 1", b"SELECT 3"):
+        for _ in range(2):
+            execution.run(REGION, text, [])
+    with connections[REGION].cursor() as cursor:
+        cursor.execute("SELECT statement FROM pg_prepared_statements WHERE name LIKE %s ORDER BY 1", ["rows_%"])
+        assert cursor.fetchall() == [("SELECT 1",), ("SELECT 3",)]
+
+
+def test_errors_are_djangos_with_psycopgs_as_the_cause() -> None:
+    with pytest.raises(ProgrammingError) as caught:
+        execution.run(REGION, b"SELECT nothing FROM platform.numbers", [])
+    assert isinstance(caught.value.__cause__, psycopg.errors.UndefinedColumn)
+    put(1)
+    assert all_numbers() == [1]  # the connection is as good as before
+
+
+def test_an_error_inside_a_transaction_leaves_its_savepoint_usable() -> None:
+    with transaction.atomic(using=REGION):
+        put(1)
+        with pytest.raises(Exception, match="duplicate key"), transaction.atomic(using=REGION):
+            put(1)
+        put(2)
+    assert all_numbers() == [1, 2]
+
+
+def terminate_own_backend() -> None:
+    (pid,) = execution.run(REGION, b"SELECT pg_backend_pid()", [])[0]
+
+    def kill() -> None:
+        execution.run(REGION, b"SELECT pg_terminate_backend($1::int, 5000)", [pid])
+        connections[REGION].close()
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    thread.join(20)
+
+
+def test_a_read_on_a_connection_that_died_is_answered_by_a_new_one() -> None:
+    for n in (1, 2, 3):
+        put(n)
+    terminate_own_backend()
+    assert execution.run_again_if_lost(REGION, b"SELECT count(*) FROM platform.numbers", []) == [(b"3",)]
+
+
+def test_a_write_on_a_connection_that_died_fails_once_and_is_not_repeated() -> None:
+    terminate_own_backend()
+    with pytest.raises(OperationalError):
+        put(1)
+    put(2)
+    assert all_numbers() == [2]
+
+
+def test_a_read_inside_a_transaction_is_not_repeated_on_another_connection() -> None:
+    @transaction.atomic(using=REGION)
+    def put_and_read() -> None:
+        put(1)
+        terminate_own_backend()
+        execution.run_again_if_lost(REGION, b"SELECT count(*) FROM platform.numbers", [])
+
+    with pytest.raises(OperationalError):
+        put_and_read()
+    assert all_numbers() == []
+
+
+def test_a_runaway_statement_is_cancelled_and_the_connection_lives() -> None:
+    with transaction.atomic(using=REGION):
+        execution.run(REGION, b"SET LOCAL statement_timeout = 50", [])
+        with pytest.raises(OperationalError) as caught, transaction.atomic(using=REGION):
+            execution.run(REGION, b"SELECT pg_sleep(5)", [])
+        assert getattr(caught.value.__cause__, "sqlstate", None) == "57014"
+        assert execution.run(REGION, b"SELECT 1", []) == [(b"1",)]
+    assert execution.run(REGION, b"SHOW statement_timeout", []) == [(b"5s",)]
+
+
+def test_a_broken_transaction_takes_no_further_statement() -> None:
+    @transaction.atomic(using=REGION)
+    def break_and_put() -> None:
+        put(1)
+        transaction.set_rollback(True, using=REGION)
+        put(2)
+
+    with pytest.raises(transaction.TransactionManagementError):
+        break_and_put()
+    assert all_numbers() == []
+
+
+TENANT_TABLE = '"env_01k6zzzzzzzzzzzzzzzzzzzzzz"."tasks"'
+STRANGERS = [
+    "SELECT * FROM {}",
+    "DELETE FROM {}",
+    "WITH x AS (SELECT 1 FROM {}) SELECT * FROM x",
+    "TRUNCATE {}",
+    "UPDATE env_01k6zzzzzzzzzzzzzzzzzzzzzz.tasks SET title = 'x'",
+]
+
+
+@pytest.mark.parametrize("text", [text.format(TENANT_TABLE) for text in STRANGERS])
+def test_sql_over_tenant_tables_is_refused_at_the_cursor(text: str) -> None:
+    with pytest.raises(execution.RowsClosed), connections[REGION].cursor() as cursor:
+        cursor.execute(text)
+    with execution.opened_door(), pytest.raises(ProgrammingError), connections[REGION].cursor() as cursor:
+        cursor.execute(text)  # gets as far as PostgreSQL, which has no such table
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        sql.SQL("SELECT * FROM {}").format(sql.Identifier("env_01k6zzzzzzzzzzzzzzzzzzzzzz", "tasks")),
+        sql.SQL("DELETE FROM {} WHERE id = {}").format(
+            sql.Identifier("env_01k6zzzzzzzzzzzzzzzzzzzzzz", "tasks"), sql.Literal("x")
+        ),
+        STRANGERS[0].format(TENANT_TABLE).encode(),
+    ],
+)
+def test_sql_put_together_of_pieces_or_sent_as_bytes_is_refused_too(statement: object) -> None:
+    with pytest.raises(execution.RowsClosed), connections[REGION].cursor() as cursor:
+        cursor.execute(statement)  # type: ignore[arg-type]
+
+
+def test_schemas_are_made_and_dropped_without_the_door() -> None:
+    with connections[REGION].cursor() as cursor:
+        cursor.execute('CREATE SCHEMA "env_01k6zzzzzzzzzzzzzzzzzzzzzz"')
+        cursor.execute(f"CREATE TABLE {TENANT_TABLE} (id text)")
+        cursor.execute('DROP SCHEMA "env_01k6zzzzzzzzzzzzzzzzzzzzzz" CASCADE')

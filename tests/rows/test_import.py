@@ -1,0 +1,458 @@
+"""`import_rows` and `export_rows`: everything or nothing, bad lines by their number, and the same rows back."""
+
+import gzip
+import io
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from django.core.management import call_command
+from django.core.management.base import CommandError
+from django.db import connections
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from accounts import audit
+from accounts.models import User
+from platform_site.api.callers import Place
+from projects import provisioning
+from projects.environments import place_of
+from rows import csv_records, importing, schemas
+from rows.csv_records import EndlessRecord, InvalidRecord
+from rows.outbox import EventInterest, OutboxEvent
+from rows.reading import parse
+from rows.record_files import RecordFile
+from rows.values import InvalidValue
+from tests.projects.conftest import environment_of, make_project, schemas_in
+from tests.projects.conftest import make_account as make_account
+from tests.rows import catalog
+
+REGION = catalog.REGION
+
+DOCUMENT: dict[str, Any] = {
+    "tables": {
+        "lists": {"id_prefix": "lst_", "columns": {"name": {"type": "text", "max_length": 20}}, "unique": [["name"]]},
+        "tasks": {
+            "id_prefix": "tsk_",
+            "columns": {
+                "title": {"type": "text", "max_length": 50},
+                "list": {"type": "reference", "to": "lists", "on_delete": "cascade"},
+                "parent": {"type": "reference", "to": "tasks", "null": True, "related_name": "children"},
+                "owner": {"type": "user", "null": True},
+                "done": {"type": "boolean", "default": False},
+                "note": {"type": "text", "null": True},
+                "rank": {"type": "integer", "null": True},
+                "price": {"type": "decimal", "precision": 8, "scale": 2, "null": True},
+                "ratio": {"type": "float", "null": True},
+                "due_on": {"type": "date", "null": True},
+                "at": {"type": "timestamp", "default": "$now"},
+                "token": {"type": "uuid", "default": "$uuid"},
+                "extra": {"type": "json", "default": {"a": [1]}},
+                "tags": {"type": "text[]", "default": []},
+                "state": {"type": "enum", "values": ["open", "shut"], "default": "open"},
+            },
+            "unique": [["list", "title"]],
+        },
+    }
+}
+
+
+@pytest.fixture
+def place(make_account: Any) -> Iterator[Place]:
+    found = place_of(environment_of(make_project(make_account("alice"))).pk)
+    assert found is not None
+    schemas.change(found, DOCUMENT, actor=audit.SYSTEM)
+    query(found, "INSERT INTO lists (id, name) VALUES ('l1', 'Home'), ('l2', 'Work')")
+    yield found
+    for environment_id in schemas_in(REGION):
+        provisioning.drop_schema(environment_id, REGION)
+
+
+def query(place: Place, statement: str) -> list[tuple[Any, ...]]:
+    return catalog.run(place.environment_id, statement)
+
+
+def tasks(place: Place) -> list[tuple[Any, ...]]:
+    return query(place, "SELECT id, title FROM tasks ORDER BY title")
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., str]:
+    def to_file(text: str | bytes, name: str = "rows.csv") -> str:
+        path = tmp_path / name
+        data = text.encode() if isinstance(text, str) else text
+        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+        return str(path)
+
+    return to_file
+
+
+def run(command: str, *arguments: str) -> tuple[str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    call_command(command, *arguments, stdout=out, stderr=err, no_color=True)
+    return out.getvalue(), err.getvalue()
+
+
+def refused(place: Place, file: str, *options: str, table: str = "tasks") -> str:
+    """The complaints of an import that must fail, and leave nothing."""
+    before = tasks(place)
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.raises(CommandError) as caught:
+        call_command("import_rows", place.environment_id, table, file, *options, stdout=out, stderr=err, no_color=True)
+    assert (
+        "othing was imported" in str(caught.value)
+        or "no table" in str(caught.value)
+        or "pass --format" in str(caught.value)
+    )
+    assert tasks(place) == before
+    return err.getvalue() + str(caught.value)
+
+
+@pytest.mark.django_db(databases="__all__")
+class TestImport:
+    def test_csv_with_quotes_lines_nulls_and_defaults(self, place: Place, write: Any) -> None:
+        file = write(
+            '\ufefftitle,list,note,rank,price,done,tags,extra,due_on,at\r\n'
+            'Milk,l1,,,,,,,,\r\n'
+            '"Say ""hi"", twice",l1,"",-5,1.50,true,"[""a,b""]","{""k"": null}",2026-01-31,2026-01-31 12:00:00+02\r\n'
+            '"Two\nlines",list_is_not_this,x,,,f,,,,\r\n'.replace("list_is_not_this", "l2")
+        )  # fmt: skip
+        assert run("import_rows", place.environment_id, "tasks", file)[0] == "3 rows imported.\n"
+        found = query(
+            place,
+            "SELECT title, list_id, note, rank, price::text, done, tags, extra::text, due_on::text, state,"
+            " at = '2026-01-31T10:00:00Z', length(token::text), id ~ '^tsk_[0-9a-z]{26}$', created_at = updated_at"
+            " FROM tasks ORDER BY title",
+        )
+        today = (None, "open", False, 36, True, True)
+        assert found == [
+            ("Milk", "l1", None, None, None, False, [], '{"a": [1]}', *today),
+            ('Say "hi", twice', "l1", "", -5, "1.50", True, ["a,b"], '{"k": null}', "2026-01-31", "open", True, 36, True, True),
+            ("Two\nlines", "l2", "x", None, None, False, [], '{"a": [1]}', *today),
+        ]  # fmt: skip
+
+    def test_ndjson_plain_and_gzipped_with_ids_and_times_of_their_own(self, place: Place, write: Any) -> None:
+        lines = [
+            {"id": "mine-1", "title": "A", "list_id": "l1", "extra": [None], "created_at": "2020-01-01T00:00:00Z"},
+            {"title": "B \\ \t tab", "list_id": "l2", "note": "\\N", "token": "6b1f1c1e-3c1c-4d0e-9d6c-0d2b8a7f5e11"},
+        ]
+        text = "\n\n".join(json.dumps(line) for line in lines)
+        run("import_rows", place.environment_id, "tasks", write(text, "rows.ndjson.gz"))
+        found = query(place, "SELECT id, title, note, extra::text, created_at::text FROM tasks ORDER BY title")
+        assert found[0] == ("mine-1", "A", None, "[null]", "2020-01-01 00:00:00+00")
+        assert found[1][1:4] == ("B \\ \t tab", "\\N", '{"a": [1]}')
+
+    def test_rows_of_one_file_may_point_to_each_other_in_any_order(self, place: Place, write: Any) -> None:
+        run("import_rows", place.environment_id, "tasks", write("id,title,list,parent\nc,C,l1,p\np,P,l1,\n"))
+        assert query(place, "SELECT id, parent_id FROM tasks ORDER BY id") == [("c", "p"), ("p", None)]
+
+    def test_every_bad_line_is_named_and_nothing_is_imported(self, place: Place, write: Any, make_account: Any) -> None:
+        query(place, "INSERT INTO tasks (id, title, list_id) VALUES ('t0', 'There', 'l1')")
+        eve: User = make_account("eve", pool_id=place.pool_id)
+        stranger: User = make_account("mallory")
+        file = write("\n".join([
+            "id,title,list,rank,owner,parent",
+            "a,Good,l1,1,,",
+            "b,Number,l1,x,,",
+            "c,Nowhere,l9,1,,",
+            "a,Again,l1,1,,",
+            "t0,Taken,l1,1,,",
+            "d,There,l1,1,,",
+            "e,Good,l1,1,,",
+            f"f,Eve,l1,1,{eve.pk},",
+            f"g,Mallory,l1,1,{stranger.pk},",
+            "h,Short,l1",
+            "i," + "x" * 51 + ",l1,99999999999999999999,,",
+            "j,,,,,",
+            "query,Reserved,l1,1,,",
+            "k,Orphan,l1,1,,zz",
+            'l,Qu"ote,l1,1,,',
+        ]))  # fmt: skip
+        said = refused(place, file).splitlines()
+        assert said == [
+            "line 3: rank: Must be an integer.",
+            "line 4: list_id: points to a row that is not there",
+            "line 5: id: is there twice in this file",
+            "line 6: id: is taken by a row of the table",
+            "line 7: list_id, title: is taken by a row of the table",
+            "line 8: list_id, title: is there twice in this file",
+            "line 10: owner_id: is no user of the environment",
+            "line 11: has 3 cells, the header has 6",
+            "line 12: title: Must have at most 50 characters.",
+            "line 12: rank: Must be a 64-bit integer.",
+            "line 13: list_id: Must not be null.",
+            "line 14: id: Is reserved.",
+            "line 15: parent_id: points to a row that is not there",
+            "line 16: has a quote inside cell 2: quote the cell and double it",
+            "13 lines bad. Nothing was imported.",
+        ]  # fmt: skip
+
+    def test_skip_bad_imports_the_others_and_drops_what_leans_on_bad_ones(self, place: Place, write: Any) -> None:
+        file = write("id,title,list,parent\na,A,l1,\nb,B,l9,\nc,C,l1,b\nd,D,l1,c\ne,E,l1,a\nf,A,l1,\n")
+        out, err = run("import_rows", place.environment_id, "tasks", file, "--skip-bad")
+        assert out == "2 rows imported, 4 lines skipped.\n"
+        assert [line.split(":")[0] for line in err.splitlines()] == ["line 3", "line 4", "line 5", "line 7"]
+        assert [row[0] for row in tasks(place)] == ["a", "e"]
+
+    def test_a_dry_run_checks_everything_and_imports_nothing(self, place: Place, write: Any) -> None:
+        out, _ = run("import_rows", place.environment_id, "tasks", write("title,list\nA,l1\n"), "--dry-run")
+        assert out == "1 rows would be imported.\n"
+        assert tasks(place) == []
+        assert "line 2: list_id" in refused(place, write("title,list\nA,l9\n"), "--dry-run")
+
+    def test_events_are_recorded_as_writes_record_them_and_only_where_wanted(self, place: Place, write: Any) -> None:
+        file = write("id,title,list,price\na,A,l1,1.5\n")
+        assert "events" not in run("import_rows", place.environment_id, "tasks", file, "--events")[0]
+        EventInterest.objects.using(REGION).create(
+            environment_id=place.environment_id, table_name="tasks", action="insert"
+        )
+        run("import_rows", place.environment_id, "tasks", write("id,title,list\nb,B,l1\n"))
+        assert not OutboxEvent.objects.using(REGION).exists()
+        out, _ = run(
+            "import_rows", place.environment_id, "tasks", write("id,title,list,price\nc,C,l1,1.5\n"), "--events"
+        )
+        assert out == "1 rows imported, 1 events.\n"
+        event = OutboxEvent.objects.using(REGION).get()
+        assert (event.type, event.subject, event.schema_version) == ("tasks.insert", "tasks/c", 1)
+        data = json.loads(event.data)
+        assert (data["table"], data["id"], data["old_record"], data["changed"]) == ("tasks", "c", None, [])
+        assert (data["record"]["title"], data["record"]["price"]) == ("C", "1.50")
+        assert data["record"]["created_at"].endswith("Z")
+
+    @pytest.mark.parametrize(
+        ("text", "name", "message"),
+        [
+            ("", "rows.csv", "The file is empty"),
+            ("titel,list\n", "rows.csv", 'a column "titel" that tasks does not have; did you mean "title"?'),
+            ("title,list,list_id\n", "rows.csv", 'the column "list_id" twice'),
+            ("title,,list\n", "rows.csv", 'a column "" that'),
+            ('title,list\n"never closed,l1\nmore,l1\n', "rows.csv", "a quote is opened here and never closed"),
+            ("title,list\nA,l1\n", "rows.txt", "pass --format"),
+            (b"title,list\n\xff\xfe,l1\n", "rows.csv", "line 2: is not UTF-8"),
+            ('{"title": "A"}\n[1]\nnull\n{"x": 1}\n{"title": NaN}\n', "rows.ndjson", "line 2: is no JSON object"),
+            ('{"title": "A", "list_id": "l1", "owner": "x"}', "rows.ndjson", "line 1: owner: There is no such column."),
+            ('{"title": "a\\u0000b", "list_id": "l1"}', "rows.ndjson", "line 1: title: Must not contain NUL"),
+            ('{"title": "A", "list_id": "l1", "due_on": "0000-00-00"}', "rows.ndjson", "line 1: due_on:"),
+            ('{"title": "A", "list_id": "l1", "done": "yes"}', "rows.ndjson", "line 1: done: Must be true or false."),
+        ],
+    )  # fmt: skip
+    def test_files_that_cannot_be_imported_say_why(
+        self, place: Place, write: Any, text: Any, name: str, message: str
+    ) -> None:
+        assert message in refused(place, write(text, name))
+
+    def test_a_file_that_is_gzipped_only_by_name_is_refused(self, place: Place, tmp_path: Path) -> None:
+        (tmp_path / "rows.csv.gz").write_text("title,list\n")
+        assert "not gzipped" in refused(place, str(tmp_path / "rows.csv.gz"))
+        (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(b"title,list\n" + b"A,l1\n" * 1000)[:-20])
+        assert "cut off" in refused(place, str(tmp_path / "cut.csv.gz"))
+
+    def test_an_unknown_table_is_refused(self, place: Place, write: Any) -> None:
+        assert "no table" in refused(place, write("title\n"), table='tasks"; DROP TABLE tasks; --')
+
+    def test_only_so_many_bad_lines_are_shown_and_all_are_counted(self, place: Place, write: Any) -> None:
+        file = write("title,list\n" + "A,l9\n" * 3000)
+        said = refused(place, file, "--show", "3").splitlines()
+        assert len(said) == 5
+        assert said[3].startswith("… and more, 3000 lines bad in all")
+
+    def test_what_is_exported_comes_back_as_it_was(self, place: Place, write: Any, tmp_path: Path) -> None:
+        nasty = {
+            "title": 'a,"b"\n\r\t\\ ; é😀', "list_id": "l1", "note": "", "rank": -(2**63), "price": "1.50", "ratio": 1e-7,
+            "due_on": "0001-01-01", "at": "9999-12-31T23:59:59.999999Z", "extra": {"x": ["\u2028", "\x01\x02", None]},
+            "tags": ["", "a,b", '"', "null"], "state": "shut", "done": True, "id": "Z-_9",
+        }  # fmt: skip
+        plain = {"title": "plain", "list_id": "l2", "id": "a", "extra": 0}
+        run(
+            "import_rows",
+            place.environment_id,
+            "tasks",
+            write(f"{json.dumps(nasty)}\n{json.dumps(plain)}", "rows.ndjson"),
+        )
+        whole = query(place, "SELECT * FROM tasks ORDER BY id")
+        for name in ("out.csv", "out.ndjson", "out.csv.gz", "out.jsonl.gz"):
+            file = str(tmp_path / name)
+            assert run("export_rows", place.environment_id, "tasks", file)[1] == "2 rows exported.\n"
+            assert sorted(path.name for path in tmp_path.glob("*.part")) == []
+            query(place, "DELETE FROM tasks")
+            assert run("import_rows", place.environment_id, "tasks", file)[0] == "2 rows imported.\n"
+            assert query(place, "SELECT * FROM tasks ORDER BY id") == whole
+
+    def test_an_export_has_the_columns_that_were_asked_for(self, place: Place, tmp_path: Path) -> None:
+        query(place, "INSERT INTO tasks (id, title, list_id, note) VALUES ('1', 'A', 'l1', NULL), ('2', 'B', 'l1', '')")
+        file = str(tmp_path / "out.csv")
+        run("export_rows", place.environment_id, "tasks", file, "--columns", "list", "note", "title")
+        assert Path(file).read_text() == 'list_id,note,title\nl1,,A\nl1,"",B\n'
+        with pytest.raises(CommandError, match="has no column nothing"):
+            run("export_rows", place.environment_id, "tasks", file, "--columns", "nothing")
+        with pytest.raises(CommandError, match="no table"):
+            run("export_rows", place.environment_id, "nothing", file)
+        assert Path(file).exists()
+
+
+@pytest.mark.django_db(transaction=True, databases="__all__")
+class TestAmongOthers:
+    def test_a_row_that_somebody_writes_meanwhile_stops_the_import_whole(self, place: Place, write: Any) -> None:
+        file = RecordFile(io.BytesIO(b"id,title,list\na,A,l1\nb,B,l1\n"), "csv")
+        checked = threading.Event()
+
+        class Slow:
+            def records(self, table: Any) -> Iterator[Any]:
+                yield from file.records(table)
+                facts = connections[REGION].get_connection_params()
+                known = {key: facts[key] for key in ("dbname", "user", "password", "host", "port") if facts.get(key)}
+                self.other = psycopg.connect(**known, options=f'-c search_path="{place.environment_id}"')
+                self.other.execute("INSERT INTO tasks (id, title, list_id) VALUES ('b', 'Mine', 'l1')")
+                threading.Timer(0.3, self.commit).start()
+
+            def commit(self) -> None:
+                self.other.commit()
+                self.other.close()
+                checked.set()
+
+        with pytest.raises(importing.Interfered):
+            importing.import_rows(place, "tasks", Slow())
+        assert checked.wait(5)
+        assert tasks(place) == [("b", "Mine")]
+
+    def test_a_schema_that_changes_meanwhile_stops_the_import_whole(self, place: Place) -> None:
+        changed = json.loads(json.dumps(DOCUMENT))
+        changed["tables"]["tasks"]["columns"]["more"] = {"type": "text", "default": ""}
+
+        class Meanwhile:
+            def records(self, table: Any) -> Iterator[Any]:
+                yield 2, {"title": "A", "list_id": "l1"}
+                thread = threading.Thread(target=self.change)
+                thread.start()
+                thread.join(15)
+
+            def change(self) -> None:
+                schemas.change(place, changed, actor=audit.SYSTEM)
+                connections.close_all()
+
+        with pytest.raises(importing.Interfered):
+            importing.import_rows(place, "tasks", Meanwhile())
+        assert tasks(place) == []
+        assert schemas.current(place).version == 2
+
+    def test_standard_input_and_output_are_a_pipe(self, place: Place) -> None:
+        from tests.rows.test_schema_command import variables_of_databases
+
+        def command(*arguments: str, given: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
+            import os
+
+            return subprocess.run(
+                [sys.executable, "manage.py", *arguments], input=given, capture_output=True,
+                env=os.environ | variables_of_databases(),
+            )  # fmt: skip
+
+        lines = b"".join(b'{"title": "T%d", "list_id": "l1"}\n' % n for n in range(500))
+        done = command("import_rows", place.environment_id, "tasks", "-", "--format", "ndjson", given=lines)
+        assert (done.returncode, done.stdout) == (0, b"500 rows imported.\n"), done.stderr
+        done = command("export_rows", place.environment_id, "tasks", "--columns", "title")
+        assert sorted(done.stdout.splitlines()) == sorted(b'{"title":"T%d"}' % n for n in range(500))
+
+    def test_fifty_thousand_rows_in_little_memory(self, place: Place, write: Any) -> None:
+        import resource
+
+        lines = "".join(f"Task {n},l{n % 2 + 1},{n},{n}.25,2026-01-{n % 28 + 1:02}\n" for n in range(50_000))
+        file = write("title,list,rank,price,due_on\n" + lines)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        assert run("import_rows", place.environment_id, "tasks", file)[0] == "50000 rows imported.\n"
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 40_000  # KB
+
+
+# ── CSV itself ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+cells = st.one_of(st.none(), st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.lists(cells, min_size=2, max_size=4), max_size=6), st.sampled_from([",", ";", "\t", "|"]), st.booleans()
+)
+def test_csv_reads_back_what_was_written_and_tells_nothing_from_an_empty_text(
+    table: list[list[str | None]], delimiter: str, carefully: bool
+) -> None:
+    def quoted(cell: str | None) -> str:
+        if cell is None:
+            return ""
+        plain = (
+            cell and not carefully and not set(cell) & {'"', delimiter, "\r", "\n"} and not cell.startswith("\ufeff")
+        )
+        return cell if plain else '"' + cell.replace('"', '""') + '"'
+
+    text = "".join(delimiter.join(map(quoted, row)) + "\r\n" for row in table)
+    assert [row for _, row in csv_records.read(io.BytesIO(text.encode()), delimiter)] == table
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.text(st.sampled_from('",;ab\n'), min_size=1, max_size=24), st.sampled_from([",", ";"]))
+def test_cutting_at_quotes_is_as_good_as_matching_cell_by_cell(text: str, delimiter: str) -> None:
+    cells = csv_records._Cells(delimiter)
+    cut = cells._split(text)
+    assert cut is None or cut == cells._matched(1, text), (text, delimiter)
+
+
+SOME_VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=12), st.lists(st.text(max_size=4)),
+    st.sampled_from(["", "\\", "a\\b", "\t", "a\nb", "\0", "\ud800", "\u2028", "\xa0", "é" * 700, "a" * 2601, "2026-01-31", "2026-02-30",
+                     "0000-00-00", "query", "explain", "lst_1", "a b", "usr_01kaaaaaaaaaaaaaaaaaaaaaaa", "open", "draft"]),
+)  # fmt: skip
+EVERY_COLUMN = parse(
+    {
+        "tables": {
+            "lists": {"columns": {"name": {"type": "text"}}},
+            "all": {
+                "columns": {
+                    "short": {"type": "text", "max_length": 3, "null": True},
+                    "keyed": {"type": "text"},
+                    "open": {"type": "text"},
+                    "whole": {"type": "integer", "null": True},
+                    "truth": {"type": "boolean"},
+                    "day": {"type": "date", "null": True},
+                    "state": {"type": "enum", "values": ["open", "draft", "a\tb"]},
+                    "list": {"type": "reference", "to": "lists", "null": True},
+                    "owner": {"type": "user"},
+                    "tags": {"type": "text[]", "null": True},
+                    "meta": {"type": "json", "null": True},
+                    "price": {"type": "decimal", "precision": 8, "scale": 2},
+                },
+                "unique": [["keyed"]],
+            },
+        }
+    }
+).tables["all"]
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(SOME_VALUES, min_size=1, max_size=3))
+def test_the_quick_spelling_of_a_cell_is_the_careful_one(several: list[Any]) -> None:
+    for column in EVERY_COLUMN.all_columns.values():
+        quick = importing._quick(EVERY_COLUMN, column)
+        for value in [*several, *several]:  # a second time from memory
+            try:
+                careful: bytes | str = importing._cell(EVERY_COLUMN, column, value)
+            except InvalidValue as error:
+                careful = error.code
+            try:
+                cell: bytes | str | None = quick(value)
+            except InvalidValue as error:
+                cell = error.code
+            assert not cell or cell == careful, (column.name, value)
+
+
+def test_csv_names_the_line_on_which_a_bad_record_begins() -> None:
+    text = b'a,b\n"two\nlines",x\nba"d,x\n\n"also" bad,x\nfine,x\n'
+    found = list(csv_records.read(io.BytesIO(text)))
+    assert [number for number, _ in found] == [1, 2, 4, 6, 7]
+    assert [isinstance(record, InvalidRecord) for _, record in found] == [False, False, True, True, False]
+    with pytest.raises(EndlessRecord) as caught:
+        list(csv_records.read(io.BytesIO(b'a,b\n1,2\n"open,x\n' + b"more,x\n" * 10)))
+    assert caught.value.number == 3

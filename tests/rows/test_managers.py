@@ -1,0 +1,179 @@
+"""The door to the rows is closed in every way that nobody opened: each form of Django's is tried."""
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import connections, models, transaction
+from django.db.models import Count
+from django.shortcuts import get_object_or_404
+
+from platform_site.api import ids
+from rows import registry
+from rows.execution import RowsClosed
+from rows.managers import PrincipalRequired, ReadOnly
+from tests.rows.tenants import ALICE, BOB, OPERATOR, REGION, Tenant
+from tests.rows.tracker import DOCUMENT
+
+pytestmark = pytest.mark.django_db(databases="__all__")
+
+
+@pytest.fixture
+def tenant() -> Tenant:
+    tenant = Tenant(DOCUMENT).with_users(ALICE, BOB)
+    for who in (ALICE, BOB):
+        home = tenant.put("lists", name=f"{who.email}", owner_id=who.user_id)
+        tenant.put("tasks", title="x", list_id=home, owner_id=who.user_id)
+    return tenant
+
+
+Model = type[models.Model]
+BY_MANAGER: dict[str, Callable[[Any], Any]] = {
+    "all": lambda m: list(m.objects.all()),
+    "get": lambda m: m.objects.get(pk="x"),
+    "filter": lambda m: m.objects.filter(pk="x"),
+    "exclude": lambda m: m.objects.exclude(pk="x"),
+    "first": lambda m: m.objects.first(),
+    "last": lambda m: m.objects.last(),
+    "exists": lambda m: m.objects.exists(),
+    "contains": lambda m: m.objects.contains(m(pk="x")),
+    "count": lambda m: m.objects.count(),
+    "aggregate": lambda m: m.objects.aggregate(Count("pk")),
+    "annotate": lambda m: m.objects.annotate(n=Count("pk")),
+    "in_bulk": lambda m: m.objects.in_bulk(),
+    "values": lambda m: m.objects.values(),
+    "values_list": lambda m: m.objects.values_list(),
+    "iterator": lambda m: list(m.objects.iterator()),
+    "order_by": lambda m: m.objects.order_by("pk"),
+    "distinct": lambda m: m.objects.distinct(),
+    "only": lambda m: m.objects.only("pk"),
+    "raw": lambda m: m.objects.raw("SELECT 1"),
+    "none": lambda m: m.objects.none(),
+    "create": lambda m: m.objects.create(pk="x"),
+    "bulk_create": lambda m: m.objects.bulk_create([m(pk="x")]),
+    "bulk_update": lambda m: m.objects.bulk_update([m(pk="x")], ["title"]),
+    "get_or_create": lambda m: m.objects.get_or_create(pk="x"),
+    "update_or_create": lambda m: m.objects.update_or_create(pk="x"),
+    "update": lambda m: m.objects.update(title="x"),
+    "using": lambda m: m.objects.using(REGION),
+    "explain": lambda m: m.objects.explain(),
+    "union": lambda m: m.objects.union(m.objects.all()),
+    "select_for_update": lambda m: m.objects.select_for_update(),
+    "default manager": lambda m: list(m._default_manager.all()),
+    "base manager": lambda m: list(m._base_manager.all()),
+    "get_object_or_404": lambda m: get_object_or_404(m, pk="x"),
+    "refresh_from_db": lambda m: m(pk="x").refresh_from_db(),
+    "save": lambda m: m(pk="x").save(using=REGION),
+    "validate_unique": lambda m: m(pk="x").validate_unique(),
+    "full_clean": lambda m: m(pk="x", title="x", list_id="x", owner_id="x").full_clean(),
+}
+PAST_MANAGER: dict[str, Callable[[Any], Any]] = {
+    "a queryset": lambda m: list(models.QuerySet(m, using=REGION)),
+    "a queryset that counts": lambda m: models.QuerySet(m, using=REGION).count(),
+    "a queryset that updates": lambda m: models.QuerySet(m, using=REGION).update(title="stolen"),
+    "a queryset that deletes": lambda m: models.QuerySet(m, using=REGION).delete(),
+    "a new row": lambda m: models.QuerySet(m, using=REGION).create(pk="x", title="x", list_id="x", owner_id="x"),
+    "an instance that deletes itself": lambda m: m(pk="x").delete(using=REGION),
+    "raw SQL": lambda m: list(models.QuerySet(m, using=REGION).raw(f"SELECT * FROM {m._meta.db_table}")),  # noqa: S608
+}
+
+
+@pytest.mark.parametrize("how", BY_MANAGER)
+def test_without_a_principal_the_manager_gives_nothing(tenant: Tenant, how: str) -> None:
+    with pytest.raises(PrincipalRequired), transaction.atomic(using=REGION):
+        BY_MANAGER[how](tenant.environment.models["tasks"])
+    assert len(tenant.rows(OPERATOR, "tasks")) == 2
+
+
+@pytest.mark.parametrize("how", PAST_MANAGER)
+def test_past_the_manager_the_connection_refuses(tenant: Tenant, how: str) -> None:
+    with pytest.raises((RowsClosed, PrincipalRequired)), transaction.atomic(using=REGION):
+        PAST_MANAGER[how](tenant.environment.models["tasks"])
+    assert [row["title"] for row in tenant.rows(OPERATOR, "tasks")] == ["x", "x"]
+
+
+def test_a_principals_queryset_has_its_rows_whatever_is_asked_of_it(tenant: Tenant) -> None:
+    tasks = tenant.environment.models["tasks"]
+    mine = tasks.objects.visible_to(ALICE)
+    assert [task.owner_id for task in mine] == [ALICE.user_id]  # type: ignore[attr-defined]
+    assert (mine.count(), mine.exists(), len(mine.values()), len(mine.in_bulk())) == (1, True, 1, 1)
+    assert mine.filter(owner_id=BOB.user_id).count() == 0
+    assert mine.aggregate(n=Count("pk")) == {"n": 1}
+    assert list(mine.exclude(owner_id=ALICE.user_id)) == []
+    assert (mine | tasks.objects.visible_to(BOB)).count() == 2
+    assert tasks.unruled.using(REGION).count() == 2
+    assert tenant.environment.models["secrets"].objects.visible_to(ALICE).count() == 0
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda rows: rows.update(title="stolen"),
+        lambda rows: rows.delete(),
+        lambda rows: rows.create(pk="x"),
+        lambda rows: rows.bulk_create([]),
+        lambda rows: rows.bulk_update([], ["title"]),
+        lambda rows: rows.get_or_create(pk="x"),
+        lambda rows: rows.update_or_create(pk="x"),
+        lambda rows: rows._raw_delete(REGION),
+    ],
+)
+def test_querysets_only_read(tenant: Tenant, write: Callable[[Any], Any]) -> None:
+    tasks = tenant.environment.models["tasks"]
+    for rows in (tasks.objects.visible_to(ALICE), tasks.unruled.using(REGION)):
+        with pytest.raises(ReadOnly):
+            write(rows)
+
+
+def test_a_queryset_of_nobodys_values_cannot_run(tenant: Tenant) -> None:
+    """What is made to be compiled has no values; running it must fail, not match null."""
+    open_viewer = tenant.environment.open_viewer("user")
+    with pytest.raises(TypeError, match="no value"):
+        list(tenant.environment.models["tasks"].objects.visible_to(open_viewer))
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    registry.forget_all()
+    monkeypatch.setattr(registry, "MAX_ENVIRONMENTS", 3)
+    yield
+    registry.forget_all()
+
+
+def test_environments_used_least_recently_are_let_go_of_and_freed(few: None) -> None:
+    tenants = [Tenant(DOCUMENT) for _ in range(5)]
+    known = []
+    for tenant in tenants:
+        tenant.with_users(ALICE)
+        assert tenant.rows(ALICE, "tasks") == []
+        known.append(weakref.ref(tenant.environment))
+        known += [weakref.ref(model) for model in tenant.environment.models.values()]
+    gc.collect()
+    alive = {found for ref in known if (found := ref()) is not None}
+    assert len([one for one in alive if isinstance(one, registry.Environment)]) == 3
+    assert len(alive) == 3 * (1 + len(DOCUMENT["tables"]))
+    assert tenants[0].rows(ALICE, "tasks") == []  # and is loaded again
+
+
+def test_an_environment_without_a_version_has_no_tables() -> None:
+    place = Tenant().place
+    assert registry.environment(place).version == 0
+    assert registry.environment(place).models == {}
+    registry.forget(place.environment_id)
+
+
+def test_models_of_two_environments_never_meet() -> None:
+    one, other = Tenant(DOCUMENT), Tenant(DOCUMENT)
+    for first, second in ((one, other), (other, one)):
+        sql = str(first.environment.models["tasks"].objects.visible_to(ALICE).query)
+        assert first.place.environment_id in sql
+        assert second.place.environment_id not in sql
+
+
+def test_the_door_is_at_every_region_and_stays_after_reconnecting() -> None:
+    table = f'"{ids.new("env")}"."tasks"'
+    for alias in ("us-east-1", "eu-west-1", "ap-southeast-1"):
+        with pytest.raises(RowsClosed), connections[alias].cursor() as cursor:
+            cursor.execute(f"SELECT * FROM {table}")  # noqa: S608

@@ -1,0 +1,408 @@
+"""What rules do to rows that are asked for and written: each role and action, cells, checks, old values, far tables."""
+
+import sys
+from collections.abc import Callable
+from datetime import datetime, timedelta, tzinfo
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from platform_site.api.errors import ApiError, NotFound
+from rows import services
+from rows.rules import Principal
+from tests.rows.tenants import ALICE, BOB, KEY, OPERATOR, OWNER, VIEWER, Tenant
+
+pytestmark = pytest.mark.django_db(databases="__all__")
+
+CHARLIE = Principal("user", user_id="usr_01kcccccccccccccccccccccca", email="charlie@example.com")
+EDITOR = Principal("user", user_id="usr_01kedddddddddddddddddddddd", email="editor@example.com", role="editor")
+OWN = {"owner_id": "$user.id"}
+
+
+def notes(**rules: Any) -> dict[str, Any]:
+    """One table of notes under these rules."""
+    columns = {
+        "body": {"type": "text"},
+        "state": {"type": "enum", "values": ["draft", "done"], "default": "draft"},
+        "score": {"type": "integer", "null": True},
+        "secret": {"type": "text", "null": True},
+        "owner": {"type": "user"},
+        "parent": {"type": "reference", "to": "notes", "on_delete": "cascade", "null": True},
+    }
+    return {"tables": {"notes": {"columns": columns, "rules": rules}}}
+
+
+def tenant_of(**rules: Any) -> Tenant:
+    return Tenant(notes(**rules)).with_users(ALICE, BOB, CHARLIE, EDITOR)
+
+
+def refused(how: Callable[[], Any]) -> tuple[int, dict[str, str]]:
+    with pytest.raises(ApiError) as caught:
+        how()
+    return caught.value.status, {field.field: field.code for field in caught.value.fields}
+
+
+EVERYTHING = {"read": {}, "insert": {}, "update": {}, "delete": {}}
+ROLES = {
+    "user": (ALICE, CHARLIE),
+    "editor": (EDITOR, CHARLIE),
+    "member": (OWNER, CHARLIE),
+    "server": (KEY, CHARLIE),
+}
+ACTIONS: dict[str, Callable[[Tenant, Principal, str], Any]] = {
+    "read": lambda tenant, who, note: tenant.get(who, "notes", note),
+    "insert": lambda tenant, who, note: tenant.insert(who, "notes", body="new", owner_id=ALICE.user_id),
+    "update": lambda tenant, who, note: tenant.update(who, "notes", note, body="changed"),
+    "delete": lambda tenant, who, note: tenant.delete(who, "notes", note),
+}
+
+
+def table(tenant: Tenant) -> list[Any]:
+    return tenant.pages(OPERATOR, "notes")
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("action", ACTIONS)
+def test_a_role_may_do_what_it_is_given_and_a_stranger_is_refused_and_changes_nothing(role: str, action: str) -> None:
+    who, stranger = ROLES[role]
+    only = {name: rule for name, rule in EVERYTHING.items() if name in ("read", action)}
+    # The stranger is an app user without a rule; with the role `user` everybody has one, so there it is what they own.
+    if role == "user":
+        only = {name: ({} if name == "insert" else {"where": OWN}) for name in only}
+        only |= {"insert": {"check": OWN}} if action == "insert" else {}
+    tenant = tenant_of(**{role: only})
+    note = tenant.put("notes", body="x", owner_id=ALICE.user_id)
+    before = table(tenant)
+    status, _ = refused(lambda: ACTIONS[action](tenant, stranger, note))
+    assert status == (422 if (role, action) == ("user", "insert") else 404)
+    assert table(tenant) == before
+    ACTIONS[action](tenant, who, note)
+    assert (table(tenant) == before) == (action == "read")
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("action", ACTIONS)
+def test_a_named_role_may_not_do_what_it_is_not_given(role: str, action: str) -> None:
+    who, _ = ROLES[role]
+    tenant = tenant_of(
+        **{role: {name: {} for name in EVERYTHING if name not in ({action} if action != "read" else EVERYTHING)}}
+    )
+    note = tenant.put("notes", body="x", owner_id=ALICE.user_id)
+    before = table(tenant)
+    assert refused(lambda: ACTIONS[action](tenant, who, note)) == (404, {})
+    assert table(tenant) == before
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_a_viewer_only_reads(action: str) -> None:
+    tenant = tenant_of()
+    note = tenant.put("notes", body="x", owner_id=ALICE.user_id)
+    if action == "read":
+        assert tenant.get(VIEWER, "notes", note)["body"] == "x"
+    else:
+        assert refused(lambda: ACTIONS[action](tenant, VIEWER, note))[0] == 404
+    assert len(table(tenant)) == 1
+
+
+def test_nothing_is_given_to_app_users_by_default() -> None:
+    tenant = tenant_of()
+    note = tenant.put("notes", body="x", owner_id=ALICE.user_id)
+    for action in ACTIONS.values():
+        assert refused(lambda: action(tenant, ALICE, note)) == (404, {})  # noqa: B023
+
+
+def test_ownership_cannot_be_given_away_or_stolen() -> None:
+    """Threat T3: the rule is asked of the row before and, unless a check says otherwise, of the row after."""
+    tenant = tenant_of(user={"read": {}, "update": {"where": OWN}})
+    mine = tenant.put("notes", body="x", owner_id=ALICE.user_id)
+    theirs = tenant.put("notes", body="y", owner_id=BOB.user_id)
+    before = table(tenant)
+    assert refused(lambda: tenant.update(ALICE, "notes", theirs, owner_id=ALICE.user_id)) == (404, {})
+    assert refused(lambda: tenant.update(ALICE, "notes", mine, owner_id=BOB.user_id)) == (
+        422,
+        {"owner_id": "not_allowed"},
+    )
+    assert table(tenant) == before
+    assert tenant.update(ALICE, "notes", mine, body="z")["body"] == "z"
+
+
+def test_a_check_speaks_of_the_row_after_with_the_columns_that_stay() -> None:
+    tenant = tenant_of(user={"read": {}, "update": {"check": {"$or": [{"state": "draft"}, {"score": {"$gte": 5}}]}}})
+    note = tenant.put("notes", body="x", owner_id=ALICE.user_id)
+    assert refused(lambda: tenant.update(ALICE, "notes", note, state="done")) == (
+        422,
+        {"state": "not_allowed", "score": "not_allowed"},
+    )
+    assert tenant.update(ALICE, "notes", note, score=5)["score"] == 5
+    assert tenant.update(ALICE, "notes", note, state="done")["state"] == "done"
+    assert refused(lambda: tenant.update(ALICE, "notes", note, score=None))[0] == 422
+
+
+def test_a_check_may_compare_with_the_row_before() -> None:
+    rules = {"read": {}, "update": {"check": {"score": {"$gt": "$old.score"}}}}
+    tenant = tenant_of(user=rules)
+    note = tenant.put("notes", body="x", owner_id=ALICE.user_id, score=1)
+    blank = tenant.put("notes", body="y", owner_id=ALICE.user_id)
+    assert tenant.update(ALICE, "notes", note, score=2)["score"] == 2
+    assert refused(lambda: tenant.update(ALICE, "notes", note, score=2)) == (422, {"score": "not_allowed"})
+    assert refused(lambda: tenant.update(ALICE, "notes", note, body="z")) == (422, {"score": "not_allowed"})
+    # There was nothing to be greater than: a missing operand makes the clause false.
+    assert refused(lambda: tenant.update(ALICE, "notes", blank, score=9))[0] == 422
+
+
+@pytest.mark.parametrize("minutes", [-10, 10])
+def test_now_is_the_databases_whatever_this_process_takes_for_the_time(
+    minutes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reliability F22: also a row that was stamped this moment is not in the future, nor one of a minute ago yet due."""
+
+    class Skewed(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> "Skewed":
+            return super().now(tz) + timedelta(minutes=minutes)
+
+    columns = {"at": {"type": "timestamp"}, "on": {"type": "date", "null": True}, "owner": {"type": "user"}}
+    rules = {
+        "read": {"where": {"at": {"$lte": "$now"}, "created_at": {"$lte": "$now"}}},
+        "insert": {"check": {"created_at": {"$lte": "$now"}, "at": {"$lte": "$now"}}, "set": {"on": "$now"}},
+    }
+    tenant = Tenant({"tables": {"posts": {"columns": columns, "rules": {"user": rules}}}}).with_users(ALICE)
+    true_now = timezone.now()
+    posts = {
+        late: tenant.put("posts", at=(true_now + timedelta(minutes=late)).isoformat(), owner_id=ALICE.user_id)
+        for late in (-5, 5)
+    }
+    for name, module in list(sys.modules.items()):
+        if name.startswith("rows.") and getattr(module, "datetime", None) is datetime:
+            monkeypatch.setattr(module, "datetime", Skewed)
+    assert [row["id"] for row in tenant.rows(ALICE, "posts")] == [posts[-5]]
+    managed = tenant.environment.models["posts"].objects.visible_to(tenant.environment.viewer(ALICE))
+    assert managed.count() == 1
+    made = tenant.insert(ALICE, "posts", at=true_now.isoformat(), owner_id=ALICE.user_id)
+    assert abs(datetime.fromisoformat(made["on"]).date() - true_now.date()) <= timedelta(days=1)
+    assert made["created_at"] is not None
+    assert refused(
+        lambda: tenant.insert(ALICE, "posts", at=(true_now + timedelta(minutes=5)).isoformat(), owner_id=ALICE.user_id)
+    ) == (422, {"at": "not_allowed"})
+    told = services.explain_row(tenant.place, OPERATOR, "posts", posts[5], ALICE)
+    [read] = [rule for rule in told["rules"] if rule["action"] == "read"]
+    due = next(clause for clause in read["clauses"] if '"at"' in clause["clause"])
+    said = datetime.fromisoformat(due["why"].split('$now is "')[1].rstrip('"'))
+    assert (due["verdict"], abs(said - true_now) < timedelta(minutes=1)) == (False, True)
+
+
+def test_a_check_on_a_column_that_the_writer_may_not_know_says_nothing() -> None:
+    tenant = tenant_of(
+        user={
+            "read": {"columns": ["body"]},
+            "update": {"check": {"secret": {"$null": True}}, "columns": ["body"]},
+            "insert": {"check": {"secret": "open"}, "columns": ["body", "owner_id"]},
+        }
+    )
+    note = tenant.put("notes", body="x", owner_id=ALICE.user_id, secret="shut")
+    before = table(tenant)
+    assert refused(lambda: tenant.update(ALICE, "notes", note, body="y")) == (404, {})
+    assert refused(lambda: tenant.insert(ALICE, "notes", body="y", owner_id=ALICE.user_id)) == (404, {})
+    assert table(tenant) == before
+
+
+def test_a_rule_that_walks_back_into_its_table_is_asked_of_the_table_after_the_write() -> None:
+    """At most one child in state done for each parent: the row that is written counts, too."""
+    one_done = {"parent.notes": {"$none": {"state": "done", "score": 1}}}
+    tenant = tenant_of(user={"read": {}, "update": {"check": one_done}, "insert": {"check": one_done}})
+    parent = tenant.put("notes", body="parent", owner_id=ALICE.user_id)
+    child = tenant.put("notes", body="child", owner_id=ALICE.user_id, parent_id=parent, score=1)
+    before = table(tenant)
+    assert refused(lambda: tenant.update(ALICE, "notes", child, state="done"))[0] in (404, 422)
+    cells = {"body": "x", "owner_id": ALICE.user_id, "parent_id": parent, "score": 1, "state": "done"}
+    assert refused(lambda: tenant.insert(ALICE, "notes", **cells))[0] in (404, 422)
+    both = [{**cells, "score": 2}, cells]
+    assert refused(lambda: services.insert_rows(tenant.place, ALICE, "notes", both))[0] in (404, 422)
+    assert table(tenant) == before
+    assert tenant.insert(ALICE, "notes", **{**cells, "score": 2})["state"] == "done"
+    assert tenant.update(ALICE, "notes", child, score=2, state="done")["state"] == "done"
+
+
+def test_a_row_that_its_writer_may_not_read_any_more_answers_its_id_alone() -> None:
+    tenant = tenant_of(user={"read": {"where": OWN}, "update": {"check": {}}, "insert": {}})
+    note = tenant.put("notes", body="x", owner_id=ALICE.user_id)
+    answer = services.update_row(tenant.place, ALICE, "notes", note, {"owner_id": BOB.user_id})
+    assert answer == services.RowAnswer(note, b'{"id":"%s"}' % note.encode(), None)
+    assert tenant.get(BOB, "notes", note)["owner_id"] == BOB.user_id
+    made = tenant.insert(ALICE, "notes", body="y", owner_id=BOB.user_id)
+    assert set(made) == {"id"}
+
+
+def test_who_may_insert_and_not_read_gets_the_id() -> None:
+    tenant = tenant_of(user={"insert": {"columns": ["body"], "set": OWN}})
+    made = tenant.insert(ALICE, "notes", body="x")
+    assert set(made) == {"id"}
+    assert tenant.get(OPERATOR, "notes", made["id"])["owner_id"] == ALICE.user_id
+    assert refused(lambda: tenant.rows(ALICE, "notes"))[0] == 404
+
+
+CELLS = {
+    "read": [
+        {"where": {"state": "done"}, "columns": ["body", "state"]},
+        {"where": OWN, "columns": ["*"]},
+    ]
+}
+
+
+@pytest.fixture
+def cells() -> tuple[Tenant, list[str]]:
+    """Three notes that Alice sees: all of her own, and a little of Bob's, which is done."""
+    tenant = tenant_of(user=CELLS)
+    ids = [
+        tenant.put("notes", body="mine", owner_id=ALICE.user_id, score=2, secret="a"),
+        tenant.put("notes", body="theirs", owner_id=BOB.user_id, score=1, state="done", secret="b"),
+        tenant.put("notes", body="both", owner_id=ALICE.user_id, score=3, state="done", secret="c"),
+    ]
+    tenant.put("notes", body="hidden", owner_id=BOB.user_id, score=0)
+    return tenant, ids
+
+
+def test_a_cell_is_readable_where_a_matching_rule_grants_its_column(cells: tuple[Tenant, list[str]]) -> None:
+    tenant, ids = cells
+    assert [(row["id"], row["body"], row["score"], row["secret"]) for row in tenant.rows(ALICE, "notes")] == [
+        (ids[0], "mine", 2, "a"),
+        (ids[1], "theirs", None, None),
+        (ids[2], "both", 3, "c"),
+    ]
+    assert tenant.get(ALICE, "notes", ids[1])["owner_id"] is None
+
+
+@pytest.mark.parametrize(
+    ("where", "found"),
+    [
+        ({"score": 1}, []),
+        ({"score": {"$null": True}}, [1]),
+        ({"score": {"$lt": 9}}, [0, 2]),
+        ({"score": {"$ne": 2}}, [1, 2]),
+        ({"$not": {"score": {"$gt": 2}}}, [0, 1]),
+        ({"secret": {"$in": ["a", "b", "c"]}}, [0, 2]),
+        ({"secret": {"$search": "b"}}, []),
+        ({"$search": "b"}, [2]),
+        ({"owner_id": BOB.user_id}, []),
+        ({"body": "theirs"}, [1]),
+    ],
+)
+def test_filters_see_an_unreadable_cell_as_null(
+    cells: tuple[Tenant, list[str]], where: dict[str, Any], found: list[int]
+) -> None:
+    tenant, ids = cells
+    assert [row["id"] for row in tenant.rows(ALICE, "notes", where=where)] == [ids[index] for index in found]
+    assert tenant.page(ALICE, "notes", where=where, count="exact")["count"] == len(found)
+
+
+def test_orders_and_cursors_see_an_unreadable_cell_as_null(cells: tuple[Tenant, list[str]]) -> None:
+    tenant, ids = cells
+    for order, expected in (
+        ("score.asc.nullsfirst", [1, 0, 2]),
+        ("score.asc", [0, 2, 1]),
+        ("score.desc.nullslast", [2, 0, 1]),
+        ("score.desc", [1, 2, 0]),
+    ):
+        for limit in (1, 2, 3):
+            found = [row["id"] for row in tenant.pages(ALICE, "notes", order=order, limit=limit)]
+            assert found == [ids[index] for index in expected], order
+
+
+def test_far_rules_are_asked_wherever_a_caller_walks() -> None:
+    """Threat T2: a hidden far row through filter, order, `with` and count."""
+    tenant = tenant_of(user={"read": {"where": {"$or": [OWN, {"state": "done"}]}}})
+    hidden = tenant.put("notes", body="hidden", owner_id=BOB.user_id, score=7)
+    child = tenant.put("notes", body="child", owner_id=ALICE.user_id, parent_id=hidden)
+    assert tenant.get(ALICE, "notes", child)["parent_id"] == hidden
+    assert tenant.get(ALICE, "notes", child, "parent")["parent"] is None
+    for where, found in (
+        ({"parent.body": "hidden"}, 0),
+        ({"parent.score": {"$gt": 0}}, 0),
+        ({"parent.body": {"$ne": "hidden"}}, 1),
+        ({"parent.body": {"$null": True}}, 1),
+        ({"parent": {"$some": {}}}, 0),
+        ({"parent": {"$none": {"score": 7}}}, 1),
+    ):
+        page = tenant.page(ALICE, "notes", where=where, count="exact", order="parent.score.desc")
+        assert (len(page["data"]), page["count"]) == (found, found), where
+    tenant.update(OPERATOR, "notes", hidden, state="done")
+    assert len(tenant.rows(ALICE, "notes", where={"parent.body": "hidden"})) == 1
+    assert tenant.rows(BOB, "notes", withs="notes")[0]["notes"] == []
+
+
+def test_a_unique_value_of_a_hidden_row_is_refused_without_a_word_of_it() -> None:
+    """Finding 10: a constraint sees every row. Its columns are named to those who know them all."""
+    document = notes(
+        user={
+            "read": {"where": OWN, "columns": ["*", "-secret"]},
+            "insert": {"columns": ["*", "-secret"]},
+            "update": {"columns": ["*", "-secret"]},
+        }
+    )
+    document["tables"]["notes"]["unique"] = [["body"], ["score", "secret"]]
+    tenant = Tenant(document).with_users(ALICE, BOB)
+    tenant.put("notes", body="taken", owner_id=BOB.user_id, score=1, secret="s")
+    mine = tenant.put("notes", body="mine", owner_id=ALICE.user_id, secret="s")
+    taken = (422, {"body": "taken"})
+    assert refused(lambda: tenant.insert(ALICE, "notes", body="taken", owner_id=ALICE.user_id)) == taken
+    assert refused(lambda: tenant.update(ALICE, "notes", mine, body="taken")) == taken
+    both = [{"body": "free", "owner_id": ALICE.user_id}, {"body": "taken", "owner_id": ALICE.user_id}]
+    assert refused(lambda: services.insert_rows(tenant.place, ALICE, "notes", both)) == (422, {"1.body": "taken"})
+    assert refused(lambda: tenant.update(KEY, "notes", mine, score=1)) == (422, {"score": "taken", "secret": "taken"})
+    # Alice has no column `secret`, so she is not told that it takes part.
+    assert refused(lambda: tenant.update(ALICE, "notes", mine, score=1)) == (422, {"$body": "taken"})
+
+
+def test_deleting_what_other_rows_hold_fast_is_a_conflict() -> None:
+    document = notes()
+    document["tables"]["notes"]["columns"]["parent"]["on_delete"] = "restrict"
+    tenant = Tenant(document).with_users(ALICE)
+    parent = tenant.put("notes", body="x", owner_id=ALICE.user_id)
+    child = tenant.put("notes", body="y", owner_id=ALICE.user_id, parent_id=parent)
+    assert refused(lambda: tenant.delete(KEY, "notes", parent))[0] == 409
+    assert len(table(tenant)) == 2
+    tenant.delete(KEY, "notes", child)
+    tenant.delete(KEY, "notes", parent)
+    assert table(tenant) == []
+
+
+def test_too_many_rows_are_not_taken_along() -> None:
+    tenant = tenant_of()
+    parent = tenant.put("notes", body="x", owner_id=ALICE.user_id)
+    tenant.raw(
+        "INSERT INTO {}.notes (id, body, owner_id, parent_id) SELECT 'n' || n, 'x', %s, %s FROM generate_series(1, 10001) n",
+        ALICE.user_id,
+        parent,
+    )
+    assert refused(lambda: tenant.delete(KEY, "notes", parent))[0] == 409
+    tenant.raw("DELETE FROM {}.notes WHERE id IN ('n1')")
+    tenant.delete(KEY, "notes", parent)
+    assert table(tenant) == []
+
+
+@pytest.mark.parametrize(
+    "claims", [{}, {"teams": []}, {"teams": None}, {"teams": "x"}, {"teams": [1]}, {"teams": {"a": 1}}]
+)
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"body": {"$in": "$user.claims.teams"}},
+        {"body": {"$nin": "$user.claims.teams"}},
+        {"$not": {"body": {"$in": "$user.claims.teams"}}},
+        {"$or": [{"body": {"$nin": "$user.claims.teams"}}, {"body": {"$in": "$user.claims.teams"}}]},
+        {"notes": {"$none": {"body": {"$in": "$user.claims.teams"}}}},
+        {"notes": {"$every": {"body": {"$in": "$user.claims.teams"}}}},
+    ],
+)
+def test_a_missing_or_empty_operand_opens_nothing(claims: dict[str, Any], where: dict[str, Any]) -> None:
+    """Threat T4."""
+    tenant = tenant_of(user={"read": {"where": where}})
+    tenant.put("notes", body="x", owner_id=ALICE.user_id)
+    who = Principal("user", user_id=ALICE.user_id, claims=claims)
+    assert tenant.rows(who, "notes") == []
+    with pytest.raises(NotFound):
+        tenant.get(who, "notes", table(tenant)[0]["id"])
+    allowed = Principal("user", user_id=ALICE.user_id, claims={"teams": ["x"]})
+    denied = Principal("user", user_id=ALICE.user_id, claims={"teams": ["y"]})
+    assert tenant.rows(allowed, "notes") or tenant.rows(denied, "notes")

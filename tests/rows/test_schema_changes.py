@@ -1,0 +1,378 @@
+"""Schema changes among others: readers, writers, a second change, a crash in the middle (reliability F12)."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import pytest
+from django.conf import settings as django_settings
+from django.db import DatabaseError, connections, transaction
+
+from accounts import audit
+from accounts.models import User
+from platform_site.api.callers import Place
+from platform_site.services import postgres
+from platform_site.services.layout import region_variable
+from projects import provisioning, removal, services
+from projects.environments import place_of
+from projects.models import Environment
+from rows import indexing, schemas, states, tasks
+from rows.models import CurrentVersion, SchemaVersion
+from rows.schemas import TablesBusy, Unconfirmed, VersionMoved
+from tests.projects.conftest import REGIONS, environment_of, make_project, schemas_in
+from tests.projects.conftest import make_account as make_account
+from tests.rows import catalog
+
+pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
+
+REGION = catalog.REGION
+
+
+def document(*columns: str, **rest: Any) -> dict[str, Any]:
+    return {"tables": {"tasks": {"columns": {name: {"type": "text", "null": True} for name in columns}, **rest}}}
+
+
+@pytest.fixture
+def place(make_account: Any) -> Iterator[Place]:
+    """A project's production environment with a table of three rows."""
+    owner: User = make_account("alice")
+    found = place_of(environment_of(make_project(owner)).pk)
+    assert found is not None
+    schemas.change(found, document("title"), actor=audit.SYSTEM)
+    execute(found, "INSERT INTO tasks (id, title) SELECT 't' || n, 'Task ' || n FROM generate_series(1, 3) n")
+    yield found
+    for environment_id in schemas_in(REGION):
+        provisioning.drop_schema(environment_id, REGION)
+
+
+def execute(place: Place, statement: str) -> list[tuple[Any, ...]]:
+    return catalog.run(place.environment_id, statement)
+
+
+def raw_connection(place: Place) -> psycopg.Connection[Any]:
+    """A connection of somebody else, whose unqualified names are the environment's tables."""
+    facts = connections[REGION].get_connection_params()
+    known = {key: facts[key] for key in ("dbname", "user", "password", "host", "port") if facts.get(key)}
+    return psycopg.connect(**known, options=f'-c search_path="{place.environment_id}"')
+
+
+def columns(place: Place) -> set[str]:
+    found = catalog.catalog(place.environment_id)["columns"]
+    return {row[1] for row in found if row[0] == "tasks"} - {"id", "created_at", "updated_at"}
+
+
+def status(place: Place) -> str:
+    return Environment.objects.get(pk=place.environment_id).status
+
+
+def in_thread(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except Exception as error:
+        return error
+    finally:
+        connections.close_all()
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 15) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.005)
+
+
+# ── Others use the table ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_change_waits_for_a_long_reader_and_lets_short_ones_pass(place: Place) -> None:
+    waits: list[float] = []
+    with raw_connection(place) as holder, ThreadPoolExecutor(2) as pool:
+        holder.execute("SELECT * FROM tasks").fetchall()  # keeps its lock until the transaction ends
+        changing = pool.submit(in_thread, lambda: schemas.change(place, document("title", "b"), actor=audit.SYSTEM))
+        end = time.monotonic() + 1.5
+        with raw_connection(place) as reader:
+            reader.autocommit = True
+            while time.monotonic() < end:
+                began = time.monotonic()
+                reader.execute("SELECT count(*) FROM tasks").fetchall()
+                waits.append(time.monotonic() - began)
+        assert not changing.done()
+        assert status(place) == "migrating"
+        assert columns(place) == {"title"}
+        holder.rollback()
+        outcome = changing.result(20)
+    assert outcome.version == 2
+    assert columns(place) == {"title", "b"}
+    assert max(waits) < 0.5, "a reader queued behind the change"
+    assert len([wait for wait in waits if wait > 0.05]) >= 1, "the change never asked for its lock"
+    assert status(place) == "ready"
+
+
+def test_a_change_that_never_wins_its_lock_gives_up_and_leaves_everything(place: Place, settings: Any) -> None:
+    settings.SCHEMA_LOCK_ATTEMPTS = 3
+    settings.SCHEMA_LOCK_TIMEOUT_MS = 50
+    before = catalog.catalog(place.environment_id)
+    with raw_connection(place) as holder:
+        holder.execute("SELECT * FROM tasks")
+        with pytest.raises(TablesBusy):
+            schemas.change(place, document("title", "b"), actor=audit.SYSTEM)
+    assert catalog.catalog(place.environment_id) == before
+    assert (schemas.current(place).version, status(place)) == (1, "ready")
+    assert schemas.change(place, document("title", "b"), actor=audit.SYSTEM).version == 2
+
+
+def test_a_rehearsal_waits_for_nobody(place: Place) -> None:
+    with raw_connection(place) as holder:
+        holder.execute("LOCK TABLE tasks IN ACCESS EXCLUSIVE MODE")
+        began = time.monotonic()
+        outcome = schemas.rehearse(place, document("title", "b"))
+    assert time.monotonic() - began < 2
+    assert [operation.name for operation in outcome.operations] == ["add column tasks.b"]
+
+
+def test_rules_change_without_any_lock_on_the_tables(place: Place) -> None:
+    with raw_connection(place) as holder:
+        holder.execute("LOCK TABLE tasks IN ACCESS EXCLUSIVE MODE")
+        ruled = document("title", rules={"user": {"read": {}}})
+        assert schemas.change(place, ruled, actor=audit.SYSTEM).version == 2
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_of_changes_at_the_same_time_one_wins(place: Place, named: bool) -> None:
+    barrier = threading.Barrier(6)
+
+    def change(number: int) -> Any:
+        def apply() -> Any:
+            schemas.current(place)
+            barrier.wait(10)
+            expected = 1 if named else None
+            wanted = document("title", f"c{number}")
+            return schemas.change(place, wanted, actor=audit.SYSTEM, expected=expected)
+
+        return in_thread(apply)
+
+    with ThreadPoolExecutor(6) as pool:
+        results = list(pool.map(change, range(6)))
+    won = [result for result in results if not isinstance(result, Exception)]
+    # Without a named version, one that began after another had ended sees its columns go, and must say so.
+    assert all(isinstance(result, VersionMoved | Unconfirmed) for result in results if result not in won), results
+    assert len(won) == 1
+    assert SchemaVersion.objects.using(REGION).count() == 2
+    assert schemas.current(place).version == 2
+    assert columns(place) == {"title", won[0].operations[0].name.removeprefix("add column tasks.")}
+
+
+def test_a_writer_in_the_middle_neither_loses_its_row_nor_the_change(place: Place) -> None:
+    stop = threading.Event()
+    written: list[str] = []
+
+    def write() -> None:
+        with raw_connection(place) as writer:
+            writer.autocommit = True
+            while not stop.is_set():
+                row_id = f"w{len(written)}"
+                writer.execute("INSERT INTO tasks (id, title) VALUES (%s, 'x')", [row_id])
+                written.append(row_id)
+
+    with ThreadPoolExecutor(2) as pool:
+        writers = [pool.submit(write)]
+        wait_until(lambda: len(written) > 20)
+        for number in range(2, 6):
+            columns_now = [f"c{n}" for n in range(number)]
+            schemas.change(place, document("title", *columns_now), actor=audit.SYSTEM)
+        stop.set()
+        for writer in writers:
+            writer.result(10)
+    assert execute(place, "SELECT count(*) FROM tasks") == [(3 + len(written),)]
+    assert schemas.current(place).version == 5
+
+
+# ── Crashes ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def mortal(django_db_setup: None) -> Iterator[Callable[..., dict[str, int]]]:
+    variables = {"default": "DATABASE_URL"} | {region: region_variable(region) for region in REGIONS}
+    databases = {
+        variable: django_settings.LAYOUT.postgres_url(str(connections[alias].settings_dict["NAME"]))
+        for alias, variable in variables.items()
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.rows.mortal"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | databases | {"DJANGO_SETTINGS_MODULE": "platform_site.settings"},
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+
+    def change(**order: Any) -> dict[str, int]:
+        process.stdin.write(json.dumps(order) + "\n")  # type: ignore[union-attr]
+        process.stdin.flush()  # type: ignore[union-attr]
+        answer: dict[str, int] = json.loads(process.stdout.readline())  # type: ignore[union-attr]
+        return answer
+
+    yield change
+    process.stdin.close()
+    process.wait(10)
+
+
+@pytest.mark.parametrize("failpoint", ["schema.between_steps", "schema.tables_changed", "schema.before_commit"])
+def test_a_change_that_is_killed_in_the_middle_has_not_happened(place: Place, mortal: Any, failpoint: str) -> None:
+    before = catalog.catalog(place.environment_id)
+    wanted = document("b", "c", indexes=[["b"]], unique=[["c"]])
+    order = {"environment": place.environment_id, "document": wanted, "confirm": ["drop column tasks.title"]}
+    assert mortal(**order, failpoint=failpoint)["signal"] == 9
+    assert status(place) == "migrating"
+    wait_until(lambda: _settled(place))
+    assert status(place) == "ready"
+    assert catalog.catalog(place.environment_id) == before
+    assert (schemas.current(place).version, SchemaVersion.objects.using(REGION).count()) == (1, 1)
+    assert execute(place, "SELECT title FROM tasks ORDER BY id") == [("Task 1",), ("Task 2",), ("Task 3",)]
+    assert mortal(**order, failpoint="") == {"signal": 0, "status": 0}
+    assert columns(place) == {"b", "c"}
+
+
+def test_a_change_that_is_killed_after_its_commit_has_happened_whole(place: Place, mortal: Any) -> None:
+    order = {"environment": place.environment_id, "document": document("title", "b"), "confirm": []}
+    assert mortal(**order, failpoint="schema.after_commit")["signal"] == 9
+    assert (columns(place), schemas.current(place).version, status(place)) == ({"title", "b"}, 2, "migrating")
+    wait_until(lambda: _settled(place))
+    assert mortal(**order, failpoint="") == {"signal": 0, "status": 0}
+    assert schemas.current(place).version == 2
+
+
+def _settled(place: Place) -> bool:
+    tasks.settle()
+    return status(place) == "ready"
+
+
+def test_the_sweep_leaves_a_change_alone_that_is_under_way(place: Place) -> None:
+    Environment.objects.filter(pk=place.environment_id).update(status="migrating")
+    with raw_connection(place) as other:
+        other.execute(
+            "SELECT FROM platform.rows_currentversion WHERE environment_id = %s FOR UPDATE", [place.environment_id]
+        )
+        tasks.settle()
+        assert status(place) == "migrating"
+    tasks.settle()
+    assert status(place) == "ready"
+
+
+def test_a_backend_that_is_terminated_leaves_nothing_half_done(place: Place) -> None:
+    before = catalog.catalog(place.environment_id)
+    with raw_connection(place) as holder, ThreadPoolExecutor(1) as pool:
+        holder.execute("SELECT * FROM tasks")
+        changing = pool.submit(in_thread, lambda: schemas.change(place, document("title", "b"), actor=audit.SYSTEM))
+        waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'LOCK TABLE%'"
+
+        def terminate() -> bool:
+            with connections[REGION].cursor() as cursor:
+                cursor.execute(f"SELECT pg_terminate_backend(pid) FROM ({waiting}) w")  # noqa: S608
+                return bool(cursor.fetchall())
+
+        wait_until(terminate)
+        assert isinstance(changing.result(10), Exception)
+    assert catalog.catalog(place.environment_id) == before
+    assert (schemas.current(place).version, status(place)) == (1, "ready")
+
+
+# ── Indexes of large tables ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def everything_is_large(settings: Any) -> None:
+    settings.SCHEMA_LARGE_TABLE_ROWS = 0
+
+
+def index_names(place: Place) -> dict[str, bool]:
+    return {row[1]: row[3] for row in catalog.catalog(place.environment_id)["indexes"]}
+
+
+@pytest.mark.usefixtures("everything_is_large")
+def test_an_index_of_a_large_table_is_made_after_the_change_while_rows_are_written(place: Place) -> None:
+    wanted = document("title", indexes=[["title", "-created_at"]])
+    rehearsed = schemas.rehearse(place, wanted)
+    assert rehearsed.operations[0].sql[0].startswith("CREATE INDEX CONCURRENTLY")
+    outcome = schemas.change(place, wanted, actor=audit.SYSTEM)
+    assert (outcome.version, outcome.indexes_due, outcome.operations) == (2, True, rehearsed.operations)
+    (spec,) = schemas.current(place).schema.tables["tasks"].indexes
+    name = states.index_name("tasks", spec)
+    assert name not in index_names(place)
+    assert schemas.current(place).indexes_due
+    with raw_connection(place) as writer, ThreadPoolExecutor(1) as pool:
+        writer.execute("INSERT INTO tasks (id, title) VALUES ('open', 'x')")
+        making = pool.submit(in_thread, lambda: indexing.make_due(place))
+        with raw_connection(place) as another:
+            wait_until(lambda: name in index_names(place))
+            another.execute("INSERT INTO tasks (id, title) VALUES ('meanwhile', 'x')")
+        writer.commit()
+        assert making.result(20) is True
+    assert index_names(place)[name] is True
+    assert not schemas.current(place).indexes_due
+    catalog.make("t_fresh", schemas.read(wanted))
+    try:
+        assert catalog.catalog(place.environment_id) == catalog.catalog("t_fresh")
+    finally:
+        catalog.run("t_fresh", "DROP SCHEMA t_fresh CASCADE")
+
+
+@pytest.mark.usefixtures("everything_is_large")
+def test_the_sweep_makes_due_indexes_and_replaces_half_made_ones(place: Place) -> None:
+    schemas.change(place, document("title", indexes=[["title"]]), actor=audit.SYSTEM)
+    (spec,) = schemas.current(place).schema.tables["tasks"].indexes
+    name = states.index_name("tasks", spec)
+    execute(place, f'CREATE INDEX "{name}" ON tasks (title)')
+    with superuser() as connection:  # as a build that was cut off leaves it
+        connection.execute(
+            "UPDATE pg_index SET indisvalid = false WHERE indexrelid = %s::regclass",
+            [f'"{place.environment_id}"."{name}"'],
+        )
+    assert index_names(place)[name] is False
+    tasks.settle()
+    assert index_names(place)[name] is True
+    assert not CurrentVersion.objects.using(REGION).get(pk=place.environment_id).indexes_due
+    (definition,) = [row[2] for row in catalog.catalog(place.environment_id)["indexes"] if row[1] == name]
+    assert definition.endswith("(title, id)")
+
+
+def superuser() -> psycopg.Connection[Any]:
+    return postgres.connect(django_settings.LAYOUT, str(connections[REGION].settings_dict["NAME"]))
+
+
+@pytest.mark.usefixtures("everything_is_large")
+def test_an_index_that_is_due_follows_a_rename(place: Place) -> None:
+    schemas.change(place, document("title", indexes=[["title"]]), actor=audit.SYSTEM)
+    renamed = {"tables": {"jobs": {
+        "renamed_from": "tasks", "columns": {"name": {"type": "text", "null": True, "renamed_from": "title"}},
+        "indexes": [["name"]],
+    }}}  # fmt: skip
+    schemas.change(place, renamed, actor=audit.SYSTEM)
+    assert indexing.make_due(place)
+    (spec,) = schemas.current(place).schema.tables["jobs"].indexes
+    assert index_names(place)[states.index_name("jobs", spec)] is True
+
+
+# ── The end ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_nothing_of_a_schema_is_left_when_its_environment_is_gone(place: Place) -> None:
+    services.delete_project(place.project_id, actor=audit.SYSTEM)
+    removal.finish(place.project_id)
+    assert not CurrentVersion.objects.using(REGION).exists()
+    assert not SchemaVersion.objects.using(REGION).exists()
+    assert schemas_in(REGION) == []
+
+
+def test_a_version_is_immutable_for_everyone(place: Place) -> None:
+    with pytest.raises(DatabaseError), transaction.atomic(using=REGION):
+        SchemaVersion.objects.using(REGION).update(author_kind="nobody")
+    assert SchemaVersion.objects.using(REGION).get().author_kind == "system"

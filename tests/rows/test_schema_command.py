@@ -1,0 +1,177 @@
+"""`manage.py schema` as an operator or a deployment uses it."""
+
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings as django_settings
+from django.core.management import call_command
+from django.core.management.base import CommandError
+from django.db import connections
+
+from platform_site.api.callers import Place
+from platform_site.services.layout import region_variable
+from projects import provisioning
+from projects.environments import place_of
+from rows import schemas
+from tests.projects.conftest import REGIONS, environment_of, make_project, schemas_in
+from tests.projects.conftest import make_account as make_account
+from tests.rows import catalog
+from tests.rows.test_documents import TRACKER
+
+NARROW = {"tables": {"lists": TRACKER["tables"]["lists"]}}
+
+
+@pytest.fixture
+def place(make_account: Any) -> Iterator[Place]:
+    found = place_of(environment_of(make_project(make_account("alice"))).pk)
+    assert found is not None
+    yield found
+    for environment_id in schemas_in(catalog.REGION):
+        provisioning.drop_schema(environment_id, catalog.REGION)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Any:
+    def to_file(document: Any) -> str:
+        path = tmp_path / "schema.json"
+        path.write_text(document if isinstance(document, str) else json.dumps(document))
+        return str(path)
+
+    return to_file
+
+
+def schema(*arguments: str) -> tuple[str, str]:
+    """What the command prints to standard output and to standard error."""
+    out, err = io.StringIO(), io.StringIO()
+    call_command("schema", *arguments, stdout=out, stderr=err, no_color=True)
+    return out.getvalue(), err.getvalue()
+
+
+@pytest.mark.django_db(databases="__all__")
+class TestInThisProcess:
+    def test_a_document_is_planned_applied_and_shown_again(self, place: Place, write: Any) -> None:
+        file = write(TRACKER)
+        out, err = schema("plan", place.environment_id, file)
+        assert out == ""
+        assert "+ create table tasks\n      CREATE TABLE" in err
+        assert "2 operations." in err
+        assert schemas.current(place).version == 0
+        out, err = schema("apply", place.environment_id, file)
+        assert (out, err.startswith("Version 1 is applied")) == ("", True)
+        out, err = schema("show", place.environment_id)
+        assert json.loads(out) == TRACKER
+        assert err.startswith(f"production ({place.environment_id}): version 1, ")
+        assert schema("plan", place.environment_id, file)[1] == "Nothing would change.\n"
+        assert "version 1 is this document" in schema("apply", place.environment_id, file)[1]
+
+    def test_an_environment_can_be_named_by_its_project(self, place: Place) -> None:
+        assert json.loads(schema("show", f"{place.project_id}/production")[0]) == {"tables": {}}
+        for unknown in ("env_nothing", f"{place.project_id}/staging", "prj_x/production", "x" * 500):
+            with pytest.raises(CommandError, match="There is no environment"):
+                schema("show", unknown)
+
+    def test_check_answers_by_its_exit_code(self, place: Place, write: Any) -> None:
+        file = write(TRACKER)
+        with pytest.raises(SystemExit) as caught:
+            schema("plan", place.environment_id, file, "--check")
+        assert caught.value.code == 3
+        schema("apply", place.environment_id, file)
+        schema("plan", place.environment_id, file, "--check")
+
+    def test_what_loses_data_is_refused_until_it_is_named(self, place: Place, write: Any) -> None:
+        schema("apply", place.environment_id, write(TRACKER))
+        file = write(NARROW)
+        _, err = schema("plan", place.environment_id, file)
+        assert "- drop table tasks    (loses data)" in err
+        assert "1 operation, 1 of which loses data." in err
+        with pytest.raises(CommandError, match='--confirm "drop table tasks"'):
+            schema("apply", place.environment_id, file)
+        assert schemas.current(place).version == 1
+        schema("apply", place.environment_id, file, "--confirm", "drop table tasks")
+        assert schemas.current(place).version == 2
+
+    def test_errors_are_listed_with_their_paths(self, place: Place, write: Any) -> None:
+        wrong = {"tables": {"a": {"columns": {"x": {"type": "txt"}, "y": {"type": "reference", "to": "b"}}}}}
+        with pytest.raises(CommandError) as caught:
+            schema("apply", place.environment_id, write(wrong))
+        assert "\n  tables.a.columns.x.type: " in str(caught.value)
+        assert "\n  tables.a.columns.y.to: no table" in str(caught.value)
+
+    def test_files_that_hold_no_document_are_refused(self, place: Place, write: Any) -> None:
+        for text in ("", "{", "[]", "nonsense", '{"tables": {}, "tables": {}}'):
+            with pytest.raises(CommandError):
+                schema("apply", place.environment_id, write(text))
+        with pytest.raises(CommandError, match="cannot be read"):
+            schema("apply", place.environment_id, "/nowhere/schema.json")
+
+    def test_history_and_the_way_back(self, place: Place, write: Any) -> None:
+        assert schema("history", place.environment_id)[1] == "No schema was applied yet.\n"
+        schema("apply", place.environment_id, write(TRACKER))
+        schema("apply", place.environment_id, write(NARROW), "--confirm", "drop table tasks", "--if-version", "1")
+        schema("revert", place.environment_id, "1")
+        out, _ = schema("history", place.environment_id)
+        assert [line.split("  ")[0] for line in out.splitlines() if line.startswith("version")] == [
+            "version 3", "version 2", "version 1"
+        ]  # fmt: skip
+        assert ", back to 1\n    create table tasks\n" in out
+        lines = schema("history", place.environment_id, "--json", "--limit", "2")[0].splitlines()
+        assert [json.loads(line)["version"] for line in lines] == [3, 2]
+        assert json.loads(schema("show", place.environment_id, "--version", "2")[0]) == NARROW
+        for refused in (["revert", place.environment_id, "9"], ["show", place.environment_id, "--version", "9"]):
+            with pytest.raises(CommandError, match="There is no version 9"):
+                schema(*refused)
+        with pytest.raises(CommandError, match="is at version 3 now"):
+            schema("apply", place.environment_id, write(NARROW), "--if-version", "1")
+
+    def test_a_default_cannot_drive_the_operators_terminal(self, place: Place, write: Any) -> None:
+        nasty = {"tables": {"a": {"columns": {"x": {"type": "text", "default": "\x1b[2J\x07"}}}}}
+        _, err = schema("plan", place.environment_id, write(nasty))
+        assert "\x1b" not in err
+        assert "\x07" not in err
+
+    def test_json_is_for_programs(self, place: Place, write: Any) -> None:
+        planned = json.loads(schema("plan", place.environment_id, write(TRACKER), "--json")[0])
+        applied = json.loads(schema("apply", place.environment_id, write(TRACKER), "--json")[0])
+        assert planned == applied | {"version": 0}
+        assert applied["changed"] is True
+        assert json.loads(schema("show", place.environment_id, "--json")[0])["version"] == 1
+
+
+@pytest.mark.django_db(transaction=True, databases="__all__")
+def test_at_a_terminal_it_asks_for_the_name_of_what_is_lost(place: Place, write: Any) -> None:
+    schema("apply", place.environment_id, write(TRACKER))
+    file = write(NARROW)
+    for typed, version in (("yes", 1), ("drop table tasks", 2)):
+        ours, theirs = pty.openpty()
+        os.write(ours, f"{typed}\n".encode())
+        done = subprocess.run(
+            [sys.executable, "manage.py", "schema", "apply", place.environment_id, file],
+            stdin=theirs,
+            capture_output=True,
+            text=True,
+            env=os.environ | variables_of_databases(),
+            cwd=django_settings.BASE_DIR,
+        )
+        os.close(ours)
+        os.close(theirs)
+        assert done.returncode == (0 if version == 2 else 1), done.stderr
+        assert '"drop table tasks" loses data for good. Type it to go on:' in done.stderr
+        assert schemas.current(place).version == version
+    assert "Version 2 is applied" in done.stderr
+
+
+def variables_of_databases() -> dict[str, str]:
+    """The variables that lead another process to the databases of this test."""
+    variables = {"default": "DATABASE_URL"} | {region: region_variable(region) for region in REGIONS}
+    return {
+        variable: django_settings.LAYOUT.postgres_url(str(connections[alias].settings_dict["NAME"]))
+        for alias, variable in variables.items()
+    }

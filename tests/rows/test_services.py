@@ -1,0 +1,304 @@
+"""The verbs of rows, in several people's names, against real tables."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from platform_site.api.errors import ApiError, Conflict, NotFound, ValidationFailed
+from tests.rows.tenants import ALICE, BOB, KEY, OPERATOR, OWNER, VIEWER, Tenant
+from tests.rows.tracker import DOCUMENT
+
+pytestmark = pytest.mark.django_db(databases="__all__")
+
+
+@pytest.fixture
+def tenant() -> Tenant:
+    return Tenant(DOCUMENT).with_users(ALICE, BOB)
+
+
+@pytest.fixture
+def homes(tenant: Tenant) -> tuple[str, str]:
+    """Alice's list and Bob's."""
+    return (
+        tenant.put("lists", name="Home", owner_id=ALICE.user_id),
+        tenant.put("lists", name="Bob's", owner_id=BOB.user_id),
+    )
+
+
+def refused(how: Callable[[], Any]) -> dict[str, str]:
+    """The fields that a refusal names, with their codes."""
+    with pytest.raises(ValidationFailed) as caught:
+        how()
+    return {field.field: field.code for field in caught.value.fields}
+
+
+def test_everyone_sees_their_own_rows_and_operators_see_all(tenant: Tenant, homes: tuple[str, str]) -> None:
+    mine = tenant.insert(ALICE, "tasks", title="One", list_id=homes[0])["id"]
+    assert [row["id"] for row in tenant.rows(ALICE, "tasks")] == [mine]
+    assert tenant.rows(BOB, "tasks") == []
+    for who in (KEY, OWNER, VIEWER, OPERATOR):
+        assert [row["id"] for row in tenant.rows(who, "tasks")] == [mine]
+    with pytest.raises(NotFound):
+        tenant.get(BOB, "tasks", mine)
+
+
+def test_a_row_shows_each_type_in_its_one_spelling(tenant: Tenant, homes: tuple[str, str]) -> None:
+    made = tenant.put(
+        "tasks",
+        title='"quoted" \u2028 ü',
+        list_id=homes[0],
+        owner_id=ALICE.user_id,
+        priority=2**63 - 1,
+        price="1.5",
+        weight=1e20,
+        due_on="2026-03-01",
+        seen_at="2026-03-01T12:00:00.5+02:00",
+        token="6B1F1C1E-3C1C-4D0E-9D6C-0D2B8A7F5E11",
+        meta={"b": [1, None], "a": "x"},
+        tags=["x", 'y "z"', ""],
+    )
+    row = tenant.get(ALICE, "tasks", made)
+    assert row["title"] == '"quoted" \u2028 ü'
+    assert row["priority"] == 2**63 - 1
+    assert row["price"] == "1.50"
+    assert row["weight"] == 1e20
+    assert row["due_on"] == "2026-03-01"
+    assert row["seen_at"] == "2026-03-01T10:00:00.500000Z"
+    assert row["token"] == "6b1f1c1e-3c1c-4d0e-9d6c-0d2b8a7f5e11"
+    assert row["meta"] == {"a": "x", "b": [1, None]}
+    assert row["tags"] == ["x", 'y "z"', ""]
+    assert row["status"] == "open"
+    assert "internal" not in row
+    assert list(row)[0] == "id"
+    assert row["created_at"] == row["updated_at"]
+
+
+def test_what_a_rule_sets_is_set_and_cannot_be_sent(tenant: Tenant, homes: tuple[str, str]) -> None:
+    assert tenant.insert(ALICE, "tasks", title="One", list_id=homes[0])["owner_id"] == ALICE.user_id
+    assert refused(lambda: tenant.insert(ALICE, "tasks", title="One", list_id=homes[0], owner_id=BOB.user_id)) == {
+        "owner_id": "read_only"
+    }
+
+
+def test_every_invalid_column_is_named_at_once_and_nothing_is_written(tenant: Tenant, homes: tuple[str, str]) -> None:
+    assert refused(
+        lambda: tenant.insert(KEY, "tasks", title="x" * 201, done="yes", priority=2**63, due_on="0000-00-00", nothing=1)
+    ) == {
+        "title": "too_long",
+        "done": "wrong_type",
+        "priority": "out_of_range",
+        "due_on": "invalid",
+        "nothing": "unknown",
+        "list_id": "required",
+        "owner_id": "required",
+    }
+    assert tenant.rows(OPERATOR, "tasks") == []
+
+
+def test_a_missing_and_an_invisible_reference_are_refused_alike(tenant: Tenant, homes: tuple[str, str]) -> None:
+    answers = []
+    for target in (homes[1], "lst_missing"):
+        with pytest.raises(ValidationFailed) as caught:
+            tenant.insert(ALICE, "tasks", title="One", list_id=target)
+        answers.append(caught.value.body(None))
+    assert answers[0] == answers[1]
+    assert tenant.rows(OPERATOR, "tasks") == []
+
+
+def test_a_user_column_takes_users_of_the_pool_only(tenant: Tenant, homes: tuple[str, str]) -> None:
+    stranger = "usr_01kcccccccccccccccccccccc0"
+    assert refused(lambda: tenant.insert(KEY, "tasks", title="x", list_id=homes[0], owner_id=stranger)) == {
+        "owner_id": "no_such_user"
+    }
+    assert tenant.insert(KEY, "tasks", title="x", list_id=homes[0], owner_id=BOB.user_id)["owner_id"] == BOB.user_id
+
+
+def test_an_update_changes_what_was_sent_and_nothing_else(tenant: Tenant, homes: tuple[str, str]) -> None:
+    before = tenant.insert(ALICE, "tasks", title="One", list_id=homes[0])
+    after = tenant.update(ALICE, "tasks", before["id"], done=True)
+    assert after.pop("updated_at") >= before.pop("updated_at")
+    assert after == {**before, "done": True}
+
+
+def test_a_row_that_may_not_be_updated_is_not_there(tenant: Tenant, homes: tuple[str, str]) -> None:
+    made = tenant.insert(ALICE, "tasks", title="One", list_id=homes[0])["id"]
+    for who, row_id in ((BOB, made), (ALICE, "tsk_missing"), (VIEWER, made), (ALICE, "\0"), (ALICE, "x" * 65)):
+        with pytest.raises(NotFound):
+            tenant.update(who, "tasks", row_id, title="Two")
+    with pytest.raises(NotFound):  # alice sees her list, and no rule lets her change it
+        tenant.update(ALICE, "lists", homes[0], name="Other")
+    assert tenant.get(ALICE, "tasks", made)["title"] == "One"
+
+
+def test_columns_that_cannot_be_written_are_refused_as_unknown_or_read_only(
+    tenant: Tenant, homes: tuple[str, str]
+) -> None:
+    made = tenant.insert(ALICE, "tasks", title="One", list_id=homes[0])["id"]
+    assert refused(
+        lambda: tenant.update(ALICE, "tasks", made, id="x", created_at="x", priority=1, internal="x", nothing="x")
+    ) == {
+        "id": "read_only",
+        "created_at": "read_only",
+        "priority": "read_only",
+        "internal": "unknown",
+        "nothing": "unknown",
+    }
+
+
+def test_deleting_takes_children_along_and_nobody_elses(tenant: Tenant, homes: tuple[str, str]) -> None:
+    for home in homes:
+        task = tenant.put("tasks", title="x", list_id=home, owner_id=ALICE.user_id)
+        tenant.put("comments", body="x", task_id=task)
+        child = tenant.put("tasks", title="x", list_id=home, owner_id=ALICE.user_id, parent_id=task)
+        tenant.put("secrets", body="x", task_id=child)
+    with pytest.raises(NotFound):
+        tenant.delete(ALICE, "lists", homes[0])
+    tenant.delete(KEY, "lists", homes[0])
+    for table, left in (("lists", 1), ("tasks", 2), ("comments", 1), ("secrets", 1)):
+        assert len(tenant.rows(OPERATOR, table)) == left
+    with pytest.raises(NotFound):
+        tenant.delete(KEY, "lists", homes[0])
+
+
+def test_rows_that_refer_to_each_other_in_a_circle_go_together(tenant: Tenant, homes: tuple[str, str]) -> None:
+    one = tenant.put("tasks", title="1", list_id=homes[0], owner_id=ALICE.user_id)
+    two = tenant.put("tasks", title="2", list_id=homes[0], owner_id=ALICE.user_id, parent_id=one)
+    tenant.update(OPERATOR, "tasks", one, parent_id=two)
+    tenant.delete(ALICE, "tasks", one)
+    assert tenant.rows(OPERATOR, "tasks") == []
+
+
+@pytest.mark.parametrize("direction", ["asc", "desc"])
+@pytest.mark.parametrize("nulls", ["nullsfirst", "nullslast"])
+@pytest.mark.parametrize("second", ["", ",title.asc", ",title.desc", ",due_on.desc.nullslast"])
+def test_pages_of_any_order_are_the_whole_list_in_that_order(
+    tenant: Tenant, homes: tuple[str, str], direction: str, nulls: str, second: str
+) -> None:
+    for number in range(13):
+        tenant.put(
+            "tasks",
+            title="ab"[number % 2],
+            list_id=homes[0],
+            owner_id=ALICE.user_id,
+            priority=None if number % 4 == 0 else number % 3,
+            due_on=None if number % 5 == 0 else f"2026-01-0{1 + number % 2}",
+        )
+    order = f"priority.{direction}.{nulls}{second}"
+    whole = tenant.page(ALICE, "tasks", order=order, limit=100)
+    assert whole["next_cursor"] is None
+    assert len(whole["data"]) == 13
+    for limit in (1, 2, 5, 13):
+        assert tenant.pages(ALICE, "tasks", order=order, limit=limit) == whole["data"]
+
+
+def test_with_embeds_to_one_and_to_many_and_hides_rows_that_cannot_be_seen(
+    tenant: Tenant, homes: tuple[str, str]
+) -> None:
+    task = tenant.put("tasks", title="x", list_id=homes[1], owner_id=ALICE.user_id)
+    comment = tenant.put("comments", body="hello", task_id=task)
+    row = tenant.get(ALICE, "tasks", task, "list,comments,parent")
+    assert row["list_id"] == homes[1]
+    assert row["list"] is None  # it is Bob's
+    assert row["parent"] is None
+    assert [found["id"] for found in row["comments"]] == [comment]
+    nested = tenant.get(KEY, "comments", comment, "task.list")
+    assert nested["task"]["list"]["name"] == "Bob's"
+    assert tenant.rows(ALICE, "comments", withs="task.list")[0]["task"]["list"] is None
+
+
+def test_counts_are_opt_in(tenant: Tenant, homes: tuple[str, str]) -> None:
+    for number in range(3):
+        tenant.put("tasks", title=str(number), list_id=homes[0], owner_id=ALICE.user_id)
+    assert "count" not in tenant.page(ALICE, "tasks", limit=1)
+    assert tenant.page(ALICE, "tasks", limit=1, count="exact")["count"] == 3
+    assert tenant.page(BOB, "tasks", limit=1, count="exact")["count"] == 0
+    page = tenant.page(ALICE, "tasks", limit=1, count="estimated", where='{"title": {"$gt": "0"}}')
+    assert (page["count"], page["count_is"]) == (2, "exact")
+
+
+@pytest.mark.parametrize("verb", ["get", "update", "delete", "insert", "rows"])
+@pytest.mark.parametrize("table", ["nothing", "secrets", "tasks; DROP TABLE lists", '"', "%s", "pg_class"])
+def test_a_table_that_is_not_there_and_one_without_rules_are_alike(tenant: Tenant, verb: str, table: str) -> None:
+    row_id = [] if verb in ("insert", "rows") else ["x"]
+    with pytest.raises(NotFound) as caught:
+        getattr(tenant, verb)(ALICE, table, *row_id)
+    assert caught.value.body(None) == NotFound().body(None)
+
+
+def test_an_id_can_be_chosen_by_keys_and_members_and_is_taken_once(tenant: Tenant) -> None:
+    cells = {"name": "x", "owner_id": ALICE.user_id}
+    assert tenant.insert(KEY, "lists", id="mine", **cells)["id"] == "mine"
+    assert tenant.insert(OWNER, "lists", id="yours", **cells)["id"] == "yours"
+    with pytest.raises(Conflict):
+        tenant.insert(KEY, "lists", id="mine", **cells)
+    assert refused(lambda: tenant.insert(KEY, "lists", id="a b", **cells)) == {"id": "invalid"}
+
+
+def test_a_refused_row_of_a_batch_refuses_the_batch(tenant: Tenant, homes: tuple[str, str]) -> None:
+    from rows import services
+
+    good = {"title": "x", "list_id": homes[0]}
+
+    def send(*bodies: dict[str, Any]) -> Any:
+        return services.insert_rows(tenant.place, ALICE, "tasks", bodies)
+
+    assert refused(lambda: send(good, {**good, "title": 5}, {"list_id": 7})) == {
+        "1.title": "wrong_type",
+        "2.title": "required",
+        "2.list_id": "wrong_type",
+    }
+    assert refused(lambda: send(good, {**good, "list_id": homes[1]})) == {"1.list_id": "no_such_row"}
+    for bodies in ([], [good] * 101):
+        with pytest.raises(ApiError):
+            send(*bodies)
+    assert tenant.rows(OPERATOR, "tasks") == []
+    assert len(send(*[good] * 100)) == 100
+    assert tenant.page(ALICE, "tasks", count="exact")["count"] == 100
+
+
+def test_beyond_the_ceiling_only_who_sees_everything_is_told_the_planners_estimate(
+    tenant: Tenant, homes: tuple[str, str]
+) -> None:
+    tenant.raw(
+        "INSERT INTO {}.tasks (id, title, list_id, owner_id) SELECT 't' || n, 'x', %s, %s FROM generate_series(1, 10001) n",
+        homes[0],
+        ALICE.user_id,
+    )
+    tenant.raw("ANALYZE {}.tasks")
+    for _ in range(3):  # by text, at its preparation, and prepared
+        mine = tenant.page(ALICE, "tasks", limit=1, count="estimated")
+        assert (mine["count"], mine["count_is"]) == (10_000, "at_least")
+        whole = tenant.page(OPERATOR, "tasks", limit=1, count="estimated")
+        assert (whole["count"], whole["count_is"]) == (10_001, "estimated")
+    walked = tenant.page(OPERATOR, "tasks", limit=1, count="estimated", where={"list.name": "Home"})
+    assert (walked["count"], walked["count_is"]) == (10_000, "at_least")
+
+
+def test_a_row_that_would_hold_fast_but_goes_along_is_no_hindrance() -> None:
+    """Notes keep their list from going, but they belong to a task of it, and go with that."""
+    reference = {"type": "reference", "on_delete": "cascade"}
+    tenant = Tenant(
+        {
+            "tables": {
+                "lists": {"columns": {"name": {"type": "text"}}},
+                "tasks": {"columns": {"list": {**reference, "to": "lists"}}},
+                "notes": {
+                    "columns": {
+                        "task": {**reference, "to": "tasks", "null": True},
+                        "list": {**reference, "to": "lists", "on_delete": "restrict"},
+                    }
+                },
+            }
+        }
+    )
+    home = tenant.put("lists", name="x")
+    task = tenant.put("tasks", list_id=home)
+    tenant.put("notes", task_id=task, list_id=home)
+    loose = tenant.put("notes", list_id=home)
+    with pytest.raises(Conflict):
+        tenant.delete(KEY, "lists", home)
+    assert len(tenant.rows(KEY, "notes")) == 2
+    tenant.delete(KEY, "notes", loose)
+    tenant.delete(KEY, "lists", home)
+    assert tenant.rows(KEY, "notes") == tenant.rows(KEY, "tasks") == tenant.rows(KEY, "lists") == []

@@ -1,0 +1,202 @@
+"""A new version of the schema is followed by the next request, whoever applied it and whatever is going on
+meanwhile."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from platform_site.api.errors import NotFound, ValidationFailed
+from rows import registry, services
+from tests.rows.conftest import Tracker
+from tests.rows.tenants import ALICE, BOB, KEY, REGION, Tenant
+
+pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+
+CLIENTS = 8
+
+
+def version(number: int) -> dict[str, Any]:
+    """Version `number` of a table: its text is called by the number, and every other version hides the sum."""
+    text = {"type": "text"} if number == 1 else {"type": "text", "renamed_from": f"text_{number - 1}"}
+    columns: dict[str, Any] = {f"text_{number}": text, "sum": {"type": "integer", "default": 0}}
+    if number % 3 == 0:
+        columns["extra"] = {"type": "boolean", "default": True}
+    shown = ["*", "-sum"] if number % 2 else ["*"]
+    return {
+        "tables": {
+            "notes": {
+                "columns": columns,
+                "rules": {
+                    "user": {"read": {"columns": shown}},
+                    "server": {"read": {}, "insert": {}, "update": {}, "delete": {}},
+                },
+            }
+        }
+    }
+
+
+def shape(number: int) -> set[str]:
+    """The columns that an app user finds in version `number`."""
+    found = {"id", f"text_{number}", "created_at", "updated_at"}
+    return found | ({"extra"} if number % 3 == 0 else set()) | (set() if number % 2 else {"sum"})
+
+
+def test_readers_and_writers_follow_while_the_schema_changes(make_tracker: Any) -> None:
+    """Eight clients read and write while ten versions are applied: every answer is of a version that was current at
+    some moment of its request, none is an error of ours, and no write is lost."""
+    tracker: Tracker = make_tracker(version(1))
+    made = tracker.post("key", "/rows/notes", [{"text_1": str(number)} for number in range(CLIENTS)])
+    rows = [row["id"] for row in made.json["data"]]
+    begun, done = [1], [1]
+    stop = threading.Event()
+
+    def possible(since: int) -> set[int]:
+        return set(range(since, begun[0] + 1))
+
+    def check(since: int, found: dict[str, Any]) -> None:
+        assert any(set(found) == shape(number) for number in possible(since)), (since, begun[0], sorted(found))
+
+    def client(number: int) -> tuple[int, int]:
+        reads = writes = 0
+        row = rows[number]
+        try:
+            while not stop.is_set():
+                since = done[0]
+                got = tracker.get("alice", f"/rows/notes/{row}")
+                assert got.status == 200, got.json
+                check(since, got.json)
+                since = done[0]
+                listed = tracker.get("alice", "/rows/notes?order=created_at.desc")
+                assert listed.status == 200, listed.json
+                assert len(listed.json["data"]) == CLIENTS
+                for found in listed.json["data"]:
+                    check(since, found)
+                reads += 2
+                changed = tracker.patch("key", f"/rows/notes/{row}", {"sum": writes + 1})
+                assert changed.status == 200, changed.json
+                assert changed.json["sum"] == writes + 1
+                writes += 1
+        finally:
+            connections.close_all()
+        return reads, writes
+
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        clients = [pool.submit(client, number) for number in range(CLIENTS)]
+        try:
+            for number in range(2, 12):
+                begun[0] = number
+                tracker.apply(version(number))
+                done[0] = number
+        finally:
+            stop.set()
+        counts = [one.result(60) for one in clients]
+    assert all(reads > 10 and writes > 5 for reads, writes in counts), counts
+    sums = {row["id"]: row["sum"] for row in tracker.get("key", "/rows/notes").json["data"]}
+    assert sums == {rows[number]: writes for number, (_, writes) in enumerate(counts)}
+
+
+NOTES: dict[str, Any] = {
+    "columns": {"body": {"type": "text"}, "owner": {"type": "user"}, "hidden": {"type": "text", "null": True}},
+    "rules": {"user": {"read": {"where": {"owner_id": "$user.id"}}, "update": {"columns": ["body"]}}},
+}
+
+
+@pytest.fixture
+def tenant() -> Any:
+    made = Tenant({"tables": {"notes": NOTES}}).with_users(ALICE, BOB)
+    yield made
+    connections[REGION].close()
+    with connections[REGION].cursor() as cursor:
+        cursor.execute(f'DROP SCHEMA "{made.place.environment_id}" CASCADE')
+
+
+def test_a_rule_that_changed_is_asked_by_the_next_request(tenant: Tenant) -> None:
+    """Threat T5. This process has seen the old rule, compiled it and prepared it."""
+    note = tenant.put("notes", body="x", owner_id=ALICE.user_id)
+    for _ in range(3):
+        assert tenant.get(ALICE, "notes", note)["body"] == "x"
+        assert tenant.update(ALICE, "notes", note, body="x")["body"] == "x"
+        assert len(tenant.rows(ALICE, "notes")) == 1
+    tenant.apply({"tables": {"notes": {**NOTES, "rules": {"user": {"read": {"where": {"body": "nobody's"}}}}}}})
+    assert tenant.rows(ALICE, "notes") == []
+    with pytest.raises(NotFound):
+        tenant.get(ALICE, "notes", note)
+    with pytest.raises(NotFound):
+        tenant.update(ALICE, "notes", note, body="y")
+    assert tenant.get(KEY, "notes", note)["body"] == "x"
+
+
+@pytest.mark.parametrize("verb", ["list", "get", "update", "insert", "filter", "order"])
+def test_a_column_or_table_that_is_new_is_known_at_once(tenant: Tenant, verb: str) -> None:
+    """What this process does not know may have come since: nothing is refused before that was looked up."""
+    assert tenant.rows(KEY, "notes") == []
+    columns = {**NOTES["columns"], "more": {"type": "integer", "default": 1}}
+    tenant.apply(
+        {"tables": {"notes": {**NOTES, "columns": columns}, "others": {"columns": {"name": {"type": "text"}}}}}
+    )
+    assert registry.environment(tenant.place).version == 1
+    match verb:
+        case "list":
+            assert tenant.rows(KEY, "others") == []
+        case "get":
+            with pytest.raises(NotFound):
+                tenant.get(KEY, "others", "x")
+        case "insert":
+            assert tenant.insert(KEY, "notes", body="x", owner_id=ALICE.user_id, more=2)["more"] == 2
+        case "filter":
+            assert tenant.rows(KEY, "notes", where={"more": 1}) == []
+        case "order":
+            assert tenant.rows(KEY, "notes", order="more.desc") == []
+        case "update":
+            note = tenant.put("notes", body="x", owner_id=ALICE.user_id)
+            assert tenant.update(KEY, "notes", note, more=3)["more"] == 3
+    assert registry.environment(tenant.place).version == 2
+
+
+def test_what_is_gone_is_gone_at_once_and_a_dropped_columns_name_comes_back_empty(tenant: Tenant) -> None:
+    note = tenant.put("notes", body="x", owner_id=ALICE.user_id, hidden="secret")
+    for _ in range(3):
+        assert tenant.rows(KEY, "notes", where={"hidden": "secret"})[0]["id"] == note
+    columns = {name: column for name, column in NOTES["columns"].items() if name != "hidden"}
+    tenant.apply({"tables": {"notes": {**NOTES, "columns": columns}}})
+    with pytest.raises(ValidationFailed):
+        tenant.rows(KEY, "notes", where={"hidden": "secret"})
+    assert "hidden" not in tenant.get(KEY, "notes", note)
+    tenant.apply({"tables": {"notes": NOTES}})
+    assert tenant.get(KEY, "notes", note)["hidden"] is None
+    assert tenant.rows(KEY, "notes", where={"hidden": "secret"}) == []
+    tenant.apply({"tables": {}})
+    for _ in range(2):
+        with pytest.raises(NotFound):
+            tenant.rows(KEY, "notes")
+
+
+def test_a_type_that_changed_is_known_at_once(tenant: Tenant) -> None:
+    note = tenant.put("notes", body="12", owner_id=ALICE.user_id)
+    for _ in range(3):
+        assert tenant.rows(KEY, "notes", where={"body": "12"}, order="body")[0]["body"] == "12"
+        tenant.update(KEY, "notes", note, body="12")
+    cursor = None
+    tenant.put("notes", body="13", owner_id=ALICE.user_id)
+    cursor = tenant.page(KEY, "notes", order="body", limit=1)["next_cursor"]
+    columns = {**NOTES["columns"], "body": {"type": "integer"}}
+    tenant.apply({"tables": {"notes": {**NOTES, "columns": columns}}})
+    assert tenant.rows(KEY, "notes", where={"body": 12})[0]["body"] == 12
+    assert tenant.update(KEY, "notes", note, body=14)["body"] == 14
+    with pytest.raises(ValidationFailed) as caught:  # it was the cursor of a list of texts
+        tenant.page(KEY, "notes", order="body", limit=1, cursor=cursor)
+    assert [field.field for field in caught.value.fields] == ["cursor"]
+
+
+def test_an_environment_that_is_gone_has_no_tables(tenant: Tenant) -> None:
+    from rows.models import CurrentVersion
+
+    assert tenant.rows(KEY, "notes") == []
+    CurrentVersion.objects.using(REGION).filter(environment_id=tenant.place.environment_id).delete()
+    with pytest.raises(NotFound):
+        tenant.rows(KEY, "notes")
+    with pytest.raises(NotFound):
+        services.insert_row(tenant.place, KEY, "notes", {"body": "x", "owner_id": ALICE.user_id})
