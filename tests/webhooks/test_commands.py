@@ -1,0 +1,47 @@
+"""`manage.py webhooks`."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from io import StringIO
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.test import override_settings
+
+from tests.api.receiver import Receiver, answer
+from tests.rows.conftest import Tracker
+from tests.webhooks.conftest import Post
+from tests.webhooks.test_deliveries import deliveries, write_list
+
+pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+
+
+def run(*arguments: str) -> str:
+    output = StringIO()
+    call_command("webhooks", *arguments, stdout=output)
+    return output.getvalue()
+
+
+def test_what_did_not_arrive_is_replayed(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Callable[[], int]
+) -> None:
+    webhook = subscribe(events=["lists.insert"])
+    receiver.behave = answer("500 Broken")
+    with override_settings(WEBHOOK_RETRY_SCHEDULE=(timedelta(0),)):
+        write_list(tracker)
+        dispatch()
+    listed = run("list", tracker.environment_id)
+    assert webhook["id"] in listed
+    assert "  0%  enabled" in listed
+    receiver.behave = answer()
+    replay = ("replay", tracker.environment_id, webhook["id"])
+    assert run(*replay, "--since", "2020-01-01T00:00") == "1 delivery is sent again.\n"
+    dispatch()
+    (delivery,) = deliveries(tracker, webhook)
+    assert delivery["status"] == "delivered"
+    assert run(*replay, "--since", "2020-01-01T00:00Z") == "0 deliveries are sent again.\n"
+    assert run(*replay, "--delivery", delivery["id"]) == "1 delivery is sent again.\n"
+    assert dispatch() == 1
+    for wrong in (["--delivery", "dlv_nope"], ["--since", "yesterday"], []):
+        with pytest.raises(CommandError):
+            run(*replay, *wrong)

@@ -1,0 +1,254 @@
+"""From a row write to its receiver and back into the history, over the API, with a real receiver."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.test import override_settings
+from standardwebhooks import Webhook as Verifier
+from svix.webhooks import Webhook as SvixVerifier
+
+from rows.outbox import OutboxEvent
+from tests.api.receiver import Receiver, answer
+from tests.rows.conftest import Tracker
+from tests.rows.tracker import DOCUMENT
+from tests.webhooks.conftest import Post, bodies, headers
+from webhooks.models import Delivery
+
+pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+
+Dispatch = Callable[[], int]
+
+
+def write_list(tracker: Tracker, name: str = "Home", owner: str = "alice") -> str:
+    made = tracker.post("key", "/rows/lists", {"name": name, "owner_id": tracker.users[owner]})
+    assert made.status == 201, made.json
+    return str(made.json["id"])
+
+
+def deliveries(tracker: Tracker, webhook: dict[str, Any], query: str = "") -> list[dict[str, Any]]:
+    got = tracker.get("owner", f"/webhooks/{webhook['id']}/deliveries{query}")
+    assert got.status == 200, got.json
+    found: list[dict[str, Any]] = got.json["data"]
+    return found
+
+
+def test_a_write_arrives_signed_and_is_in_the_history(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    webhook = subscribe(events=["lists.insert"])
+    row = write_list(tracker)
+    assert dispatch() == 1
+    (body,) = bodies(receiver)
+    sent = headers(receiver.requests[0])
+    Verifier(webhook["secret"]).verify(receiver.requests[0].partition(b"\r\n\r\n")[2], sent)
+    SvixVerifier(webhook["secret"]).verify(receiver.requests[0].partition(b"\r\n\r\n")[2], sent)
+    assert sent["webhook-id"] == body["id"]
+    assert (body["type"], body["environment_id"]) == ("lists.insert", tracker.environment_id)
+    assert (body["data"]["table"], body["data"]["id"], body["data"]["old_record"]) == ("lists", row, None)
+    assert body["data"]["record"]["name"] == "Home"
+    (delivery,) = deliveries(tracker, webhook, f"?event_id={body['id']}")
+    assert (delivery["status"], delivery["outcome"]) == ("delivered", "200")
+    assert [(a["response_status"], a["error"]) for a in delivery["attempts"]] == [(200, None)]
+
+
+def test_only_what_was_subscribed_makes_an_event(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    write_list(tracker, "before")
+    assert not OutboxEvent.objects.using(tracker.project.cluster).exists()
+    subscribe(events=["lists.update", "lists.delete"])
+    row = write_list(tracker, "after")
+    assert not OutboxEvent.objects.using(tracker.project.cluster).exists()
+    assert tracker.patch("key", f"/rows/lists/{row}", {"name": "renamed"}).status == 200
+    assert tracker.patch("key", f"/rows/lists/{row}", {}).status == 200
+    assert tracker.delete("key", f"/rows/lists/{row}").status == 204
+    dispatch()
+    first, second = sorted(bodies(receiver), key=lambda body: body["type"], reverse=True)
+    assert (first["type"], first["data"]["changed"]) == ("lists.update", ["name"])
+    assert (first["data"]["old_record"]["name"], first["data"]["record"]["name"]) == ("after", "renamed")
+    assert (second["type"], second["data"]["record"]) == ("lists.delete", None)
+    assert second["data"]["old_record"]["name"] == "renamed"
+
+
+def test_a_refused_write_leaves_no_event(tracker: Tracker, subscribe: Post) -> None:
+    subscribe()
+    assert tracker.post("key", "/rows/lists", {"name": None}).status == 422
+    assert not OutboxEvent.objects.using(tracker.project.cluster).exists()
+
+
+def test_columns_and_filter_decide_what_is_told(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    webhook = subscribe(events=["lists.*"], columns={"lists": ["name"]}, filter={"name": {"$startsWith": "A"}})
+    write_list(tracker, "Alpha")
+    write_list(tracker, "Beta")
+    dispatch()
+    (body,) = bodies(receiver)
+    assert body["data"]["record"] == {"id": body["data"]["id"], "name": "Alpha"}
+    fates = {each["status"]: each for each in deliveries(tracker, webhook)}
+    assert fates.keys() == {"delivered", "filtered"}
+    assert fates["filtered"]["attempts"] == []
+
+
+def test_a_failing_receiver_is_tried_again_with_the_same_id_and_body(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    with override_settings(WEBHOOK_RETRY_SCHEDULE=(timedelta(0), timedelta(0), timedelta(0))):
+        webhook = subscribe(events=["lists.insert"])
+        receiver.behave = answer("500 Broken", b"oops")
+        write_list(tracker)
+        assert dispatch() == 3
+    assert len(set(receiver.requests[0].partition(b"\r\n\r\n")[2] for _ in receiver.requests)) == 1
+    assert len({headers(request)["webhook-id"] for request in receiver.requests}) == 1
+    (delivery,) = deliveries(tracker, webhook)
+    assert (delivery["status"], delivery["outcome"], len(delivery["attempts"])) == ("exhausted", "500", 3)
+    assert tracker.get("owner", f"/webhooks/{webhook['id']}").json["success_rate"] == 0.0
+    receiver.behave = answer()
+    resent = tracker.post("owner", f"/webhooks/{webhook['id']}/deliveries/{delivery['id']}/redeliver", {})
+    assert resent.status == 202, resent.json
+    assert dispatch() == 1
+    assert tracker.get("owner", f"/webhooks/{webhook['id']}").json["success_rate"] == 1.0
+    assert headers(receiver.requests[-1])["webhook-id"] == delivery["event_id"]
+
+
+def test_the_next_attempt_waits_for_its_time(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    webhook = subscribe(events=["lists.insert"])
+    receiver.behave = answer("503 Busy", Retry_After="7")
+    write_list(tracker)
+    assert dispatch() == 1
+    assert dispatch() == 0
+    (delivery,) = deliveries(tracker, webhook)
+    assert delivery["status"] == "pending"
+    due = datetime.fromisoformat(delivery["next_attempt_at"]) - datetime.now(UTC)
+    assert timedelta(seconds=4) < due <= timedelta(seconds=7.1)
+
+
+def test_gone_disables_holds_and_tells(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    webhook = subscribe(events=["lists.insert"])
+    with Receiver() as watcher:
+        subscribe(url=watcher.url(), events=["webhook.disabled"])
+        receiver.behave = answer("410 Gone")
+        write_list(tracker)
+        dispatch()
+        dispatch()
+        (told,) = bodies(watcher)
+    assert told["data"] == {"webhook_id": webhook["id"], "url": webhook["url"], "reason": "gone"}
+    now = tracker.get("owner", f"/webhooks/{webhook['id']}").json
+    assert (now["enabled"], now["disabled_reason"]) == (False, "gone")
+    assert [each["status"] for each in deliveries(tracker, webhook)] == ["held"]
+
+
+@pytest.mark.parametrize(("held", "fate"), [("release", "delivered"), ("drop", "dropped")])
+def test_held_events_are_released_or_dropped_never_silently(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch, held: str, fate: str
+) -> None:
+    webhook = subscribe(events=["lists.insert"], enabled=False)
+    write_list(tracker)
+    assert dispatch() == 0
+    assert [each["status"] for each in deliveries(tracker, webhook)] == ["held"]
+    changed = tracker.patch("owner", f"/webhooks/{webhook['id']}", {"enabled": True, "held": held})
+    assert changed.status == 200, changed.json
+    dispatch()
+    assert [each["status"] for each in deliveries(tracker, webhook)] == [fate]
+    assert len(receiver.requests) == (1 if held == "release" else 0)
+
+
+def test_after_its_deletion_no_attempt_starts(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    webhook = subscribe(events=["lists.insert"])
+    write_list(tracker)
+    assert tracker.delete("owner", f"/webhooks/{webhook['id']}").status == 204
+    assert tracker.delete("owner", f"/webhooks/{webhook['id']}").status == 404
+    assert tracker.get("owner", "/webhooks").json == {"data": []}
+    assert dispatch() == 0
+    assert receiver.requests == []
+
+
+def test_while_a_secret_rotates_old_and_new_verify(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    webhook = subscribe(events=["lists.insert"])
+    rotated = tracker.post("owner", f"/webhooks/{webhook['id']}/rotate-secret", {})
+    assert rotated.status == 200, rotated.json
+    write_list(tracker)
+    dispatch()
+    body, sent = receiver.requests[0].partition(b"\r\n\r\n")[2], headers(receiver.requests[0])
+    for secret in (webhook["secret"], rotated.json["secret"]):
+        Verifier(secret).verify(body, sent)
+
+
+def test_a_test_event_goes_to_its_webhook_alone(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    webhook = subscribe(events=["lists.insert"])
+    with Receiver() as other:
+        subscribe(url=other.url(), events=["*", "webhook.test"])
+        sent = tracker.post("owner", f"/webhooks/{webhook['id']}/test", {})
+        assert sent.status == 202
+        dispatch()
+        assert other.requests == []
+    (body,) = bodies(receiver)
+    assert (body["type"], body["id"]) == ("webhook.test", sent.json["event_id"])
+
+
+def test_what_did_not_arrive_is_recovered(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    with override_settings(WEBHOOK_RETRY_SCHEDULE=(timedelta(0),)):
+        webhook = subscribe(events=["lists.insert"])
+        receiver.behave = answer("500 Broken")
+        for number in range(3):
+            write_list(tracker, f"list {number}")
+        dispatch()
+        receiver.behave = answer()
+        since = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+        got = tracker.post("owner", f"/webhooks/{webhook['id']}/recover", {"since": since})
+        assert (got.status, got.json) == (202, {"deliveries": 3})
+        dispatch()
+    assert {each["status"] for each in deliveries(tracker, webhook)} == {"delivered"}
+
+
+def test_the_events_of_one_row_arrive_in_order_if_asked(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    subscribe(events=["lists.*"], ordering="row")
+    rows = [write_list(tracker, f"list {number}") for number in range(3)]
+    for change in range(5):
+        for row in rows:
+            assert tracker.patch("key", f"/rows/lists/{row}", {"name": f"{row} {change}"}).status == 200
+    dispatch()
+    assert len(receiver.requests) == 18
+    for row in rows:
+        names = [body["data"]["record"]["name"] for body in bodies(receiver) if body["data"]["id"] == row]
+        assert names[1:] == [f"{row} {change}" for change in range(5)]
+
+
+def test_a_schema_change_is_told_to_those_who_want_it(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    tracker.apply({"tables": {**DOCUMENT["tables"], "notes": {"columns": {"text": {"type": "text"}}}}})
+    assert not OutboxEvent.objects.using(tracker.project.cluster).exists()
+    subscribe(events=["schema.migrated"])
+    version = tracker.apply(DOCUMENT).json["version"]
+    assert dispatch() == 1
+    (body,) = bodies(receiver)
+    assert (body["type"], body["schema_version"], body["data"]["version"]) == ("schema.migrated", version, version)
+    assert body["data"]["operations"] == ["drop table notes"]
+
+
+def test_two_webhooks_each_get_the_event_once(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    first, second = subscribe(), subscribe()
+    write_list(tracker)
+    dispatch()
+    ids = {headers(request)["webhook-id"] for request in receiver.requests}
+    assert (len(receiver.requests), len(ids)) == (2, 1)
+    assert {d.webhook_id for d in Delivery.objects.using(tracker.project.cluster).all()} == {first["id"], second["id"]}

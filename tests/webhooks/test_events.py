@@ -1,0 +1,96 @@
+"""Patterns, payloads."""
+
+from datetime import UTC, datetime
+
+import orjson
+import pytest
+
+from webhooks import events
+
+
+@pytest.mark.parametrize(
+    ("pattern", "event", "covered"),
+    [
+        ("tasks.insert", "tasks.insert", True),
+        ("tasks.insert", "tasks.update", False),
+        ("tasks.*", "tasks.delete", True),
+        ("tasks.*", "lists.delete", False),
+        ("*.insert", "lists.insert", True),
+        ("*.insert", "lists.update", False),
+        ("*.*", "lists.update", True),
+        ("*", "lists.update", True),
+        ("*", "function.run.failed", True),
+        ("*", "webhook.test", False),
+        ("webhook.test", "webhook.test", True),
+        ("*.*", "schema.migrated", False),
+        ("function.run.failed", "function.run.failed", True),
+        ("function.run.failed", "function.run.succeeded", False),
+    ],
+)
+def test_a_pattern_covers_what_it_says(pattern: str, event: str, covered: bool) -> None:
+    assert events.problem_with(pattern) is None
+    assert events.matches([pattern], event) is covered
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "",
+        "tasks",
+        "tasks.",
+        ".insert",
+        "tasks.upsert",
+        "Tasks.insert",
+        "**",
+        "*.insert ",
+        "tasks.insert\n",
+        "a" * 49 + ".insert",
+        "tasks;drop.insert",
+        "function.run.*",
+        "täsks.insert",
+    ],
+)
+def test_what_is_no_pattern_is_refused_with_a_reason(pattern: str) -> None:
+    reason = events.problem_with(pattern)
+    assert reason is not None
+    assert "is no event" in reason
+
+
+def test_the_outbox_is_asked_for_exactly_what_is_wanted() -> None:
+    assert events.interests(["tasks.insert", "*.delete", "lists.*", "schema.migrated"]) == {
+        ("tasks", "insert"),
+        ("*", "delete"),
+        ("lists", "*"),
+        ("schema", "*"),
+    }
+    assert events.interests(["*"]) == {("*", "*")}
+    assert events.interests(["function.run.failed"]) == {("function.run", "*")}
+
+
+def test_a_delivery_carries_no_column_that_was_not_asked_for() -> None:
+    record = {"id": "tsk_1", "title": "a", "internal": "secret"}
+    assert events.trimmed(record, ["title"]) == {"id": "tsk_1", "title": "a"}
+    assert events.trimmed(record, []) == {"id": "tsk_1"}
+    assert events.trimmed(record, None) == record
+    assert events.trimmed(None, ["title"]) is None
+
+
+def test_the_body_has_the_shape_of_the_design() -> None:
+    text = events.body(
+        event_id="evt_1",
+        event_type="tasks.insert",
+        at=datetime(2026, 1, 2, 3, 4, 5, 6, UTC),
+        environment_id="env_1",
+        schema_version=3,
+        request_id="req_1",
+        data={"table": "tasks", "id": "tsk_1", "record": {"id": "tsk_1"}, "old_record": None, "changed": []},
+    )
+    assert orjson.loads(text) == {
+        "id": "evt_1",
+        "type": "tasks.insert",
+        "timestamp": "2026-01-02T03:04:05.000006Z",
+        "environment_id": "env_1",
+        "schema_version": 3,
+        "request_id": "req_1",
+        "data": {"table": "tasks", "id": "tsk_1", "record": {"id": "tsk_1"}, "old_record": None, "changed": []},
+    }

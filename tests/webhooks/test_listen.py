@@ -1,0 +1,135 @@
+"""`manage.py webhooks listen`: events on a developer's machine, for as long as the terminal lives."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import httpx
+import pytest
+from django.core.management import CommandError, call_command
+from django.db.models.functions import Now
+from django.test import override_settings
+from standardwebhooks import Webhook as Verifier
+
+from projects.environments import place_of
+from rows.outbox import EventInterest
+from tests.api.receiver import Receiver, answer
+from tests.rows.conftest import Tracker
+from tests.serving import ROOT, Up, wait_for
+from tests.webhooks.conftest import Post, headers
+from tests.webhooks.test_deliveries import Dispatch, deliveries, write_list
+from webhooks.listening import Listener, NoLongerListening, end_listeners
+from webhooks.models import Webhook
+
+in_process = pytest.mark.django_db(databases="__all__", transaction=True)
+
+
+@contextmanager
+def listening(tracker: Tracker, receiver: Receiver, *events: str) -> Iterator[Listener]:
+    place = place_of(tracker.environment_id)
+    assert place is not None
+    with Listener(place, receiver.url(), events or ["lists.insert"]) as listener:
+        yield listener
+
+
+@in_process
+def test_only_the_terminal_makes_the_attempts_and_signs_them_like_all_others(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    with Receiver() as other, listening(tracker, receiver) as listener:
+        standing = subscribe(events=["lists.insert"], url=other.url())
+        write_list(tracker)
+        assert dispatch() == 1
+        assert (len(other.requests), len(receiver.requests)) == (1, 0)
+        with override_settings(OUTBOUND_ALLOWED_NETWORKS=[]):  # what the platform may call is not asked
+            [(claimed, result)] = listener.pending()
+        assert (claimed.event_type, result.response_status) == ("lists.insert", 200)
+        sent = receiver.requests[0]
+        Verifier(listener.secret).verify(sent.partition(b"\r\n\r\n")[2], headers(sent))
+        [delivery] = deliveries(tracker, {"id": listener.webhook_id})
+        assert (delivery["status"], len(delivery["attempts"])) == ("delivered", 1)
+        assert list(listener.pending()) == []
+    assert [webhook["id"] for webhook in tracker.get("owner", "/webhooks").json["data"]] == [standing["id"]]
+
+
+@in_process
+def test_a_terminal_that_was_killed_leaves_nothing_once_its_time_is_over(tracker: Tracker, receiver: Receiver) -> None:
+    using = tracker.project.cluster
+    with listening(tracker, receiver) as listener:
+        assert end_listeners(using) == 0
+        Webhook.objects.using(using).update(listens_until=Now() - timedelta(seconds=1))
+        assert end_listeners(using) == 1
+        assert tracker.get("owner", "/webhooks").json["data"] == []
+        assert not EventInterest.objects.using(using).exists()
+        with pytest.raises(NoLongerListening):
+            next(listener.pending())
+
+
+@in_process
+def test_a_receiver_that_answers_gone_ends_it(tracker: Tracker, receiver: Receiver) -> None:
+    receiver.behave = answer("410 Gone")
+    with listening(tracker, receiver) as listener:
+        write_list(tracker)
+        assert [result.response_status for _, result in listener.pending()] == [410]
+        with pytest.raises(NoLongerListening):
+            next(listener.pending())
+
+
+@in_process
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--forward", "ftp://127.0.0.1/"],
+        ["--forward", "127.0.0.1:3000"],
+        ["--forward", "http://user:secret@127.0.0.1/"],
+        ["--forward", "http://127.0.0.1:3000/", "--events", "tasks"],
+        [],
+    ],
+)
+def test_what_cannot_be_listened_to_is_a_sentence_and_leaves_nothing(tracker: Tracker, wrong: list[str]) -> None:
+    with pytest.raises(CommandError):
+        call_command("webhooks", "listen", tracker.environment_id, *wrong)
+    assert tracker.get("owner", "/webhooks").json["data"] == []
+
+
+@pytest.mark.served
+def test_ctrl_c_ends_it_and_its_subscription(served: Up) -> None:
+    environment = served.facts["environments"]["production"]
+    with Receiver() as receiver, httpx.Client(
+        base_url=f"{served.base_url}/v1", headers={"Authorization": f"Bearer {served.facts['server_key']}"}, timeout=30
+    ) as client:  # fmt: skip
+        before = client.get("/webhooks").json()["data"]
+        command = [sys.executable, str(ROOT / "manage.py"), "webhooks", "listen", environment, "--body"]
+        process = subprocess.Popen(
+            [*command, "--forward", receiver.url(), "--events", "comments.insert, lists.insert"],
+            env={**os.environ, "DATA_DIR": str(served.data_dir), "PYTHONUNBUFFERED": "1"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert process.stdout is not None
+            assert "Forwarding comments.insert, lists.insert" in process.stdout.readline()
+            secret = process.stdout.readline().removeprefix("Signing secret: ").strip()
+            row = {"name": "Heard in a terminal", "owner_id": served.facts["app_users"][0]["id"]}
+            made = client.post("/rows/lists", json=row).json()
+            wait_for("it arrives", lambda: receiver.requests, 30)
+            told, body = process.stdout.readline(), json.loads(process.stdout.readline())
+            assert " lists.insert  evt_" in told
+            assert " 200 after " in told
+            assert body["data"]["id"] == made["id"]
+            sent = receiver.requests[0]
+            Verifier(secret).verify(sent.partition(b"\r\n\r\n")[2], headers(sent))
+            assert len(client.get("/webhooks").json()["data"]) == len(before) + 1
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 0
+            assert "the subscription is gone" in process.stdout.read()
+            left = [webhook["id"] for webhook in client.get("/webhooks").json()["data"]]
+            assert left == [webhook["id"] for webhook in before]
+            client.delete(f"/rows/lists/{made['id']}")
+        finally:
+            process.kill()

@@ -1,0 +1,97 @@
+"""What a claim costs, and whom it serves, when one receiver's backlog is long."""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connections, transaction
+
+from tests.api.receiver import Receiver
+from tests.rows.conftest import Tracker
+from tests.webhooks.conftest import Post
+from tests.webhooks.test_deliveries import write_list
+from webhooks.models import Delivery
+from webhooks.queue import CLAIM, claim, longest_wait
+from webhooks.relay import relay_batch
+
+pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+
+BACKLOG = """
+INSERT INTO platform.webhooks_delivery (id, environment_id, webhook_id, event_id, event_type, subject, sequence, depth,
+       body, status, attempts, schedule_from, next_attempt_at)
+SELECT 'dlv_' || n, %(env)s, %(webhook)s, 'evt_' || n, 'lists.insert', 'lists/' || n %% 50, n, 0, '{}', 'pending', 0, 0,
+       now() - interval '1 hour'
+  FROM generate_series(%(first)s::int, %(last)s::int) n
+"""
+
+
+def pile_up(tracker: Tracker, webhook: dict[str, Any], first: int, last: int) -> None:
+    facts = {"env": tracker.environment_id, "webhook": webhook["id"], "first": first, "last": last}
+    with transaction.atomic(using=tracker.project.cluster), connections[tracker.project.cluster].cursor() as cursor:
+        cursor.execute("SET LOCAL statement_timeout = 0")
+        cursor.execute(BACKLOG, facts)
+
+
+def blocks_of_a_claim(using: str, **more: Any) -> int:
+    """How many pages one claim looks at. It is undone."""
+    parameters = {
+        "window": 2000, "hosts": [], "rooms": [], "first_room": 2, "limit": 20, "lease": timedelta(seconds=30),
+        "only": None, **more,
+    }  # fmt: skip
+    with transaction.atomic(using=using), connections[using].cursor() as cursor:
+        cursor.execute("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + CLAIM, parameters)
+        found = cursor.fetchone()[0]
+        transaction.set_rollback(True, using=using)
+    [plan] = json.loads(found) if isinstance(found, str) else found
+    return int(plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"])
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_a_claim_costs_the_same_however_long_the_backlog(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, is_paused: bool
+) -> None:
+    """Without statistics, too: a queue grows faster than they are gathered."""
+    using = tracker.project.cluster
+    webhook = subscribe(events=["lists.insert"])
+    paused: dict[str, Any] = {"hosts": [f"127.0.0.1:{receiver.port}"], "rooms": [0]} if is_paused else {}
+    pile_up(tracker, webhook, 1, 1_000)
+    few = blocks_of_a_claim(using, **paused)
+    pile_up(tracker, webhook, 1_001, 10_000)
+    many = blocks_of_a_claim(using, **paused)
+    assert many < 2 * few + 100, (few, many)
+    with connections[using].cursor() as cursor:
+        cursor.execute("SET statement_timeout = 0; ANALYZE platform.webhooks_delivery; RESET statement_timeout")
+    assert blocks_of_a_claim(using, **paused) < 2 * few + 100
+
+
+@pytest.mark.parametrize("ordering", ["none", "row"])
+def test_a_backlog_lies_before_nobody_elses_delivery(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, ordering: str
+) -> None:
+    using = tracker.project.cluster
+    slow = subscribe(events=["lists.update"], ordering=ordering)
+    pile_up(tracker, slow, 1, 3_000)
+    with Receiver() as other:
+        quick = subscribe(url=other.url(), events=["lists.insert"])
+        write_list(tracker)
+        relay_batch(using)
+        claimed = claim(using, 4, first_room=2)
+    assert [each.webhook_id for each in claimed].count(quick["id"]) == 1
+    assert len(claimed) == 3
+    waits = longest_wait(using)
+    assert waits is not None
+    assert waits > timedelta(minutes=50)
+
+
+def test_in_order_of_rows_only_the_first_of_each_row_is_claimed(
+    tracker: Tracker, receiver: Receiver, subscribe: Post
+) -> None:
+    using = tracker.project.cluster
+    pile_up(tracker, subscribe(events=["lists.*"], ordering="row"), 1, 1_000)
+    claimed = claim(using, 100, first_room=100)
+    events = {each.event_id for each in claimed}
+    assert events == {f"evt_{number}" for number in range(1, 51)}
+    assert claim(using, 100, first_room=100) == [], "the next of each row wait for the outcome"
+    Delivery.objects.using(using).filter(event_id="evt_1").update(status="delivered")
+    assert [each.event_id for each in claim(using, 100, first_room=100)] == ["evt_51"]

@@ -1,0 +1,275 @@
+"""What happens at the same time: relays side by side, commits in another order, a deletion in mid-flight, wrong clocks.
+
+Faults F3, F15 to F17, F22, F24 and F26 of webhooks, in this process. tests/faults/test_webhooks.py kills processes.
+"""
+
+import random
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
+
+import psycopg
+import pytest
+from django.db import connections
+from django.test import override_settings
+from standardwebhooks import Webhook as Verifier
+
+from platform_site.api import ids
+from rows.outbox import OutboxEvent
+from tests.api.receiver import Receiver
+from tests.rows.conftest import Tracker
+from tests.webhooks.conftest import Post, bodies, headers
+from tests.webhooks.test_deliveries import Dispatch, deliveries, write_list
+from webhooks import receivers
+from webhooks.dispatcher import Dispatcher
+from webhooks.models import Attempt, Delivery, Webhook
+from webhooks.queue import Claimed, Result, claim, record
+from webhooks.relay import relay_batch
+
+pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+
+
+def wait(what: str, holds: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+        time.sleep(0.01)
+
+
+@contextmanager
+def dispatching(using: str, dispatchers: int = 1) -> Iterator[list[Dispatcher]]:
+    """Dispatchers at work, each in a thread of its own, as in workers that run side by side."""
+    over = threading.Event()
+    made = [Dispatcher(using) for _ in range(dispatchers)]
+
+    def work(dispatcher: Dispatcher) -> None:
+        try:
+            dispatcher.run(should_stop=over.is_set, linger=600)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=work, args=(each,), daemon=True) for each in made]
+    for thread in threads:
+        thread.start()
+    try:
+        yield made
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def write_lists(tracker: Tracker, count: int) -> set[str]:
+    """The ids of so many new lists, a hundred in a transaction."""
+    owner = tracker.users["alice"]
+    made = []
+    for start in range(0, count, 100):
+        body = [{"name": f"list {number}", "owner_id": owner} for number in range(start, min(start + 100, count))]
+        made += tracker.post("key", "/rows/lists", body).json["data"]
+    return {row["id"] for row in made}
+
+
+def test_f24_two_workers_side_by_side_deliver_each_event_once(
+    tracker: Tracker, receiver: Receiver, subscribe: Post
+) -> None:
+    subscribe(events=["lists.insert"])
+    with dispatching(tracker.project.cluster, 3):
+        written = write_lists(tracker, 300)
+        wait("all arrive", lambda: len(receiver.requests) >= 300)
+    assert Counter(body["data"]["id"] for body in bodies(receiver)) == dict.fromkeys(written, 1)
+    assert Attempt.objects.using(tracker.project.cluster).count() == 300
+
+
+def test_f17_an_event_that_commits_after_a_later_one_is_relayed_all_the_same(
+    tracker: Tracker, receiver: Receiver, subscribe: Post
+) -> None:
+    """Whoever relayed by "the last number seen" would lose nearly all of these."""
+    using = tracker.project.cluster
+    subscribe(events=["lists.insert"])
+    dice = random.Random(17)
+    parameters = connections[using].get_connection_params()
+    where = {name: parameters[name] for name in ("dbname", "user", "password", "host", "port") if parameters.get(name)}
+    insert = (
+        "INSERT INTO platform.rows_outboxevent (event_id, environment_id, type, data, depth) VALUES (%s, %s, %s, %s, 0)"
+    )
+    written = []
+    with ExitStack() as stack:
+        writers = [stack.enter_context(psycopg.connect(**where)) for _ in range(10)]
+        for _ in range(50):
+            for writer in writers:
+                written.append(ids.new("evt"))
+                writer.execute(insert, [written[-1], tracker.environment_id, "lists.insert", '{"list": 1}'])
+            for writer in dice.sample(writers, len(writers)):
+                writer.commit()
+                if dice.random() < 0.5:
+                    relay_batch(using)
+    relay_batch(using)
+    relayed = Delivery.objects.using(using).values_list("event_id", flat=True)
+    assert sorted(relayed) == sorted(written)
+    assert len(written) == 500
+    assert not OutboxEvent.objects.using(using).filter(relayed_at=None).exists()
+
+
+def test_f16_a_deletion_lets_what_is_in_flight_complete_and_starts_nothing(
+    tracker: Tracker, receiver: Receiver, subscribe: Post
+) -> None:
+    using = tracker.project.cluster
+    webhook = subscribe(events=["lists.insert"])
+    may_answer = threading.Event()
+
+    def behave(connection: socket.socket) -> bool:
+        may_answer.wait(30)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        return True
+
+    receiver.behave = behave
+    write_lists(tracker, 50)
+    with dispatching(using):
+        wait("some are in flight", lambda: len(receiver.requests) == receivers.FIRST_ROOM)
+        assert tracker.delete("owner", f"/webhooks/{webhook['id']}").status == 204
+        may_answer.set()
+        booked = Delivery.objects.using(using).filter(webhook_id=webhook["id"], status="delivered")
+        wait("they are booked", lambda: booked.count() == receivers.FIRST_ROOM)
+        other = subscribe(events=["lists.insert"], url=receiver.url("/other"))
+        write_list(tracker)
+        wait("the dispatcher goes on", lambda: len(receiver.requests) > receivers.FIRST_ROOM)
+    paths = [request.split(b" ", 2)[1] for request in receiver.requests]
+    assert paths == [b"/hook"] * receivers.FIRST_ROOM + [b"/other"], other
+    assert Attempt.objects.using(using).filter(delivery__webhook_id=webhook["id"]).count() == receivers.FIRST_ROOM
+
+
+def test_f15_a_receiver_that_was_down_gets_everything_without_a_stampede(
+    tracker: Tracker, subscribe: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receivers, "FIRST_PAUSE", 0.2)
+    monkeypatch.setattr(receivers, "LONGEST_PAUSE", 0.5)
+    with Receiver() as gone:
+        port = gone.port
+    webhook = subscribe(events=["lists.insert"], url=f"http://127.0.0.1:{port}/hook")
+    schedule = tuple(timedelta(seconds=seconds) for seconds in (0, *[0.5] * 30))
+    inside, most, lock = 0, 0, threading.Lock()
+
+    def behave(connection: socket.socket) -> bool:
+        nonlocal inside, most
+        with lock:
+            inside += 1
+            most = max(most, inside)
+        time.sleep(0.01)
+        with lock:
+            inside -= 1
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        return True
+
+    with override_settings(WEBHOOK_RETRY_SCHEDULE=schedule), dispatching(tracker.project.cluster):
+        written = write_lists(tracker, 200)
+        tried = Attempt.objects.using(tracker.project.cluster)
+        wait("it was tried in vain", lambda: tried.count() >= 3)
+        with Receiver(behave, port=port) as back:
+            wait("all arrive", lambda: len(back.requests) >= 200)
+            wait("all is booked", lambda: tracker.get("owner", f"/webhooks/{webhook['id']}").json["success_rate"] == 1)
+    assert Counter(body["data"]["id"] for body in bodies(back)) == dict.fromkeys(written, 1)
+    assert most <= receivers.MAX_ROOM
+
+
+@pytest.mark.parametrize("offset", [timedelta(minutes=10), -timedelta(minutes=10)])
+def test_f22_a_worker_whose_clock_is_wrong_signs_and_waits_by_that_of_the_database(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch, monkeypatch: pytest.MonkeyPatch, offset: timedelta
+) -> None:  # fmt: skip
+    webhook = subscribe(events=["lists.insert"])
+    write_list(tracker)
+    true_time = time.time
+    with monkeypatch.context() as wrong:
+        wrong.setattr(time, "time", lambda: true_time() + offset.total_seconds())
+        for module in ("attempts", "queue", "retry"):
+            wrong.setattr(f"webhooks.{module}.datetime", _wrong_by(offset))
+        assert dispatch() == 1
+    sent = headers(receiver.requests[0])
+    Verifier(webhook["secret"]).verify(receiver.requests[0].partition(b"\r\n\r\n")[2], sent)
+    assert abs(int(sent["webhook-timestamp"]) - true_time()) < 60
+    (delivery,) = deliveries(tracker, webhook)
+    at = datetime.fromisoformat(delivery["attempts"][0]["at"])
+    assert abs(at - datetime.now(UTC)) < timedelta(minutes=1)
+
+
+def _wrong_by(offset: timedelta) -> type[datetime]:
+    class Wrong(datetime):
+        @classmethod
+        def now(cls, tz: object = None) -> "datetime":  # type: ignore[override]
+            return datetime.now(UTC) + offset
+
+    return Wrong
+
+
+def test_f26_a_secret_that_cannot_be_opened_holds_up_nobody_else(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    broken, whole = subscribe(events=["lists.insert"]), subscribe(events=["lists.insert"])
+    Webhook.objects.using(tracker.project.cluster).filter(pk=broken["id"]).update(sealed_secret=b"nonsense")
+    write_list(tracker)
+    assert dispatch() == 2
+    assert len(receiver.requests) == 1
+    assert [each["status"] for each in deliveries(tracker, whole)] == ["delivered"]
+    (parked,) = deliveries(tracker, broken)
+    assert (parked["status"], parked["outcome"]) == ("pending", "the signing secret cannot be opened")
+
+
+def test_f3_an_outcome_that_comes_after_its_lease_ended_leaves_the_delivery_alone(
+    tracker: Tracker, receiver: Receiver, subscribe: Post
+) -> None:
+    using = tracker.project.cluster
+    webhook = subscribe(events=["lists.insert"])
+    write_list(tracker)
+    relay_batch(using)
+    [stalled] = _claim_all(using, lease=timedelta(0))
+    [taken] = _claim_all(using, lease=timedelta(minutes=1))
+    assert (stalled.attempt, taken.attempt) == (1, 2)
+    late = Result(stalled, stalled.now(), timedelta(seconds=1), "exhausted", "500", response_status=500)
+    record(using, [late], patience=timedelta(days=5))
+    (delivery,) = deliveries(tracker, webhook)
+    assert delivery["status"] == "pending"
+    good = Result(taken, taken.now(), timedelta(seconds=1), "delivered", "200", response_status=200)
+    record(using, [good], patience=timedelta(days=5))
+    record(using, [good], patience=timedelta(days=5))  # a worker that lost its connection books again
+    (delivery,) = deliveries(tracker, webhook)
+    assert delivery["status"] == "delivered"
+    assert [each["response_status"] for each in delivery["attempts"]] == [500, 200]
+
+
+def test_an_environment_that_goes_while_outcomes_are_booked_takes_no_other_outcome_along(
+    tracker: Tracker, receiver: Receiver, subscribe: Post
+) -> None:
+    using = tracker.project.cluster
+    subscribe(events=["lists.insert"])
+    write_lists(tracker, 2)
+    relay_batch(using)
+    going, staying = sorted(_claim_all(using, lease=timedelta(minutes=1)), key=lambda each: each.delivery_id)
+    results = [Result(each, each.now(), timedelta(0), "delivered", "200") for each in (going, staying)]
+    parameters = connections[using].get_connection_params()
+    where = {name: parameters[name] for name in ("dbname", "user", "password", "host", "port") if parameters.get(name)}
+
+    def book() -> None:
+        try:
+            record(using, results, patience=timedelta(days=5))
+        finally:
+            connections.close_all()
+
+    with psycopg.connect(**where) as deleting:
+        deleting.execute("DELETE FROM platform.webhooks_delivery WHERE id = %s", [going.delivery_id])
+        booking = threading.Thread(target=book)
+        booking.start()
+        waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        with psycopg.connect(**where, autocommit=True) as looking:
+            wait("it waits for the deletion", lambda: looking.execute(waiting).fetchone() is not None)
+        deleting.commit()
+        booking.join(30)
+    assert Delivery.objects.using(using).get().status == "delivered"
+    assert Attempt.objects.using(using).get().delivery_id == staying.delivery_id
+
+
+def _claim_all(using: str, lease: timedelta) -> list[Claimed]:
+    return claim(using, 10, hosts=[], rooms=[], first_room=10, lease=lease)

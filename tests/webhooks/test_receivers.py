@@ -1,0 +1,64 @@
+"""Room and circuit of a receiver."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from webhooks.receivers import AHEAD, FIRST_ROOM, LONGEST_PAUSE, MAX_ROOM, Receivers
+
+
+def room(receivers: Receivers, host: str, now: float) -> int:
+    return dict(zip(*receivers.limits(now), strict=True)).get(host, FIRST_ROOM)
+
+
+def attempt(receivers: Receivers, host: str, *, answered: bool, seconds: float = 0.01, now: float = 0) -> None:
+    receivers.started(host)
+    receivers.ended(host, answered=answered, seconds=seconds, now=now)
+
+
+def test_quick_answers_earn_room_up_to_a_bound() -> None:
+    receivers = Receivers()
+    rooms = []
+    for _ in range(6):
+        attempt(receivers, "a:443", answered=True)
+        rooms.append(room(receivers, "a:443", 0))
+    # One that has earned all there is may have claims standing in line, too.
+    assert rooms == [4, 8, 16, *[MAX_ROOM * AHEAD] * 3]
+    assert receivers.room_of("a:443") == MAX_ROOM
+
+
+def test_a_hang_leaves_one_at_a_time_and_three_open_the_circuit() -> None:
+    receivers = Receivers()
+    attempt(receivers, "a:443", answered=False, now=100)
+    assert room(receivers, "a:443", 100) == 1
+    attempt(receivers, "a:443", answered=False, now=100)
+    attempt(receivers, "a:443", answered=False, now=100)
+    assert room(receivers, "a:443", 104.9) == 0
+    assert room(receivers, "a:443", 105.1) == 1, "one attempt probes it"
+    attempt(receivers, "a:443", answered=False, now=106)
+    assert room(receivers, "a:443", 115) == 0, "the pause doubles"
+    attempt(receivers, "a:443", answered=True, now=120)
+    assert room(receivers, "a:443", 120) == 2
+
+
+def test_an_error_status_is_an_answer() -> None:
+    receivers = Receivers()
+    for _ in range(5):
+        attempt(receivers, "a:443", answered=True, seconds=0.2)
+    assert receivers.room_of("a:443") == MAX_ROOM
+
+
+def test_what_is_in_flight_takes_room() -> None:
+    receivers = Receivers()
+    receivers.started("a:443")
+    assert room(receivers, "a:443", 0) == FIRST_ROOM - 1
+    receivers.started("a:443")
+    assert room(receivers, "a:443", 0) == 0
+
+
+@given(st.lists(st.tuples(st.booleans(), st.floats(0, 20), st.floats(0, 5)), max_size=60))
+def test_a_circuit_always_closes_again(history: list[tuple[bool, float, float]]) -> None:
+    receivers, now = Receivers(), 0.0
+    for answered, seconds, pause in history:
+        now += pause
+        attempt(receivers, "a:443", answered=answered, seconds=seconds, now=now)
+    assert room(receivers, "a:443", now + LONGEST_PAUSE + 1) >= 1

@@ -1,0 +1,19 @@
+from django.apps import AppConfig
+
+
+class WebhooksConfig(AppConfig):
+    name = "webhooks"
+
+    def ready(self) -> None:
+        from platform_site.api.keyring import register_sealed_field
+        from projects.limits import set_usage_counter
+        from rows.backups import register_part
+        from webhooks import hooks, services
+        from webhooks.archive import Subscriptions
+        from webhooks.attempts import SECRET_PURPOSE
+
+        register_sealed_field("webhooks.Webhook", "sealed_secret", purpose=SECRET_PURPOSE)
+        register_sealed_field("webhooks.Webhook", "sealed_previous_secret", purpose=SECRET_PURPOSE)
+        set_usage_counter("webhooks_per_environment", services.count_webhooks)
+        register_part("webhooks", Subscriptions())
+        hooks.connect()

@@ -1,0 +1,47 @@
+"""The webhooks' part of a backup (`rows.backups`): subscriptions without their secrets and deliveries.
+
+What comes back is disabled, with a secret of its own, as in a preview branch: a restored copy must not call receivers
+that nobody asked.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from platform_site.api import keyring
+from platform_site.api.callers import Place
+from webhooks import services, signing
+from webhooks.attempts import SECRET_PURPOSE
+from webhooks.models import Webhook
+from webhooks.receivers import host_of
+
+_FIELDS: Final = ("url", "events", "filter", "columns", "ordering", "description")
+
+
+class Subscriptions:
+    """Implements `rows.backups.Part`."""
+
+    def dump(self, place: Place) -> Iterator[Mapping[str, Any]]:
+        for webhook in self._live(place).order_by("created_at", "id"):
+            yield {field: getattr(webhook, field) for field in _FIELDS}
+
+    def load(self, place: Place, records: Iterable[Mapping[str, Any]]) -> int:
+        made = [
+            Webhook(
+                environment_id=place.environment_id,
+                host=host_of(record["url"]),
+                enabled=False,
+                disabled_reason="restored",
+                sealed_secret=keyring.seal(signing.new_secret().encode(), purpose=SECRET_PURPOSE),
+                **{field: record[field] for field in _FIELDS},
+            )
+            for record in records
+        ]
+        Webhook.objects.using(place.cluster).bulk_create(made)
+        services.refresh_interest(place.environment_id, place.cluster)
+        return len(made)
+
+    def is_empty(self, place: Place) -> bool:
+        return not self._live(place).exists()
+
+    def _live(self, place: Place) -> Any:
+        return Webhook.objects.using(place.cluster).live(place.environment_id)

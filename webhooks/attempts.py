@@ -1,0 +1,92 @@
+"""One attempt: sign, send through the guarded client, and say what its outcome means. No database here."""
+
+import random
+import time
+from datetime import datetime, timedelta
+from typing import Final
+
+from django.conf import settings
+
+from platform_site.api import keyring, outbound
+from webhooks import retry, signing
+from webhooks.queue import Claimed, Result
+
+KEPT_BODY: Final = 8 * 1024
+KEPT_HEADERS: Final = 30
+USER_AGENT: Final = "backend-platform-webhooks/1"
+SECRET_PURPOSE: Final = "webhooks.secret"  # noqa: S105 - a purpose, not a secret
+
+
+def attempt(claimed: Claimed, client: outbound.Client | None = None) -> Result:
+    """Make one attempt, by the process's guarded client or one of another policy. Never raises: whatever happens is an
+    outcome; else the delivery would hang for its lease."""
+    at, started = claimed.now(), time.monotonic()
+    try:
+        answer = (client or outbound.client()).request(
+            "POST",
+            claimed.url,
+            headers=_headers(claimed),
+            body=claimed.body.encode(),
+            total=settings.WEBHOOK_TIMEOUT_SECONDS,
+            is_repeatable=True,
+        )
+    except outbound.OutboundError as error:
+        return _failed(claimed, at, started, error.reason)
+    except keyring.KeyringError:
+        return _failed(claimed, at, started, "the signing secret cannot be opened")
+    except Exception as error:
+        return _failed(claimed, at, started, f"internal: {type(error).__name__}")
+    duration = timedelta(seconds=time.monotonic() - started)
+    succeeded = 200 <= answer.status < 300
+    wait = None
+    status = "delivered"
+    if not succeeded:
+        asked = retry.parse_retry_after(answer.headers.get("retry-after"), claimed.now())
+        wait = _wait(claimed, asked)
+        status = "pending" if wait is not None else "exhausted"
+    return Result(
+        claimed,
+        at,
+        duration,
+        status,
+        str(answer.status),
+        wait=wait,
+        response_status=answer.status,
+        response_headers=_kept_headers(answer.headers),
+        response_body=answer.body[:KEPT_BODY].decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}"),
+        error=None if succeeded else f"answered {answer.status}",
+        is_gone=answer.status == 410,
+    )
+
+
+def _failed(claimed: Claimed, at: datetime, started: float, reason: str) -> Result:
+    wait = _wait(claimed, None)
+    status = "pending" if wait is not None else "exhausted"
+    duration = timedelta(seconds=time.monotonic() - started)
+    return Result(claimed, at, duration, status, reason[:200], wait=wait, error=reason[:200])
+
+
+def _wait(claimed: Claimed, asked: timedelta | None) -> timedelta | None:
+    schedule = settings.WEBHOOK_RETRY_SCHEDULE or retry.SCHEDULE
+    draw = random.random()  # noqa: S311 - spreads load, guards nothing
+    return retry.delay_after(claimed.attempts_of_schedule, draw=draw, retry_after=asked, schedule=schedule)
+
+
+def _headers(claimed: Claimed) -> dict[str, str]:
+    sealed = [claimed.sealed_secret, *([claimed.sealed_previous_secret] if claimed.sealed_previous_secret else [])]
+    keys = [signing.decode_secret(keyring.unseal(each, purpose=SECRET_PURPOSE).decode()) for each in sealed]
+    signed = signing.headers(keys, claimed.event_id, int(claimed.now().timestamp()), claimed.body.encode())
+    return {
+        "content-type": "application/json",
+        "user-agent": USER_AGENT,
+        "x-platform-depth": str(claimed.depth + 1),
+        **signed,
+    }
+
+
+def _kept_headers(headers: "outbound.Headers") -> dict[str, str]:
+    """Enough to find a receiver's fault; bounded, so that recording cannot fail on what a receiver sends."""
+    kept = {}
+    for name, value in list(headers.items())[:KEPT_HEADERS]:
+        kept[name[:100].replace("\0", "")] = value[:500].replace("\0", "")
+    return kept

@@ -1,0 +1,68 @@
+"""Events of the control database, carried over into the outbox of their environment's region, from where they go on
+like all others.
+
+Two databases and no transaction over both: the region commits first, then the mark here. Cut off in between, an event
+is carried over again, and the region knows its id. A region that is away keeps its events waiting, and no other's.
+"""
+
+from datetime import timedelta
+from typing import Final
+
+import orjson
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from projects.models import Environment
+from projects.outbox import ControlEvent
+
+BATCH: Final = 200
+KEPT: Final = timedelta(days=7)
+
+_CARRY = """
+INSERT INTO platform.rows_outboxevent (event_id, environment_id, type, data, request_id, depth, created_at)
+SELECT told.event_id, told.environment_id, told.type, told.data, told.request_id, 0, told.created_at
+  FROM json_to_recordset(%s::json) AS told (
+       event_id text, environment_id text, type text, data text, request_id text, created_at timestamptz)
+ WHERE EXISTS (SELECT 1 FROM platform.rows_eventinterest i
+                WHERE i.environment_id = told.environment_id
+                  AND i.table_name IN ('*', regexp_replace(told.type, '[.][^.]*$', '')))
+    ON CONFLICT (event_id) DO NOTHING
+"""
+
+
+def carry_over(using: str) -> int:
+    """Carry the events due for the region `using` into its outbox. Returns how many were looked at; at most BATCH.
+
+    Raises DatabaseError, with nothing marked, if the region is away.
+    """
+    with transaction.atomic(using=DEFAULT_DB_ALIAS):
+        here = Environment.objects.filter(project__cluster=using).values("pk")
+        due = list(
+            ControlEvent.objects.select_for_update(skip_locked=True)
+            .filter(relayed_at__isnull=True, environment_id__in=here)
+            .order_by("sequence")[:BATCH]
+        )
+        if not due:
+            return 0
+        told = [
+            {
+                "event_id": event.event_id,
+                "environment_id": event.environment_id,
+                "type": event.type,
+                "data": event.data,
+                "request_id": event.request_id,
+                "created_at": event.created_at,
+            }
+            for event in due
+        ]
+        with transaction.atomic(using=using), connections[using].cursor() as cursor:
+            cursor.execute(_CARRY, [orjson.dumps(told).decode()])
+        ControlEvent.objects.filter(pk__in=[event.pk for event in due]).update(relayed_at=Now())
+    return len(due)
+
+
+def forget_old() -> int:
+    """Forget events that were carried over, and those whose environment is gone. Returns how many."""
+    waiting = Q(relayed_at__isnull=True, environment_id__in=Environment.objects.values("pk"))
+    return ControlEvent.objects.filter(created_at__lt=Now() - KEPT).exclude(waiting).delete()[0]

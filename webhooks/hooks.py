@@ -1,0 +1,101 @@
+"""What `webhooks` does when the floors below speak: wake a worker for an event, follow branches and deletions."""
+
+from typing import Any
+
+from django.db import connections, transaction
+
+from platform_site.api import signals
+from platform_site.api.callers import Place
+from projects import outbox
+from projects.models import Environment
+from rows.outbox import ANY, EventInterest, record
+from webhooks import services, wakeups
+
+
+def connect() -> None:
+    """Called once at start."""
+    signals.row_written.connect(wake_for_event, dispatch_uid="webhooks.wake_for_event")
+    signals.schema_migrated.connect(tell_of_migration, dispatch_uid="webhooks.tell_of_migration")
+    signals.run_finished.connect(wake_for_event, dispatch_uid="webhooks.wake_for_run")
+    signals.user_created.connect(tell_of_user, dispatch_uid="webhooks.tell_of_user")
+    signals.environment_ready.connect(tell_of_environment, dispatch_uid="webhooks.tell_of_environment")
+    signals.environment_branched.connect(follow_branch, dispatch_uid="webhooks.follow_branch")
+    signals.environment_deleted.connect(forget_environment, dispatch_uid="webhooks.forget_environment")
+
+
+def wake_for_event(*, using: str, **_: Any) -> None:
+    wakeups.after_commit(using)
+
+
+def tell_of_migration(*, place: Place, version: int, operations: list[str], using: str, **_: Any) -> None:
+    """A `schema.migrated` event for whoever wants one, in the transaction of the change."""
+    wanting = EventInterest.objects.using(using).filter(environment_id=place.environment_id)
+    if wanting.filter(table_name__in=[ANY, "schema"]).exists():
+        data = {"version": version, "operations": operations}
+        record("schema.migrated", data, using=using, environment_id=place.environment_id, schema_version=version)
+        wakeups.after_commit(using)
+
+
+def tell_of_user(*, user_id: str, pool_id: str | None, **_: Any) -> None:
+    """`auth.user.created`, in the transaction that makes the user. It names the user and says no more: whoever may make
+    a webhook may not therefore read e-mail addresses."""
+    if pool_id is not None:
+        outbox.record("auth.user.created", {"user_id": user_id}, environment_id=pool_id)
+        wakeups.after_control_commit(pool_id)
+
+
+def tell_of_environment(*, place: Place, **_: Any) -> None:
+    """`environment.ready` of a preview branch, told to the environment it was branched from: its own webhooks are
+    copies, and disabled. The first environments of a project have nobody yet to be told."""
+    branch = Environment.objects.filter(pk=place.environment_id, parent__isnull=False).first()
+    if branch is not None and branch.parent_id is not None:
+        data = {"environment_id": branch.pk, "name": branch.name, "project_id": branch.project_id}
+        outbox.record("environment.ready", data, environment_id=branch.parent_id)
+        wakeups.after_control_commit(branch.parent_id)
+
+
+def follow_branch(*, source: Place, target: Place, **_: Any) -> None:
+    """Subscriptions come along, disabled, with secrets of their own."""
+    services.copy_webhooks(source, target)
+
+
+_MARK = "UPDATE platform.webhooks_webhook SET deleted_at = coalesce(deleted_at, now()) WHERE environment_id = %(env)s"
+_EVENTS = """
+DELETE FROM platform.rows_outboxevent
+ WHERE sequence IN (SELECT sequence FROM platform.rows_outboxevent WHERE environment_id = %(env)s LIMIT %(batch)s)
+"""
+_DELIVERIES = "SELECT id FROM platform.webhooks_delivery WHERE environment_id = %(env)s LIMIT %(batch)s FOR UPDATE"
+_ATTEMPTS_OF = "DELETE FROM platform.webhooks_attempt WHERE delivery_id = ANY (%(ids)s)"
+_THEMSELVES = "DELETE FROM platform.webhooks_delivery WHERE id = ANY (%(ids)s)"
+_WEBHOOKS = "DELETE FROM platform.webhooks_webhook WHERE environment_id = %(env)s"
+_INTERESTS = "DELETE FROM platform.rows_eventinterest WHERE environment_id = %(env)s"
+_BATCH = 1000
+
+
+def forget_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
+    """Its webhooks, events and deliveries go for good, in batches. It may run twice.
+
+    A relay may be making deliveries and a worker booking outcomes at this moment. So the webhooks are marked first;
+    deleting the events then waits for every relay that read them before; and deliveries are locked before their
+    attempts are looked for, since whoever books holds that lock.
+    """
+    with connections[cluster].cursor() as cursor:
+        cursor.execute(_MARK, {"env": environment_id})
+        facts: dict[str, Any] = {"env": environment_id, "batch": _BATCH}
+        while True:
+            cursor.execute(_EVENTS, facts)
+            if cursor.rowcount < _BATCH:
+                break
+        while _forget_deliveries(cluster, facts) == _BATCH:
+            pass
+        cursor.execute(_WEBHOOKS, {"env": environment_id})
+        cursor.execute(_INTERESTS, {"env": environment_id})
+
+
+def _forget_deliveries(cluster: str, facts: dict[str, Any]) -> int:
+    with transaction.atomic(using=cluster), connections[cluster].cursor() as cursor:
+        cursor.execute(_DELIVERIES, facts)
+        found = [delivery_id for (delivery_id,) in cursor.fetchall()]
+        cursor.execute(_ATTEMPTS_OF, {"ids": found})
+        cursor.execute(_THEMSELVES, {"ids": found})
+        return len(found)

@@ -1,0 +1,96 @@
+"""A terminal that listens: `manage.py webhooks listen` on a developer's machine.
+
+It subscribes for as long as it runs, and makes the attempts of that one webhook itself, signed and recorded like all
+others, so that they reach what runs on the developer's machine whatever the platform's workers may call. Its
+subscription is prolonged as long as the terminal lives; one that was killed is swept away by `end_listeners`.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from django.conf import settings
+from django.db import connections, transaction
+from django.db.models.functions import Now
+
+from accounts import audit
+from platform_site.api import outbound
+from platform_site.api.callers import Place
+from platform_site.api.outbound.networks import networks
+from webhooks import services, wakeups
+from webhooks.attempts import attempt
+from webhooks.models import Webhook
+from webhooks.queue import Claimed, Result, claim, record
+from webhooks.relay import relay_batch
+
+LEASE: Final = timedelta(seconds=60)
+"""Longer than the longest attempt, during which nothing is prolonged."""
+AT_ONCE: Final = 10
+
+
+class NoLongerListening(Exception):
+    """Somebody deleted or disabled the subscription; or the receiver did, by answering 410."""
+
+
+class Listener:
+    """`with Listener(place, url, events) as listener:`, and then `listener.pending()` again and again."""
+
+    def __init__(self, place: Place, url: str, events: Sequence[str]) -> None:
+        """`url` is checked: http or https, any host. Raises WebhooksQuotaReached on entering."""
+        self._place, self._url, self._events = place, url, list(events)
+        # Who runs commands on this machine may call whatever this machine can.
+        self._client = outbound.Client(opened=networks(("0.0.0.0/0", "::/0")))
+        self.webhook_id, self.secret = "", ""
+
+    def __enter__(self) -> "Listener":
+        values: dict[str, Any] = {
+            "url": self._url,
+            "events": self._events,
+            "description": "manage.py webhooks listen",
+            "listens_until": Now() + LEASE,
+        }
+        webhook, self.secret = services.create_webhook(self._place, values, actor=audit.SYSTEM)
+        self.webhook_id = webhook.pk
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+        if self._mine().exists():
+            services.delete_webhook(self._place, self.webhook_id, actor=audit.SYSTEM)
+
+    def _mine(self) -> Any:
+        live = Webhook.objects.using(self._place.cluster).live(self._place.environment_id)
+        return live.filter(pk=self.webhook_id, enabled=True)
+
+    def pending(self, should_stop: Callable[[], bool] = lambda: False) -> Iterator[tuple[Claimed, Result]]:
+        """Make the attempts that are due now, one after the other. Raises NoLongerListening."""
+        using = self._place.cluster
+        if not self._mine().update(listens_until=Now() + LEASE):
+            raise NoLongerListening
+        if relay_batch(using).events:
+            wakeups.wake(using)  # there may be others' deliveries among them
+        for claimed in claim(using, AT_ONCE, first_room=AT_ONCE, lease=LEASE, only=self.webhook_id):
+            if should_stop():
+                return
+            result = attempt(claimed, self._client)
+            for webhook_id, reason in record(using, [result], patience=settings.WEBHOOK_PATIENCE):
+                services.disable_failing(using, webhook_id, reason)
+            yield claimed, result
+
+
+_END = """
+UPDATE platform.webhooks_webhook SET deleted_at = now()
+ WHERE listens_until < now() AND deleted_at IS NULL
+RETURNING environment_id
+"""
+
+
+def end_listeners(using: str) -> int:
+    """Delete the subscriptions of terminals that are gone. Returns how many."""
+    with transaction.atomic(using=using):
+        with connections[using].cursor() as cursor:
+            cursor.execute(_END)
+            ended = [environment_id for (environment_id,) in cursor.fetchall()]
+        for environment_id in sorted(set(ended)):
+            services.refresh_interest(environment_id, using)
+    return len(ended)

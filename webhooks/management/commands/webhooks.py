@@ -1,0 +1,132 @@
+"""`manage.py webhooks`: list an environment's webhooks, send again what did not arrive, listen from a terminal."""
+
+import signal
+import threading
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError, connections
+
+from accounts import audit
+from platform_site.api import outbound
+from platform_site.api.callers import Place
+from platform_site.api.errors import ApiError
+from rows.management.places import HELP, place_named
+from webhooks import events, services
+from webhooks.listening import Listener, NoLongerListening
+from webhooks.models import Webhook
+from webhooks.queue import Claimed, Result
+
+_EXAMPLES: Final = """
+examples:
+  manage.py webhooks list env_01k…
+  manage.py webhooks replay env_01k… wh_01k… --since 2026-01-31T12:00Z    send again what did not arrive since then
+  manage.py webhooks replay env_01k… wh_01k… --delivery dlv_01k…          send this one again, arrived or not
+  manage.py webhooks listen env_01k… --forward http://127.0.0.1:3000/hook  until Ctrl-C; nothing of it stays
+"""
+POLL_SECONDS: Final = 0.25
+
+
+def _moment(text: str) -> datetime:
+    """An ISO 8601 date and time; UTC where it names no zone. Raises ValueError."""
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+class Command(BaseCommand):
+    help = "List the webhooks of an environment, send their deliveries again, or forward its events to a local address."
+
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> Any:
+        parser = super().create_parser(prog_name, subcommand, **kwargs)
+        parser.formatter_class = RawDescriptionHelpFormatter
+        parser.epilog = _EXAMPLES
+        return parser
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        verbs = parser.add_subparsers(dest="verb", metavar="list|replay|listen", required=True)
+        listing = verbs.add_parser("list", help="each webhook with its success rate")
+        listing.add_argument("environment", metavar="ENV", help=HELP)
+        replay = verbs.add_parser("replay", help="send again, with the old ids and bodies and a new schedule")
+        replay.add_argument("environment", metavar="ENV", help=HELP)
+        replay.add_argument("webhook", metavar="WEBHOOK", help="its id (wh_…)")
+        which = replay.add_mutually_exclusive_group(required=True)
+        which.add_argument(
+            "--since", type=_moment, metavar="TIME", help="what is exhausted or dropped since then (UTC by default)"
+        )
+        which.add_argument("--delivery", metavar="ID", help="this delivery (dlv_…)")
+        listening = verbs.add_parser("listen", help="forward events to a local address for as long as this runs")
+        listening.add_argument("environment", metavar="ENV", help=HELP)
+        listening.add_argument("--forward", required=True, metavar="URL", help="such as http://127.0.0.1:3000/hook")
+        listening.add_argument(
+            "--events", default="*", metavar="LIST", help="patterns with commas: tasks.insert,lists.* (default: all)"
+        )
+        listening.add_argument("--body", action="store_true", help="print what is sent, too")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        place = place_named(options["environment"])
+        try:
+            if options["verb"] == "list":
+                live = Webhook.objects.using(place.cluster).live(place.environment_id).with_health()
+                for webhook in live.order_by("-created_at", "-id"):
+                    state = "enabled" if webhook.enabled else f"disabled ({webhook.disabled_reason})"
+                    rate = f"{webhook.success_rate:4.0%}"  # type: ignore[attr-defined]
+                    self.stdout.write(f"{webhook.pk}  {rate}  {state}  {webhook.url}  {', '.join(webhook.events)}")
+            elif options["verb"] == "listen":
+                self._listen(place, options)
+            elif options["delivery"]:
+                services.redeliver(place, options["webhook"], options["delivery"], actor=audit.SYSTEM)
+                self.stdout.write("1 delivery is sent again.")
+            else:
+                count = services.recover(place, options["webhook"], options["since"], actor=audit.SYSTEM)
+                self.stdout.write(f"{count} {'delivery is' if count == 1 else 'deliveries are'} sent again.")
+        except ApiError as error:
+            raise CommandError(error.message) from None
+
+    def _listen(self, place: Place, options: dict[str, Any]) -> None:
+        try:
+            url = outbound.parse_url(options["forward"]).url
+        except outbound.BadUrl as error:
+            raise CommandError(f"--forward: {error}") from None
+        patterns = [pattern.strip() for pattern in options["events"].split(",")]
+        for pattern in patterns:
+            if (problem := events.problem_with(pattern)) is not None:
+                raise CommandError(f'--events: "{pattern}" {problem}.')
+        over = _told_to_stop()
+        with Listener(place, url, patterns) as listener:
+            self.stdout.write(f"Forwarding {', '.join(patterns)} of {place.environment_id} to {url}. Ctrl-C ends it.")
+            self.stdout.write(f"Signing secret: {listener.secret}")
+            self.stdout.flush()
+            while not over.wait(POLL_SECONDS):
+                try:
+                    for claimed, result in listener.pending(over.is_set):
+                        self._tell(claimed, result, with_body=options["body"])
+                except NoLongerListening:
+                    raise CommandError(
+                        "The subscription was deleted or disabled (an answer of 410 does that): no longer listening."
+                    ) from None
+                except DatabaseError as error:
+                    self.stderr.write(f"The database is away ({type(error).__name__}); trying again.")
+                    connections[place.cluster].close()
+                    over.wait(1)
+        self.stdout.write("No longer listening; the subscription is gone.")
+
+    def _tell(self, claimed: Claimed, result: Result, *, with_body: bool) -> None:
+        answer = f"{result.response_status}" if result.response_status else f"no answer: {result.error}"
+        took = f"{result.duration.total_seconds() * 1000:.0f} ms"
+        again = f", again in {result.wait.total_seconds():.0f} s" if result.wait is not None else ""
+        at = f"{result.at:%H:%M:%S}"
+        self.stdout.write(f"{at}  {claimed.event_type}  {claimed.event_id}  {answer} after {took}{again}")
+        if with_body:
+            self.stdout.write(f"    {claimed.body}")
+        self.stdout.flush()
+
+
+def _told_to_stop() -> threading.Event:
+    """Set by Ctrl-C, SIGTERM or the end of the terminal."""
+    over = threading.Event()
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda *_: over.set())
+    return over

@@ -1,0 +1,173 @@
+"""Tables of `webhooks`, in each region's schema `platform`. No foreign key leads out of the region."""
+
+from functools import partial
+from typing import ClassVar
+
+from django.contrib.postgres.fields import ArrayField
+from django.contrib.postgres.indexes import BrinIndex
+from django.db import models
+from django.db.models.functions import Now
+
+from platform_site.api import ids
+from webhooks.managers import WebhookQuerySet
+
+
+def _id(prefix: str) -> "models.CharField[str, str]":
+    return models.CharField(primary_key=True, max_length=30, default=partial(ids.new, prefix), editable=False)
+
+
+class Webhook(models.Model):
+    """A subscription of one URL to events of one environment."""
+
+    class Ordering(models.TextChoices):
+        NONE = "none"
+        ROW = "row"
+        """Events of one row arrive one after the other, in the order of their commits."""
+
+    id = _id("wh")
+    environment_id = models.CharField(max_length=30)
+    url = models.CharField(max_length=2000)
+    host = models.CharField(max_length=260)
+    """`host:port` of the URL: what the circuit breaker of a receiver goes by."""
+    events = ArrayField(models.CharField(max_length=120))
+    """`tasks.insert`, `tasks.*`, `*.insert`, `*`, or a system event."""
+    filter = models.JSONField(null=True)
+    """In the rows' own grammar over `record` and `old_record`; null wants every event of its kinds."""
+    columns = models.JSONField(null=True)
+    """`{"tasks": ["title"]}`: the columns carried for each table; null carries all that role `server` may read."""
+    ordering = models.CharField(max_length=10, choices=Ordering.choices, default=Ordering.NONE)
+    description = models.CharField(max_length=500, blank=True, default="")
+    enabled = models.BooleanField(default=True)
+    disabled_reason = models.CharField(max_length=60, null=True)
+    """`by_request`, `gone` (the receiver answered 410), `failing` (five days of nothing but failures), `branched`."""
+    failing_since = models.DateTimeField(null=True)
+    """When the present row of failures began; null after a success."""
+    sealed_secret = models.BinaryField()
+    sealed_previous_secret = models.BinaryField(null=True)
+    previous_secret_until = models.DateTimeField(null=True)
+    listens_until = models.DateTimeField(null=True)
+    """Set for the subscription of a terminal (`webhooks.listening`): only that terminal makes its attempts, and it goes
+    when it is not prolonged any more."""
+    deleted_at = models.DateTimeField(null=True)
+    """Marked: no attempt starts any more; one in flight completes and is recorded. Removed by the sweep."""
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    updated_at = models.DateTimeField(db_default=Now())
+
+    objects = WebhookQuerySet.as_manager()
+
+    class Meta:
+        indexes: ClassVar = [
+            models.Index(
+                fields=["environment_id", "-created_at", "-id"],
+                condition=models.Q(deleted_at__isnull=True),
+                name="webhook_of_environment",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return self.url
+
+
+class Delivery(models.Model):
+    """What becomes of one event at one webhook. Unique per pair: an event is never delivered twice on purpose."""
+
+    class Status(models.TextChoices):
+        PENDING = "pending"
+        """Due at `next_attempt_at`, or claimed until `claimed_until`."""
+        DELIVERED = "delivered"
+        EXHAUSTED = "exhausted"
+        """Every attempt of the schedule failed, or the webhook was deleted before one succeeded."""
+        HELD = "held"
+        """The webhook is disabled: waits to be released, dropped on request, or expired after 7 days."""
+        FILTERED = "filtered"
+        """The webhook wants such events, but its filter refused this one."""
+        DROPPED = "dropped"
+        """Held, and dropped on request or expired; `outcome` says which."""
+
+    id = _id("dlv")
+    environment_id = models.CharField(max_length=30)
+    webhook = models.ForeignKey(Webhook, on_delete=models.CASCADE, related_name="deliveries", db_index=False)
+    event_id = models.CharField(max_length=30)
+    event_type = models.CharField(max_length=120)
+    subject = models.CharField(max_length=120, null=True)
+    """`table/row id`: what `ordering: "row"` keeps in order; null for system events."""
+    sequence = models.BigIntegerField()
+    """The event's place in the outbox: the order of `ordering: "row"`."""
+    depth = models.SmallIntegerField(default=0)
+    """How many webhooks and functions in a row led to the event; sent along, so that a chain can be cut (F27)."""
+    body = models.TextField()
+    """The exact text sent at every attempt; empty where nothing is ever sent (filtered)."""
+    status = models.CharField(max_length=10, choices=Status.choices, default=Status.PENDING)
+    outcome = models.CharField(max_length=200, null=True)
+    """The last attempt in a phrase: `200`, `500`, `timeout`, `refused: private address`, …"""
+    attempts = models.SmallIntegerField(default=0)
+    schedule_from = models.SmallIntegerField(default=0)
+    """Attempts that count for an earlier schedule: a redelivery starts the schedule anew."""
+    next_attempt_at = models.DateTimeField(null=True)
+    last_attempt_at = models.DateTimeField(null=True)
+    """When the latest attempt with a known outcome began; `has_succeeded` is that outcome."""
+    has_succeeded = models.BooleanField(null=True)
+    claimed_until = models.DateTimeField(null=True)
+    """A worker holds it until then; afterwards another may take it. `attempts` is the fencing token."""
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        verbose_name_plural = "deliveries"
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["webhook", "event_id"], name="delivery_once_per_event")
+        ]
+        indexes: ClassVar = [
+            # Leads from one webhook with something pending to the next, and to what is due of each (`webhooks.queue`).
+            models.Index(
+                fields=["webhook", "next_attempt_at"], condition=models.Q(status="pending"), name="delivery_waiting"
+            ),
+            models.Index(fields=["webhook", "-created_at", "-id"], name="delivery_of_webhook"),
+            # What did not arrive is rare in a long history and looked for most: listed, counted, sent again.
+            models.Index(
+                fields=["webhook", "-created_at", "-id"],
+                condition=models.Q(status__in=["exhausted", "dropped"]),
+                name="delivery_lost",
+            ),
+            # The health of a webhook reads its last 100 attempted deliveries from this index alone.
+            models.Index(
+                fields=["webhook", "-last_attempt_at"],
+                include=["has_succeeded"],
+                condition=models.Q(last_attempt_at__isnull=False),
+                name="delivery_health",
+            ),
+            models.Index(
+                fields=["webhook", "subject", "sequence"],
+                # Narrower than what `delivery_waiting` serves, or the planner would take it for that.
+                condition=models.Q(status="pending", subject__isnull=False),
+                name="delivery_row_order",
+            ),
+            models.Index(fields=["environment_id", "event_id"], name="delivery_of_event"),
+            models.Index(fields=["webhook"], condition=models.Q(status="held"), name="delivery_held"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.event_type} to {self.webhook_id}"
+
+
+class Attempt(models.Model):
+    """One try, immutable. Kept bounded: a receiver cannot make recording fail by the size of its answer."""
+
+    id = models.BigAutoField(primary_key=True)
+    delivery = models.ForeignKey(Delivery, on_delete=models.CASCADE, related_name="tries")
+    number = models.SmallIntegerField()
+    at = models.DateTimeField()
+    duration_ms = models.IntegerField()
+    response_status = models.SmallIntegerField(null=True)
+    response_headers = models.JSONField(default=dict)
+    response_body = models.TextField(blank=True, default="")
+    """The first 8 KB, undecodable bytes and NUL replaced."""
+    error = models.CharField(max_length=200, null=True)
+
+    class Meta:
+        ordering: ClassVar = ["number"]
+        constraints: ClassVar = [models.UniqueConstraint(fields=["delivery", "number"], name="attempt_once")]
+        # What was tried in the last minutes: rows come in the order of their time, so a few bytes a page are enough.
+        indexes: ClassVar = [BrinIndex(fields=["at"], pages_per_range=16, autosummarize=True, name="attempt_by_time")]
+
+    def __str__(self) -> str:
+        return f"attempt {self.number} of {self.delivery_id}"

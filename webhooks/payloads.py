@@ -1,0 +1,126 @@
+"""What a webhook is shown of an event: at most what role `server` may read, of that the columns its owner asked for,
+and nothing at all where its filter says no. Design section 7; threats T1, T6.
+
+Rules are those of now, not of the moment of the write: who took a column away does not want to see it arrive.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from django.db import transaction
+
+from platform_site.api.callers import Place
+from rows import grammar, registry
+from rows.conditions import Condition, Hop
+from rows.evaluate import Facts, holds
+from rows.outbox import OutboxEvent
+from rows.rules import SERVER, ReadRule
+from webhooks.events import trimmed
+from webhooks.models import Webhook
+
+RELATED_ROWS: Final = 1000
+"""How many far rows a rule's relation is followed to; a rule that needs more is not met."""
+
+
+def region_place(environment_id: str, using: str) -> Place:
+    """What a worker in a region knows of an environment's place: where its rows are. The rest lives in control."""
+    return Place(environment_id, "", "", region=using, cluster=using, plan="free", pool_id=environment_id)
+
+
+class Payloads:
+    """The payloads of one relay batch in the region `using`; what it reads of an environment it reads once."""
+
+    def __init__(self, using: str) -> None:
+        self._using = using
+        self._environments: dict[str, registry.Environment] = {}
+        self._filters: dict[tuple[str, str], Condition | None] = {}
+
+    def carried(self, event: OutboxEvent, data: Mapping[str, Any], webhook: Webhook) -> dict[str, Any] | None:
+        """The `data` of a delivery, or None where the webhook is to be told nothing of this event."""
+        table = data.get("table")
+        if event.subject is None or not isinstance(table, str):
+            return dict(data)
+        environment = self._environment(event.environment_id)
+        if table not in environment.schema.tables:
+            return None
+        rule = environment.rules.access(table, SERVER).read
+        if rule is None:
+            return None
+        old, new = data.get("old_record"), data.get("record")
+        readable_old = self._readable(environment, rule, old)
+        readable_new = self._readable(environment, rule, new)
+        if readable_old is None and readable_new is None:
+            return None
+        # After a delete the filter speaks of the row as it was.
+        subject = readable_new if readable_new is not None else readable_old
+        if subject is None or not self._is_wanted(environment, webhook, table, subject, readable_old):
+            return None
+        columns = None if webhook.columns is None else list(webhook.columns.get(table, []))
+        shown_new, shown_old = trimmed(readable_new, columns), trimmed(readable_old, columns)
+        shown = {*(shown_new or {}), *(shown_old or {})}
+        changed = [name for name in data.get("changed") or [] if name in shown]
+        return {
+            "table": table,
+            "id": data["id"],
+            "record": shown_new,
+            "old_record": shown_old,
+            "changed": changed,
+        }
+
+    def _environment(self, environment_id: str) -> registry.Environment:
+        found = self._environments.get(environment_id)
+        if found is None:
+            place = region_place(environment_id, self._using)
+            found = registry.environment(place)
+            if not registry.is_current(found):
+                found = registry.reload(place)
+            self._environments[environment_id] = found
+        return found
+
+    def _readable(
+        self, environment: registry.Environment, rule: ReadRule, record: Mapping[str, Any] | None
+    ) -> dict[str, Any] | None:
+        """The cells of `record` that role `server` may read; None where it may not read the row."""
+        if record is None:
+            return None
+        facts = Facts(related=lambda hop, row: self._related(environment, hop, row))
+        granted: set[str] = set()
+        matched = False
+        for grant in rule.grants:
+            if holds(grant.where, record, facts):
+                matched = True
+                granted |= grant.columns
+        return {name: value for name, value in record.items() if name in granted} if matched else None
+
+    def _related(
+        self, environment: registry.Environment, hop: Hop, row: Mapping[str, Any]
+    ) -> Sequence[Mapping[str, Any]]:
+        """The rows that a relation in a rule leads to, whole: paths inside a rule are its author's."""
+        key = row.get("id") if hop.many else row.get(hop.column)
+        if key is None:
+            return []
+        rows = environment.models[hop.table].unruled.using(environment.alias)
+        # In a savepoint: if this one read fails, it is this event that gets no payload, not all of the batch.
+        with transaction.atomic(using=self._using):
+            found = list(rows.filter((hop.column if hop.many else "id", key)).values()[:RELATED_ROWS])
+        return [{name: str(cell) if isinstance(cell, UUID) else cell for name, cell in far.items()} for far in found]
+
+    def _is_wanted(
+        self,
+        environment: registry.Environment,
+        webhook: Webhook,
+        table: str,
+        record: Mapping[str, Any],
+        old: Mapping[str, Any] | None,
+    ) -> bool:
+        if webhook.filter is None:
+            return True
+        key = (webhook.id, table)
+        if key not in self._filters:
+            try:
+                self._filters[key] = grammar.read_record(webhook.filter, table, environment.rules.sight(SERVER))
+            except grammar.InvalidCondition:
+                self._filters[key] = None  # a column it names is gone, or not of this table: it matches nothing
+        condition = self._filters[key]
+        return condition is not None and holds(condition, record, Facts(old=old))

@@ -1,0 +1,340 @@
+"""The queue of due deliveries, kept in PostgreSQL: claim, then send with no transaction open, then record.
+
+A claim is a lease: `claimed_until` in the database's own time, and `attempts` as the fencing token. Whoever records an
+outcome names the attempt that it claimed; if another worker has claimed since, the delivery is left alone. So a worker
+that stalls beyond its lease costs a duplicate at most (same `webhook-id`, same body), never a lost attempt.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import orjson
+from django.db import connections
+
+LEASE: Final = timedelta(seconds=30)
+"""Twice the longest attempt."""
+WINDOW: Final = 2000
+"""How many due deliveries of a webhook with `ordering: "row"` a claim looks at: those of a row whose turn has not come
+may lie before others'."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """One attempt to make now."""
+
+    delivery_id: str
+    attempt: int
+    attempts_of_schedule: int
+    """Attempts since the schedule began, this one included: `retry.delay_after` counts these."""
+    webhook_id: str
+    environment_id: str
+    host: str
+    url: str
+    event_id: str
+    event_type: str
+    depth: int
+    body: str
+    sealed_secret: bytes
+    sealed_previous_secret: bytes | None
+    """None when there is none or its overlap has ended."""
+    claimed_at: datetime
+    """In the database's own time, as all else that is compared: a worker's clock may be wrong (reliability F22)."""
+    stopwatch: float
+    """`time.monotonic()` at that moment."""
+
+    def now(self) -> datetime:
+        """The time of the database, as far as this process can tell."""
+        return self.claimed_at + timedelta(seconds=time.monotonic() - self.stopwatch)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How one attempt ended. `status` is what the delivery becomes; `wait` only where it stays pending."""
+
+    claimed: Claimed
+    at: datetime
+    duration: timedelta
+    status: str
+    outcome: str
+    wait: timedelta | None = None
+    response_status: int | None = None
+    response_headers: dict[str, str] = field(default_factory=dict)
+    response_body: str = ""
+    error: str | None = None
+    is_gone: bool = False
+    """The receiver answered 410: disable the webhook."""
+
+
+# What waits is found webhook by webhook, in leaps from one to the next, never by reading what is due in order: the
+# backlog of one that is slow, paused or ordered would lie before all others', and every claim would walk over it.
+_HEADS = """
+RECURSIVE heads AS (
+    (SELECT d.webhook_id, d.next_attempt_at FROM platform.webhooks_delivery d
+      WHERE d.status = 'pending' ORDER BY d.webhook_id, d.next_attempt_at LIMIT 1)
+    UNION ALL
+    SELECT following.webhook_id, following.next_attempt_at
+      FROM heads, LATERAL (
+           SELECT d.webhook_id, d.next_attempt_at FROM platform.webhooks_delivery d
+            WHERE d.status = 'pending' AND d.webhook_id > heads.webhook_id
+            ORDER BY d.webhook_id, d.next_attempt_at LIMIT 1) AS following
+)"""
+CLAIM = f"""
+WITH {_HEADS}, open AS (
+    SELECT w.id, w.host, w.ordering, coalesce(known.room, %(first_room)s) AS room
+      FROM heads JOIN platform.webhooks_webhook w ON w.id = heads.webhook_id
+      LEFT JOIN unnest(%(hosts)s::text[], %(rooms)s::int[]) AS known (host, room) ON known.host = w.host
+     WHERE heads.next_attempt_at <= now() AND w.enabled AND w.deleted_at IS NULL
+       AND CASE WHEN %(only)s::text IS NULL THEN w.listens_until IS NULL ELSE w.id = %(only)s::text END
+       AND coalesce(known.room, %(first_room)s) > 0
+), ready AS (
+    SELECT first.*, open.host, open.room
+      FROM open, LATERAL (
+           SELECT d.id, d.next_attempt_at, d.sequence FROM platform.webhooks_delivery d
+            WHERE d.webhook_id = open.id AND open.ordering = 'none'
+              AND d.status = 'pending' AND d.next_attempt_at <= now()
+              AND (d.claimed_until IS NULL OR d.claimed_until < now())
+            ORDER BY d.next_attempt_at LIMIT open.room) AS first
+     UNION ALL
+    SELECT first.*, open.host, open.room
+      FROM open, LATERAL (
+           SELECT d.id, d.next_attempt_at, d.sequence
+             FROM (SELECT * FROM platform.webhooks_delivery each
+                    WHERE each.webhook_id = open.id AND open.ordering = 'row'
+                      AND each.status = 'pending' AND each.next_attempt_at <= now()
+                    ORDER BY each.next_attempt_at LIMIT %(window)s) d
+            WHERE (d.claimed_until IS NULL OR d.claimed_until < now())
+              AND (d.subject IS NULL OR NOT EXISTS (
+                   SELECT 1 FROM platform.webhooks_delivery earlier
+                    WHERE earlier.webhook_id = d.webhook_id AND earlier.subject = d.subject
+                      AND earlier.status = 'pending' AND earlier.sequence < d.sequence)
+                   AND NOT EXISTS (
+                   SELECT 1 FROM platform.rows_outboxevent unrelayed
+                    WHERE unrelayed.relayed_at IS NULL AND unrelayed.sequence < d.sequence
+                      AND unrelayed.environment_id = d.environment_id AND unrelayed.subject = d.subject))
+            ORDER BY d.next_attempt_at LIMIT open.room) AS first
+), due AS (
+    SELECT *, row_number() OVER (PARTITION BY host ORDER BY next_attempt_at, sequence) AS place FROM ready
+), chosen AS (
+    SELECT id FROM due WHERE place <= room ORDER BY place, next_attempt_at LIMIT %(limit)s
+), locked AS (
+    SELECT d.id FROM platform.webhooks_delivery d
+     WHERE d.id = ANY (ARRAY (SELECT id FROM chosen))
+       AND d.status = 'pending' AND (d.claimed_until IS NULL OR d.claimed_until < now())
+       FOR UPDATE OF d SKIP LOCKED
+)
+UPDATE platform.webhooks_delivery d
+   SET claimed_until = now() + %(lease)s, attempts = d.attempts + 1
+  FROM platform.webhooks_webhook w
+ WHERE d.id = ANY (ARRAY (SELECT id FROM locked)) AND w.id = d.webhook_id
+RETURNING d.id, d.attempts, d.attempts - d.schedule_from, d.webhook_id, d.environment_id, w.host, w.url, d.event_id,
+          d.event_type, d.depth, d.body, w.sealed_secret,
+          CASE WHEN w.previous_secret_until > now() THEN w.sealed_previous_secret END, clock_timestamp()
+"""  # noqa: S608 - constants
+DUE = f"""
+WITH {_HEADS}
+SELECT max(now() - due.since)
+  FROM ((SELECT created_at FROM platform.rows_outboxevent WHERE relayed_at IS NULL ORDER BY sequence LIMIT 1)
+        UNION ALL
+        SELECT (SELECT greatest(d.next_attempt_at, d.claimed_until) FROM platform.webhooks_delivery d
+                 WHERE d.webhook_id = w.id AND d.status = 'pending' AND d.next_attempt_at <= now()
+                   AND (d.claimed_until IS NULL OR d.claimed_until < now())
+                 ORDER BY d.next_attempt_at LIMIT 1)
+          FROM heads JOIN platform.webhooks_webhook w ON w.id = heads.webhook_id
+         WHERE heads.next_attempt_at <= now() AND w.enabled AND w.deleted_at IS NULL
+           AND w.listens_until IS NULL) AS due (since)
+"""  # noqa: S608 - constants
+
+
+def longest_wait(using: str) -> timedelta | None:
+    """For how long something has been waiting for a worker; None if nothing is."""
+    with connections[using].cursor() as cursor:
+        cursor.execute(DUE)
+        found: timedelta | None = cursor.fetchone()[0]
+        return found
+
+
+def claim(
+    using: str,
+    limit: int,
+    *,
+    hosts: Sequence[str] = (),
+    rooms: Sequence[int] = (),
+    first_room: int,
+    lease: timedelta = LEASE,
+    only: str | None = None,
+) -> list[Claimed]:
+    """Up to `limit` due attempts, at most `rooms` for each of `hosts` and `first_room` for any other receiver; `only`
+    those of this webhook, else all but those that a terminal makes itself.
+
+    One statement. Deliveries of one row to a webhook with `ordering: "row"` are claimed one after the other.
+    """
+    parameters: dict[str, Any] = {
+        "window": WINDOW,
+        "hosts": list(hosts),
+        "rooms": list(rooms),
+        "first_room": first_room,
+        "limit": limit,
+        "lease": lease,
+        "only": only,
+    }
+    with connections[using].cursor() as cursor:
+        cursor.execute(CLAIM, parameters)
+        stopwatch = time.monotonic()
+        return [_claimed(row, stopwatch) for row in cursor.fetchall()]
+
+
+def _claimed(row: tuple[Any, ...], stopwatch: float) -> Claimed:
+    *facts, secret, previous, at = row
+    values: list[Any] = [*facts, bytes(secret), None if previous is None else bytes(previous), at, stopwatch]
+    return Claimed(*values)
+
+
+RECORD = """
+WITH results AS (
+    SELECT * FROM jsonb_to_recordset(%(results)s::jsonb) AS r (
+        delivery_id text, attempt int, webhook_id text, at timestamptz, duration_ms int, status text, outcome text,
+        wait double precision, response_status int, response_headers jsonb, response_body text, error text,
+        gone boolean)
+), held AS (
+    -- Locked in one order, so that two workers that book side by side never wait for each other in a circle; and those
+    -- of a lost claim, too, so that nobody deletes a delivery while its attempt is written.
+    SELECT d.id, d.status, d.attempts FROM platform.webhooks_delivery d
+     WHERE d.id = ANY (%(ids)s) ORDER BY d.id FOR NO KEY UPDATE OF d
+), booked AS (
+    UPDATE platform.webhooks_delivery d
+       SET status = CASE
+               WHEN r.status <> 'pending' THEN r.status
+               WHEN w.deleted_at IS NOT NULL THEN 'exhausted'
+               WHEN NOT w.enabled OR r.gone THEN 'held'
+               ELSE 'pending' END,
+           outcome = r.outcome,
+           last_attempt_at = r.at,
+           has_succeeded = r.status = 'delivered',
+           claimed_until = NULL,
+           next_attempt_at = CASE WHEN r.wait IS NOT NULL THEN now() + r.wait * interval '1 second' END
+      FROM held, results r, platform.webhooks_webhook w
+     WHERE d.id = ANY (%(ids)s) AND d.id = held.id AND held.id = r.delivery_id
+       AND held.attempts = r.attempt AND held.status = 'pending' AND w.id = d.webhook_id
+ RETURNING d.id
+), tries AS (
+    INSERT INTO platform.webhooks_attempt
+           (delivery_id, number, at, duration_ms, response_status, response_headers, response_body, error)
+    SELECT r.delivery_id, r.attempt, r.at, r.duration_ms, r.response_status, r.response_headers, r.response_body,
+           r.error
+      FROM results r JOIN held ON held.id = r.delivery_id
+        ON CONFLICT (delivery_id, number) DO NOTHING
+)
+SELECT count(*) FROM booked
+"""
+HEALTH = """
+WITH health AS (
+    SELECT * FROM unnest(%(webhooks)s::text[], %(succeeded)s::bool[], %(gone)s::bool[])
+           AS h (webhook_id, succeeded, gone)
+), turned AS (
+    SELECT w.id FROM platform.webhooks_webhook w JOIN health h ON h.webhook_id = w.id
+     WHERE (w.failing_since IS NULL) <> h.succeeded
+     ORDER BY w.id FOR NO KEY UPDATE OF w
+), changed AS (
+    UPDATE platform.webhooks_webhook w
+       SET failing_since = CASE WHEN h.succeeded THEN NULL ELSE coalesce(w.failing_since, now()) END
+      FROM health h, turned
+     WHERE w.id = h.webhook_id AND w.id = turned.id
+)
+SELECT w.id, CASE WHEN h.gone THEN 'gone' ELSE 'failing' END
+  FROM health h JOIN platform.webhooks_webhook w ON w.id = h.webhook_id
+ WHERE w.enabled AND w.deleted_at IS NULL AND NOT h.succeeded
+   AND (h.gone OR w.failing_since < now() - %(patience)s)
+"""
+
+
+def record(using: str, results: Sequence[Result], *, patience: timedelta) -> list[tuple[str, str]]:
+    """Book the outcomes of attempts, all in one statement. Returns the (webhook id, reason) pairs to be disabled:
+    a receiver that answered 410, or one that has done nothing but fail for `patience`.
+
+    An outcome whose claim was lost to another worker leaves its attempt in the history and the delivery alone.
+    """
+    rows: list[dict[str, Any]] = [
+        {
+            "delivery_id": result.claimed.delivery_id,
+            "attempt": result.claimed.attempt,
+            "webhook_id": result.claimed.webhook_id,
+            "at": result.at.isoformat(),
+            "duration_ms": round(result.duration.total_seconds() * 1000),
+            "status": result.status,
+            "outcome": result.outcome,
+            "wait": None if result.wait is None else result.wait.total_seconds(),
+            "response_status": result.response_status,
+            "response_headers": result.response_headers,
+            "response_body": result.response_body,
+            "error": result.error,
+            "gone": result.is_gone,
+        }
+        for result in results
+    ]
+    with connections[using].cursor() as cursor:
+        ids = [result.claimed.delivery_id for result in results]
+        cursor.execute(RECORD, {"results": orjson.dumps(rows).decode(), "ids": ids})
+    # A transaction of its own: who changes a webhook locks it before its deliveries, so none may lock them the other
+    # way round. A crash in between costs the webhook's health one attempt.
+    webhooks = sorted({result.claimed.webhook_id for result in results})
+    delivered = {result.claimed.webhook_id for result in results if result.status == "delivered"}
+    gone = {result.claimed.webhook_id for result in results if result.is_gone}
+    parameters: dict[str, Any] = {
+        "webhooks": webhooks,
+        "succeeded": [each in delivered for each in webhooks],
+        "gone": [each in gone for each in webhooks],
+        "patience": patience,
+    }
+    with connections[using].cursor() as cursor:
+        cursor.execute(HEALTH, parameters)
+        return [(webhook_id, reason) for webhook_id, reason in cursor.fetchall()]
+
+
+SETTLE = """
+WITH stray AS (
+    SELECT d.id, w.enabled
+      FROM platform.webhooks_delivery d JOIN platform.webhooks_webhook w ON w.id = d.webhook_id
+     WHERE w.deleted_at IS NULL
+       AND (d.status = 'held' AND w.enabled
+            OR d.status = 'pending' AND NOT w.enabled AND (d.claimed_until IS NULL OR d.claimed_until < now()))
+     ORDER BY d.id LIMIT %(batch)s FOR NO KEY UPDATE OF d SKIP LOCKED
+)
+UPDATE platform.webhooks_delivery d
+   SET status = CASE WHEN stray.enabled THEN 'pending' ELSE 'held' END,
+       next_attempt_at = CASE WHEN stray.enabled THEN now() END,
+       schedule_from = CASE WHEN stray.enabled THEN d.attempts ELSE d.schedule_from END,
+       claimed_until = NULL,
+       outcome = CASE WHEN stray.enabled THEN d.outcome ELSE 'the webhook is disabled' END
+  FROM stray
+ WHERE d.id = stray.id
+"""
+
+
+def settle(using: str, *, batch: int = 1000) -> int:
+    """Mend deliveries that contradict their webhook: held by one that is enabled, or pending at one that is not.
+
+    A relay that read the webhook just before it was switched leaves such, as does a worker that dies between a 410 and
+    the disabling. Without this a held event would expire at a webhook that works. Returns how many were mended.
+    """
+    with connections[using].cursor() as cursor:
+        cursor.execute(SETTLE, {"batch": batch})
+        return int(cursor.rowcount)
+
+
+GIVE_BACK = """
+UPDATE platform.webhooks_delivery d
+   SET claimed_until = NULL, attempts = d.attempts - 1
+  FROM unnest(%(ids)s::text[], %(attempts)s::int[]) AS mine (id, attempt)
+ WHERE d.id = mine.id AND d.attempts = mine.attempt AND d.status = 'pending'
+"""
+
+
+def give_back(using: str, claims: Sequence[Claimed]) -> None:
+    """Return claims whose attempt never started, so that another worker takes them at once."""
+    if claims:
+        with connections[using].cursor() as cursor:
+            ids, attempts = [c.delivery_id for c in claims], [c.attempt for c in claims]
+            cursor.execute(GIVE_BACK, {"ids": ids, "attempts": attempts})

@@ -1,0 +1,74 @@
+"""What ends by itself, in bounded batches: held events after 7 days, deliveries and relayed events after their time."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from django.db import connections
+
+from platform_site.api import ids
+
+BATCH: Final = 1000
+
+_EXPIRE = """
+UPDATE platform.webhooks_delivery SET status = 'dropped', outcome = 'held longer than 7 days'
+ WHERE id IN (SELECT id FROM platform.webhooks_delivery WHERE status = 'held' AND created_at < now() - %(age)s
+               LIMIT %(batch)s FOR UPDATE SKIP LOCKED)
+"""
+_PURGE_DELIVERIES = """
+WITH old AS (
+    SELECT id FROM platform.webhooks_delivery
+     WHERE id < %(oldest)s AND status NOT IN ('pending', 'held')
+     ORDER BY id LIMIT %(batch)s FOR UPDATE SKIP LOCKED
+), tries AS (DELETE FROM platform.webhooks_attempt WHERE delivery_id IN (SELECT id FROM old))
+DELETE FROM platform.webhooks_delivery WHERE id IN (SELECT id FROM old)
+"""
+_PURGE_EVENTS = """
+DELETE FROM platform.rows_outboxevent
+ WHERE sequence IN (SELECT sequence FROM platform.rows_outboxevent WHERE relayed_at < now() - %(age)s
+                     ORDER BY relayed_at LIMIT %(batch)s FOR UPDATE SKIP LOCKED)
+"""
+_EMPTY_DELETED = """
+WITH orphans AS (
+    SELECT d.id FROM platform.webhooks_delivery d JOIN platform.webhooks_webhook w ON w.id = d.webhook_id
+     WHERE w.deleted_at < now() - interval '1 minute' AND (d.claimed_until IS NULL OR d.claimed_until < now())
+     LIMIT %(batch)s FOR UPDATE OF d SKIP LOCKED
+), tries AS (DELETE FROM platform.webhooks_attempt WHERE delivery_id IN (SELECT id FROM orphans))
+DELETE FROM platform.webhooks_delivery WHERE id IN (SELECT id FROM orphans)
+"""
+_REMOVE_DELETED = """
+DELETE FROM platform.webhooks_webhook w
+ WHERE w.deleted_at < now() - interval '1 minute'
+   AND NOT EXISTS (SELECT 1 FROM platform.webhooks_delivery d WHERE d.webhook_id = w.id)
+"""
+
+
+def expire_held(using: str, *, older_than: timedelta) -> int:
+    """Drop, visibly, what a disabled webhook has held for too long. Returns how many."""
+    return _repeat(using, _EXPIRE, {"age": older_than})
+
+
+def purge(using: str, *, older_than: timedelta) -> int:
+    """Forget deliveries that have ended and events that are relayed. Returns how many rows went."""
+    # Ids begin with their time, so the oldest deliveries are found by the primary key.
+    gone = _repeat(using, _PURGE_DELIVERIES, {"oldest": ids.earliest("dlv", datetime.now(UTC) - older_than)})
+    return gone + _repeat(using, _PURGE_EVENTS, {"age": older_than})
+
+
+def remove_deleted(using: str) -> int:
+    """Remove webhooks marked as deleted, with their deliveries, once nothing of them can be in flight."""
+    _repeat(using, _EMPTY_DELETED, {})
+    with connections[using].cursor() as cursor:
+        cursor.execute(_REMOVE_DELETED)
+        return int(cursor.rowcount)
+
+
+def _repeat(using: str, statement: str, parameters: dict[str, Any]) -> int:
+    """Run the statement, batch after batch, until it finds nothing more."""
+    total = 0
+    while True:
+        with connections[using].cursor() as cursor:
+            cursor.execute(statement, {**parameters, "batch": BATCH})
+            count = int(cursor.rowcount)
+        total += count
+        if count < BATCH:
+            return total

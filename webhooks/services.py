@@ -1,0 +1,288 @@
+"""The verbs of `webhooks`. Each changes the world once, in one transaction of the environment's region.
+
+Called by the API, the console and the commands alike. What is asked of the outbox (`rows.outbox.EventInterest`) is kept
+equal to the subscriptions in the transaction that changes them, under one lock per environment. Design section 7.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.db import connections, transaction
+from django.db.models import F, Q, QuerySet
+from django.db.models.functions import Now
+
+from accounts import audit
+from accounts.audit import SYSTEM, Actor
+from platform_site.api import keyring
+from platform_site.api.callers import Caller, Place
+from platform_site.api.plans import plan_limits
+from rows.outbox import EventInterest
+from rows.outbox import record as record_event
+from webhooks import events, signing, wakeups
+from webhooks.attempts import SECRET_PURPOSE
+from webhooks.errors import NoSuchDelivery, NoSuchWebhook, NothingToRedeliver, WebhooksQuotaReached
+from webhooks.models import Delivery, Webhook
+from webhooks.receivers import host_of
+
+SECRET_OVERLAP: Final = timedelta(hours=24)
+"""How long the previous signing secret still signs beside the new one."""
+BATCH: Final = 1000
+
+
+def create_webhook(place: Place, values: Mapping[str, Any], *, actor: Caller | Actor) -> tuple[Webhook, str]:
+    """Subscribe. `values` are checked already (`webhooks.serializers`). Returns the webhook and its signing secret,
+    which is shown now and never again. Raises WebhooksQuotaReached."""
+    using = place.cluster
+    secret = signing.new_secret()
+    with transaction.atomic(using=using):
+        _lock(place.environment_id, using)
+        limit = plan_limits(place.plan).webhooks_per_environment
+        if count_webhooks(place) >= limit:
+            raise WebhooksQuotaReached(limit)
+        webhook = Webhook.objects.using(using).create(
+            environment_id=place.environment_id,
+            host=host_of(values["url"]),
+            sealed_secret=_sealed(secret),
+            disabled_reason=None if values.get("enabled", True) else "by_request",
+            **values,
+        )
+        refresh_interest(place.environment_id, using)
+    audit.record("webhook.created", actor=actor, target_id=webhook.pk, **_where(place), url=webhook.url)
+    return webhook, secret
+
+
+def count_webhooks(place: Place) -> int:
+    """How many the environment has. One query."""
+    return Webhook.objects.using(place.cluster).live(place.environment_id).count()
+
+
+def change_webhook(
+    place: Place, webhook_id: str, values: Mapping[str, Any], *, held: str = "release", actor: Caller | Actor
+) -> Webhook:
+    """Change what `values` name. Enabling releases the held events, or drops them with `held="drop"`; disabling holds
+    what is due. Raises NoSuchWebhook."""
+    using = place.cluster
+    with transaction.atomic(using=using):
+        _lock(place.environment_id, using)
+        webhook = webhook_of(place, webhook_id, lock=True)
+        was_enabled = webhook.enabled
+        for name, value in values.items():
+            setattr(webhook, name, value)
+        webhook.host = host_of(webhook.url)
+        if webhook.enabled and not was_enabled:
+            webhook.disabled_reason = webhook.failing_since = None
+            _release(webhook, using) if held == "release" else _drop(webhook, using, "dropped on request")
+        elif was_enabled and not webhook.enabled:
+            _disable(webhook, "by_request", using)
+        if values:
+            webhook.updated_at = Now()
+            webhook.save(using=using)
+            webhook.refresh_from_db(using=using)
+        refresh_interest(place.environment_id, using)
+        wakeups.after_commit(using)
+    if values:
+        audit.record("webhook.changed", actor=actor, target_id=webhook.pk, **_where(place), fields=sorted(values))
+    return webhook
+
+
+def delete_webhook(place: Place, webhook_id: str, *, actor: Caller | Actor) -> None:
+    """No attempt starts from now on; those in flight complete and are recorded. Raises NoSuchWebhook. Contract 4.10."""
+    using = place.cluster
+    with transaction.atomic(using=using):
+        _lock(place.environment_id, using)
+        webhook = webhook_of(place, webhook_id, lock=True)
+        webhook.deleted_at = Now()
+        webhook.save(using=using, update_fields=["deleted_at"])
+        refresh_interest(place.environment_id, using)
+    audit.record("webhook.deleted", actor=actor, target_id=webhook_id, **_where(place), url=webhook.url)
+
+
+def rotate_secret(place: Place, webhook_id: str, *, actor: Caller | Actor) -> tuple[Webhook, str]:
+    """A new signing secret, returned once; the old one signs beside it for SECRET_OVERLAP. Raises NoSuchWebhook."""
+    using = place.cluster
+    secret = signing.new_secret()
+    with transaction.atomic(using=using):
+        webhook = webhook_of(place, webhook_id, lock=True)
+        Webhook.objects.using(using).filter(pk=webhook.pk).update(
+            sealed_previous_secret=F("sealed_secret"),
+            previous_secret_until=Now() + SECRET_OVERLAP,
+            sealed_secret=_sealed(secret),
+            updated_at=Now(),
+        )
+        webhook.refresh_from_db(using=using)
+    audit.record("webhook.secret_rotated", actor=actor, target_id=webhook_id, **_where(place))
+    return webhook, secret
+
+
+def send_test(place: Place, webhook_id: str, *, actor: Caller | Actor) -> str:
+    """Put a `webhook.test` event for this webhook alone into the outbox. Returns its `evt_…`. Raises NoSuchWebhook."""
+    using = place.cluster
+    with transaction.atomic(using=using):
+        webhook = webhook_of(place, webhook_id)
+        event_id = record_event(
+            "webhook.test", {"webhook_id": webhook.pk}, using=using, environment_id=place.environment_id
+        )
+        wakeups.after_commit(using)
+    audit.record("webhook.tested", actor=actor, target_id=webhook_id, **_where(place), event_id=event_id)
+    return event_id
+
+
+def redeliver(place: Place, webhook_id: str, delivery_id: str, *, actor: Caller | Actor) -> Delivery:
+    """Send one delivery again, now, with its old id and body and a fresh schedule. Raises NoSuchWebhook,
+    NoSuchDelivery, NothingToRedeliver."""
+    using = place.cluster
+    with transaction.atomic(using=using):
+        webhook = webhook_of(place, webhook_id)
+        delivery = Delivery.objects.using(using).select_for_update().filter(pk=delivery_id, webhook=webhook).first()
+        if delivery is None:
+            raise NoSuchDelivery
+        if not delivery.body:
+            raise NothingToRedeliver("This event was never sent to the webhook: " + (delivery.outcome or "filtered"))
+        if not webhook.enabled:
+            raise NothingToRedeliver("The webhook is disabled: enable it, and what is held is sent.")
+        resent = Delivery.objects.using(using).filter(pk=delivery.pk).filter(_unclaimed())
+        if not resent.update(**_anew()):
+            raise NothingToRedeliver("An attempt of this delivery is under way at this moment.")
+        delivery.refresh_from_db(using=using)
+        wakeups.after_commit(using)
+    audit.record("delivery.resent", actor=actor, target_id=delivery_id, **_where(place))
+    return delivery
+
+
+def recover(place: Place, webhook_id: str, since: datetime, *, actor: Caller | Actor) -> int:
+    """Send again whatever did not arrive since then (exhausted or dropped). Returns how many. Raises NoSuchWebhook,
+    NothingToRedeliver for a disabled webhook."""
+    using = place.cluster
+    webhook = webhook_of(place, webhook_id)
+    if not webhook.enabled:
+        raise NothingToRedeliver("The webhook is disabled: enable it, and what is held is sent.")
+    lost = Q(status__in=[Delivery.Status.EXHAUSTED, Delivery.Status.DROPPED], created_at__gte=since) & ~Q(body="")
+    recovered = _in_batches(webhook, using, lost, **_anew())
+    wakeups.after_commit(using)
+    audit.record("webhook.recovered", actor=actor, target_id=webhook_id, **_where(place), deliveries=recovered)
+    return recovered
+
+
+def disable_failing(using: str, webhook_id: str, reason: str) -> bool:
+    """Disable a webhook whose receiver is gone (410) or has only failed for days, hold what is due, and tell of it by
+    a `webhook.disabled` event. False if it was disabled or deleted already."""
+    with transaction.atomic(using=using):
+        webhook = Webhook.objects.using(using).select_for_update().filter(pk=webhook_id).first()
+        if webhook is None or not webhook.enabled or webhook.deleted_at is not None:
+            return False
+        webhook.enabled = False
+        _disable(webhook, reason, using)
+        webhook.updated_at = Now()
+        webhook.save(using=using, update_fields=["enabled", "disabled_reason", "updated_at"])
+        record_event(
+            "webhook.disabled",
+            {"webhook_id": webhook.pk, "url": webhook.url, "reason": reason},
+            using=using,
+            environment_id=webhook.environment_id,
+        )
+    audit.record(
+        "webhook.disabled", actor=SYSTEM, target_id=webhook_id, environment_id=webhook.environment_id, reason=reason
+    )
+    return True
+
+
+def webhook_of(place: Place, webhook_id: str, *, lock: bool = False) -> Webhook:
+    """The environment's live webhook of that id. Raises NoSuchWebhook."""
+    found = Webhook.objects.using(place.cluster).live(place.environment_id).filter(pk=webhook_id)
+    webhook = (found.select_for_update() if lock else found).first()
+    if webhook is None:
+        raise NoSuchWebhook
+    return webhook
+
+
+def copy_webhooks(source: Place, target: Place) -> None:
+    """Subscriptions come along to a preview branch, disabled, with secrets of their own; in the transaction at hand."""
+    using = target.cluster
+    copies = []
+    live = Webhook.objects.using(source.cluster).live(source.environment_id).filter(listens_until=None)
+    for webhook in live.order_by("created_at", "id"):
+        copies.append(
+            Webhook(
+                environment_id=target.environment_id,
+                url=webhook.url,
+                host=webhook.host,
+                events=webhook.events,
+                filter=webhook.filter,
+                columns=webhook.columns,
+                ordering=webhook.ordering,
+                description=webhook.description,
+                enabled=False,
+                disabled_reason="branched",
+                sealed_secret=_sealed(signing.new_secret()),
+            )
+        )
+    Webhook.objects.using(using).bulk_create(copies)
+    refresh_interest(target.environment_id, using)
+
+
+def refresh_interest(environment_id: str, using: str) -> None:
+    """Make the outbox's table of interests equal to the live subscriptions, in the transaction at hand."""
+    live = Webhook.objects.using(using).live(environment_id).values_list("events", flat=True)
+    wanted = {pair for patterns in live for pair in events.interests(patterns)}
+    interests = EventInterest.objects.using(using).filter(environment_id=environment_id)
+    known = {(each.table_name, each.action): each.pk for each in interests}
+    interests.filter(pk__in=[pk for pair, pk in known.items() if pair not in wanted]).delete()
+    EventInterest.objects.using(using).bulk_create(
+        EventInterest(environment_id=environment_id, table_name=table, action=action)
+        for table, action in sorted(wanted - known.keys())
+    )
+
+
+def _lock(environment_id: str, using: str) -> None:
+    """One change of an environment's subscriptions at a time, until the transaction ends."""
+    with connections[using].cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"webhooks:{environment_id}"])
+
+
+def _sealed(secret: str) -> bytes:
+    return keyring.seal(secret.encode(), purpose=SECRET_PURPOSE)
+
+
+def _where(place: Place) -> dict[str, str]:
+    return {"project_id": place.project_id, "environment_id": place.environment_id}
+
+
+def _unclaimed() -> Q:
+    return Q(claimed_until__isnull=True) | Q(claimed_until__lt=Now())
+
+
+def _anew() -> dict[str, Any]:
+    return {
+        "status": Delivery.Status.PENDING,
+        "next_attempt_at": Now(),
+        "claimed_until": None,
+        "schedule_from": F("attempts"),
+    }
+
+
+def _disable(webhook: Webhook, reason: str, using: str) -> None:
+    webhook.disabled_reason = reason
+    due = Q(status=Delivery.Status.PENDING) & _unclaimed()
+    _in_batches(
+        webhook, using, due, status=Delivery.Status.HELD, next_attempt_at=None, outcome="the webhook is disabled"
+    )
+
+
+def _release(webhook: Webhook, using: str) -> None:
+    _in_batches(webhook, using, Q(status=Delivery.Status.HELD), **_anew())
+
+
+def _drop(webhook: Webhook, using: str, why: str) -> None:
+    _in_batches(webhook, using, Q(status=Delivery.Status.HELD), status=Delivery.Status.DROPPED, outcome=why)
+
+
+def _in_batches(webhook: Webhook, using: str, which: Q, **changes: Any) -> int:
+    """Change deliveries of one webhook, BATCH at a time, so that no statement runs into the statement timeout."""
+    changed = 0
+    while True:
+        found: QuerySet[Delivery] = Delivery.objects.using(using).filter(which, webhook=webhook)
+        batch = list(found.order_by("sequence").values_list("pk", flat=True)[:BATCH])
+        changed += Delivery.objects.using(using).filter(which, pk__in=batch).update(**changes)
+        if len(batch) < BATCH:
+            return changed

@@ -1,0 +1,110 @@
+"""What workers do for `webhooks`: run a region's dispatcher when nudged, and sweep what nobody was nudged for.
+
+The sweep needs no Redis: where a nudge cannot be sent, or nobody seems to take them, the worker that sweeps does the
+work itself. Celery comes back to a Redis that was away only after up to half a minute.
+"""
+
+import logging
+from datetime import timedelta
+from typing import Any
+
+from celery import current_app, shared_task, signals
+from django.conf import settings
+from django.db import DatabaseError, connections
+
+from platform_site.api import nudges
+from platform_site.api.sweeps import sweep
+from projects.environments import place_of
+from webhooks import control, loops, retention
+from webhooks.listening import end_listeners
+from webhooks.queue import longest_wait, settle
+
+logger = logging.getLogger("platform.webhooks")
+
+
+@signals.worker_shutting_down.connect(weak=False)
+def _begin_nothing_more(**_: Any) -> None:
+    loops.ask_to_stop()
+
+
+@signals.worker_shutdown.connect(weak=False)
+def _wait_for_what_is_in_flight(**_: Any) -> None:
+    loops.stop()
+
+
+@shared_task(queue="webhooks")
+def dispatch(using: str) -> None:
+    """Let the region's queue be emptied. A region that is away is left to the sweep."""
+    if using in settings.REGION_DATABASES:
+        loops.wake(using)
+
+
+@shared_task(queue="webhooks")
+def carry_over_control_events(environment_id: str) -> None:
+    """Tell an environment's region what the control database has for it."""
+    place = place_of(environment_id)
+    if place is not None:
+        _carry_over(place.cluster)
+
+
+def _carry_over(using: str) -> None:
+    try:
+        carried = 0
+        while (more := control.carry_over(using)) > 0:
+            carried += more
+        if carried:
+            nudges.send_now(dispatch, using)
+    except DatabaseError as error:
+        connections[using].close()
+        logger.warning("region %s: control events wait: %s", using, type(error).__name__)
+
+
+@sweep(every=settings.WEBHOOK_SWEEP_SECONDS)
+def carry_over_what_is_left() -> None:
+    """Control events whose nudge was lost."""
+    for using in settings.REGION_DATABASES:
+        _carry_over(using)
+
+
+@sweep(every=settings.WEBHOOK_SWEEP_SECONDS)
+def dispatch_what_is_due() -> None:
+    """Find work that nobody was nudged for: a lost nudge, a retry whose time has come, a lease that ran out."""
+    for using in settings.REGION_DATABASES:
+        try:
+            waiting = longest_wait(using)
+        except DatabaseError as error:
+            connections[using].close()
+            logger.warning("region %s could not be swept: %s", using, type(error).__name__)
+            continue
+        if waiting is not None:
+            is_sent = nudges.send_now(dispatch, using)
+            is_ours = "webhooks" in current_app.amqp.queues.consume_from
+            if is_ours and (not is_sent or waiting > timedelta(seconds=2 * settings.WEBHOOK_SWEEP_SECONDS)):
+                loops.wake(using)
+
+
+@sweep(every=15)
+def settle_deliveries() -> None:
+    """Mend deliveries that were made or booked just as their webhook was enabled or disabled; and end the subscriptions
+    of terminals that were killed."""
+    for using in settings.REGION_DATABASES:
+        try:
+            settle(using)
+            end_listeners(using)
+        except DatabaseError as error:
+            connections[using].close()
+            logger.warning("region %s could not be settled: %s", using, type(error).__name__)
+
+
+@sweep(every=300)
+def forget_what_is_old() -> None:
+    """Expire held events, remove deleted webhooks, purge deliveries and relayed events past their time."""
+    control.forget_old()
+    for using in settings.REGION_DATABASES:
+        try:
+            retention.expire_held(using, older_than=timedelta(days=7))
+            retention.remove_deleted(using)
+            retention.purge(using, older_than=settings.WEBHOOK_RETENTION)
+        except DatabaseError as error:
+            connections[using].close()
+            logger.warning("region %s: old deliveries stay for now: %s", using, type(error).__name__)

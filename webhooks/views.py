@@ -1,0 +1,182 @@
+"""The addresses of webhooks and their deliveries. Contract sections 4.9 and 4.10; design sections 7 and 10."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from drf_spectacular.utils import extend_schema
+
+from platform_site.api import outbound
+from platform_site.api.errors import Forbidden, ValidationFailed
+from platform_site.api.idempotency import idempotent, in_region
+from platform_site.api.pagination import paginate, read_limit
+from platform_site.api.views import ApiViewSet, answer, created, never_stored, no_content
+from rows import registry
+from webhooks import serializers, services
+from webhooks.errors import NoSuchWebhook
+from webhooks.models import Delivery, Webhook
+from webhooks.serializers import delivery_detail, listed_webhook, webhook_detail
+
+Action = TypeVar("Action", bound=Callable[..., HttpResponseBase])
+
+
+def _resolved_before(action: Action) -> Action:
+    """Asks the name server for the body's `url` before the transaction of an idempotent action begins.
+
+    A body or URL of the wrong form passes: the action itself says what is wrong with it.
+    """
+
+    @wraps(action)
+    def checked(view: ApiViewSet, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        body = view.request.data
+        url = body.get("url") if isinstance(body, dict) else None
+        if isinstance(url, str):
+            try:
+                url = outbound.parse_url(url).url
+            except outbound.BadUrl:
+                url = None
+            if url is not None:
+                outbound.check_url(url)
+        return action(view, *args, **kwargs)
+
+    return cast(Action, checked)
+
+
+class WebhookViewSet(ApiViewSet):
+    """`/v1/webhooks` and `/v1/webhooks/{webhook_id}`."""
+
+    required_scopes = {
+        "list": "webhooks:read",
+        "create": "webhooks:write",
+        "retrieve": "webhooks:read",
+        "partial_update": "webhooks:write",
+        "destroy": "webhooks:write",
+        "test": "webhooks:write",
+        "rotate_secret": "webhooks:write",
+        "recover": "webhooks:write",
+    }
+    query_parameters = {"list": frozenset()}
+
+    @extend_schema(responses=serializers.WebhookList)
+    def list(self, request: HttpRequest) -> HttpResponseBase:
+        """Every webhook of the environment with the success rate of its last 100 deliveries, the newest first."""
+        found = Webhook.objects.using(self.place.cluster).live(self.place.environment_id)
+        return answer({"data": [listed_webhook(each) for each in found.with_health().order_by("-created_at", "-id")]})
+
+    @_resolved_before
+    @idempotent(using=in_region)
+    @extend_schema(request=serializers.NewWebhook, responses={201: serializers.WebhookWithSecret})
+    def create(self, request: HttpRequest) -> HttpResponseBase:
+        """Subscribe a URL to events. The signing secret is in this answer and in no other."""
+        self._may_carry_rows()
+        values = self.read(serializers.NewWebhook)
+        self._check(values["events"], values.get("filter"), values.get("columns"))
+        webhook, secret = services.create_webhook(self.place, values, actor=self.caller)
+        webhook.refresh_from_db(using=self.place.cluster)
+        return never_stored(created(f"/v1/webhooks/{webhook.pk}", webhook_detail(webhook) | {"secret": secret}))
+
+    @extend_schema(responses=serializers.WebhookDetail)
+    def retrieve(self, request: HttpRequest, webhook_id: str) -> HttpResponseBase:
+        """One webhook."""
+        return answer(webhook_detail(self._with_health(webhook_id)))
+
+    @_resolved_before
+    @idempotent(using=in_region)
+    @extend_schema(request=serializers.WebhookChanges, responses=serializers.WebhookDetail)
+    def partial_update(self, request: HttpRequest, webhook_id: str) -> HttpResponseBase:
+        """Change a webhook. Disabling it holds its events; enabling it sends what was held, unless `held` is `drop`."""
+        self._may_carry_rows()
+        webhook = services.webhook_of(self.place, webhook_id)
+        values = self.read(serializers.WebhookChanges)
+        held = values.pop("held", "release")
+        if {"events", "filter", "columns"} & values.keys():
+            filter, columns = values.get("filter", webhook.filter), values.get("columns", webhook.columns)
+            self._check(values.get("events", webhook.events), filter, columns)
+        services.change_webhook(self.place, webhook_id, values, held=held, actor=self.caller)
+        return answer(webhook_detail(self._with_health(webhook_id)))
+
+    @extend_schema(responses={204: None})
+    def destroy(self, request: HttpRequest, webhook_id: str) -> HttpResponseBase:
+        """Stop deliveries and delete the webhook. Deliveries already in flight still complete."""
+        services.delete_webhook(self.place, webhook_id, actor=self.caller)
+        return no_content()
+
+    @idempotent(using=in_region)
+    @extend_schema(request=None, responses={202: serializers.TestSent})
+    def test(self, request: HttpRequest, webhook_id: str) -> HttpResponseBase:
+        """Send a `webhook.test` event to this webhook alone."""
+        return answer({"event_id": services.send_test(self.place, webhook_id, actor=self.caller)}, 202)
+
+    @idempotent(using=in_region)
+    @extend_schema(operation_id="rotateWebhookSecret", request=None, responses=serializers.WebhookWithSecret)
+    def rotate_secret(self, request: HttpRequest, webhook_id: str) -> HttpResponseBase:
+        """Make a new signing secret. For 24 hours deliveries carry a signature of the old one as well."""
+        _, secret = services.rotate_secret(self.place, webhook_id, actor=self.caller)
+        return never_stored(answer(webhook_detail(self._with_health(webhook_id)) | {"secret": secret}))
+
+    @idempotent(using=in_region)
+    @extend_schema(request=serializers.Recovery, responses={202: serializers.Recovered})
+    def recover(self, request: HttpRequest, webhook_id: str) -> HttpResponseBase:
+        """Send again every delivery since a moment that did not arrive."""
+        services.webhook_of(self.place, webhook_id)
+        since = self.read(serializers.Recovery)["since"]
+        return answer({"deliveries": services.recover(self.place, webhook_id, since, actor=self.caller)}, 202)
+
+    def _may_carry_rows(self) -> None:
+        """Who makes deliveries carry rows must be allowed to read rows."""
+        if not self.caller.may("rows:read"):
+            raise Forbidden("This needs the scope rows:read besides webhooks:write.")
+
+    def _check(self, patterns: Any, filter: Any, columns: Any) -> None:
+        known = registry.environment(self.place)
+        if not registry.is_current(known):
+            known = registry.reload(self.place)
+        serializers.check_against_schema(known, patterns, filter, columns)
+
+    def _with_health(self, webhook_id: str) -> Webhook:
+        found = Webhook.objects.using(self.place.cluster).live(self.place.environment_id).with_health()
+        webhook = found.filter(pk=webhook_id).first()
+        if webhook is None:
+            raise NoSuchWebhook
+        return webhook
+
+
+class DeliveryViewSet(ApiViewSet):
+    """`/v1/webhooks/{webhook_id}/deliveries`."""
+
+    required_scopes = {"list": "webhooks:read", "redeliver": "webhooks:write"}
+    query_parameters = {"list": frozenset({"limit", "cursor", "event_id", "status"})}
+
+    @extend_schema(operation_id="listDeliveries", responses=serializers.DeliveryPage)
+    def list(self, request: HttpRequest, webhook_id: str) -> HttpResponseBase:
+        """What became of this webhook's events, the newest first: delivered, pending with the time of the next attempt,
+        held, filtered, dropped or exhausted."""
+        using = self.place.cluster
+        webhook = services.webhook_of(self.place, webhook_id)
+        found = Delivery.objects.using(using).filter(webhook=webhook).defer("body")
+        if (event_id := self.query.get("event_id")) is not None:
+            found = found.filter(event_id=event_id)
+        if (status := self.query.get("status")) is not None:
+            if status not in Delivery.Status.values:
+                message = f"status must be one of {', '.join(Delivery.Status.values)}."
+                raise ValidationFailed.of("status", "invalid_choice", message)
+            found = found.filter(status=status)
+        page = paginate(
+            found.prefetch_related("tries"),
+            ["-created_at", "-id"],
+            read_limit(self.query.get("limit")),
+            self.query.get("cursor"),
+            "deliveries",
+            [webhook_id, event_id or "", status or ""],
+        )
+        data = [delivery_detail(each, [*each.tries.all()]) for each in page.items]
+        return answer({"data": data, "next_cursor": page.next_cursor})
+
+    @idempotent(using=in_region)
+    @extend_schema(request=None, responses={202: serializers.DeliveryShape})
+    def redeliver(self, request: HttpRequest, webhook_id: str, delivery_id: str) -> HttpResponseBase:
+        """Send one delivery again, with the same id and body."""
+        delivery = services.redeliver(self.place, webhook_id, delivery_id, actor=self.caller)
+        return answer(delivery_detail(delivery, [*delivery.tries.all()]), 202)
