@@ -1,0 +1,188 @@
+"""The console's pages of functions and runs: what is deployed, what ran, and how it ended.
+
+They live in the region of their environment (`projects.region_pages`). Secrets are names, here as everywhere. Design
+section 9.
+"""
+
+import difflib
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import orjson
+from django.contrib import admin, messages
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+
+from accounts.console import link, staff
+from functions import highlight, history, services
+from functions.models import Function, Run, Secret, Version
+from platform_site.api import cursors
+from platform_site.api.callers import Place
+from platform_site.api.errors import ValidationFailed
+from projects.region_pages import PAGE, Listed, RegionAdmin, Verb, bounded_count, list_address, listed, query_with
+
+MAX_SHOWN: Final = 64_000
+"""Characters of an input or output; more is cut in the page, not in the record."""
+_CALLERS: Final = {"key": "accounts_serverkey", "user": "accounts_user", "account": "accounts_user"}
+
+_ACTIVATE = Verb("Activate", "This version answers all calls that begin from now on.", has_form=True)
+_DELETE = Verb(
+    "Delete",
+    "The function goes for good, with its versions, its secrets and its runs.",
+    danger=True,
+    typed=True,
+)
+_CANCEL = Verb("Cancel the run", "The code is stopped where it stands; the run ends as failed.", danger=True)
+
+
+@admin.register(Function)
+class FunctionAdmin(RegionAdmin):
+    title = "Functions"
+    id_prefix = "fn"
+    list_template = "admin/functions/functions.html"
+    thing_template = "admin/functions/function.html"
+
+    def list_context(self, request: HttpRequest, place: Place) -> dict[str, Any]:
+        found = Function.objects.using(place.cluster).filter(environment_id=place.environment_id)
+        return {
+            "page": listed(request, found, ["name", "id"], "functions", [place.environment_id]),
+            "first_query": query_with(request),
+        }
+
+    def thing_context(self, request: HttpRequest, place: Place, thing: Function) -> dict[str, Any]:
+        using = place.cluster
+        versions = Version.objects.using(using).filter(function=thing)
+        active = versions.filter(number=thing.active_version).first()
+        chosen = versions.filter(number=_number(request.GET.get("version", ""), thing.active_version)).first() or active
+        runs = Run.objects.using(using).filter(function=thing)
+        source = chosen.source if chosen else ""
+        is_other = chosen is not None and active is not None and chosen.number != active.number
+        return {
+            "function": thing,
+            "chosen": chosen,
+            "source": highlight.coloured(source),
+            "lines": highlight.line_numbers(source),
+            "difference": _difference(active, chosen) if is_other and active and chosen else None,
+            "secrets": [
+                (secret.name, secret.sealed_value is not None, secret.updated_at)
+                for secret in Secret.objects.using(using).filter(function=thing).order_by("name")
+            ],
+            "page": listed(request, versions.defer("source"), ["-number"], "versions", [thing.pk], size=20),
+            "first_query": query_with(request),
+            "counts": [(status, bounded_count(runs.filter(status=status))) for status in Run.Status.values],
+            "latest": _briefly(runs)[:10],
+        }
+
+    def verbs_of(self, thing: Function) -> dict[str, Verb]:
+        return {"activate": _ACTIVATE, "delete": _DELETE}
+
+    def act(self, request: HttpRequest, place: Place, thing: Function, verb: str) -> HttpResponse | str:
+        if verb == "activate":
+            number = _number(request.POST.get("version", ""), 0)
+            services.activate(place, thing.name, number, actor=staff(request))
+            return f"Version {number} answers from now on."
+        services.delete_function(place, thing.name, actor=staff(request))
+        self.message_user(request, f"{thing.name} is deleted.", messages.SUCCESS)
+        return HttpResponseRedirect(self.list_address(environment=place.environment_id))
+
+
+@admin.register(Run)
+class RunAdmin(RegionAdmin):
+    title = "Runs"
+    id_prefix = "run"
+    list_template = "admin/functions/runs.html"
+    thing_template = "admin/functions/run.html"
+    shows_tenants_data = "run.viewed"
+
+    def list_context(self, request: HttpRequest, place: Place) -> dict[str, Any]:
+        using = place.cluster
+        asked = {name: request.GET.get(name, "").strip()[:64] for name in ("function", "status")}
+        if asked["status"] not in Run.Status.values:
+            asked["status"] = ""
+        functions = Function.objects.using(using).filter(environment_id=place.environment_id).order_by("name")
+        facts = [place.environment_id, *asked.values()]
+        if asked["function"]:
+            runs = Run.objects.using(using).filter(
+                function__name=asked["function"], function__environment_id=place.environment_id
+            )
+            runs = runs.filter(status=asked["status"]) if asked["status"] else runs
+            page = listed(request, _briefly(runs), ["-created_at", "-id"], "runs", facts)
+        else:
+            page = _of_environment(request, place, asked["status"], facts)
+        return {
+            "asked": asked,
+            "statuses": Run.Status.values,
+            "functions": functions.only("name"),
+            "page": page,
+            "first_query": query_with(request),
+        }
+
+    def thing_context(self, request: HttpRequest, place: Place, thing: Run) -> dict[str, Any]:
+        error = thing.error if isinstance(thing.error, dict) else None
+        return {
+            "run": thing,
+            "function": thing.function,
+            "input": _shown(thing.input),
+            "output": None if thing.output is None else _shown(thing.output),
+            "error": error,
+            "logs": [(_moment(line.get("at")), line.get("level", ""), line.get("text", "")) for line in thing.logs],
+            "caller": link(_CALLERS[thing.caller_kind], thing.caller_id) if thing.caller_kind in _CALLERS else "–",
+            "siblings": list_address("functions.Run", environment=place.environment_id, function=thing.function.name),
+        }
+
+    def verbs_of(self, thing: Run) -> dict[str, Verb]:
+        return {} if thing.phase == Run.Phase.ENDED or thing.cancel_requested_at else {"cancel": _CANCEL}
+
+    def act(self, request: HttpRequest, place: Place, thing: Run, verb: str) -> str:
+        services.cancel(place, thing.function.name, thing.pk, actor=staff(request))
+        return "The run is being cancelled."
+
+
+def _of_environment(request: HttpRequest, place: Place, status: str, facts: list[Any]) -> Listed:
+    """A page of all runs of the environment."""
+    cursor, problem = request.GET.get("cursor") or None, None
+    after: Any = None
+    if cursor is not None:
+        try:
+            after = cursors.decode("console.runs", facts, cursor)
+        except ValidationFailed:
+            problem, cursor = "That page belongs to another list; here is the first one.", None
+    runs = history.newest(place, status=status, after=after, limit=PAGE + 1)
+    next_query = None
+    if len(runs) > PAGE:
+        del runs[PAGE:]
+        next_query = query_with(
+            request, cursor=cursors.encode("console.runs", facts, [runs[-1].created_at, runs[-1].pk])
+        )
+    return Listed(runs, next_query, cursor is None, problem)
+
+
+def _briefly(runs: Any) -> Any:
+    return runs.select_related("function").defer("input", "output", "logs").order_by("-created_at", "-id")
+
+
+def _moment(at: Any) -> datetime | None:
+    """The time of a log's line, which is kept as seconds since 1970."""
+    return datetime.fromtimestamp(at, UTC) if isinstance(at, int | float) else None
+
+
+def _number(text: str, otherwise: int) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else otherwise
+
+
+def _difference(active: Version, chosen: Version) -> list[tuple[str, str]]:
+    """The lines that differ from the active version, each with its kind: added, removed, place or same."""
+    lines = difflib.unified_diff(
+        active.source.splitlines(), chosen.source.splitlines(), f"version {active.number} (active)",
+        f"version {chosen.number}", lineterm="",
+    )  # fmt: skip
+    kinds = {"+": "added", "-": "removed", "@": "place"}
+    return [("place" if line[:3] in ("+++", "---") else kinds.get(line[:1], "same"), line) for line in lines]
+
+
+def _shown(text: str) -> tuple[str, bool]:
+    """JSON to look at, and whether it was cut."""
+    try:
+        text = orjson.dumps(orjson.loads(text), option=orjson.OPT_INDENT_2).decode()
+    except orjson.JSONDecodeError:
+        pass
+    return text[:MAX_SHOWN], len(text) > MAX_SHOWN

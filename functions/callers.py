@@ -1,0 +1,64 @@
+"""The caller of a queued run, resolved again when the run starts: a key that was deleted, a user who was disabled or a
+member who left in the meantime runs nothing any more. Design section 8.
+"""
+
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from accounts.models import ServerKey, User
+from platform_site.api.callers import Caller, Place
+from projects import roles
+from projects.environments import EnvironmentDirectory, place_of
+
+
+def caller_again(kind: str, caller_id: str, environment_id: str) -> tuple[Caller, Place] | None:
+    """Who invoked, as they are now, and the place; None if they may no longer act there. At most two queries."""
+    place = place_of(environment_id)
+    if place is None:
+        return None
+    if kind == "key":
+        return _key(caller_id, place)
+    user = User.objects.filter(pk=caller_id, disabled_at__isnull=True).first()
+    if user is None:
+        return None
+    if kind == "user":
+        return _user(user, place)
+    return _account(user, place)
+
+
+def _key(key_id: str, place: Place) -> tuple[Caller, Place] | None:
+    alive = Q(expires_at__isnull=True) | Q(expires_at__gt=Now())
+    key = ServerKey.objects.filter(alive, pk=key_id, revoked_at=None, environment_id=place.environment_id).first()
+    if key is None:
+        return None
+    scopes = roles.of_key(frozenset(key.scopes), bound_to_environment=True)
+    return Caller("key", key.pk, scopes, plan=place.plan, place=place, name=key.name), place
+
+
+def _user(user: User, place: Place) -> tuple[Caller, Place] | None:
+    if user.environment_id != place.pool_id:
+        return None
+    caller = Caller(
+        "user",
+        user.pk,
+        roles.APP_USER,
+        plan=place.plan,
+        place=place,
+        email=user.email,
+        name=user.name,
+        role=user.role,
+        claims=user.claims,
+    )
+    return caller, place
+
+
+def _account(user: User, place: Place) -> tuple[Caller, Place] | None:
+    asking = Caller("account", user.pk, frozenset(), account_id=user.pk, email=user.email, name=user.name)
+    found = EnvironmentDirectory().place_for(asking, place.environment_id)
+    if found is None or user.environment_id is not None:
+        return None
+    there, scopes = found
+    caller = Caller(
+        "account", user.pk, scopes, plan=there.plan, place=there, account_id=user.pk, email=user.email, name=user.name
+    )
+    return caller, there

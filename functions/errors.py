@@ -1,0 +1,38 @@
+"""What can go wrong with functions and runs, mapped by `platform_site.api.errors`."""
+
+from platform_site.api.errors import Conflict, NotFound, QuotaExceeded, RateLimited
+
+
+class NoSuchFunction(NotFound):
+    message = "There is no such function in this environment."
+
+
+class NoSuchVersion(NotFound):
+    message = "There is no such version of this function."
+
+
+class NoSuchRun(NotFound):
+    message = "There is no such run of this function."
+
+
+class RunEnded(Conflict):
+    message = "The run has ended; there is nothing to cancel."
+
+
+class TooManyRuns(RateLimited):
+    """The environment runs as many functions at the same time as its plan allows."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(1, f"The plan allows {limit} runs at the same time.")
+
+
+class Loop(Conflict):
+    """Functions and webhooks call each other in a circle."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__(f"A chain of {depth} functions and webhooks led here; it was cut.")
+
+
+class FunctionsQuotaReached(QuotaExceeded):
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"The plan allows {limit} functions in an environment.")

@@ -1,0 +1,163 @@
+"""Execute a run that is ours: bring its program and secrets, let it run in the process's pool, write down how it ended.
+
+Called in a request's thread for synchronous runs and by the worker's loop for queued ones. Everything that can happen
+to the code becomes an `Ending`; what happens to us leaves a lease that runs out (`functions.runs.settle_lost`).
+"""
+
+import contextlib
+import logging
+import os
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from django.conf import settings
+from django.db import DatabaseError
+
+from functions import runs
+from functions.host import RunHost
+from functions.runs import Ending, Started
+from functions.runtime import scratch
+from functions.runtime.pool import Busy, Pool, Program
+from functions.runtime.process import Call, LoadFailed, Outcome, RuntimeFailed
+from functions.watch import Watch
+from platform_site.api import keyring
+from platform_site.api.callers import Caller, Place
+from platform_site.api.plans import plan_limits
+
+logger = logging.getLogger("platform.functions")
+
+SECRET_PURPOSE: Final = "functions.secret"  # noqa: S105 - a purpose, not a secret
+_SOURCES_KEPT: Final = 200
+
+_lock = threading.Lock()
+_pool: Pool | None = None
+_pool_pid: int | None = None
+_sources: OrderedDict[str, bytes] = OrderedDict()
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How an execution ended: what the run says, and whether somebody subscribed to its event."""
+
+    ending: Ending
+    is_timeout: bool
+    told: bool
+
+
+def pool() -> Pool:
+    """This process's pool of warm processes, made at first use and anew after a fork."""
+    global _pool, _pool_pid
+    if _pool is None or _pool_pid != os.getpid():
+        with _lock:
+            if _pool is None or _pool_pid != os.getpid():
+                _pool = Pool(
+                    size=settings.FUNCTION_POOL_SIZE,
+                    idle_seconds=settings.FUNCTION_IDLE_SECONDS,
+                    max_calls=settings.FUNCTION_MAX_CALLS,
+                    wait_seconds=settings.FUNCTION_POOL_WAIT,
+                    load_seconds=settings.FUNCTION_LOAD_SECONDS,
+                    required_walls=frozenset(settings.FUNCTION_REQUIRED_WALLS),
+                )
+                _pool_pid = os.getpid()
+                threading.Thread(target=scratch.sweep, name="function-scratch", daemon=True).start()
+    return _pool
+
+
+def close_pool() -> None:
+    """End this process's warm processes, for a command that is done. The next call would make a pool anew."""
+    global _pool
+    with _lock:
+        closing, _pool = _pool, None
+    if closing is not None and _pool_pid == os.getpid():
+        closing.close()
+
+
+watch = Watch(lambda run_id: pool().cancel(run_id))
+
+
+def warm(program: Program) -> None:
+    """Start a process of the program in the background. What goes wrong is left to the first call."""
+
+    def start() -> None:
+        with contextlib.suppress(Busy, RuntimeFailed):
+            pool().warm(program)
+
+    threading.Thread(target=start, name="function-warming", daemon=True).start()
+
+
+def execute(started: Started, caller: Caller, place: Place) -> Ended:
+    """Run it and record the outcome. Never raises for what the code does; DatabaseError if the outcome cannot be
+    written (the lease then runs out and the sweep settles the run)."""
+    limits = plan_limits(place.plan)
+    host = RunHost(caller, place, allowed_hosts=started.allowed_hosts, depth=started.depth)
+    walls: tuple[str, ...] = ()
+    try:
+        program = _program(started)
+        call = Call(
+            input=started.input_text,
+            run_id=started.run_id,
+            caller={"kind": caller.kind, "id": caller.id, "email": caller.email, "role": caller.role},
+            secrets=_secrets(started),
+            timeout=started.timeout_ms / 1000,
+            max_output=limits.run_output_bytes,
+        )
+        with watch.over(started):
+            outcome = pool().call(program, call, host)
+        walls = outcome.walls
+    except LoadFailed as error:
+        outcome = _failure("user_error", "LoadFailed", str(error))
+    except Busy:
+        outcome = _failure("platform", "Busy", "no process was free to run the function; try again shortly")
+    except keyring.KeyringError:
+        outcome = _failure("platform", "SecretsClosed", "the secrets of the function cannot be opened")
+    except RuntimeFailed as error:
+        logger.error("the runtime failed", extra={"run_id": started.run_id, "why": str(error)[:500]})
+        outcome = _failure("platform", "RuntimeFailed", "the function's process could not be started")
+    except DatabaseError:
+        raise  # the source could not be read: nor could an outcome be written
+    except Exception:
+        logger.exception("a run failed on our side", extra={"run_id": started.run_id})
+        outcome = _failure("platform", "PlatformError", "something went wrong on our side")
+    ending = _ending(outcome, walls)
+    if ending.status == "failed" and started.is_async and outcome.reason != "cancelled":
+        if runs.try_again(started, timedelta(seconds=min(60, 2**started.attempt))):
+            return Ended(ending, outcome.reason == "timeout", False)
+    _, told = runs.end(started, ending)
+    return Ended(ending, outcome.reason == "timeout", told)
+
+
+def _failure(reason: Any, name: str, message: str) -> Outcome:
+    return Outcome(0.0, reason=reason, error={"name": name, "message": message, "stack": None})
+
+
+def _program(started: Started) -> Program:
+    key = started.program_key
+    with _lock:
+        source = _sources.get(key)
+        if source is not None:
+            _sources.move_to_end(key)
+    if source is None:
+        source = runs.source_of(started)
+        with _lock:
+            _sources[key] = source
+            while len(_sources) > _SOURCES_KEPT:
+                _sources.popitem(last=False)
+    return Program(key, started.environment_id, source, started.memory_mb)
+
+
+def _secrets(started: Started) -> dict[str, str]:
+    return {
+        name: keyring.unseal(sealed, purpose=SECRET_PURPOSE).decode() for name, sealed in started.sealed_secrets.items()
+    }
+
+
+def _ending(outcome: Outcome, walls: tuple[str, ...]) -> Ending:
+    logs = tuple({"at": line.at, "level": line.level, "text": line.text} for line in outcome.logs)
+    duration_ms = round(outcome.duration * 1000)
+    if outcome.reason is None:
+        return Ending("succeeded", duration_ms, outcome.output, None, logs, walls)
+    error = {"reason": outcome.reason, **(outcome.error or {})}
+    return Ending("failed", duration_ms, None, error, logs, walls)

@@ -1,0 +1,171 @@
+"""What a function may do to the outside, decided as whoever invoked it: rows by the row manager, the guarded client.
+
+The code in the runtime holds no token: it asks over its channel, and each question is answered here in the name of the
+run's caller, so it can never read or write more than that caller could. No question costs a network hop but `fetch`.
+"""
+
+import base64
+import binascii
+import logging
+from typing import Any, Final
+
+import orjson
+from django.db import Error, close_old_connections
+
+from functions.runtime.process import HostError
+from platform_site.api import bodies, outbound, sqlstates
+from platform_site.api.callers import Caller, Place
+from platform_site.api.errors import ApiError, Forbidden
+from rows import services
+from rows.reads import ListQuery
+from rows.rules import Principal
+
+logger = logging.getLogger("platform.functions")
+
+MAX_QUESTIONS: Final = 1000
+"""Of one run. A loop that asks for ever ends at its timeout; this bounds what it can cost until then."""
+MAX_FETCH_BODY: Final = 1024 * 1024
+MAX_ARGUMENTS: Final = 2 * MAX_FETCH_BODY
+"""Bytes of one question: a body of 1 MB in base64, and what stands around it."""
+FETCH_SECONDS: Final = 10.0
+DEPTH_HEADER: Final = "x-platform-depth"
+"""Tells our own API how long the chain of functions and webhooks already is; never the code's to set."""
+_QUERY_MEMBERS: Final = frozenset({"where", "order", "limit", "cursor", "with", "count"})
+
+
+class RunHost:
+    """The `functions.runtime.process.Host` of one run. Used by the one thread that executes it."""
+
+    def __init__(self, caller: Caller, place: Place, *, allowed_hosts: tuple[str, ...], depth: int) -> None:
+        self._caller = caller
+        self._place = place
+        self._principal = Principal.of(caller)
+        self._allowed = frozenset(allowed_hosts)
+        self._depth = depth
+        self._asked = 0
+
+    def answer(self, operation: str, arguments: bytes, *, seconds: float) -> bytes:
+        """The answer to one question, as JSON text. Raises HostError with the API's own code, message and fields.
+
+        `arguments` is read as strictly as a request's body. A fetch ends with the call's `seconds`; a statement may
+        outlast them by the statement timeout, which the lease of a run allows for.
+        """
+        self._asked += 1
+        if self._asked > MAX_QUESTIONS:
+            raise HostError(
+                f"a run may ask at most {MAX_QUESTIONS} things", code="quota_exceeded", name="QuotaExceeded"
+            )
+        if len(arguments) > MAX_ARGUMENTS:
+            raise HostError("the arguments have more than 2 MB", code="payload_too_large", name="RangeError")
+        try:
+            return self._answer(operation, bodies.read(arguments), seconds)
+        except HostError:
+            raise
+        except ApiError as error:
+            fields = [field.as_dict() for field in error.fields] or None
+            raise HostError(error.text, code=error.code, name=type(error).__name__, fields=fields) from error
+        except Error as error:
+            close_old_connections()
+            meaning = sqlstates.answer_for(error)
+            raise HostError(meaning.text, code=meaning.code, name=type(meaning).__name__) from error
+        except Exception as error:  # ours, not the code's: it must not take the run along
+            logger.exception("a question of a function failed", extra={"operation": operation})
+            raise HostError("something went wrong on our side", code="internal", name="InternalError") from error
+
+    def _answer(self, operation: str, arguments: Any, seconds: float) -> bytes:
+        if not isinstance(arguments, dict):
+            raise HostError("the arguments are not an object", code="validation_failed", name="TypeError")
+        match operation:
+            case "rows.list" | "rows.get":
+                self._need("rows:read")
+                return self._read(operation, arguments)
+            case "rows.insert" | "rows.update" | "rows.remove":
+                self._need("rows:write")
+                return self._write(operation, arguments)
+            case "fetch":
+                return self._fetch(arguments, seconds)
+        raise HostError("there is no such operation", code="not_found", name="NotFound")
+
+    def _need(self, scope: str) -> None:
+        if not self._caller.may(scope):
+            raise Forbidden(f"This needs the scope {scope}.")
+
+    def _read(self, operation: str, arguments: dict[str, Any]) -> bytes:
+        query = arguments.get("query") or {}
+        if not isinstance(query, dict) or set(query) - _QUERY_MEMBERS:
+            raise HostError("the query has members that do not exist", code="validation_failed", name="TypeError")
+        for name in ("order", "cursor", "with"):
+            if query.get(name) is not None and not isinstance(query[name], str):
+                raise HostError(f"{name} must be a string", code="validation_failed", name="TypeError")
+        table = _text(arguments, "table")
+        if operation == "rows.get":
+            row_id = _text(arguments, "id")
+            row = services.retrieve_row(self._place, self._principal, table, row_id, query.get("with"))
+            return row.body
+        limit = query.get("limit", 20)
+        if type(limit) is not int or not 1 <= limit <= 100:
+            raise HostError("limit must be a whole number from 1 to 100", code="validation_failed", name="RangeError")
+        asked = ListQuery(
+            where=query.get("where"),
+            order=query.get("order"),
+            limit=limit,
+            cursor=query.get("cursor"),
+            withs=query.get("with"),
+            count=query.get("count") if query.get("count") in ("exact", "estimated") else None,
+        )
+        return services.list_rows(self._place, self._principal, table, asked).body
+
+    def _write(self, operation: str, arguments: dict[str, Any]) -> bytes:
+        table, depth = _text(arguments, "table"), self._depth + 1
+        match operation:
+            case "rows.insert":
+                made = services.insert_row(self._place, self._principal, table, arguments.get("row"), depth=depth)
+                return made.body
+            case "rows.update":
+                row_id, changes = _text(arguments, "id"), arguments.get("changes")
+                row = services.update_row(self._place, self._principal, table, row_id, changes, depth=depth)
+                return row.body
+        services.delete_row(self._place, self._principal, table, _text(arguments, "id"), depth=depth)
+        return b"null"
+
+    def _fetch(self, arguments: dict[str, Any], seconds: float) -> bytes:
+        """One request through the guarded client, to an allowed host only. Redirects are answers, not followed."""
+        try:
+            target = outbound.parse_url(_text(arguments, "url"))
+        except outbound.BadUrl as error:
+            raise HostError(str(error), code="refused", name="TypeError") from error
+        if not {target.host, f"{target.host}:{target.port}"} & self._allowed:
+            raise HostError(f"{target.host} is not among the allowed_hosts", code="refused", name="NotAllowed")
+        headers = arguments.get("headers") or {}
+        if not isinstance(headers, dict):
+            raise HostError("headers is not an object", code="refused", name="TypeError")
+        sent = {str(name): str(value) for name, value in headers.items() if name.lower() != DEPTH_HEADER}
+        sent[DEPTH_HEADER] = str(self._depth + 1)
+        try:
+            body = base64.b64decode(arguments.get("body") or "", validate=True)
+        except (binascii.Error, TypeError, ValueError) as error:
+            raise HostError("the body cannot be read", code="refused", name="TypeError") from error
+        if len(body) > MAX_FETCH_BODY:
+            raise HostError("the body has more than 1 MB", code="payload_too_large", name="RangeError")
+        try:
+            got = outbound.client().request(
+                _text(arguments, "method").upper(),
+                target.url,
+                headers=sent,
+                body=body,
+                limit=MAX_FETCH_BODY,
+                total=min(FETCH_SECONDS, max(0.01, seconds)),
+            )
+        except outbound.OutboundError as error:
+            raise HostError(error.reason, code="fetch_failed", name=type(error).__name__) from error
+        except ValueError as error:
+            raise HostError(str(error), code="refused", name="TypeError") from error
+        shown = {"status": got.status, "headers": dict(got.headers), "body": base64.b64encode(got.body).decode()}
+        return orjson.dumps(shown)
+
+
+def _text(arguments: dict[str, Any], name: str) -> str:
+    value = arguments.get(name)
+    if not isinstance(value, str):
+        raise HostError(f"{name} must be a string", code="validation_failed", name="TypeError")
+    return value

@@ -1,0 +1,136 @@
+"""`manage.py deploy_function ENV NAME FILE`: a version of a function, from a terminal or a deployment script.
+
+Standard output carries what a program reads (JSON with `--json`), everything for people goes to standard error. Exit
+codes: 0 done, 1 refused and nothing changed.
+"""
+
+import json
+import os
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
+from pathlib import Path
+from typing import Any, Final
+
+from django.core.management.base import BaseCommand, CommandError
+
+from accounts import audit
+from functions import serializers, services
+from functions.management.terminal import plain, sentences
+from functions.models import Secret
+from platform_site.api.callers import Place
+from platform_site.api.fields import failed
+from rows.management.places import HELP, place_named
+
+_EXAMPLES: Final = """
+The module is loaded once behind the walls of the runtime before anything changes; what does not load is refused with
+line and column. Settings and secrets that are not named stay as they are (a new function gets the defaults).
+
+examples:
+  manage.py deploy_function env_01k… sum sum.ts
+  manage.py deploy_function prj_01k…/production mail mail.ts --timeout-ms 8000 --allow-host api.example.com
+  API_TOKEN=… manage.py deploy_function env_01k… mail mail.ts --secret API_TOKEN
+  manage.py deploy_function env_01k… mail mail.ts --check      only try it out (for CI)
+  esbuild … | manage.py deploy_function env_01k… mail - --json
+"""
+
+
+def _secret(text: str) -> tuple[str, str]:
+    """`NAME`, whose value is read from the variable of that name, so that no process list shows it."""
+    value = os.environ.get(text)
+    if value is None:
+        raise ArgumentTypeError(f"the environment has no variable {text}, from which the value would be read")
+    return text, value
+
+
+class Command(BaseCommand):
+    help = "Deploy a module as a new version of a function and make it the one that answers."
+
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> Any:
+        parser = super().create_parser(prog_name, subcommand, **kwargs)
+        parser.formatter_class = RawDescriptionHelpFormatter
+        parser.epilog = _EXAMPLES
+        return parser
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("environment", metavar="ENV", help=HELP)
+        parser.add_argument("name", metavar="NAME", help="of the function: a-z, 0-9, _ and -, beginning with a letter")
+        parser.add_argument("file", metavar="FILE", help="a module in TypeScript or JavaScript; - reads standard input")
+        parser.add_argument("--timeout-ms", type=int, metavar="N", help="how long a call may take (default 5000)")
+        parser.add_argument("--memory-mb", type=int, metavar="N", help="the heap that it may fill (default 128)")
+        hosts = parser.add_mutually_exclusive_group()
+        hosts.add_argument(
+            "--allow-host", action="append", metavar="HOST",
+            help="ctx.fetch may call this host (or host:port); again for each",
+        )  # fmt: skip
+        hosts.add_argument("--no-hosts", action="store_true", help="ctx.fetch may call nobody any more")
+        parser.add_argument("--invoke", choices=["anybody", "user", "key"], help="who may invoke it (default anybody)")
+        parser.add_argument("--attempts", type=int, metavar="N", help="how often a queued run is tried (default 1)")
+        parser.add_argument(
+            "--secret", action="append", type=_secret, default=[], metavar="NAME",
+            help="set this secret to the value of the environment variable NAME; again for each",
+        )  # fmt: skip
+        parser.add_argument("--unset-secret", action="append", default=[], metavar="NAME", help="remove this secret")
+        parser.add_argument("--check", action="store_true", help="load the module behind the walls, deploy nothing")
+        parser.add_argument("--json", action="store_true", help="print the function as the API shows it")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        place = place_named(options["environment"])
+        name: str = options["name"]
+        with sentences():
+            if not services.NAME.fullmatch(name):
+                raise CommandError("A function's name is 1 to 63 of a-z, 0-9, _ and -, beginning with a letter.")
+            checked = serializers.Deployment(data=_body(options))
+            if not checked.is_valid():
+                raise failed(checked.errors)
+            values = dict(checked.validated_data)
+            if options["check"]:
+                services.try_out(place, name, values)
+                self._say("The module loads. Nothing was deployed.", self.style.SUCCESS)
+                return
+            function, is_new = services.deploy(place, name, values, actor=audit.SYSTEM, warm=False)
+        self._answer(place, function, is_new, as_json=options["json"])
+
+    def _answer(self, place: Place, function: Any, is_new: bool, *, as_json: bool) -> None:
+        secrets = Secret.objects.using(place.cluster).filter(function=function).values_list("name", flat=True)
+        shown = serializers.function_detail(function, list(secrets))
+        if as_json:
+            self.stdout.write(json.dumps(shown))
+            return
+        what = "is new" if is_new else f"replaces version {function.active_version - 1}"
+        self._say(f"{function.name} version {function.active_version} is deployed ({what}).", self.style.SUCCESS)
+        hosts = ", ".join(function.allowed_hosts) or "none"
+        self._say(f"  timeout {function.timeout_ms} ms, memory {function.memory_mb} MB, hosts {hosts}")
+        self._say(f"  invoked by {function.invoke or 'anybody'}, secrets {', '.join(shown['secrets']) or 'none'}")
+
+    def _say(self, text: str, style: Any = plain) -> None:
+        self.stderr.write(text, style)
+
+
+def _body(options: dict[str, Any]) -> dict[str, Any]:
+    """What the API's `PUT` would be sent. Raises CommandError."""
+    body: dict[str, Any] = {"source": _source(options["file"])}
+    for setting in ("timeout_ms", "memory_mb", "attempts"):
+        if options[setting] is not None:
+            body[setting] = options[setting]
+    if options["allow_host"] or options["no_hosts"]:
+        body["allowed_hosts"] = options["allow_host"] or []
+    if options["invoke"] is not None:
+        body["invoke"] = None if options["invoke"] == "anybody" else options["invoke"]
+    secrets: dict[str, str | None] = dict(options["secret"])
+    for name in options["unset_secret"]:
+        if name in secrets:
+            raise CommandError(f"--secret and --unset-secret both name {name}.")
+        secrets[name] = None
+    if secrets:
+        body["secrets"] = secrets
+    return body
+
+
+def _source(name: str) -> str:
+    try:
+        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        return data.decode()
+    except OSError as error:
+        raise CommandError(f"{name} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{name} is not UTF-8 (at byte {error.start}).") from None

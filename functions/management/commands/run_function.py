@@ -1,0 +1,119 @@
+"""`manage.py run_function ENV NAME`: invoke a function from a terminal, in the name of anybody who may.
+
+Standard output carries the output of the function as JSON (with `--json` the whole run), the log and everything else
+for people go to standard error. Exit codes: 0 it succeeded or was queued, 1 refused, 3 it failed or timed out.
+"""
+
+import json
+import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+from django.core.management.base import BaseCommand, CommandError
+
+from functions import executor, serializers, services
+from functions.callers import caller_again
+from functions.management.terminal import plain, sentences, tame
+from functions.models import Run
+from platform_site.api import bodies, ids
+from platform_site.api.callers import ENVIRONMENT_SCOPES, Caller, Place
+from projects import roles
+from rows.management.places import HELP, place_named
+
+_FAILED: Final = 3
+_EXAMPLES: Final = """
+Without --as it runs with the standing of a server key that holds every scope of the environment but rows:bypass_rules.
+With --as it reads and writes rows as that app user, member or key, and is refused what they would be refused.
+
+examples:
+  manage.py run_function env_01k… sum --input '{"a": 1, "b": 2}'
+  manage.py run_function prj_01k…/production open-tasks --as usr_01k…
+  manage.py run_function env_01k… report --input @input.json > output.json
+  manage.py run_function env_01k… report --as usr_01k… --async
+"""
+
+
+class Command(BaseCommand):
+    help = "Invoke a function and print its output; its log goes to standard error."
+
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> Any:
+        parser = super().create_parser(prog_name, subcommand, **kwargs)
+        parser.formatter_class = RawDescriptionHelpFormatter
+        parser.epilog = _EXAMPLES
+        return parser
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("environment", metavar="ENV", help=HELP)
+        parser.add_argument("name", metavar="NAME", help="of the function")
+        parser.add_argument(
+            "--input", default="{}", metavar="JSON", help="an object; @FILE reads a file, - standard input (default {})"
+        )
+        parser.add_argument("--as", dest="caller", metavar="ID", help="whom to be: usr_… (app user or member) or key_…")
+        parser.add_argument("--async", dest="queue", action="store_true", help="queue it for a worker; needs --as")
+        parser.add_argument("--json", action="store_true", help="print the whole run as the API shows it")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        place = place_named(options["environment"])
+        name: str = options["name"]
+        with sentences():
+            given = bodies.read(_given(options["input"]))
+            if not isinstance(given, dict):
+                raise CommandError("The input must be a JSON object.")
+            input_text = orjson.dumps(given).decode()
+            if options["queue"]:
+                if not options["caller"]:
+                    raise CommandError("A queued run looks its caller up when it starts: say who with --as.")
+                caller, place = _caller(options["caller"], place)
+                run_id = services.enqueue(place, caller, name, input_text)
+                self.stderr.write("Queued.", self.style.SUCCESS)
+                self.stdout.write(run_id)
+                return
+            caller, place = _caller(options["caller"], place)
+            try:
+                started, _ = services.invoke(place, caller, name, input_text)
+            finally:
+                executor.close_pool()
+        self._answer(Run.objects.using(place.cluster).get(pk=started.run_id), as_json=options["json"])
+
+    def _answer(self, run: Run, *, as_json: bool) -> None:
+        if as_json:
+            self.stdout.write(orjson.dumps(serializers.run_detail(run)).decode())
+        else:
+            for line in run.logs:
+                self.stderr.write(f"{line['level']:7} {tame(line['text'])}", plain)
+            if run.status == Run.Status.SUCCEEDED:
+                # Written anew in ASCII: an output may hold what drives a terminal.
+                indent = 2 if self.stdout.isatty() else None
+                self.stdout.write(json.dumps(orjson.loads(run.output or "null"), indent=indent))
+                self.stderr.write(f"{run.pk} succeeded in {run.duration_ms} ms.", self.style.SUCCESS)
+        if run.status == Run.Status.FAILED:
+            self.stderr.write(f"{run.pk} failed after {run.duration_ms} ms: {tame(serializers.error_text(run.error))}")
+            sys.exit(_FAILED)
+
+
+def _given(text: str) -> bytes:
+    try:
+        if text == "-":
+            return sys.stdin.buffer.read()
+        return Path(text[1:]).read_bytes() if text.startswith("@") else text.encode()
+    except OSError as error:
+        raise CommandError(f"{text[1:]} cannot be read: {error.strerror}.") from None
+    except UnicodeEncodeError:
+        raise CommandError("The input is not UTF-8.") from None
+
+
+def _caller(caller_id: str | None, place: Place) -> tuple[Caller, Place]:
+    """Who it runs as, and the place as they see it. Raises CommandError."""
+    if caller_id is None:
+        scopes = roles.of_key(ENVIRONMENT_SCOPES - {"rows:bypass_rules"}, bound_to_environment=True)
+        return Caller("key", "terminal", scopes, plan=place.plan, place=place, name="terminal"), place
+    kinds = ("key",) if ids.matches("key", caller_id) else ("user", "account") if ids.matches("usr", caller_id) else ()
+    for kind in kinds:
+        found = caller_again(kind, caller_id, place.environment_id)
+        if found is not None:
+            if not found[0].may("functions:invoke"):
+                raise CommandError(f"{caller_id} may not invoke functions here.")
+            return found
+    raise CommandError(f"{caller_id} is no app user, member or key that may act in this environment.")

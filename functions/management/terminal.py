@@ -1,0 +1,32 @@
+"""What the commands of `functions` share: refusals as sentences, and tenants' text that drives no terminal."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from django.core.management.base import CommandError
+
+from platform_site.api.errors import ApiError
+
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def plain(text: str) -> str:
+    """No style."""
+    return text
+
+
+def tame(text: str) -> str:
+    """Text that a tenant's code chose, without what would drive the operator's terminal."""
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+@contextmanager
+def sentences() -> Iterator[None]:
+    """Turn what a service refuses into a CommandError that names each field."""
+    try:
+        yield
+    except ApiError as error:
+        details = "".join(f"\n  {field.field}: {tame(field.message)}" for field in error.fields)
+        raise CommandError(f"{error.text}{details}") from None

@@ -1,0 +1,146 @@
+"""Tables of `functions`, in each region's schema `platform`. No foreign key leads out of the region."""
+
+from functools import partial
+from typing import ClassVar
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models.functions import Now
+
+from platform_site.api import ids
+
+
+def _id(prefix: str) -> "models.CharField[str, str]":
+    return models.CharField(primary_key=True, max_length=30, default=partial(ids.new, prefix), editable=False)
+
+
+class Function(models.Model):
+    """A name in an environment, and which version answers to it."""
+
+    id = _id("fn")
+    environment_id = models.CharField(max_length=30)
+    name = models.CharField(max_length=63)
+    active_version = models.PositiveIntegerField()
+    last_version = models.PositiveIntegerField()
+    """The next deployment is one more; an earlier version made active again does not turn the count back."""
+    timeout_ms = models.PositiveIntegerField()
+    memory_mb = models.PositiveIntegerField()
+    allowed_hosts = ArrayField(models.CharField(max_length=260), default=list)
+    """`host` or `host:port`; empty: no network at all."""
+    invoke = models.CharField(max_length=10, null=True)
+    """Who may invoke it: null anybody with the scope, `user` app users only, `key` keys and members only."""
+    attempts = models.PositiveSmallIntegerField(default=1)
+    """How often an async run is tried if it fails or times out. A lost worker is retried in any case."""
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    updated_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["environment_id", "name"], name="function_name_unique_in_environment")
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Version(models.Model):
+    """One deployed module, never changed."""
+
+    function = models.ForeignKey(Function, on_delete=models.CASCADE, related_name="versions")
+    number = models.PositiveIntegerField()
+    source = models.TextField()
+    source_hash = models.CharField(max_length=64)
+    """SHA-256 of the source: with the function's id what a warm process is warm for."""
+    author_kind = models.CharField(max_length=10)
+    author_id = models.CharField(max_length=30, null=True)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["function", "number"], name="version_once")]
+
+    def __str__(self) -> str:
+        return f"{self.function_id} version {self.number}"
+
+
+class Secret(models.Model):
+    """A named secret of a function, encrypted at rest; the value null after a branch, until somebody sets it."""
+
+    function = models.ForeignKey(Function, on_delete=models.CASCADE, related_name="secrets")
+    name = models.CharField(max_length=64)
+    sealed_value = models.BinaryField(null=True)
+    updated_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["function", "name"], name="secret_once_per_function")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Run(models.Model):
+    """One invocation. `running` until it has an end; `phase` tells queued from running. Kept for 7 days."""
+
+    class Status(models.TextChoices):
+        RUNNING = "running"
+        SUCCEEDED = "succeeded"
+        FAILED = "failed"
+
+    class Phase(models.TextChoices):
+        QUEUED = "queued"
+        EXECUTING = "executing"
+        ENDED = "ended"
+
+    id = _id("run")
+    environment_id = models.CharField(max_length=30)
+    function = models.ForeignKey(Function, on_delete=models.CASCADE, related_name="runs", db_index=False)
+    version = models.PositiveIntegerField()
+    status = models.CharField(max_length=10, choices=Status.choices, default=Status.RUNNING)
+    phase = models.CharField(max_length=10, choices=Phase.choices)
+    is_async = models.BooleanField()
+    input = models.TextField()
+    """JSON text as it came; emptied with the run's row after 7 days like all of it."""
+    output = models.TextField(null=True)
+    error = models.JSONField(null=True)
+    """`{"name", "message", "reason", "stack"?}`; `reason` is `user_error`, `timeout`, `memory`, `worker_lost`, …"""
+    logs = models.JSONField(default=list)
+    walls = ArrayField(models.CharField(max_length=20), default=list)
+    """What stood between the code and the machine (`functions.runtime.jail`)."""
+    caller_kind = models.CharField(max_length=10)
+    caller_id = models.CharField(max_length=30)
+    request_id = models.CharField(max_length=64, null=True)
+    depth = models.SmallIntegerField(default=0)
+    """How many functions and webhooks in a row led here (reliability F27)."""
+    attempts = models.PositiveSmallIntegerField(default=0)
+    """Also the fencing token: an outcome is written only by the attempt that is current."""
+    concurrency = models.PositiveSmallIntegerField(db_default=1)
+    """Seats that the environment's plan had when the run was made."""
+    slot = models.SmallIntegerField(null=True)
+    """Its seat while it executes (`functions.runs`)."""
+    claimed_until = models.DateTimeField(null=True)
+    cancel_requested_at = models.DateTimeField(null=True)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    started_at = models.DateTimeField(null=True)
+    ended_at = models.DateTimeField(null=True)
+    duration_ms = models.IntegerField(null=True)
+
+    class Meta:
+        indexes: ClassVar = [
+            models.Index(fields=["function", "-created_at", "-id"], name="run_of_function"),
+            # What is looked for most in a long history is rare in it: without this, 500,000 runs are walked for it.
+            models.Index(
+                fields=["function", "-created_at", "-id"], condition=models.Q(status="failed"), name="run_failed"
+            ),
+            models.Index(fields=["environment_id", "created_at"], condition=models.Q(phase="queued"), name="run_queue"),
+            models.Index(fields=["claimed_until"], condition=models.Q(phase="executing"), name="run_lease"),
+            # For the console: what ended in the last minutes, and what a request led to.
+            models.Index(fields=["ended_at"], condition=models.Q(ended_at__isnull=False), name="run_ended"),
+            models.Index(fields=["request_id"], condition=models.Q(request_id__isnull=False), name="run_of_request"),
+        ]
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["environment_id", "slot"], condition=models.Q(slot__isnull=False), name="run_slot_once"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return self.id

@@ -1,0 +1,464 @@
+"""The life of a run in PostgreSQL: begun, claimed, ended, and never left behind.
+
+Every transition is one statement. `attempts` is the fencing token of a run and `claimed_until` its lease, in the
+database's time: an outcome counts only if it is the current attempt's and the run has not ended. A sweep finds leases
+that ran out. `slot` is an executing run's seat among those that its plan allows, unique in its environment: 1 to the
+limit for synchronous runs, -1 to -limit for queued ones, which so take no seat from those somebody waits for. Design
+section 8; reliability F2, F4, F5.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import orjson
+from django.conf import settings
+from django.db import IntegrityError, InterfaceError, OperationalError, connections
+
+from functions.errors import NoSuchFunction, TooManyRuns
+from platform_site.api import ids
+from platform_site.api.callers import Caller, Place
+from platform_site.api.plans import plan_limits
+from platform_site.api.requests import current_request_id
+from rows import execution
+
+LEASE_MARGIN: Final = timedelta(seconds=10)
+"""How long beyond its timeout a run may take: then it is lost, if it is not by `FUNCTION_LEASE` (`functions.watch`)."""
+LOST_ATTEMPTS: Final = 3
+"""How often a run is begun at all when workers keep dying under it."""
+
+
+def _lease() -> list[bytes]:
+    """The margin and the lease, as `_CHOOSE` and `_CLAIM` take them."""
+    return [b"%f s" % LEASE_MARGIN.total_seconds(), b"%f s" % settings.FUNCTION_LEASE.total_seconds()]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A run to execute now, and what to execute."""
+
+    run_id: str
+    attempt: int
+    environment_id: str
+    function_id: str
+    function_name: str
+    version: int
+    source_hash: str
+    timeout_ms: int
+    memory_mb: int
+    allowed_hosts: tuple[str, ...]
+    sealed_secrets: Mapping[str, bytes]
+    input_text: str
+    depth: int
+    is_async: bool
+    caller_kind: str
+    caller_id: str
+    cluster: str
+
+    @property
+    def program_key(self) -> str:
+        """What a warm process is warm for."""
+        return program_key(self.function_id, self.version, self.source_hash, self.memory_mb)
+
+
+def program_key(function_id: str, version: int, source_hash: str, memory_mb: int) -> str:
+    """The name of a version's warm processes."""
+    return f"{function_id}:{version}:{source_hash}:{memory_mb}"
+
+
+_CHOOSE: Final = b"""
+WITH chosen AS (
+    SELECT f.id, f.name, f.active_version, f.timeout_ms, f.memory_mb, f.allowed_hosts, v.source_hash,
+           (SELECT jsonb_object_agg(s.name, encode(s.sealed_value, 'hex'))
+              FROM platform.functions_secret s WHERE s.function_id = f.id AND s.sealed_value IS NOT NULL) AS secrets,
+           (SELECT seat FROM generate_series(1, $4::int) seat
+             WHERE $5::text = 'executing' AND NOT EXISTS (
+                   SELECT 1 FROM platform.functions_run r WHERE r.environment_id = $1::text AND r.slot = seat)
+             ORDER BY random() LIMIT 1) AS slot
+      FROM platform.functions_function f
+      JOIN platform.functions_version v ON v.function_id = f.id AND v.number = f.active_version
+     WHERE f.environment_id = $1::text AND f.name = $2::text AND (f.invoke IS NULL OR f.invoke = $3::text)
+), made AS (
+    INSERT INTO platform.functions_run
+           (id, environment_id, function_id, version, status, phase, is_async, input, logs, walls, caller_kind,
+            caller_id, request_id, depth, concurrency, slot, attempts, started_at, claimed_until)
+    SELECT $6::text, $1::text, id, active_version, 'running', $5::text, $5::text = 'queued', $7::text, '[]'::jsonb,
+           '{}', $8::text, $9::text, $10::text, $11::smallint, $4::int, slot,
+           CASE WHEN $5::text = 'executing' THEN 1 ELSE 0 END,
+           CASE WHEN $5::text = 'executing' THEN now() END,
+           CASE WHEN $5::text = 'executing' THEN
+                     now() + least(timeout_ms * interval '1 ms' + $12::interval, $13::interval) END
+      FROM chosen WHERE $5::text = 'queued' OR slot IS NOT NULL
+    ON CONFLICT (environment_id, slot) WHERE slot IS NOT NULL DO NOTHING
+    RETURNING id
+)
+SELECT id, name, active_version, source_hash, timeout_ms, memory_mb, array_to_json(allowed_hosts), secrets,
+       slot IS NOT NULL, EXISTS (SELECT 1 FROM made)
+  FROM chosen
+"""
+# A seat is taken by an unique index, so that no race goes past the limit. Two that reach for the same one at the same
+# moment: the second waits for the first's commit and reaches again.
+_REACHES: Final = 50
+
+
+def begin(
+    place: Place, caller: Caller, name: str, input_text: str, *, depth: int = 0, is_async: bool = False
+) -> Started:
+    """Make the run, executing (a lease is ours) or queued. One statement.
+
+    Raises NoSuchFunction (or one that this kind of caller may not invoke), TooManyRuns.
+    """
+    limit = plan_limits(place.plan).function_concurrency
+    run_id, request_id = ids.new("run"), current_request_id()
+    values = [
+        place.environment_id.encode(),
+        name.encode(),
+        b"user" if caller.kind == "user" else b"key",
+        b"%d" % limit,
+        b"queued" if is_async else b"executing",
+        run_id.encode(),
+        input_text.encode(),
+        caller.kind.encode(),
+        caller.id.encode(),
+        None if request_id is None else request_id.encode(),
+        b"%d" % depth,
+        *_lease(),
+    ]
+    for _ in range(_REACHES):
+        found = execution.run(place.cluster, _CHOOSE, values)
+        if not found:
+            raise NoSuchFunction
+        [(function_id, found_name, version, source_hash, timeout_ms, memory_mb, hosts, secrets, had_seat, made)] = found
+        if made == b"t":
+            return Started(
+                run_id=run_id,
+                attempt=1,
+                environment_id=place.environment_id,
+                function_id=_text(function_id),
+                function_name=_text(found_name),
+                version=_number(version),
+                source_hash=_text(source_hash),
+                timeout_ms=_number(timeout_ms),
+                memory_mb=_number(memory_mb),
+                allowed_hosts=tuple(orjson.loads(hosts or b"[]")),
+                sealed_secrets=_unhexed(secrets),
+                input_text=input_text,
+                depth=depth,
+                is_async=is_async,
+                caller_kind=caller.kind,
+                caller_id=caller.id,
+                cluster=place.cluster,
+            )
+        if had_seat != b"t":
+            break
+    raise TooManyRuns(limit)
+
+
+def _text(value: bytes | None) -> str:
+    return (value or b"").decode()
+
+
+def _number(value: bytes | None) -> int:
+    return int(value or 0)
+
+
+def _unhexed(secrets: bytes | None) -> dict[str, bytes]:
+    return {name: bytes.fromhex(text) for name, text in orjson.loads(secrets or b"{}").items()}
+
+
+_CLAIM: Final = b"""
+WITH RECURSIVE waiting AS (
+    (SELECT environment_id FROM platform.functions_run WHERE phase = 'queued' ORDER BY environment_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT r.environment_id FROM platform.functions_run r
+             WHERE r.phase = 'queued' AND r.environment_id > waiting.environment_id ORDER BY r.environment_id LIMIT 1)
+      FROM waiting WHERE waiting.environment_id IS NOT NULL
+), turns AS (
+    SELECT due.environment_id, due.created_at, busy.runs
+      FROM waiting
+     CROSS JOIN LATERAL (
+           SELECT r.environment_id, r.created_at, r.concurrency FROM platform.functions_run r
+            WHERE r.phase = 'queued' AND r.environment_id = waiting.environment_id
+              AND (r.claimed_until IS NULL OR r.claimed_until < now())
+            ORDER BY r.created_at LIMIT 1) due
+     CROSS JOIN LATERAL (
+           SELECT count(*) AS runs FROM platform.functions_run b
+            WHERE b.environment_id = waiting.environment_id AND b.slot < 0) busy
+     WHERE busy.runs < due.concurrency
+     ORDER BY busy.runs, due.created_at
+     LIMIT 4
+), next AS (
+    SELECT r.id, r.seat
+      FROM turns
+     CROSS JOIN LATERAL (
+           SELECT q.id,
+                  (SELECT -seat FROM generate_series(1, q.concurrency) seat
+                    WHERE NOT EXISTS (SELECT 1 FROM platform.functions_run taken
+                                       WHERE taken.environment_id = q.environment_id AND taken.slot = -seat)
+                    ORDER BY random() LIMIT 1) AS seat
+             FROM platform.functions_run q
+            WHERE q.phase = 'queued' AND q.environment_id = turns.environment_id
+              AND (q.claimed_until IS NULL OR q.claimed_until < now())
+            ORDER BY q.created_at LIMIT 1 FOR UPDATE OF q SKIP LOCKED) r
+     WHERE r.seat IS NOT NULL
+     ORDER BY turns.runs, turns.created_at
+     LIMIT 1
+)
+UPDATE platform.functions_run r
+   SET phase = 'executing', slot = next.seat, attempts = r.attempts + 1, started_at = coalesce(r.started_at, now()),
+       claimed_until = now() + least(f.timeout_ms * interval '1 ms' + $1::interval, $2::interval)
+  FROM next, platform.functions_function f, platform.functions_version v
+ WHERE r.id = next.id AND f.id = r.function_id AND v.function_id = f.id AND v.number = r.version
+RETURNING r.id, r.attempts, r.environment_id, f.id, f.name, r.version, v.source_hash, f.timeout_ms, f.memory_mb,
+          array_to_json(f.allowed_hosts),
+          (SELECT jsonb_object_agg(s.name, encode(s.sealed_value, 'hex'))
+             FROM platform.functions_secret s WHERE s.function_id = f.id AND s.sealed_value IS NOT NULL),
+          r.input, r.depth, r.caller_kind, r.caller_id,
+          NOT EXISTS (SELECT 1 FROM platform.functions_run other
+                       WHERE other.phase = 'queued' AND other.id <> r.id
+                         AND (other.claimed_until IS NULL OR other.claimed_until < now()))
+"""
+
+
+def claim(using: str) -> tuple[Started, bool] | None:
+    """A queued run of the region that may execute now, ours for its lease, and whether it was the last; None if there
+    is none.
+
+    Environments take turns: first the one with the fewest queued runs executing, then the longest wait, so that nobody
+    stands behind a neighbour's thousand. Within an environment the oldest comes first.
+    """
+    for _ in range(_REACHES):
+        try:
+            found = execution.run(using, _CLAIM, _lease())
+        except IntegrityError:  # another worker took that seat at the same moment
+            continue
+        break
+    else:
+        return None
+    if not found:
+        return None
+    [row] = found
+    run_id, attempt, environment_id, function_id, name, version, source_hash, timeout_ms, memory_mb = row[:9]
+    hosts, secrets, input_text, depth, caller_kind, caller_id, is_last = row[9:]
+    started = Started(
+        run_id=_text(run_id),
+        attempt=_number(attempt),
+        environment_id=_text(environment_id),
+        function_id=_text(function_id),
+        function_name=_text(name),
+        version=_number(version),
+        source_hash=_text(source_hash),
+        timeout_ms=_number(timeout_ms),
+        memory_mb=_number(memory_mb),
+        allowed_hosts=tuple(orjson.loads(hosts or b"[]")),
+        sealed_secrets=_unhexed(secrets),
+        input_text=_text(input_text),
+        depth=_number(depth),
+        is_async=True,
+        caller_kind=_text(caller_kind),
+        caller_id=_text(caller_id),
+        cluster=using,
+    )
+    return started, is_last == b"t"
+
+
+_RENEW = """
+UPDATE platform.functions_run r SET claimed_until = now() + %(lease)s
+  FROM unnest(%(ids)s::text[], %(attempts)s::int[]) AS ours(id, attempt)
+ WHERE r.id = ours.id AND r.attempts = ours.attempt AND r.phase = 'executing'
+RETURNING r.id
+"""
+_CANCELLED = "SELECT id FROM platform.functions_run WHERE id = ANY (%s) AND cancel_requested_at IS NOT NULL"
+
+
+def renew(using: str, executing: Mapping[str, int]) -> set[str]:
+    """Hold the leases of these runs (id to attempt) for another while. Returns the ids of those that are still ours."""
+    parameters: dict[str, Any] = {
+        "lease": settings.FUNCTION_LEASE,
+        "ids": list(executing),
+        "attempts": list(executing.values()),
+    }
+    with connections[using].cursor() as cursor:
+        cursor.execute(_RENEW, parameters)
+        return {run_id for (run_id,) in cursor.fetchall()}
+
+
+def cancelled_among(using: str, run_ids: list[str]) -> list[str]:
+    """Which of these executing runs somebody has asked to cancel."""
+    with connections[using].cursor() as cursor:
+        cursor.execute(_CANCELLED, [run_ids])
+        return [run_id for (run_id,) in cursor.fetchall()]
+
+
+_END: Final = b"""
+WITH ended AS (
+    UPDATE platform.functions_run
+       SET status = $3::text, phase = 'ended', output = $4::text, error = $5::jsonb, logs = $6::jsonb,
+           walls = ARRAY(SELECT jsonb_array_elements_text($7::jsonb)), duration_ms = $8::int, ended_at = now(),
+           claimed_until = NULL, slot = NULL
+     WHERE id = $1::text AND attempts = $2::int AND phase = 'executing'
+ RETURNING id, environment_id, version, request_id, depth
+), told AS (
+    INSERT INTO platform.rows_outboxevent (event_id, environment_id, type, data, request_id, depth)
+    SELECT $9::text, ended.environment_id, 'function.run.' || $3::text,
+           jsonb_build_object('run_id', ended.id, 'function', $10::text, 'version', ended.version,
+                              'duration_ms', $8::int, 'error', $5::jsonb)::text,
+           ended.request_id, ended.depth
+      FROM ended
+     WHERE EXISTS (SELECT 1 FROM platform.rows_eventinterest i
+                    WHERE i.environment_id = ended.environment_id AND i.table_name IN ('*', 'function.run'))
+    RETURNING 1
+)
+SELECT EXISTS (SELECT 1 FROM ended), EXISTS (SELECT 1 FROM told)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run ended; `output` is JSON text."""
+
+    status: str
+    duration_ms: int
+    output: str | None = None
+    error: Mapping[str, Any] | None = None
+    logs: tuple[Mapping[str, Any], ...] = ()
+    walls: tuple[str, ...] = ()
+
+
+def end(started: Started, ending: Ending) -> tuple[bool, bool]:
+    """Write the outcome and its event. Returns (it counted, somebody is to be told): it counts only while the run is
+    this attempt's. One statement."""
+    values = [
+        started.run_id.encode(),
+        b"%d" % started.attempt,
+        ending.status.encode(),
+        None if ending.output is None else ending.output.encode(),
+        None if ending.error is None else orjson.dumps(ending.error),
+        orjson.dumps(ending.logs),
+        orjson.dumps(ending.walls),
+        b"%d" % ending.duration_ms,
+        ids.new("evt").encode(),
+        started.function_name.encode(),
+    ]
+    for pause in (0.1, 0.5, 2.0, None):
+        try:
+            [(counted, told)] = execution.run(started.cluster, _END, values)
+            return counted == b"t", told == b"t"
+        except (OperationalError, InterfaceError):
+            # The connection is gone, with or without our outcome: `attempts` and `phase` make a second try harmless.
+            if pause is None or connections[started.cluster].in_atomic_block:
+                raise
+            connections[started.cluster].close()
+            time.sleep(pause)
+    raise AssertionError("unreachable")
+
+
+_AGAIN = """
+UPDATE platform.functions_run r
+   SET phase = 'queued', slot = NULL, claimed_until = now() + %(wait)s
+ WHERE r.id = %(run_id)s AND r.attempts = %(attempt)s AND r.phase = 'executing' AND r.cancel_requested_at IS NULL
+   AND r.attempts < (SELECT f.attempts FROM platform.functions_function f WHERE f.id = r.function_id)
+RETURNING r.id
+"""
+
+
+def try_again(started: Started, wait: timedelta) -> bool:
+    """Put a failed async run back into the queue if its function's policy has attempts left."""
+    with connections[started.cluster].cursor() as cursor:
+        parameters: dict[str, Any] = {"run_id": started.run_id, "attempt": started.attempt, "wait": wait}
+        cursor.execute(_AGAIN, parameters)
+        return cursor.fetchone() is not None
+
+
+_TOLD = """
+    INSERT INTO platform.rows_outboxevent (event_id, environment_id, type, data, request_id, depth)
+    SELECT 'evt' || substr(failed.id, 4), failed.environment_id, 'function.run.failed',
+           jsonb_build_object('run_id', failed.id, 'function', f.name, 'version', failed.version,
+                              'duration_ms', failed.duration_ms, 'error', failed.error)::text,
+           failed.request_id, failed.depth
+      FROM failed JOIN platform.functions_function f ON f.id = failed.function_id
+     WHERE EXISTS (SELECT 1 FROM platform.rows_eventinterest i
+                    WHERE i.environment_id = failed.environment_id AND i.table_name IN ('*', 'function.run'))
+    RETURNING 1
+"""
+_LOST = f"""
+WITH lost AS (
+    SELECT id, is_async AND attempts < %(most)s AND cancel_requested_at IS NULL AS is_retried,
+           cancel_requested_at IS NOT NULL AS is_cancelled
+      FROM platform.functions_run
+     WHERE phase = 'executing' AND claimed_until < now()
+     ORDER BY claimed_until LIMIT 500 FOR UPDATE SKIP LOCKED
+), again AS (
+    UPDATE platform.functions_run r SET phase = 'queued', slot = NULL, claimed_until = NULL
+      FROM lost WHERE r.id = lost.id AND lost.is_retried
+    RETURNING r.id
+), failed AS (
+    UPDATE platform.functions_run r
+       SET status = 'failed', phase = 'ended', slot = NULL, ended_at = now(), claimed_until = NULL,
+           duration_ms = extract(epoch FROM now() - r.started_at) * 1000,
+           error = CASE WHEN lost.is_cancelled
+                        THEN '{{"name": "Cancelled", "reason": "cancelled", "message": "the run was cancelled"}}'
+                        ELSE '{{"name": "WorkerLost", "reason": "worker_lost",
+                               "message": "the process that executed the run died"}}' END::jsonb
+      FROM lost WHERE r.id = lost.id AND NOT lost.is_retried
+    RETURNING r.id, r.environment_id, r.function_id, r.version, r.request_id, r.depth, r.duration_ms, r.error
+), told AS ({_TOLD})
+SELECT (SELECT count(*) FROM again), (SELECT count(*) FROM failed), (SELECT count(*) FROM told)
+"""  # noqa: S608 - constants
+
+
+def settle_lost(using: str) -> tuple[int, int, int]:
+    """Runs whose lease ran out: async ones go back into the queue, others end as `worker_lost`.
+
+    Returns how many were requeued, how many failed, and how many of those somebody is to be told of.
+    """
+    with connections[using].cursor() as cursor:
+        cursor.execute(_LOST, {"most": LOST_ATTEMPTS})
+        again, failed, told = cursor.fetchone()
+    return int(again), int(failed), int(told)
+
+
+_SOURCE = """
+SELECT source FROM platform.functions_version WHERE function_id = %s AND number = %s
+"""
+
+
+def source_of(started: Started) -> bytes:
+    """The module's text. Asked once per process and version (`functions.executor` keeps it)."""
+    with connections[started.cluster].cursor() as cursor:
+        cursor.execute(_SOURCE, [started.function_id, started.version])
+        (source,) = cursor.fetchone()
+    return str(source).encode()
+
+
+_CANCEL = f"""
+WITH asked AS (
+    UPDATE platform.functions_run
+       SET cancel_requested_at = now(),
+           status = CASE WHEN phase = 'queued' THEN 'failed' ELSE status END,
+           error = CASE WHEN phase = 'queued'
+                        THEN '{{"name": "Cancelled", "reason": "cancelled", "message": "the run was cancelled"}}'::jsonb
+                        ELSE error END,
+           ended_at = CASE WHEN phase = 'queued' THEN now() END,
+           duration_ms = CASE WHEN phase = 'queued' THEN 0 ELSE duration_ms END,
+           phase = CASE WHEN phase = 'queued' THEN 'ended' ELSE phase END
+     WHERE id = %(run_id)s AND phase <> 'ended'
+ RETURNING id, environment_id, function_id, version, request_id, depth, duration_ms, error, phase
+), failed AS (
+    SELECT * FROM asked WHERE phase = 'ended'
+), told AS ({_TOLD})
+SELECT EXISTS (SELECT 1 FROM asked), EXISTS (SELECT 1 FROM told)
+"""  # noqa: S608 - constants
+
+
+def request_cancel(using: str, run_id: str) -> tuple[bool, bool]:
+    """Cancel: a queued run ends at once, an executing one as soon as its process is told.
+
+    Returns whether it had not ended yet, and whether somebody is to be told of its end.
+    """
+    with connections[using].cursor() as cursor:
+        cursor.execute(_CANCEL, {"run_id": run_id})
+        was_open, told = cursor.fetchone()
+    return bool(was_open), bool(told)

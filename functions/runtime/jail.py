@@ -1,0 +1,142 @@
+"""Go behind walls, then become Deno: `python -I -S jail.py SPEC-JSON -- DENO ARGUMENTS…`.
+
+Deno's permissions are one layer, and not a complete one (docs/functions.md). This program, standard library only, adds
+what the kernel gives: its own network namespace without an interface, Landlock (no file but Deno's own libraries and
+the scratch directory, no TCP, no signals to others), an unprivileged uid where we are root, no new privileges, hard
+limits, and death with the parent. What the host does not permit is left out, and the list of what is active goes to
+the parent as one JSON line on the descriptor `report`, so that runs can say behind which walls they ran. Without a
+program after `--` that is all it does.
+
+SPEC: {"report": fd, "uid": int | null, "scratch": path, "limits": {"RLIMIT_X": value}, "parent": pid}
+"""
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import sys
+
+CLONE_NEWUSER, CLONE_NEWNET, CLONE_NEWIPC, CLONE_NEWUTS = 0x10000000, 0x40000000, 0x08000000, 0x04000000
+PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS, PR_SET_DUMPABLE = 1, 38, 4
+LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446  # the same on every architecture
+LANDLOCK_RULE_PATH_BENEATH = 1
+
+# linux/landlock.h: file access rights, bit by bit
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+ALL_FILE_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
+TRUNCATE, IOCTL = 1 << 14, 1 << 15
+SYSTEM_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache")
+DEVICES = ("/dev/null", "/dev/urandom", "/dev/random", "/dev/zero")
+
+WALLS = ("namespaces", "limits", "uid", "no_new_privileges", "landlock")
+"""All that there are, in the order in which they go up."""
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+class RulesetAttr(ctypes.Structure):
+    _fields_ = [("fs", ctypes.c_uint64), ("net", ctypes.c_uint64), ("scoped", ctypes.c_uint64)]
+
+
+class PathBeneathAttr(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = [("allowed", ctypes.c_uint64), ("parent_fd", ctypes.c_int32)]
+
+
+def own_namespaces() -> str | None:
+    """A network, IPC and UTS namespace of our own. An unprivileged user reaches them through a user namespace."""
+    wanted = CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS
+    if os.geteuid() == 0:
+        return "namespaces" if libc.unshare(wanted) == 0 else None
+    uid, gid = os.getuid(), os.getgid()
+    if libc.unshare(wanted | CLONE_NEWUSER) != 0:
+        return None
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+    return "namespaces"
+
+
+def landlock(program: str, scratch: str) -> str | None:
+    """Close the file system but for `program`, the system's libraries (read, execute) and `scratch` (read, write)."""
+    abi = libc.syscall(LANDLOCK_CREATE_RULESET, None, 0, 1)
+    if abi < 1:
+        return None
+    rights = ALL_FILE_RIGHTS.get(abi, ALL_FILE_RIGHTS[5])
+    size = 8 if abi < 4 else 16 if abi < 6 else 24
+    attr = RulesetAttr(rights, 3 if abi >= 4 else 0, 3 if abi >= 6 else 0)
+    ruleset = libc.syscall(LANDLOCK_CREATE_RULESET, ctypes.byref(attr), size, 0)
+    if ruleset < 0:
+        return None
+
+    def allow(path: str, allowed: int) -> bool:
+        try:
+            descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        except OSError:
+            return True  # not on this system
+        if not os.path.isdir(path):
+            allowed &= EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL
+        rule = PathBeneathAttr(allowed & rights, descriptor)
+        done = libc.syscall(LANDLOCK_ADD_RULE, ruleset, LANDLOCK_RULE_PATH_BENEATH, ctypes.byref(rule), 0)
+        os.close(descriptor)
+        return bool(done == 0)
+
+    readable = EXECUTE | READ_FILE | READ_DIR
+    paths = [(program, readable), *((path, readable) for path in SYSTEM_LIBRARIES)]
+    paths += [(path, READ_FILE | WRITE_FILE) for path in DEVICES]
+    paths.append((scratch, rights & ~EXECUTE))
+    if not all([allow(path, allowed) for path, allowed in paths]):
+        return None
+    return "landlock" if libc.syscall(LANDLOCK_RESTRICT_SELF, ruleset, 0) == 0 else None
+
+
+def limits(wanted: dict[str, int]) -> str:
+    """Hard resource limits; a lower one that already holds stays."""
+    for name, value in wanted.items():
+        number = getattr(resource, name, None)
+        if number is None:
+            continue
+        hard = resource.getrlimit(number)[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(number, (value, value))
+    return "limits"
+
+
+def main(arguments: list[str]) -> None:
+    spec = json.loads(arguments[0])
+    command = arguments[arguments.index("--") + 1 :]
+    walls = []
+    # Opened while we may still enter the directory it lies in (`/root` is 0700); executed by its descriptor.
+    path = command[0] if command else sys.executable
+    program = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    if sys.platform == "linux":
+        walls.append(own_namespaces())
+    os.nice(5)
+    walls.append(limits(spec["limits"]))
+    if spec["uid"] is not None:
+        os.setgroups([])
+        os.setgid(spec["uid"])
+        os.setuid(spec["uid"])
+        walls.append("uid")
+    if sys.platform == "linux":
+        if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0:
+            walls.append("no_new_privileges")
+        walls.append(landlock(path if spec["uid"] is None else f"/proc/self/fd/{program}", spec["scratch"]))
+        libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != spec["parent"]:  # it died before the request could take effect
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.write(spec["report"], json.dumps([wall for wall in walls if wall]).encode() + b"\n")
+    os.close(spec["report"])
+    if not command:
+        return
+    os.chdir(spec["scratch"])
+    environment = {"PATH": "/nonexistent", "HOME": spec["scratch"], "TMPDIR": spec["scratch"]}
+    environment |= {"DENO_DIR": spec["scratch"] + "/deno", "NO_COLOR": "1", "DENO_NO_UPDATE_CHECK": "1"}
+    if os.execve in os.supports_fd:
+        os.execve(program, command, environment)  # noqa: S606 - the point of this program
+    os.execve(command[0], command, environment)  # noqa: S606
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,299 @@
+/**
+ * The program inside the walls. It loads one version of one function and calls it, one call at a time, as told by frames on
+ * stdin; answers go out as frames on stdout. A frame is a 4-byte little-endian length and that many bytes of JSON.
+ *
+ * Everything the channel needs is taken before the tenant's code is loaded, so code that patches globals breaks itself and
+ * nothing else. Every frame of a call carries the call's random tag, which that code never sees: frames are assembled as
+ * text, never through an object whose prototype it could reach. What the code may ask of the outside goes over the same
+ * channel and is decided there, as the caller of this call; a `ctx` kept from an earlier call is dead.
+ *
+ * In:   {t:"load", source} · {t:"run", tag, input, run_id, caller, secrets, max_output} · {t:"reply", tag, n, ok, value}
+ * Out:  {t:"ready"} · {t:"loaded"} · {t:"unloadable", error} · {t:"log", tag, level, text} · {t:"call", tag, n, op, args}
+ *       · {t:"done", tag, output} · {t:"failed", tag, reason, error}
+ */
+
+// ── taken before any tenant's code ──────────────────────────────────────────────────────────────────────────────────
+const { stringify, parse } = JSON;
+const { freeze, defineProperty } = Object;
+const uncurry = Function.prototype.call.bind.bind(Function.prototype.call) as (f: unknown) => any;
+const encoder = new TextEncoder();
+const decoder = new TextDecoder();
+const encode = uncurry(TextEncoder.prototype.encode);
+const decode = uncurry(TextDecoder.prototype.decode);
+const set = uncurry(Uint8Array.prototype.set);
+const subarray = uncurry(Uint8Array.prototype.subarray);
+const slice = uncurry(String.prototype.slice);
+const Bytes = Uint8Array;
+const NativePromise = Promise;
+const NativeError = Error;
+const NativeRangeError = RangeError;
+const NativeString = String;
+const fromCharCodes = Function.prototype.call.bind(Function.prototype.apply, String.fromCharCode) as any;
+const NativeResponse = Response;
+const NativeMap = Map;
+const mapGet = uncurry(Map.prototype.get);
+const mapSet = uncurry(Map.prototype.set);
+const mapDelete = uncurry(Map.prototype.delete);
+const stdin = Deno.stdin, stdout = Deno.stdout;
+const read = stdin.read.bind(stdin) as (into: Uint8Array) => Promise<number | null>;
+const writeSync = stdout.writeSync.bind(stdout) as (from: Uint8Array) => number;
+const inspect = Deno.inspect;
+const exit = Deno.exit;
+const atob64 = globalThis.atob;
+const btoa64 = globalThis.btoa;
+const clearTimer = globalThis.clearTimeout;
+const timerStart = { setTimeout: globalThis.setTimeout, setInterval: globalThis.setInterval };
+
+const MAX_LOG_LINES = 256, MAX_LOG_CHARACTERS = 4096, MAX_FETCH_BODY = 1024 * 1024;
+
+// ── frames ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+function send(text: string): void {
+  const body = encode(encoder, text) as Uint8Array;
+  const frame = new Bytes(body.length + 4);
+  frame[0] = body.length & 255;
+  frame[1] = (body.length >>> 8) & 255;
+  frame[2] = (body.length >>> 16) & 255;
+  frame[3] = body.length >>> 24;
+  set(frame, body, 4);
+  for (let sent = 0; sent < frame.length;) sent += writeSync(subarray(frame, sent));
+}
+
+/** What was read and not yet asked for: most frames come whole, so one read is enough for each. */
+const ahead = new Bytes(65536);
+let from = 0, until = 0;
+
+async function readExactly(length: number): Promise<Uint8Array> {
+  const into = new Bytes(length);
+  for (let got = 0; got < length;) {
+    if (from === until) {
+      const direct = length - got >= 65536; // the middle of a large frame goes where it belongs at once
+      const more = await read(direct ? subarray(into, got) : ahead);
+      if (more === null) exit(0); // the parent is gone
+      else if (direct) {
+        got += more;
+        continue;
+      } else from = 0, until = more;
+    }
+    const taken = until - from < length - got ? until - from : length - got;
+    set(into, subarray(ahead, from, from + taken), got);
+    from += taken, got += taken;
+  }
+  return into;
+}
+
+async function receive(): Promise<any> {
+  const head = await readExactly(4);
+  const length = head[0] | (head[1] << 8) | (head[2] << 16) | (head[3] << 24);
+  return parse(decode(decoder, await readExactly(length)));
+}
+
+// ── what a call leaves behind is cleared when it ends ───────────────────────────────────────────────────────────────
+let tag: string | null = null;
+let lines = 0;
+let questions = 0;
+let asked = new NativeMap<number, { resolve: (value: unknown) => void; reject: (error: unknown) => void }>();
+const timers: number[] = [];
+let failCall: ((error: unknown) => void) | null = null;
+
+function describe(error: unknown): { name: string; message: string; stack: string | null } {
+  try {
+    if (error instanceof NativeError) {
+      const stack = typeof error.stack === "string" ? cleaned(error.stack) : null;
+      return { name: text(error.name, 200), message: text(cleaned(text(error.message, 100000)), 2000), stack };
+    }
+    return { name: "Error", message: text(typeof error === "string" ? error : "threw " + inspect(error), 2000), stack: null };
+  } catch {
+    return { name: "Error", message: "threw something that cannot be described", stack: null };
+  }
+}
+
+/** As JSON, string by string: an object would be written by a `toJSON` that the code may have hung into its prototype. */
+function errorText(error: { name: string; message: string; stack: string | null }): string {
+  return '{"name":' + stringify(error.name) + ',"message":' + stringify(error.message) + ',"stack":' + stringify(error.stack) + "}";
+}
+
+function text(value: unknown, longest: number): string {
+  return slice(typeof value === "string" ? value : NativeString(value), 0, longest);
+}
+
+/** The tenant's module arrives as a data: URL of many kilobytes; in a stack it reads `function.ts`. */
+const replace = uncurry(String.prototype.replace);
+const MODULE_URL = /data:application\/typescript[^\s:)]*(:?)/g;
+const OWN_FRAMES = /\n\s+at [^\n]*runner\.ts[^\n]*/g;
+function cleaned(stack: string): string {
+  return text(replace(replace(stack, MODULE_URL, "function.ts$1"), OWN_FRAMES, ""), 4000);
+}
+
+function log(level: string, parts: unknown[]): void {
+  if (tag === null || lines > MAX_LOG_LINES) return;
+  lines += 1;
+  let line = "";
+  if (lines > MAX_LOG_LINES) line = "(more lines were dropped)";
+  else {
+    try {
+      for (let i = 0; i < parts.length; i++) {
+        line += (i ? " " : "") + (typeof parts[i] === "string" ? parts[i] : inspect(parts[i], { depth: 4, strAbbreviateSize: 1000 }));
+        if (line.length > MAX_LOG_CHARACTERS) break;
+      }
+    } catch {
+      line += " (a value that cannot be shown)";
+    }
+  }
+  send('{"t":"log","tag":"' + tag + '","level":"' + level + '","text":' + stringify(text(line, MAX_LOG_CHARACTERS)) + "}");
+}
+
+function ask(mine: string, op: string, args: unknown): Promise<any> {
+  return new NativePromise((resolve, reject) => {
+    if (tag !== mine) {
+      reject(new NativeError("this ctx belongs to a call that has ended"));
+      return;
+    }
+    let body: string | undefined;
+    try {
+      body = stringify(args);
+    } catch (error) {
+      reject(error);
+      return;
+    }
+    const n = ++questions;
+    mapSet(asked, n, { resolve, reject });
+    send('{"t":"call","tag":"' + mine + '","n":' + n + ',"op":"' + op + '","args":' + (body ?? "null") + "}");
+  });
+}
+
+function bytesToBase64(bytes: Uint8Array): string {
+  if (bytes.length > MAX_FETCH_BODY) throw coded(new NativeRangeError("the body has more than 1 MB"), "payload_too_large");
+  let binary = "";
+  // Piece by piece: character by character a megabyte becomes a rope of a million knots.
+  for (let i = 0; i < bytes.length; i += 8192) binary += fromCharCodes(null, subarray(bytes, i, i + 8192));
+  return btoa64(binary);
+}
+
+function coded(error: Error, code: string): Error {
+  return defineProperty(error, "code", { value: code, enumerable: true });
+}
+
+function contextOf(mine: string, run: any): unknown {
+  const rows = freeze({
+    list: (table: string, query: object = {}) => ask(mine, "rows.list", { table, query }),
+    get: (table: string, id: string, query: object = {}) => ask(mine, "rows.get", { table, id, query }),
+    insert: (table: string, row: object) => ask(mine, "rows.insert", { table, row }),
+    update: (table: string, id: string, changes: object) => ask(mine, "rows.update", { table, id, changes }),
+    remove: (table: string, id: string) => ask(mine, "rows.remove", { table, id }),
+  });
+  const fetch = async (address: string | URL, init: any = {}) => {
+    let body: string | null = null;
+    if (init.body !== undefined && init.body !== null) {
+      body = bytesToBase64(init.body instanceof Bytes ? init.body : encode(encoder, NativeString(init.body)));
+    }
+    const headers = init.headers instanceof Headers ? Object.fromEntries(init.headers) : init.headers ?? {};
+    const answer = await ask(mine, "fetch", { url: NativeString(address), method: init.method ?? "GET", headers, body });
+    const binary = atob64(answer.body);
+    const content = new Bytes(binary.length);
+    for (let i = 0; i < binary.length; i++) content[i] = binary.charCodeAt(i);
+    const bodyless = answer.status === 204 || answer.status === 205 || answer.status === 304;
+    return new NativeResponse(bodyless ? null : content, { status: answer.status, headers: answer.headers });
+  };
+  return freeze({ rows, fetch, runId: run.run_id, caller: freeze(run.caller), secrets: freeze(run.secrets) });
+}
+
+// ── the world that the tenant's code sees ───────────────────────────────────────────────────────────────────────────
+function prepareWorld(): void {
+  const console = globalThis.console as any;
+  for (const [name, level] of [["log", "info"], ["info", "info"], ["debug", "debug"], ["warn", "warning"], ["error", "error"], ["trace", "debug"]]) {
+    console[name] = (...parts: unknown[]) => log(level, parts);
+  }
+  for (const name of ["dir", "dirxml", "table", "group", "groupCollapsed"]) console[name] = (...parts: unknown[]) => log("info", parts);
+  for (const name of ["setTimeout", "setInterval"] as const) {
+    const start = timerStart[name] as any;
+    (globalThis as any)[name] = (...args: unknown[]) => {
+      const id = start(...args);
+      timers[timers.length] = id;
+      return id;
+    };
+  }
+  // Storage, workers and prompts outlive or escape a call; what they are for is done by ctx.
+  for (const name of ["Worker", "localStorage", "sessionStorage", "caches", "prompt", "alert", "confirm", "BroadcastChannel", "WebSocket", "EventSource", "close"]) {
+    defineProperty(globalThis, name, { value: undefined, writable: true, configurable: true });
+  }
+  (globalThis as any).fetch = () => NativePromise.reject(new NativeError("there is no network here but ctx.fetch, and only to the function's allowed_hosts"));
+  const version = freeze({ ...Deno.version });
+  defineProperty(globalThis, "Deno", { value: freeze({ version, inspect }), writable: false, configurable: false });
+}
+
+addEventListener("unhandledrejection", (event) => {
+  event.preventDefault();
+  const error = (event as PromiseRejectionEvent).reason;
+  if (failCall) failCall(error);
+});
+addEventListener("error", (event) => {
+  event.preventDefault();
+  if (failCall) failCall((event as ErrorEvent).error);
+});
+
+async function run(frame: any, handler: (input: unknown, ctx: unknown) => unknown): Promise<void> {
+  const mine: string = frame.tag;
+  tag = mine;
+  lines = 0;
+  asked = new NativeMap();
+  let answer: string;
+  try {
+    const stopped = new NativePromise((_, reject) => { failCall = reject; });
+    const work = (async () => await handler(frame.input, contextOf(mine, frame)))();
+    const output = await NativePromise.race([work, stopped]);
+    let body: string | undefined;
+    try {
+      body = stringify(output);
+    } catch (error) {
+      throw new NativeError("the output is not JSON: " + describe(error).message);
+    }
+    body ??= "null";
+    answer = body.length > frame.max_output
+      ? '{"t":"failed","tag":"' + mine + '","reason":"output_too_large","error":' + errorText({ name: "OutputTooLarge", message: `the output has more than ${frame.max_output} characters`, stack: null }) + "}"
+      : '{"t":"done","tag":"' + mine + '","output":' + body + "}";
+  } catch (error) {
+    answer = '{"t":"failed","tag":"' + mine + '","reason":"user_error","error":' + errorText(describe(error)) + "}";
+  }
+  tag = null;
+  failCall = null;
+  for (let i = 0; i < timers.length; i++) clearTimer(timers[i]);
+  timers.length = 0;
+  send(answer);
+}
+
+async function main(): Promise<void> {
+  prepareWorld();
+  send('{"t":"ready"}');
+  let handler: any = null;
+  while (true) {
+    const frame = await receive();
+    if (frame.t === "load") {
+      try {
+        // A variable specifier: a literal one, or user code as the entry point, could import any host file.
+        const address: string = "data:application/typescript;base64," + frame.source;
+        handler = (await import(address)).default;
+        if (typeof handler !== "function") throw new NativeError("the module has no default export that is a function");
+        send('{"t":"loaded"}');
+      } catch (error) {
+        send('{"t":"unloadable","error":' + errorText(describe(error)) + "}");
+      }
+    } else if (frame.t === "run") {
+      void run(frame, handler); // not awaited: replies to its questions arrive on this same loop
+    } else if (frame.t === "reply" && frame.tag === tag) {
+      const waiting = mapGet(asked, frame.n);
+      if (waiting) {
+        mapDelete(asked, frame.n);
+        if (frame.ok) waiting.resolve(frame.value);
+        else {
+          const error = new NativeError(frame.value.message);
+          error.name = frame.value.name;
+          coded(error, frame.value.code);
+          if (frame.value.fields) defineProperty(error, "fields", { value: frame.value.fields, enumerable: true });
+          waiting.reject(error);
+        }
+      }
+    }
+  }
+}
+
+main();

@@ -1,0 +1,81 @@
+"""Where the processes of functions may write: one directory for each process of ours, one below it for each of theirs.
+
+A directory of ours holds a file that we keep locked for life. The kernel lets go of the lock when we die, however we
+die, so whoever comes next can tell what was left behind (`sweep`) from what is in use, without knowing process ids.
+"""
+
+import atexit
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+from typing import Final
+
+PREFIX: Final = "platform-functions-"
+_LOCK: Final = "in-use"
+
+_guard = threading.Lock()
+_ours: tuple[int, Path, int] | None = None
+"""Process id, directory, and the descriptor that holds its lock. A fork has to make its own."""
+
+
+def make() -> Path:
+    """A new directory for one process, below ours. Its maker removes it."""
+    while True:
+        try:
+            return Path(tempfile.mkdtemp(prefix="fn-", dir=_directory()))
+        except FileNotFoundError:  # somebody cleaned the temporary directory up
+            _forget()
+
+
+def sweep() -> int:
+    """Remove the directories whose process is gone. Returns how many; those of other users are left alone."""
+    gone = 0
+    for directory in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if directory.lstat().st_uid != os.geteuid() or directory.is_symlink():
+                continue
+            descriptor = os.open(directory / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(directory, ignore_errors=True)
+                gone += 1
+            finally:
+                os.close(descriptor)
+    return gone
+
+
+def _directory() -> Path:
+    global _ours
+    with _guard:
+        if _ours is None or _ours[0] != os.getpid():
+            directory = Path(tempfile.mkdtemp(prefix=PREFIX))
+            # Locked before it has the name that a sweep opens.
+            descriptor = os.open(directory / "new", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            os.rename(directory / "new", directory / _LOCK)
+            directory.chmod(0o711)  # a process with an uid of its own passes through, and sees no neighbour
+            _ours = (os.getpid(), directory, descriptor)
+            atexit.register(_remove_ours)
+        return _ours[1]
+
+
+def _forget() -> None:
+    global _ours
+    with _guard:
+        if _ours is not None and not _ours[1].exists():
+            os.close(_ours[2])
+            _ours = None
+
+
+def _remove_ours() -> None:
+    """At a regular end of the process (a fork inherits the handler, not the directory)."""
+    global _ours
+    with _guard:
+        if _ours is not None and _ours[0] == os.getpid():
+            shutil.rmtree(_ours[1], ignore_errors=True)
+            os.close(_ours[2])
+            _ours = None

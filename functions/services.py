@@ -1,0 +1,288 @@
+"""The verbs of `functions`: deploy, activate, delete, invoke, cancel. Each for every door. Design section 8."""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from django.db import connections, transaction
+from django.db.models.functions import Now
+
+from accounts import audit
+from accounts.audit import Actor
+from functions import executor, runs, wakeups
+from functions.errors import FunctionsQuotaReached, Loop, NoSuchFunction, NoSuchRun, NoSuchVersion, RunEnded
+from functions.executor import SECRET_PURPOSE, Ended
+from functions.models import Function, Run, Secret, Version
+from functions.runs import Started
+from functions.runtime.pool import Busy, Program
+from functions.runtime.process import LoadFailed, StartFailed
+from platform_site.api import ids, keyring
+from platform_site.api.callers import Caller, Place
+from platform_site.api.errors import Unavailable, ValidationFailed
+from platform_site.api.plans import plan_limits
+
+NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}", re.ASCII)
+DEFAULT_TIMEOUT_MS: Final = 5_000
+DEFAULT_MEMORY_MB: Final = 128
+MAX_DEPTH: Final = 8
+"""A chain of functions and webhooks that call each other is cut here."""
+SETTINGS: Final = ("timeout_ms", "memory_mb", "allowed_hosts", "invoke", "attempts")
+
+
+def deploy(
+    place: Place, name: str, values: Mapping[str, Any], *, actor: Caller | Actor, warm: bool = True
+) -> tuple[Function, bool]:
+    """Deploy a version of `name` and make it the active one; True if the function is new.
+
+    `values`: `source`, and optionally timeout_ms, memory_mb, allowed_hosts, invoke, attempts, `secrets` (name to value,
+    null removes one; omitted ones stay). What is omitted stays as it was. The module is loaded once, behind the walls:
+    what does not load is refused with line and column. Then this process starts one for its first call (`warm`).
+    Raises ValidationFailed, FunctionsQuotaReached.
+    """
+    using = place.cluster
+    try_out(place, name, values)
+    source: str = values["source"]
+    source_hash = hashlib.sha256(source.encode()).hexdigest()
+    with transaction.atomic(using=using):
+        _lock(place.environment_id, using)
+        function = (
+            Function.objects.using(using).select_for_update().filter(environment_id=place.environment_id, name=name)
+        ).first()
+        is_new = function is None
+        if function is None:
+            limit = plan_limits(place.plan).functions_per_environment
+            if count_functions(place) >= limit:
+                raise FunctionsQuotaReached(limit)
+            ceiling = plan_limits(place.plan).function_timeout_ms
+            function = Function(
+                environment_id=place.environment_id,
+                name=name,
+                active_version=0,
+                last_version=0,
+                timeout_ms=min(DEFAULT_TIMEOUT_MS, ceiling),
+                memory_mb=DEFAULT_MEMORY_MB,
+            )
+        for setting in SETTINGS:
+            if setting in values:
+                setattr(function, setting, values[setting])
+        function.last_version += 1
+        function.active_version = function.last_version
+        function.updated_at = Now()
+        function.save(using=using)
+        Version.objects.using(using).create(
+            function=function,
+            number=function.last_version,
+            source=source,
+            source_hash=source_hash,
+            author_kind=actor.kind,
+            author_id=actor.id,
+        )
+        _set_secrets(function, values.get("secrets") or {}, using)
+        function.refresh_from_db(using=using)
+    if warm:
+        _warm(place, function, source_hash, source)
+    audit.record(
+        "function.deployed", actor=actor, target_id=function.pk, **_where(place), name=name,
+        version=function.active_version, sha256=source_hash,
+    )  # fmt: skip
+    return function, is_new
+
+
+def try_out(place: Place, name: str, values: Mapping[str, Any]) -> None:
+    """Load the module of a deployment as a call would, and change nothing. Raises ValidationFailed."""
+    _check_ceilings(place, values)
+    known = Function.objects.using(place.cluster).filter(environment_id=place.environment_id, name=name).first()
+    memory = values.get("memory_mb", known.memory_mb if known else DEFAULT_MEMORY_MB)
+    _try_to_load(place, values["source"], memory)
+
+
+def activate(place: Place, name: str, version: int, *, actor: Caller | Actor) -> Function:
+    """Make an earlier (or later) version the one that answers. Raises NoSuchFunction, NoSuchVersion."""
+    using = place.cluster
+    with transaction.atomic(using=using):
+        function = function_of(place, name, lock=True)
+        if not Version.objects.using(using).filter(function=function, number=version).exists():
+            raise NoSuchVersion
+        function.active_version = version
+        function.updated_at = Now()
+        function.save(using=using, update_fields=["active_version", "updated_at"])
+        function.refresh_from_db(using=using)
+    audit.record("function.activated", actor=actor, target_id=function.pk, **_where(place), name=name, version=version)
+    return function
+
+
+def delete_function(place: Place, name: str, *, actor: Caller | Actor) -> None:
+    """The function, its versions, secrets and runs go for good. Raises NoSuchFunction."""
+    using = place.cluster
+    function = function_of(place, name)
+    with transaction.atomic(using=using):
+        # In one statement each: Django's collector would load every run to delete it.
+        with connections[using].cursor() as cursor:
+            for statement in _DELETE:
+                cursor.execute(statement, [function.pk])
+    audit.record("function.deleted", actor=actor, target_id=function.pk, **_where(place), name=name)
+
+
+_DELETE: Final = (
+    "DELETE FROM platform.functions_run WHERE function_id = %s",
+    "DELETE FROM platform.functions_secret WHERE function_id = %s",
+    "DELETE FROM platform.functions_version WHERE function_id = %s",
+    "DELETE FROM platform.functions_function WHERE id = %s",
+)
+
+
+def begin(
+    place: Place, caller: Caller, name: str, input_text: str, *, depth: int = 0, is_async: bool = False
+) -> Started:
+    """Make a run of the function, to be executed by us now or by a worker. Raises NoSuchFunction, TooManyRuns, and
+    Conflict for a chain of calls that has become a loop (reliability F27)."""
+    if not NAME.fullmatch(name):
+        raise NoSuchFunction
+    if depth >= MAX_DEPTH:
+        raise Loop(depth)
+    return runs.begin(place, caller, name, input_text, depth=depth, is_async=is_async)
+
+
+def invoke(place: Place, caller: Caller, name: str, input_text: str, *, depth: int = 0) -> tuple[Started, Ended]:
+    """Run the function now and wait for its end. `input_text` is JSON.
+
+    Raises NoSuchFunction, TooManyRuns. Contract section 4.11.
+    """
+    started = begin(place, caller, name, input_text, depth=depth)
+    return started, execute(started, caller, place)
+
+
+def execute(started: Started, caller: Caller, place: Place) -> Ended:
+    """Execute a run that is ours, and wake whoever is to be told of its end."""
+    ended = executor.execute(started, caller, place)
+    if ended.told:
+        wakeups.tell(place.cluster)
+    return ended
+
+
+def enqueue(place: Place, caller: Caller, name: str, input_text: str, *, depth: int = 0) -> str:
+    """Queue a run and return its id. It is committed with the transaction at hand, then a worker is nudged.
+
+    Raises NoSuchFunction.
+    """
+    queued = begin(place, caller, name, input_text, depth=depth, is_async=True)
+    wakeups.after_commit(place.cluster)
+    return queued.run_id
+
+
+def cancel(place: Place, name: str, run_id: str, *, actor: Caller | Actor) -> Run:
+    """Cancel a run: at once if it is queued, else as soon as its process looks. Raises NoSuchRun, RunEnded."""
+    function = function_of(place, name)
+    run = run_of(place, function, run_id)
+    was_open, told = runs.request_cancel(place.cluster, run.pk)
+    if not was_open:
+        raise RunEnded
+    executor.pool().cancel(run.pk)  # if it is this process's own; `functions.watch` finds it elsewhere
+    if told:
+        wakeups.tell(place.cluster)
+    audit.record("run.cancelled", actor=actor, target_id=run_id, **_where(place))
+    run.refresh_from_db(using=place.cluster)
+    return run
+
+
+def count_functions(place: Place) -> int:
+    """How many the environment has. One query."""
+    return Function.objects.using(place.cluster).filter(environment_id=place.environment_id).count()
+
+
+def function_of(place: Place, name: str, *, lock: bool = False) -> Function:
+    """The environment's function of that name. Raises NoSuchFunction."""
+    if not NAME.fullmatch(name):
+        raise NoSuchFunction
+    found = Function.objects.using(place.cluster).filter(environment_id=place.environment_id, name=name)
+    function = (found.select_for_update() if lock else found).first()
+    if function is None:
+        raise NoSuchFunction
+    return function
+
+
+def run_of(place: Place, function: Function, run_id: str) -> Run:
+    """One run of the function. Raises NoSuchRun."""
+    run = (
+        Run.objects.using(place.cluster).filter(function=function, pk=run_id).first()
+        if ids.matches("run", run_id)
+        else None
+    )
+    if run is None:
+        raise NoSuchRun
+    return run
+
+
+def copy_functions(source: Place, target: Place) -> None:
+    """Functions come along to a preview branch with all their versions; their secrets by name, unset."""
+    using = target.cluster
+    for function in Function.objects.using(source.cluster).filter(environment_id=source.environment_id):
+        names = list(Secret.objects.using(source.cluster).filter(function=function).values_list("name", flat=True))
+        copy = Function.objects.using(using).create(
+            environment_id=target.environment_id,
+            name=function.name,
+            active_version=function.active_version,
+            last_version=function.last_version,
+            timeout_ms=function.timeout_ms,
+            memory_mb=function.memory_mb,
+            allowed_hosts=function.allowed_hosts,
+            invoke=function.invoke,
+            attempts=function.attempts,
+        )
+        for version in Version.objects.using(source.cluster).filter(function=function).order_by("number").iterator(50):
+            Version.objects.using(using).create(
+                function=copy,
+                number=version.number,
+                source=version.source,
+                source_hash=version.source_hash,
+                author_kind=version.author_kind,
+                author_id=version.author_id,
+            )
+        Secret.objects.using(using).bulk_create(Secret(function=copy, name=name, sealed_value=None) for name in names)
+
+
+def _try_to_load(place: Place, source: str, memory_mb: int) -> None:
+    """Load the module as a call would. Raises ValidationFailed on `source` with the code's own words."""
+    key = f"deployment:{hashlib.sha256(source.encode()).hexdigest()}:{memory_mb}"
+    program = Program(key, place.environment_id, source.encode(), memory_mb)
+    try:
+        executor.pool().check(program)
+    except LoadFailed as error:
+        raise ValidationFailed.of("source", "does_not_load", str(error)) from error
+    except (StartFailed, Busy) as error:
+        raise Unavailable("The runtime is busy; try the deployment again shortly.") from error
+
+
+def _warm(place: Place, function: Function, source_hash: str, source: str) -> None:
+    """Start a process for the first call, in the background; a full pool or a failure costs that call its start."""
+    key = runs.program_key(function.pk, function.active_version, source_hash, function.memory_mb)
+    executor.warm(Program(key, place.environment_id, source.encode(), function.memory_mb))
+
+
+def _check_ceilings(place: Place, values: Mapping[str, Any]) -> None:
+    limits = plan_limits(place.plan)
+    for field, ceiling in (("timeout_ms", limits.function_timeout_ms), ("memory_mb", limits.function_memory_mb)):
+        if values.get(field, 0) > ceiling:
+            raise ValidationFailed.of(field, "over_plan", f"The plan allows at most {ceiling}.")
+
+
+def _set_secrets(function: Function, secrets: Mapping[str, str | None], using: str) -> None:
+    for name, value in secrets.items():
+        if value is None:
+            Secret.objects.using(using).filter(function=function, name=name).delete()
+        else:
+            sealed = keyring.seal(value.encode(), purpose=SECRET_PURPOSE)
+            Secret.objects.using(using).update_or_create(
+                function=function, name=name, defaults={"sealed_value": sealed, "updated_at": Now()}
+            )
+
+
+def _lock(environment_id: str, using: str) -> None:
+    """One deployment of an environment at a time, until the transaction ends: for the quota and the version count."""
+    with connections[using].cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"functions:{environment_id}"])
+
+
+def _where(place: Place) -> dict[str, str]:
+    return {"project_id": place.project_id, "environment_id": place.environment_id}

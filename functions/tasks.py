@@ -1,0 +1,75 @@
+"""What workers do for `functions`: execute queued runs when nudged, and sweep what nobody was nudged for."""
+
+import logging
+import multiprocessing
+from typing import Any
+
+from celery import shared_task, signals
+from django.conf import settings
+from django.db import DatabaseError, connections
+
+from functions import retention, runs, wakeups
+from functions.runtime import scratch
+from functions.worker import Worker
+from platform_site.api.sweeps import sweep
+
+logger = logging.getLogger("platform.functions")
+
+_stopping = multiprocessing.Event()
+"""Made before the worker forks: its processes share it, and a warm stop reaches the loops inside them."""
+_workers: dict[str, Worker] = {}
+
+
+@signals.worker_shutting_down.connect(weak=False)
+def _stop_working(**_: Any) -> None:
+    _stopping.set()
+
+
+@shared_task(queue="functions")
+def work(using: str) -> None:
+    """Execute the region's queued runs. A region that is away is left to the sweep."""
+    if using not in settings.REGION_DATABASES:
+        return
+    try:
+        _workers.setdefault(using, Worker(using)).run(_stopping.is_set)
+    except DatabaseError as error:
+        connections[using].close()
+        logger.warning("region %s: executing stopped: %s", using, type(error).__name__)
+
+
+_DUE = """
+SELECT EXISTS (SELECT 1 FROM platform.functions_run
+                WHERE phase = 'queued' AND (claimed_until IS NULL OR claimed_until < now()))
+"""
+
+
+@sweep(every=settings.FUNCTION_SWEEP_SECONDS)
+def settle_and_start() -> None:
+    """End or requeue runs whose worker died; find queued ones that nobody was nudged for."""
+    for using in settings.REGION_DATABASES:
+        try:
+            requeued, failed, told = runs.settle_lost(using)
+            if requeued or failed:
+                logger.warning("region %s: lost workers: %s runs requeued, %s failed", using, requeued, failed)
+            if told:
+                wakeups.tell(using)
+            with connections[using].cursor() as cursor:
+                cursor.execute(_DUE)
+                (is_due,) = cursor.fetchone()
+            if is_due:
+                work.delay(using)
+        except DatabaseError as error:
+            connections[using].close()
+            logger.warning("region %s could not be swept: %s", using, type(error).__name__)
+
+
+@sweep(every=300)
+def forget_old_runs() -> None:
+    """Runs are kept for 7 days. Contract section 8."""
+    scratch.sweep()
+    for using in settings.REGION_DATABASES:
+        try:
+            retention.purge(using)
+        except DatabaseError as error:
+            connections[using].close()
+            logger.warning("region %s: old runs stay for now: %s", using, type(error).__name__)

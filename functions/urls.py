@@ -1,0 +1,20 @@
+"""The addresses of `functions`."""
+
+from django.urls import path
+
+from functions.views import FunctionViewSet, RunViewSet
+
+urlpatterns = [
+    path("v1/functions/<str:name>/invoke", RunViewSet.as_view({"post": "invoke"}), name="function-invoke"),
+    path("v1/functions", FunctionViewSet.as_view({"get": "list"}), name="functions"),
+    path(
+        "v1/functions/<str:name>",
+        FunctionViewSet.as_view({"get": "retrieve", "put": "put", "delete": "destroy"}),
+        name="function",
+    ),
+    path("v1/functions/<str:name>/activate", FunctionViewSet.as_view({"post": "activate"}), name="function-activate"),
+    path("v1/functions/<str:name>/versions", FunctionViewSet.as_view({"get": "versions"}), name="function-versions"),
+    path("v1/functions/<str:name>/runs", RunViewSet.as_view({"get": "list"}), name="runs"),
+    path("v1/functions/<str:name>/runs/<str:run_id>", RunViewSet.as_view({"get": "retrieve"}), name="run"),
+    path("v1/functions/<str:name>/runs/<str:run_id>/cancel", RunViewSet.as_view({"post": "cancel"}), name="run-cancel"),
+]

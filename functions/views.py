@@ -1,0 +1,324 @@
+"""The addresses of functions and runs. Contract sections 4.11 and 4.12; design sections 8 and 10."""
+
+import re
+import time
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import orjson
+from django.db import transaction
+from django.db.models.functions import Now
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.exceptions import ValidationError as InvalidField
+
+from functions import serializers, services, waiting
+from functions.errors import NoSuchFunction, NoSuchRun, RunEnded
+from functions.executor import Ended
+from functions.filters import RunFilter
+from functions.models import Function, Run, Secret, Version
+from functions.runs import Started
+from functions.serializers import error_text, function_detail, listed_run, run_detail, version_detail
+from platform_site.api import fields, idempotency
+from platform_site.api.errors import Forbidden, FunctionTimeout, RateLimited, Unavailable, ValidationFailed
+from platform_site.api.idempotency import idempotent, in_region
+from platform_site.api.pagination import paginate, read_limit
+from platform_site.api.views import ApiViewSet, answer, created, no_content
+
+HISTORY = timedelta(days=7)
+_INPUT = fields.ObjectField()
+_WAIT = re.compile(r"wait=(\d{1,4})", re.ASCII)
+_DEPTH = re.compile(r"\d{1,3}", re.ASCII)
+
+
+def depth_of(request: HttpRequest) -> int:
+    """How long the chain of functions and webhooks already is, from the header our own calls carry (F27)."""
+    text = request.META.get("HTTP_X_PLATFORM_DEPTH", "")
+    return min(int(text), 1000) if _DEPTH.fullmatch(text) else 0
+
+
+class FunctionViewSet(ApiViewSet):
+    """`/v1/functions` and `/v1/functions/{name}`."""
+
+    required_scopes = {
+        "list": "functions:read",
+        "put": "functions:deploy",
+        "retrieve": "functions:read",
+        "destroy": "functions:deploy",
+        "activate": "functions:deploy",
+        "versions": "functions:read",
+    }
+    query_parameters = {"versions": frozenset({"limit", "cursor"})}
+    also_raises = {"put": (Unavailable,)}
+
+    @extend_schema(responses=serializers.FunctionPage)
+    def list(self, request: HttpRequest) -> HttpResponseBase:
+        """The functions of the environment, by name."""
+        self._for_makers()
+        using = self.place.cluster
+        page = paginate(
+            Function.objects.using(using).filter(environment_id=self.place.environment_id).prefetch_related("secrets"),
+            ["name", "id"],
+            read_limit(self.query.get("limit")),
+            self.query.get("cursor"),
+            "functions",
+            [self.place.environment_id],
+        )
+        data = [function_detail(each, [secret.name for secret in each.secrets.all()]) for each in page.items]
+        return answer({"data": data, "next_cursor": page.next_cursor})
+
+    @extend_schema(operation_id="deployFunction", request=serializers.Deployment, responses=serializers.FunctionDetail)
+    def put(self, request: HttpRequest, name: str) -> HttpResponseBase:
+        """Deploy a new version and make it the active one. What does not load is refused with its line and column."""
+        if not services.NAME.fullmatch(name):
+            message = "A function's name is 1 to 63 of a-z, 0-9, _ and -, beginning with a letter."
+            raise ValidationFailed.of("name", "invalid_name", message)
+        function, is_new = services.deploy(self.place, name, self.read(serializers.Deployment), actor=self.caller)
+        shown = function_detail(function, self._secrets(function))
+        return created(f"/v1/functions/{name}", shown) if is_new else answer(shown)
+
+    @extend_schema(responses=serializers.FunctionDetail)
+    def retrieve(self, request: HttpRequest, name: str) -> HttpResponseBase:
+        """One function. Its secrets are names only."""
+        self._for_makers()
+        function = services.function_of(self.place, name)
+        return answer(function_detail(function, self._secrets(function)))
+
+    @extend_schema(responses={204: None})
+    def destroy(self, request: HttpRequest, name: str) -> HttpResponseBase:
+        """Delete a function for good, with its versions, secrets and runs."""
+        services.delete_function(self.place, name, actor=self.caller)
+        return no_content()
+
+    @idempotent(using=in_region)
+    @extend_schema(request=serializers.Activation, responses=serializers.FunctionDetail)
+    def activate(self, request: HttpRequest, name: str) -> HttpResponseBase:
+        """Make another version the active one: a rollback, or its undoing."""
+        services.function_of(self.place, name)
+        version = self.read(serializers.Activation)["version"]
+        function = services.activate(self.place, name, version, actor=self.caller)
+        return answer(function_detail(function, self._secrets(function)))
+
+    @extend_schema(operation_id="listFunctionVersions", responses=serializers.VersionPage)
+    def versions(self, request: HttpRequest, name: str) -> HttpResponseBase:
+        """Every version of a function with its source, the newest first."""
+        self._for_makers()
+        function = services.function_of(self.place, name)
+        page = paginate(
+            Version.objects.using(self.place.cluster).filter(function=function),
+            ["-number"],
+            read_limit(self.query.get("limit")),
+            self.query.get("cursor"),
+            "versions",
+            [function.pk],
+        )
+        data = [version_detail(each, function.active_version) for each in page.items]
+        return answer({"data": data, "next_cursor": page.next_cursor})
+
+    def _for_makers(self) -> None:
+        """App users invoke functions and see their own runs; what a function is made of is not theirs to read."""
+        if self.caller.kind == "user":
+            raise Forbidden
+
+    def _secrets(self, function: Function) -> Any:
+        names = Secret.objects.using(self.place.cluster).filter(function=function).values_list("name", flat=True)
+        return [*names]
+
+
+class RunViewSet(ApiViewSet):
+    """`/v1/functions/{name}/invoke` and `/v1/functions/{name}/runs`."""
+
+    required_scopes = {
+        "invoke": "functions:invoke",
+        "list": "functions:read",
+        "retrieve": "functions:read",
+        "cancel": "functions:invoke",
+    }
+    query_parameters = {"list": frozenset({"status", "limit"})}
+    also_raises = {"invoke": (FunctionTimeout, RateLimited, Unavailable), "cancel": (RunEnded,)}
+    optional_bodies = frozenset({"invoke"})
+
+    @extend_schema(
+        operation_id="invokeFunction",
+        request=serializers.Invocation,
+        responses={200: serializers.InvokeAnswer, 202: serializers.InvokeAnswer},
+        parameters=[
+            OpenApiParameter(
+                "Prefer", str, OpenApiParameter.HEADER, description="`respond-async, wait=N`: 202 after N seconds."
+            )
+        ],
+    )
+    def invoke(self, request: HttpRequest, name: str) -> HttpResponseBase:
+        """Run a function and wait for its end, or queue it with `async: true`."""
+        given, is_async = self._invocation()
+        input_text = orjson.dumps(given or {}).decode()
+        wait = _preferred_wait(request.META.get("HTTP_PREFER", ""))
+        if not is_async and wait is None:
+            ticket = idempotency.read_ticket(self.request._request, self.caller)
+            try:
+                with waiting.room.seat(self.place.environment_id):
+                    if ticket is not None:
+                        return self._once(ticket, name, input_text, depth_of(request))
+                    return self._ended(
+                        *services.invoke(self.place, self.caller, name, input_text, depth=depth_of(request))
+                    )
+            except waiting.Full:
+                message = "Too many requests wait for functions here. Try again, or queue the run with async: true."
+                raise Unavailable(message) from None
+        run_id = self._enqueue(name, input_text, depth_of(request))
+        if wait is not None and not is_async:
+            with suppress(waiting.Full), waiting.room.seat(self.place.environment_id):
+                run = self._waited(run_id, wait)
+                if run is not None:
+                    return self._of_record(run)
+        return self._queued(name, run_id)
+
+    def _invocation(self) -> tuple[dict[str, Any] | None, bool]:
+        """The input, and whether the run is to be queued. Raises ValidationFailed.
+
+        What is plainly well formed is not shown to the serializer, which costs as much as the call: it says what is
+        wrong with the rest.
+        """
+        body = self.read_object()
+        given, is_async = body.get("input"), body.get("async", False)
+        if body.keys() <= {"input", "async"} and type(is_async) is bool:
+            if given is None:
+                return None, is_async
+            with suppress(InvalidField):
+                return _INPUT.to_internal_value(given), is_async
+        body = self.read(serializers.Invocation)
+        return body.get("input"), body.get("async", False)
+
+    def _enqueue(self, name: str, input_text: str, depth: int) -> str:
+        """Queue a run, once per Idempotency-Key: the record points at the run."""
+        using = self.place.cluster
+        ticket = idempotency.read_ticket(self.request._request, self.caller)
+        with transaction.atomic(using=using):
+            kept = idempotency.claim(ticket, using=using) if ticket is not None else None
+            if kept is not None and kept.reference is not None:
+                return kept.reference
+            run_id = services.enqueue(self.place, self.caller, name, input_text, depth=depth)
+            if ticket is not None:
+                idempotency.keep_reference(ticket, run_id, using=using)
+        return run_id
+
+    def _once(self, ticket: idempotency.Ticket, name: str, input_text: str, depth: int) -> HttpResponseBase:
+        """A synchronous call under an Idempotency-Key: the run is committed with its record before it executes, and a
+        repetition answers with what became of that run."""
+        using = self.place.cluster
+        with transaction.atomic(using=using):
+            kept = idempotency.claim(ticket, using=using)
+            started = None
+            if kept is None or kept.reference is None:
+                started = services.begin(self.place, self.caller, name, input_text, depth=depth)
+                idempotency.keep_reference(ticket, started.run_id, using=using)
+        if started is not None:
+            return self._ended(started, services.execute(started, self.caller, self.place))
+        reference = kept.reference if kept is not None else None
+        run = self._waited(reference or "", 5)
+        if run is None:
+            return self._queued(name, reference or "")
+        response = self._of_record(run)
+        response.headers[idempotency.REPLAYED] = "true"
+        return response
+
+    def _waited(self, run_id: str, seconds: float) -> Run | None:
+        """The run once it has ended, None if it has not after `seconds`."""
+        deadline = time.monotonic() + seconds
+        pause = 0.005
+        while True:
+            run = Run.objects.using(self.place.cluster).filter(pk=run_id).first()
+            if run is None:
+                raise NoSuchRun
+            if run.phase == Run.Phase.ENDED:
+                return run
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
+            pause = min(pause * 1.5, 0.25)
+
+    def _queued(self, name: str, run_id: str) -> HttpResponseBase:
+        location = f"/v1/functions/{name}/runs/{run_id}"
+        return answer({"run_id": run_id, "status": "running"}, 202, {"Location": location})
+
+    def _ended(self, started: Started, ended: Ended) -> HttpResponseBase:
+        """Design section 8: a timeout is 504 with the run's id; what throws is 200 with an error and no output."""
+        ending = ended.ending
+        if ended.is_timeout:
+            raise FunctionTimeout(extra={"run_id": started.run_id})
+        shown: dict[str, Any] = {"run_id": started.run_id, "status": ending.status, "duration_ms": ending.duration_ms}
+        if ending.status == "succeeded":
+            shown["output"] = orjson.Fragment(ending.output or "null")
+        else:
+            shown["error"] = error_text(ending.error)
+        return answer(shown)
+
+    def _of_record(self, run: Run) -> HttpResponseBase:
+        error = run.error if isinstance(run.error, dict) else {}
+        if error.get("reason") == "timeout":
+            raise FunctionTimeout(extra={"run_id": run.pk})
+        shown: dict[str, Any] = {"run_id": run.pk, "status": run.status, "duration_ms": run.duration_ms or 0}
+        if run.status == Run.Status.SUCCEEDED:
+            shown["output"] = orjson.Fragment(run.output or "null")
+        else:
+            shown["error"] = error_text(error)
+        return answer(shown)
+
+    @extend_schema(
+        parameters=[OpenApiParameter("status", str, enum=Run.Status.values), OpenApiParameter("limit", int)],
+        responses=serializers.RunList,
+    )
+    def list(self, request: HttpRequest, name: str) -> HttpResponseBase:
+        """The runs of the last 7 days, the newest first."""
+        limit = read_limit(self.query.get("limit"))
+        recent = (
+            self._visible(self._function(name)).filter(created_at__gte=Now() - HISTORY).defer("input", "output", "logs")
+        )
+        given = {"status": self.query["status"]} if "status" in self.query else {}
+        if given.get("status") == "":
+            raise ValidationFailed.of("status", "invalid_choice", "status must be succeeded, failed or running.")
+        found = RunFilter(given, queryset=recent).checked()
+        return answer({"data": [listed_run(run) for run in found.order_by("-created_at", "-id")[:limit]]})
+
+    @extend_schema(responses=serializers.RunDetail)
+    def retrieve(self, request: HttpRequest, name: str, run_id: str) -> HttpResponseBase:
+        """One run with its output and its log."""
+        return answer(run_detail(self._visible_run(name, run_id)))
+
+    @idempotent(using=in_region)
+    @extend_schema(request=None, responses=serializers.RunDetail)
+    def cancel(self, request: HttpRequest, name: str, run_id: str) -> HttpResponseBase:
+        """Cancel a run that has not ended."""
+        self._visible_run(name, run_id)
+        return answer(run_detail(services.cancel(self.place, name, run_id, actor=self.caller)))
+
+    def _function(self, name: str) -> Function:
+        """The function, if it exists for this caller: one that app users may not invoke is not there for them."""
+        function = services.function_of(self.place, name)
+        if self.caller.kind == "user" and function.invoke == "key":
+            raise NoSuchFunction
+        return function
+
+    def _visible(self, function: Function) -> Any:
+        """App users see their own runs, everybody else all of them."""
+        runs = Run.objects.using(self.place.cluster).filter(function=function)
+        return runs.filter(caller_kind="user", caller_id=self.caller.id) if self.caller.kind == "user" else runs
+
+    def _visible_run(self, name: str, run_id: str) -> Run:
+        run: Run | None = self._visible(self._function(name)).filter(pk=run_id[:64]).first()
+        if run is None:
+            raise NoSuchRun
+        return run
+
+
+def _preferred_wait(header: str) -> float | None:
+    """Seconds of `Prefer: respond-async, wait=N` (RFC 7240), None without `respond-async`; 0 without `wait`."""
+    parts = [part.strip().lower() for part in header.split(",")]
+    if "respond-async" not in parts:
+        return None
+    for part in parts:
+        if (found := _WAIT.fullmatch(part)) is not None:
+            return min(60.0, float(found[1]))
+    return 0.0

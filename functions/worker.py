@@ -1,0 +1,81 @@
+"""The loop that executes a region's queued runs: claim one, resolve its caller, run it, record it, until none is left.
+
+Several threads do so side by side in each worker process: the ones that Celery brings with its nudges, and a sibling
+that a thread calls while the queue holds more than its own run. A thread waits for Deno most of the time.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from django.conf import settings
+from django.db import DatabaseError, close_old_connections, connections
+
+from functions import executor, runs, wakeups
+from functions.callers import caller_again
+from functions.runs import Ending, Started
+
+logger = logging.getLogger("platform.functions")
+
+ShouldStop = Callable[[], bool]
+
+
+class Worker:
+    """One region's loop in this process, at most `FUNCTION_WORKER_THREADS` times at once."""
+
+    def __init__(self, using: str) -> None:
+        self.using = using
+        self._seats = threading.BoundedSemaphore(settings.FUNCTION_WORKER_THREADS)
+
+    def run(self, should_stop: ShouldStop = lambda: False) -> int:
+        """Execute until the queue is empty. Returns how many runs it and its siblings executed; 0 if every seat is
+        taken, since whoever sits there looks again before leaving.
+
+        A run that is queued while long ones execute waits for nobody: its nudge brings a thread of its own.
+        """
+        if not self._seats.acquire(blocking=False):
+            return 0
+        done, siblings, counted = 0, list[threading.Thread](), list[int]()
+        try:
+            while not should_stop() and (claimed := runs.claim(self.using)) is not None:
+                started, is_last = claimed
+                siblings = [sibling for sibling in siblings if sibling.is_alive()]
+                if not is_last and not siblings:
+                    siblings.append(self._sibling(should_stop, counted))
+                self._execute(started)
+                done += 1
+        finally:
+            self._seats.release()
+            for sibling in siblings:
+                sibling.join()
+        return done + sum(counted)
+
+    def _sibling(self, should_stop: ShouldStop, counted: list[int]) -> threading.Thread:
+        """Another thread at the same loop. It calls a sibling of its own, so a backlog soon has all hands."""
+
+        def join_in() -> None:
+            try:
+                counted.append(self.run(should_stop))
+            except DatabaseError as error:
+                logger.warning("region %s: a worker's thread stopped: %s", self.using, type(error).__name__)
+            finally:
+                connections.close_all()
+
+        thread = threading.Thread(target=join_in, name="function-worker")
+        thread.start()
+        return thread
+
+    def _execute(self, started: Started) -> None:
+        close_old_connections()
+        again = caller_again(started.caller_kind, started.caller_id, started.environment_id)
+        if again is None:
+            gone = {
+                "name": "CallerGone",
+                "reason": "caller_gone",
+                "message": "whoever invoked it may no longer act here",
+            }
+            _, told = runs.end(started, Ending("failed", 0, error=gone))
+        else:
+            told = executor.execute(started, *again).told
+        if told:
+            wakeups.tell(self.using)

@@ -1,0 +1,299 @@
+"""Functions over the API: deployed, invoked, listed, cancelled, with real Deno and real rows."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from functions import retention, runs
+from functions.models import Run
+from functions.worker import Worker
+from tests.client import Answer
+from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture
+from tests.rows.tracker import DOCUMENT
+
+pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+
+SUM = "export default ({a, b}: {a: number, b: number}) => ({sum: a + b})"
+LOOP = "export default () => { while (true) {} }"
+
+
+@pytest.fixture
+def tracker(make_tracker: Any) -> Tracker:  # noqa: F811
+    made: Tracker = make_tracker(DOCUMENT)
+    return made
+
+
+def deploy(tracker: Tracker, name: str, source: str, **more: Any) -> Answer:
+    return tracker.call("owner", "PUT", f"/functions/{name}", json={"source": source, **more})
+
+
+def invoke(tracker: Tracker, name: str, input: Any = None, who: str = "owner", **how: Any) -> Answer:
+    return tracker.post(who, f"/functions/{name}/invoke", {} if input is None else {"input": input}, **how)
+
+
+def test_a_function_is_deployed_invoked_and_its_run_is_listed(tracker: Tracker) -> None:
+    made = deploy(tracker, "sum", SUM)
+    assert (made.status, made.headers["Location"]) == (201, "/v1/functions/sum")
+    assert made.json["active_version"] == 1
+    got = invoke(tracker, "sum", {"a": 1, "b": 2})
+    assert got.status == 200
+    assert got.json["output"] == {"sum": 3}
+    assert got.json["status"] == "succeeded"
+    listed = tracker.get("owner", "/functions/sum/runs").json["data"]
+    assert [(run["id"], run["status"]) for run in listed] == [(got.json["run_id"], "succeeded")]
+    assert listed[0]["started_at"].endswith("Z")
+    assert "error" not in listed[0]
+    detail = tracker.get("owner", f"/functions/sum/runs/{got.json['run_id']}").json
+    assert detail["output"] == {"sum": 3}
+    assert "no_new_privileges" in detail["walls"]
+
+
+def test_a_version_can_be_rolled_back(tracker: Tracker) -> None:
+    deploy(tracker, "v", "export default () => 1")
+    again = deploy(tracker, "v", "export default () => 2")
+    assert (again.status, again.json["active_version"]) == (200, 2)
+    assert invoke(tracker, "v").json["output"] == 2
+    back = tracker.post("owner", "/functions/v/activate", {"version": 1})
+    assert (back.status, back.json["active_version"]) == (200, 1)
+    assert invoke(tracker, "v").json["output"] == 1
+    assert tracker.post("owner", "/functions/v/activate", {"version": 9}).status == 404
+    versions = tracker.get("owner", "/functions/v/versions").json["data"]
+    assert [(each["version"], each["is_active"]) for each in versions] == [(2, False), (1, True)]
+
+
+def test_a_timeout_is_504_and_a_failed_run(tracker: Tracker) -> None:
+    deploy(tracker, "loop", LOOP, timeout_ms=200)
+    got = invoke(tracker, "loop")
+    assert (got.status, got.error) == (504, "function_timeout")
+    run_id = got.json["error"]["run_id"]
+    (run,) = tracker.get("owner", "/functions/loop/runs?status=failed").json["data"]
+    assert run["id"] == run_id
+    assert "FunctionTimeout" in run["error"]
+    assert tracker.get("owner", "/functions/loop/runs?status=succeeded").json == {"data": []}
+
+
+def test_what_throws_answers_200_with_its_error_and_no_output(tracker: Tracker) -> None:
+    deploy(tracker, "bad", "export default () => { console.log('so far'); throw new TypeError('no') }")
+    got = invoke(tracker, "bad")
+    assert (got.status, got.json["status"]) == (200, "failed")
+    assert got.json["error"] == "TypeError: no"
+    assert "output" not in got.json
+    detail = tracker.get("owner", f"/functions/bad/runs/{got.json['run_id']}").json
+    (line,) = detail["logs"]
+    assert (line["level"], line["text"], line["at"].endswith("Z")) == ("info", "so far", True)
+
+
+def test_what_does_not_load_is_refused_with_line_and_column(tracker: Tracker) -> None:
+    got = deploy(tracker, "broken", "export default () => {\n  const x = 1 +; }")
+    assert (got.status, got.fields) == (422, {"source": "does_not_load"})
+    assert "function.ts:2:16" in got.json["error"]["fields"][0]["message"]
+    assert tracker.get("owner", "/functions/broken").status == 404
+
+
+def test_a_function_reads_and_writes_rows_as_its_caller_and_no_more(tracker: Tracker) -> None:
+    home = tracker.post("key", "/rows/lists", {"name": "Home", "owner_id": tracker.users["alice"]}).json["id"]
+    source = """export default async (input: any, ctx: any) => {
+        const made = await ctx.rows.insert("tasks", {title: "from a function", list_id: input.list});
+        const seen = (await ctx.rows.list("lists")).data.map((l: any) => l.name);
+        let refused = ""; try { await ctx.rows.update("lists", input.list, {name: "x"}) } catch (e) { refused = e.code }
+        return {made, seen, refused, caller: ctx.caller.id} }"""
+    assert deploy(tracker, "mine", source).status == 201
+    got = invoke(tracker, "mine", {"list": home}, who="alice").json["output"]
+    assert got["seen"] == ["Home"]
+    assert got["made"]["owner_id"] == tracker.users["alice"]
+    assert "internal" not in got["made"]
+    assert (got["refused"], got["caller"]) == ("not_found", tracker.users["alice"])
+    other = invoke(tracker, "mine", {"list": home}, who="bob")
+    assert other.json["status"] == "failed"
+
+
+def test_an_async_run_is_queued_executed_and_found(tracker: Tracker) -> None:
+    deploy(tracker, "sum", SUM)
+    got = tracker.post("owner", "/functions/sum/invoke", {"input": {"a": 2, "b": 3}, "async": True})
+    assert got.status == 202
+    run_id = got.json["run_id"]
+    assert got.headers["Location"] == f"/v1/functions/sum/runs/{run_id}"
+    queued = tracker.get("owner", f"/functions/sum/runs/{run_id}").json
+    assert (queued["status"], queued["phase"]) == ("running", "queued")
+    assert Worker(tracker.project.cluster).run() == 1
+    done = tracker.get("owner", f"/functions/sum/runs/{run_id}").json
+    assert (done["status"], done["phase"], done["output"], done["attempts"]) == ("succeeded", "ended", {"sum": 5}, 1)
+
+
+def test_a_queued_run_of_a_disabled_user_runs_nothing(tracker: Tracker) -> None:
+    deploy(tracker, "sum", SUM)
+    queued = tracker.post("alice", "/functions/sum/invoke", {"input": {"a": 2, "b": 3}, "async": True}).json["run_id"]
+    disabled = tracker.patch("owner", f"/users/{tracker.users['alice']}", {"disabled": True})
+    assert disabled.status == 200, disabled.json
+    Worker(tracker.project.cluster).run()
+    run = tracker.get("owner", f"/functions/sum/runs/{queued}").json
+    assert (run["status"], run["error"].split(":")[0], run["output"]) == ("failed", "CallerGone", None)
+
+
+def test_a_failing_async_run_is_retried_by_policy(tracker: Tracker) -> None:
+    deploy(tracker, "bad", "export default () => { throw new Error('always') }", attempts=2)
+    queued = tracker.post("owner", "/functions/bad/invoke", {"async": True}).json["run_id"]
+    worker = Worker(tracker.project.cluster)
+    assert worker.run() == 1
+    waiting = tracker.get("owner", f"/functions/bad/runs/{queued}").json
+    assert (waiting["status"], waiting["phase"], waiting["attempts"]) == ("running", "queued", 1)
+    Run.objects.using(tracker.project.cluster).filter(pk=queued).update(claimed_until=None)
+    assert worker.run() == 1
+    ended = tracker.get("owner", f"/functions/bad/runs/{queued}").json
+    assert (ended["status"], ended["attempts"]) == ("failed", 2)
+
+
+def test_a_lost_worker_leaves_no_eternal_run(tracker: Tracker) -> None:
+    using = tracker.project.cluster
+    deploy(tracker, "sum", SUM)
+    invoke(tracker, "sum", {"a": 1, "b": 1})
+    lost = {"phase": "executing", "status": "running", "claimed_until": "2020-01-01T00:00:00Z"}
+    Run.objects.using(using).update(**lost)
+    assert runs.settle_lost(using) == (0, 1, 0)
+    (run,) = tracker.get("owner", "/functions/sum/runs").json["data"]
+    assert (run["status"], run["error"].split(":")[0]) == ("failed", "WorkerLost")
+    Run.objects.using(using).update(**lost, is_async=True, attempts=1)
+    assert runs.settle_lost(using) == (1, 0, 0)
+    assert Worker(using).run() == 1
+    (run,) = tracker.get("owner", "/functions/sum/runs").json["data"]
+    assert run["status"] == "succeeded"
+
+
+def test_a_queued_run_can_be_cancelled_once(tracker: Tracker) -> None:
+    deploy(tracker, "sum", SUM)
+    queued = tracker.post("owner", "/functions/sum/invoke", {"input": {"a": 2, "b": 3}, "async": True}).json["run_id"]
+    cancelled = tracker.post("owner", f"/functions/sum/runs/{queued}/cancel", {})
+    assert (cancelled.status, cancelled.json["status"], cancelled.json["phase"]) == (200, "failed", "ended")
+    assert tracker.post("owner", f"/functions/sum/runs/{queued}/cancel", {}).status == 409
+    assert Worker(tracker.project.cluster).run() == 0
+
+
+def test_prefer_respond_async_answers_202_when_it_takes_longer(tracker: Tracker) -> None:
+    deploy(tracker, "sum", SUM)
+    got = invoke(tracker, "sum", {"a": 1, "b": 1}, headers={"Prefer": "respond-async, wait=0"})
+    assert got.status == 202
+
+
+def test_the_same_idempotency_key_runs_once(tracker: Tracker) -> None:
+    deploy(tracker, "count", "let n = 0; export default () => ++n")
+    keyed = {"headers": {"Idempotency-Key": "once"}}
+    first, second = invoke(tracker, "count", **keyed), invoke(tracker, "count", **keyed)
+    assert first.json["run_id"] == second.json["run_id"]
+    assert second.json["output"] == 1
+    assert second.headers["Idempotency-Replayed"] == "true"
+    assert len(tracker.get("owner", "/functions/count/runs").json["data"]) == 1
+
+
+def test_secrets_reach_the_code_and_no_answer(tracker: Tracker) -> None:
+    source = "export default (_: unknown, ctx: any) => ctx.secrets.API_TOKEN.length"
+    made = deploy(tracker, "s", source, secrets={"API_TOKEN": "top-secret-value"})
+    assert made.json["secrets"] == ["API_TOKEN"]
+    assert b"top-secret-value" not in made.body
+    assert invoke(tracker, "s").json["output"] == 16
+    kept = deploy(tracker, "s", source + " ")
+    assert kept.json["secrets"] == ["API_TOKEN"], "omitted secrets stay"
+    gone = deploy(tracker, "s", source, secrets={"API_TOKEN": None})
+    assert gone.json["secrets"] == []
+
+
+def test_who_may_do_what(tracker: Tracker) -> None:
+    deploy(tracker, "open", SUM)
+    deploy(tracker, "closed", SUM, invoke="key")
+    assert invoke(tracker, "open", {"a": 1, "b": 1}, who="alice").status == 200
+    assert invoke(tracker, "closed", {"a": 1, "b": 1}, who="alice").status == 404
+    assert tracker.get("alice", "/functions/closed/runs").status == 404
+    assert tracker.get("alice", "/functions").status == 403
+    assert tracker.get("alice", "/functions/open").status == 403
+    assert tracker.get("alice", "/functions/open/versions").status == 403
+    invoke(tracker, "open", {"a": 1, "b": 1})
+    mine = tracker.get("alice", "/functions/open/runs").json["data"]
+    assert len(mine) == 1
+    theirs = [run["id"] for run in tracker.get("owner", "/functions/open/runs").json["data"]]
+    assert len(theirs) == 2
+    assert tracker.get("bob", f"/functions/open/runs/{mine[0]['id']}").status == 404
+    for who, status in (("viewer", 403), ("alice", 403), ("reader", 403)):
+        assert tracker.call(who, "PUT", "/functions/open", json={"source": SUM}).status == status
+    assert tracker.call("viewer", "DELETE", "/functions/open").status == 403
+
+
+MALFORMED_CALLS: list[tuple[str, Any, int]] = [
+    ("/functions/sum/invoke", {"input": [1]}, 422),
+    ("/functions/sum/invoke", {"input": "x"}, 422),
+    ("/functions/sum/invoke", {"async": "yes"}, 422),
+    ("/functions/sum/invoke", {"extra": 1}, 422),
+    ("/functions/sum/invoke", [], 422),
+    ("/functions/nothing/invoke", {}, 404),
+    ("/functions/__proto__/invoke", {}, 404),
+    ("/functions/..%2f..%2fetc/invoke", {}, 404),
+    ("/functions/a%00b/invoke", {}, 404),
+    ("/functions/sum/activate", {"version": "1"}, 422),
+    ("/functions/sum/activate", {}, 422),
+]
+
+
+def test_a_malformed_call_is_refused_and_leaves_no_run(tracker: Tracker) -> None:
+    deploy(tracker, "sum", SUM)
+    for path, body, status in MALFORMED_CALLS:
+        assert (path, tracker.post("owner", path, body).status) == (path, status)
+    assert not Run.objects.using(tracker.project.cluster).exists()
+
+
+def test_a_malformed_deployment_names_its_fields(tracker: Tracker) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"source": None}, "source"),
+        ({"source": 5}, "source"),
+        ({"source": "x" * 600_000}, "source"),
+        ({"source": SUM, "timeout_ms": 0}, "timeout_ms"),
+        ({"source": SUM, "timeout_ms": 100_000}, "timeout_ms"),
+        ({"source": SUM, "memory_mb": 1 << 40}, "memory_mb"),
+        ({"source": SUM, "allowed_hosts": ["http://x"]}, "allowed_hosts"),
+        ({"source": SUM, "allowed_hosts": "x"}, "allowed_hosts"),
+        ({"source": SUM, "secrets": {"lower": "x"}}, "secrets"),
+        ({"source": SUM, "secrets": {"A": 1}}, "secrets"),
+        ({"source": SUM, "attempts": 9}, "attempts"),
+        ({"source": SUM, "invoke": "nobody"}, "invoke"),
+        ({"source": SUM, "shell": True}, "shell"),
+    ]
+    for body, field in cases:
+        got = tracker.call("owner", "PUT", "/functions/f", json=body)
+        assert (got.status, [*got.fields]) == (422, [field]), (body.keys(), got.json)
+    for name in ("A", "1a", "a b", "a" * 64, "é"):
+        assert tracker.call("owner", "PUT", f"/functions/{name}", json={"source": SUM}).status == 422
+    for query in ("status=ended", "status=", "limit=0", "limit=101", "cursor=x"):
+        assert tracker.get("owner", f"/functions/f/runs?{query}").status in (404, 422)
+    assert tracker.get("owner", "/functions").json["data"] == []
+
+
+def test_deleting_takes_everything_along(tracker: Tracker) -> None:
+    deploy(tracker, "sum", SUM, secrets={"A": "b"})
+    invoke(tracker, "sum", {"a": 1, "b": 1})
+    assert tracker.call("owner", "DELETE", "/functions/sum").status == 204
+    assert tracker.call("owner", "DELETE", "/functions/sum").status == 404
+    assert invoke(tracker, "sum").status == 404
+    assert not Run.objects.using(tracker.project.cluster).exists()
+
+
+def test_runs_are_forgotten_after_seven_days(tracker: Tracker) -> None:
+    using = tracker.project.cluster
+    deploy(tracker, "sum", SUM)
+    invoke(tracker, "sum", {"a": 1, "b": 1})
+    assert retention.purge(using) == 0
+    old = "run_" + "0" * 26
+    Run.objects.using(using).update(id=old, created_at="2020-01-01T00:00:00Z")
+    assert tracker.get("owner", "/functions/sum/runs").json == {"data": []}
+    assert retention.purge(using) == 1
+
+
+def test_a_runs_event_reaches_the_outbox_only_if_somebody_wants_it(tracker: Tracker) -> None:
+    from rows.outbox import OutboxEvent
+
+    using = tracker.project.cluster
+    deploy(tracker, "sum", SUM)
+    invoke(tracker, "sum", {"a": 1, "b": 1})
+    assert not OutboxEvent.objects.using(using).exists()
+    hook = {"url": "https://example.com/hook", "events": ["function.run.succeeded"]}
+    assert tracker.post("owner", "/webhooks", hook).status == 201
+    run_id = invoke(tracker, "sum", {"a": 1, "b": 1}).json["run_id"]
+    event = OutboxEvent.objects.using(using).get()
+    assert (event.type, orjson.loads(event.data)["run_id"]) == ("function.run.succeeded", run_id)

@@ -1,0 +1,85 @@
+"""`manage.py check` on a host that does not give every wall, and what happens to functions there."""
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from django.core import checks
+
+from functions.checks import check_runtime
+from functions.runtime import jail, process
+from functions.runtime.pool import Pool, Program
+from functions.runtime.process import StartFailed
+
+
+def test_a_missing_wall_is_named_and_an_error_where_it_is_required(
+    monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    missing = [wall for wall in jail.WALLS if wall not in process.walls_of_this_host()]
+    assert [message.id for message in check_runtime()] == ["functions.I001"] * len(missing)
+    monkeypatch.setattr(process, "walls_of_this_host", lambda: ["limits", "no_new_privileges", "uid", "namespaces"])
+    (found,) = check_runtime()
+    assert (found.id, found.level) == ("functions.I001", checks.INFO)
+    assert "landlock" in found.msg
+    settings.FUNCTION_REQUIRED_WALLS = ["landlock"]
+    assert [message.id for message in check_runtime()] == ["functions.E004"]
+    settings.FUNCTION_REQUIRED_WALLS = ["moat"]
+    assert [message.id for message in check_runtime()] == ["functions.E003"]
+
+
+def test_a_host_without_deno_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> str:
+        raise StartFailed("The package deno is not installed.")
+
+    monkeypatch.setattr(process, "deno", nowhere)
+    assert [message.id for message in check_runtime()] == ["functions.E001"]
+
+
+def test_without_a_required_wall_no_function_runs() -> None:
+    strict = Pool(
+        size=1,
+        idle_seconds=30,
+        max_calls=10,
+        wait_seconds=1,
+        required_walls=frozenset({"limits", "a wall of the future"}),
+    )
+    try:
+        with pytest.raises(StartFailed, match="a wall of the future"):
+            strict.check(Program("k", "env_a", b"export default () => 1", 64))
+    finally:
+        strict.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_an_ordinary_user_gets_every_wall_but_the_uid(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """As `nobody`, whom the virtual environment below /root may be closed to: only the walls go up, by the system's own
+    Python."""
+    source = jail.__file__
+    with open(source) as file:
+        program = file.read()
+    script = f"""
+import json, os, subprocess, sys, tempfile
+report_in, report_out = os.pipe()
+spec = {{"report": report_out, "uid": None, "scratch": tempfile.mkdtemp(), "parent": os.getpid(), "limits": {{"RLIMIT_CORE": 0}}}}
+done = subprocess.run([sys.executable, "-I", "-S", "-c", {program!r}, json.dumps(spec), "--"], pass_fds=[report_out])
+os.close(report_out)
+print(done.returncode, os.read(report_in, 1000).decode())
+"""
+    python = next((path for path in ("/usr/bin/python3", sys.executable) if os.access(path, os.X_OK)), sys.executable)
+    done = subprocess.run(
+        [python, "-I", "-S", "-c", script],
+        user=65534,
+        group=65534,
+        extra_groups=[],
+        capture_output=True,
+        text=True,
+        cwd="/",
+    )
+    if not done.stdout:
+        pytest.skip(f"nobody may not run {python}")
+    code, _, walls = done.stdout.partition(" ")
+    assert code == "0", done.stderr
+    assert {"limits", "no_new_privileges"} <= set(jail.json.loads(walls))
+    assert "uid" not in walls

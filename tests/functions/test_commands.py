@@ -1,0 +1,138 @@
+"""`manage.py deploy_function` and `manage.py run_function`."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.core.management.base import CommandError
+
+from functions.models import Function, Run
+from functions.worker import Worker
+from tests.functions.test_api import SUM
+from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture
+from tests.rows.tracker import DOCUMENT
+
+pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+
+
+@pytest.fixture
+def tracker(make_tracker: Any) -> Tracker:  # noqa: F811
+    made: Tracker = make_tracker(DOCUMENT)
+    return made
+
+
+@pytest.fixture
+def deploy(tracker: Tracker, tmp_path: Path) -> Any:
+    def to(name: str, source: str, *arguments: str) -> str:
+        file = tmp_path / "module.ts"
+        file.write_text(source)
+        return run("deploy_function", tracker.environment_id, name, str(file), *arguments)[1]
+
+    return to
+
+
+def run(*arguments: str) -> tuple[str, str]:
+    """What the command printed to standard output and to standard error."""
+    output, errors = io.StringIO(), io.StringIO()
+    call_command(*arguments, stdout=output, stderr=errors)
+    return output.getvalue(), errors.getvalue()
+
+
+def test_a_module_is_deployed_and_run(tracker: Tracker, deploy: Any) -> None:
+    assert "sum version 1 is deployed (is new)" in deploy("sum", SUM)
+    output, errors = run("run_function", tracker.environment_id, "sum", "--input", '{"a": 1, "b": 2}')
+    assert json.loads(output) == {"sum": 3}
+    assert "succeeded in" in errors
+    assert tracker.post("owner", "/functions/sum/invoke", {"input": {"a": 2, "b": 2}}).json["output"] == {"sum": 4}
+    assert "replaces version 1" in deploy("sum", SUM + "\n")
+
+
+def test_settings_and_secrets_are_set_kept_and_removed(
+    tracker: Tracker, deploy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("API_TOKEN", "very-secret")
+    said = deploy(
+        "mail",
+        SUM,
+        "--timeout-ms",
+        "900",
+        "--allow-host",
+        "api.example.com",
+        "--invoke",
+        "key",
+        "--secret",
+        "API_TOKEN",
+    )
+    assert "very-secret" not in said
+    deploy("mail", SUM)
+    shown = tracker.get("owner", "/functions/mail").json
+    assert (shown["timeout_ms"], shown["allowed_hosts"], shown["invoke"]) == (900, ["api.example.com"], "key")
+    assert (shown["secrets"], shown["active_version"]) == (["API_TOKEN"], 2)
+    deploy("mail", SUM, "--no-hosts", "--invoke", "anybody", "--unset-secret", "API_TOKEN")
+    shown = tracker.get("owner", "/functions/mail").json
+    assert (shown["allowed_hosts"], shown["invoke"], shown["secrets"]) == ([], None, [])
+    with pytest.raises(CommandError, match="no variable MISSING"):
+        deploy("mail", SUM, "--secret", "MISSING")
+
+
+def test_what_is_refused_changes_nothing(tracker: Tracker, deploy: Any, tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match=r"(?s)source: .*function\.ts:2:16"):
+        deploy("broken", "export default () => {\n  const x = 1 +; }")
+    with pytest.raises(CommandError, match="timeout_ms: "):
+        deploy("slow", SUM, "--timeout-ms", "99999999")
+    with pytest.raises(CommandError, match="beginning with a letter"):
+        deploy("../etc", SUM)
+    with pytest.raises(CommandError, match="cannot be read"):
+        run("deploy_function", tracker.environment_id, "sum", str(tmp_path / "none.ts"))
+    (tmp_path / "latin.ts").write_bytes(b"// \xe9")
+    with pytest.raises(CommandError, match="not UTF-8"):
+        run("deploy_function", tracker.environment_id, "sum", str(tmp_path / "latin.ts"))
+    with pytest.raises(CommandError, match="no environment"):
+        run("deploy_function", "env_nothing", "sum", str(tmp_path / "latin.ts"))
+    assert "Nothing was deployed" in deploy("checked", SUM, "--check")
+    assert not Function.objects.using(tracker.project.cluster).exists()
+
+
+def test_it_runs_as_whom_it_is_told(tracker: Tracker, deploy: Any) -> None:
+    names = "export default async (_: any, ctx: any) => (await ctx.rows.list('lists')).data.map((row: any) => row.name)"
+    deploy("names", names)
+    for who in ("alice", "bob"):
+        row = {"name": f"{who}'s", "owner_id": tracker.users[who]}
+        assert tracker.post("key", "/rows/lists", row).status == 201
+    command = ("run_function", tracker.environment_id, "names")
+    assert json.loads(run(*command, "--as", tracker.users["alice"])[0]) == ["alice's"]
+    assert len(json.loads(run(*command)[0])) == 2
+    for nobody in ("usr_" + "0" * 26, "key_" + "0" * 26, "alice"):
+        with pytest.raises(CommandError, match="no app user, member or key"):
+            run(*command, "--as", nobody)
+    with pytest.raises(CommandError, match="no such function"):
+        run("run_function", tracker.environment_id, "nothing")
+
+
+def test_a_failure_is_an_exit_code_and_its_log_drives_no_terminal(
+    tracker: Tracker, deploy: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deploy("bad", "export default () => { console.log('\\x1b[2Jsly'); throw new TypeError('no \\x1b[2J') }")
+    with pytest.raises(SystemExit) as stopped:
+        call_command("run_function", tracker.environment_id, "bad")
+    assert stopped.value.code == 3
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "TypeError: no" in printed.err
+    assert "\x1b[2J" not in printed.err
+    for text, message in (("[1]", "JSON object"), ("{", "not JSON"), ('{"a": NaN}', "NaN"), ("@/nothing", "be read")):
+        with pytest.raises(CommandError, match=message):
+            run("run_function", tracker.environment_id, "bad", "--input", text)
+
+
+def test_a_queued_run_is_left_to_a_worker(tracker: Tracker, deploy: Any) -> None:
+    deploy("sum", SUM)
+    command = ("run_function", tracker.environment_id, "sum", "--input", '{"a": 1, "b": 2}', "--async")
+    with pytest.raises(CommandError, match="--as"):
+        run(*command)
+    run_id = run(*command, "--as", tracker.users["alice"])[0].strip()
+    assert Worker(tracker.project.cluster).run() == 1
+    assert Run.objects.using(tracker.project.cluster).get(pk=run_id).output == '{"sum":3}'

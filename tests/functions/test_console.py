@@ -1,0 +1,205 @@
+"""The console's pages of functions and runs, through Django's own test client, with runs that really ran."""
+
+import html
+import re
+from typing import Any
+
+import pytest
+from django.contrib.admin.utils import quote
+from django.db import connections
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from accounts import audit, services
+from accounts.models import AuditEntry
+from functions import highlight
+from functions.models import Function, Run
+from tests.functions.test_api import SUM, deploy, invoke, tracker  # noqa: F401 - a fixture
+from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture
+
+pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+
+FUNCTIONS, RUNS = "/admin/functions/function/", "/admin/functions/run/"
+FAILS = """
+export default ({who}: {who: string}) => {
+  console.log(`greeting ${who}`);
+  console.error("<script>alert(1)</script>");
+  throw new RangeError("no <b>greeting</b> today");
+};
+"""
+
+
+@pytest.fixture
+def console() -> Client:
+    client = Client()
+    client.force_login(
+        services.create_user(
+            pool_id=None, email="staff@example.com", password=None, name="Staff", is_staff=True, actor=audit.SYSTEM
+        )
+    )
+    return client
+
+
+def page(console: Client, path: str, status: int = 200) -> str:
+    got = console.get(path)
+    assert got.status_code == status, (path, got.status_code)
+    return html.unescape(got.content.decode())
+
+
+def press(console: Client, path: str, verb: str, **more: str) -> str:
+    return html.unescape(console.post(path, {"verb": verb, **more}, follow=True).content.decode())
+
+
+def of(thing_id: str, path: str) -> str:
+    return f"{path}{quote(thing_id)}/change/"
+
+
+def the_function(tracker: Tracker) -> Function:  # noqa: F811
+    return Function.objects.using(tracker.project.cluster).get()
+
+
+def test_strangers_and_owners_of_projects_see_nothing(tracker: Tracker) -> None:  # noqa: F811
+    deploy(tracker, "sum", SUM)
+    path = of(the_function(tracker).pk, FUNCTIONS)
+    owner = Client()
+    owner.force_login(tracker.project.memberships.get(role="owner").user)
+    for client in (Client(), owner):
+        for each in (path, f"{FUNCTIONS}?environment={tracker.environment_id}", RUNS):
+            assert client.get(each).status_code == 302
+            assert client.post(each, {"verb": "delete", "confirmed": "1", "typed": "sum"}).status_code == 302
+    assert the_function(tracker).name == "sum"
+
+
+def test_a_failed_run_tells_its_log_its_error_and_its_walls(
+    console: Client,
+    tracker: Tracker,  # noqa: F811
+) -> None:
+    deploy(tracker, "greet", FAILS)
+    run_id = invoke(tracker, "greet", {"who": "ada"}).json["run_id"]
+    path = of(run_id, RUNS)
+    raw = console.get(path).content.decode()
+    assert "<script>alert" not in raw
+    assert "<b>greeting" not in raw
+    shown = html.unescape(raw)
+    for text in ("greeting ada", "<script>alert(1)</script>", "RangeError: no <b>greeting</b> today", "user_error",
+                 '"who": "ada"', "no_new_privileges", "None: the run failed"):  # fmt: skip
+        assert text in shown, text
+    entry = AuditEntry.objects.get(action="run.viewed")
+    assert (entry.target_id, entry.actor_kind, entry.environment_id) == (run_id, "staff", tracker.environment_id)
+    listed = page(console, f"{RUNS}?environment={tracker.environment_id}&status=failed")
+    assert path in listed
+    assert path not in page(console, f"{RUNS}?environment={tracker.environment_id}&status=succeeded")
+    assert console.get(f"{RUNS}?q={run_id}").headers["Location"] == path
+    page(console, of("run_01h455vb4pex5vsknk084sn02q", RUNS), 404)
+    assert "not possible any more" in press(console, path, "cancel", confirmed="1")  # it has ended
+
+
+def test_a_function_shows_its_versions_their_source_and_no_secret(
+    console: Client,
+    tracker: Tracker,  # noqa: F811
+) -> None:
+    deploy(tracker, "sum", SUM, secrets={"API_TOKEN": "very-secret-value"})
+    deploy(tracker, "sum", SUM.replace("a + b", "a - b") + "\n// </td><script>alert(1)</script>")
+    path = of(the_function(tracker).pk, FUNCTIONS)
+    raw = console.get(path).content.decode()
+    assert "<script>alert(1)" not in raw
+    assert "very-secret-value" not in raw
+    assert "API_TOKEN" in raw
+    assert 'class="kd"' in raw or 'class="k"' in raw  # the words of the language have their colour
+    shown = page(console, f"{path}?version=1")
+    assert "Source of version 1" in shown
+    assert "version 2 (active)" in shown
+    assert "Version 1 answers" not in press(console, path, "activate", version="1")
+    assert the_function(tracker).active_version == 2  # asked, not done
+    assert "Version 1 answers" in press(console, path, "activate", version="1", confirmed="1")
+    assert the_function(tracker).active_version == 1
+    assert invoke(tracker, "sum", {"a": 5, "b": 2}).json["output"] == {"sum": 7}
+    assert "no such version" in press(console, path, "activate", version="9", confirmed="1")
+    assert AuditEntry.objects.get(action="function.activated").actor_kind == "staff"
+
+
+def test_deleting_wants_the_name_typed(console: Client, tracker: Tracker) -> None:  # noqa: F811
+    deploy(tracker, "sum", SUM)
+    path = of(the_function(tracker).pk, FUNCTIONS)
+    press(console, path, "delete", confirmed="1", typed="Sum")
+    assert the_function(tracker).name == "sum"
+    assert "sum is deleted" in press(console, path, "delete", confirmed="1", typed="sum")
+    assert not Function.objects.using(tracker.project.cluster).exists()
+    page(console, path, 404)
+
+
+def test_a_queued_run_is_cancelled_after_a_question(console: Client, tracker: Tracker) -> None:  # noqa: F811
+    deploy(tracker, "sum", SUM)
+    queued = tracker.post("owner", "/functions/sum/invoke", {"async": True}).json["run_id"]
+    path = of(queued, RUNS)
+    assert "stopped where it stands" in press(console, path, "cancel")
+    runs = Run.objects.using(tracker.project.cluster)
+    assert runs.get(pk=queued).phase == "queued"
+    assert "is being cancelled" in press(console, path, "cancel", confirmed="1")
+    assert runs.get(pk=queued).status == "failed"
+    assert AuditEntry.objects.get(action="run.cancelled").actor_kind == "staff"
+
+
+def test_all_runs_of_an_environment_are_paged_in_order_at_a_fixed_cost(
+    console: Client,
+    tracker: Tracker,  # noqa: F811
+) -> None:
+    for name in ("one", "two"):
+        deploy(tracker, name, SUM)
+    using = tracker.project.cluster
+    functions = list(Function.objects.using(using).order_by("name"))
+
+    def add(count: int) -> None:
+        Run.objects.using(using).bulk_create(
+            Run(
+                environment_id=tracker.environment_id, function=functions[number % 2], version=1, phase="ended",
+                status="failed" if number % 5 == 0 else "succeeded", is_async=False, input="{}", caller_kind="key",
+                caller_id="key_x",
+            )
+            for number in range(count)
+        )  # fmt: skip
+
+    def ids(text: str) -> list[str]:
+        return list(dict.fromkeys(re.findall(r"run_[0-9a-z]{26}", text)))
+
+    def statements() -> int:
+        page(console, path)
+        with CaptureQueriesContext(connections[using]) as captured:
+            page(console, path)
+        return len(captured)
+
+    path = f"{RUNS}?environment={tracker.environment_id}"
+    add(4)
+    before = statements()
+    add(116)
+    assert statements() == before <= 4
+    seen: list[str] = []
+    text = page(console, path)
+    for _ in range(3):
+        seen += ids(text)
+        following = re.search(r'rel="next" href="\?([^"]+)"', text)
+        if following is None:
+            break
+        text = page(console, f"{RUNS}?{following[1]}")
+    wanted = Run.objects.using(using).order_by("-created_at", "-id").values_list("pk", flat=True)
+    assert seen == list(wanted)
+    failed = page(console, f"{path}&status=failed")
+    assert len(ids(failed)) == 25
+    assert len(ids(page(console, f"{path}&function=one"))) == 50
+    assert "belongs to another list" in page(console, f"{path}&status=failed&cursor=nonsense")
+
+
+def test_coloured_source_is_the_source() -> None:
+    for source in (SUM, FAILS, "", "\n\n  x\n", "<&>\"'`</pre>", "/re[<]gex/.test(`${a}`)", "é漢😀\t\r\n" * 3):
+        text = re.sub(r"<[^>]+>", "", highlight.coloured(source))
+        assert html.unescape(text).rstrip("\n") == source.replace("\r\n", "\n").rstrip("\n")
+    assert "<" not in highlight.coloured("<" * (highlight.MAX_COLOURED + 1))
+    assert highlight.line_numbers("a\nb\n") == "1\n2\n3"
+
+
+def test_unknown_environments_and_regions_that_hold_nothing(console: Client, tracker: Any) -> None:  # noqa: F811
+    assert "None deployed yet" in page(console, f"{FUNCTIONS}?environment={tracker.environment_id}")
+    assert "None here" in page(console, f"{RUNS}?environment={tracker.environment_id}")
+    page(console, f"{FUNCTIONS}?environment=env_x", 404)
+    page(console, of("fn_01h455vb4pex5vsknk084sn02q", FUNCTIONS), 404)
+    page(console, of("nonsense", FUNCTIONS), 404)

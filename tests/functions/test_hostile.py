@@ -1,0 +1,303 @@
+"""Functions that attack what runs them, through the API: whatever they do, their run ends and is written down, the next
+call is served, and nobody else is read, written or called. Threats T20 to T25, findings 1 to 3.
+"""
+
+import threading
+from typing import Any
+
+import pytest
+from django.db import connections, transaction
+
+from functions.models import Run
+from functions.runtime.process import MAX_FRAME_BYTES
+from platform_site.api import outbound
+from rows.execution import opened_door
+from tests.api.receiver import Receiver, answer
+from tests.client import Answer
+from tests.functions.test_api import SUM, deploy, invoke
+from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture
+from tests.rows.tracker import DOCUMENT
+from tests.serving import wait_for
+
+pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+
+
+@pytest.fixture
+def tracker(make_tracker: Any) -> Tracker:  # noqa: F811
+    made: Tracker = make_tracker(DOCUMENT)
+    return made
+
+
+def run_body(tracker: Tracker, body: str, who: str = "owner", **settings: Any) -> tuple[Answer, dict[str, Any]]:
+    """Deploy and invoke a function of that body; its answer, and its run as it was written down."""
+    made = deploy(tracker, "f", f"export default async (input: any, ctx: any) => {{ {body} }}", **settings)
+    assert made.status in (200, 201), made.json
+    got = invoke(tracker, "f", who=who)
+    run_id = got.json.get("run_id") or got.json["error"]["run_id"]
+    run: dict[str, Any] = tracker.get("owner", f"/functions/f/runs/{run_id}").json
+    assert run["phase"] == "ended"
+    return got, run
+
+
+def test_text_that_postgresql_cannot_keep_ends_no_worse_than_any_other(tracker: Tracker) -> None:
+    got, run = run_body(tracker, "console.log('a\\0b', '\\ud800'); return 'a\\0b'")
+    assert (got.status, got.json["output"], run["output"]) == (200, "a\0b", "a\0b")
+    assert run["logs"][0]["text"] == "a\N{REPLACEMENT CHARACTER}b \N{REPLACEMENT CHARACTER}"
+    got, run = run_body(tracker, "const e = new Error('x\\0\\ud800'); e.name = '\\0'; throw e")
+    assert (got.json["status"], "\0" in run["error"]) == ("failed", False)
+    assert tracker.get("owner", "/functions/f/runs").status == 200
+
+
+@pytest.mark.parametrize(
+    ("output", "status"),
+    [
+        ("'\\ud800'", "failed"),  # half a surrogate pair
+        ("{['\\udfff']: 1}", "failed"),
+        ("(JSON as any).rawJSON('1e400')", "failed"),  # a number that nobody reads
+        ("(() => { let a: any = 1; for (let i = 0; i < 2000; i++) a = [a]; return a })()", "failed"),
+        ("10n", "failed"),
+        ("100000000000000000000", "succeeded"),  # beyond 64 bits
+        ("-0", "succeeded"),
+        ("{toJSON() { throw new Error('no') }}", "failed"),
+        ("new Proxy({}, {ownKeys() { throw null }})", "failed"),
+        ("{then(_: any, no: any) { no(new Error('thenable')) }}", "failed"),
+        ("Symbol('x')", "succeeded"),
+        ("() => 1", "succeeded"),
+    ],
+)
+def test_an_output_of_any_kind_is_answered_and_read_again(tracker: Tracker, output: str, status: str) -> None:
+    got, run = run_body(tracker, f"return {output}")
+    assert (got.status, got.json["status"], run["status"]) == (200, status, status), got.json
+    assert run["output"] == got.json.get("output")
+    assert ("output" in got.json) == (status == "succeeded")
+
+
+def test_an_output_of_a_hundred_megabytes_costs_its_own_run(tracker: Tracker) -> None:
+    got, run = run_body(tracker, "return 'x'.repeat(100e6)")
+    assert (got.status, got.json["status"]) == (200, "failed")
+    assert run["error"].split(":")[0] in ("OutputTooLarge", "OutOfMemory")
+    got, run = run_body(tracker, "return 'x'.repeat(300_000)")
+    assert run["error"].split(":")[0] == "OutputTooLarge"
+    assert run["output"] is None
+
+
+QUESTIONS = [
+    "ctx.rows.insert('tasks', {title: '\\ud800'})",
+    "ctx.rows.insert('tasks', {title: 'a\\0b'})",
+    "ctx.rows.insert('tasks', {priority: (JSON as any).rawJSON('1e400')})",
+    "ctx.rows.insert('tasks', {priority: (JSON as any).rawJSON('9'.repeat(5000))})",
+    "ctx.rows.insert('tasks', (() => { let a: any = 1; for (let i = 0; i < 5000; i++) a = [a]; return {meta: a} })())",
+    "ctx.rows.insert('tasks', (() => { const a: any = {}; a.a = a; return a })())",
+    "ctx.rows.insert('tasks', {title: 10n})",
+    "ctx.rows.insert('tasks', null)",
+    "ctx.rows.insert('tasks', [])",
+    "ctx.rows.insert('tasks', 'row')",
+    "ctx.rows.insert('tasks')",
+    "ctx.rows.insert('no_such_table', {})",
+    "ctx.rows.insert({}, {})",
+    "ctx.rows.update('tasks', 'x', null)",
+    "ctx.rows.update('tasks', {$ne: ''}, {})",
+    "ctx.rows.update('tasks', 'x', {title: 'y'})",
+    "ctx.rows.remove('tasks', ['x'])",
+    "ctx.rows.remove('tasks', 'x')",
+    "ctx.rows.get('tasks', '\\0')",
+    "ctx.rows.get('tasks', 'x'.repeat(1e6))",
+    "ctx.rows.get('tasks', 5)",
+    "ctx.rows.get('__proto__', 'x')",
+    "ctx.rows.get('platform.functions_run', 'x')",
+    "ctx.rows.get('tasks\\\"; DROP TABLE x; --', 'x')",
+    "ctx.rows.get('tasks', 'x', {with: 5})",
+    "ctx.rows.list('tasks', {order: 5})",
+    "ctx.rows.list('tasks', {cursor: {}})",
+    "ctx.rows.list('tasks', {cursor: 'x'})",
+    "ctx.rows.list('tasks', {limit: 1e9})",
+    "ctx.rows.list('tasks', {limit: '1'})",
+    "ctx.rows.list('tasks', {where: 'not json'})",
+    "ctx.rows.list('tasks', {where: {internal: 'x'}})",
+    "ctx.rows.list('tasks', {where: {title: {$regex: '.*'}}})",
+    "ctx.rows.list('tasks', {where: 5})",
+    "ctx.rows.list('tasks', {principal: 'server'})",
+    "ctx.rows.list('tasks', 'query')",
+    "ctx.fetch('http://example.com/')",
+    "ctx.fetch('file:///etc/passwd')",
+    "ctx.fetch('')",
+    "ctx.fetch({})",
+    "ctx.fetch('http://example.com/', {body: 'x'.repeat(5e6)})",
+]
+
+
+def test_a_question_of_any_kind_gets_a_refusal_with_a_code(tracker: Tracker) -> None:
+    """As an app user: nothing here is granted, nothing is an error of ours, and no question ends the call."""
+    tries = ",".join(f"async () => {question}" for question in QUESTIONS)
+    body = f"""const said: string[] = [];
+        for (const ask of [{tries}]) {{
+            try {{ await ask(); said.push("granted") }} catch (error: any) {{ said.push(error.code ?? error.name) }}
+        }}
+        return said"""
+    got, run = run_body(tracker, body, who="alice", timeout_ms=10_000)
+    assert got.json["status"] == "succeeded", run
+    said = dict(zip(QUESTIONS, got.json["output"], strict=True))
+    codes = {"validation_failed", "invalid_request", "not_found", "refused", "payload_too_large", "TypeError"}
+    assert {question: code for question, code in said.items() if code not in codes} == {}
+
+
+def test_no_run_asks_for_ever(tracker: Tracker) -> None:
+    body = """let codes: string[] = [];
+        for (let i = 0; i < 1010; i++) try { await ctx.rows.get('nothing', 'x') } catch (error: any) { codes.push(error.code) }
+        return [codes.filter((c) => c === "not_found").length, codes.at(-1)]"""
+    got, _ = run_body(tracker, body, timeout_ms=10_000)
+    assert got.json["output"] == [1000, "quota_exceeded"]
+
+
+def test_an_app_user_gets_no_more_rows_by_a_function_than_by_the_api(tracker: Tracker) -> None:
+    """The hidden column and the neighbour's rows, as filter, order, relation and value."""
+    home = tracker.post("key", "/rows/lists", {"name": "Home", "owner_id": tracker.users["bob"]}).json["id"]
+    task = {"title": "Bob's", "list_id": home, "owner_id": tracker.users["bob"], "internal": "hidden"}
+    theirs = tracker.post("key", "/rows/tasks", task).json["id"]
+    body = f"""const said: any[] = [];
+        for (const ask of [
+            () => ctx.rows.get("tasks", "{theirs}"), () => ctx.rows.update("tasks", "{theirs}", {{title: "mine"}}),
+            () => ctx.rows.remove("tasks", "{theirs}"), () => ctx.rows.list("tasks", {{order: "internal.asc"}}),
+            () => ctx.rows.insert("tasks", {{title: "x", list_id: "{home}"}}),
+        ]) try {{ await ask(); said.push("granted") }} catch (error: any) {{ said.push(error.code) }}
+        return [said, (await ctx.rows.list("tasks")).data.length]"""
+    got, _ = run_body(tracker, body, who="alice")
+    said, count = got.json["output"]
+    assert (set(said) <= {"not_found", "validation_failed"}, count) == (True, 0), said
+    assert tracker.get("key", f"/rows/tasks/{theirs}").json["title"] == "Bob's"
+
+
+# ── The network ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+INNER = ["127.0.0.1", "localhost", "169.254.169.254", "10.0.0.1", "192.168.0.1", "0.0.0.0"]  # noqa: S104 - called, not bound
+
+
+def test_an_allowed_host_is_still_no_way_to_an_inner_address(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The owner may write any name into allowed_hosts; the guarded client looks at the address it connects to."""
+    with Receiver() as canary:
+        addresses = [f"http://{host}:{canary.port}/" for host in INNER]
+        hosts = [f"{host}:{canary.port}" for host in INNER] + INNER
+        body = f"""const said: string[] = [];
+            for (const address of {addresses!r}) {{
+                try {{ await ctx.fetch(address); said.push("answered") }} catch (error: any) {{ said.push(error.code) }}
+            }}
+            return said"""
+        got, _ = run_body(tracker, body, allowed_hosts=hosts, timeout_ms=10_000)
+        assert set(got.json["output"]) <= {"fetch_failed", "refused"}, got.json
+        assert canary.connections == 0
+
+
+def test_a_name_that_is_bound_anew_to_an_inner_address_is_not_called(
+    tracker: Tracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([["93.184.215.14"], ["127.0.0.1"], ["::ffff:127.0.0.1"], ["169.254.169.254"]])
+
+    def resolve(host: str, port: int, deadline: float) -> list[Any]:
+        import ipaddress
+
+        return [ipaddress.ip_address(text) for text in next(answers)]
+
+    guarded = outbound.Client(resolve=resolve)
+    monkeypatch.setattr(outbound, "client", lambda: guarded)
+    with Receiver() as canary:
+        body = f"""const said: string[] = [];
+            for (let i = 0; i < 4; i++) {{
+                try {{ await ctx.fetch("http://rebind.example:{canary.port}/"); said.push("answered") }}
+                catch (error: any) {{ said.push(error.code) }}
+            }}
+            return said"""
+        got, _ = run_body(tracker, body, allowed_hosts=["rebind.example"], timeout_ms=10_000)
+        assert set(got.json["output"] if got.status == 200 else ["timeout"]) <= {"fetch_failed", "refused", "timeout"}
+        assert canary.connections == 0
+
+
+def test_the_length_of_a_chain_is_not_the_codes_to_forget(tracker: Tracker, settings: Any) -> None:
+    """F27: a function that calls the platform again carries how deep it is, whatever headers it sends itself."""
+    settings.OUTBOUND_ALLOWED_NETWORKS = ["127.0.0.0/8"]
+    with Receiver(answer("200 OK", b"{}")) as receiver:
+        body = f"""const answer = await ctx.fetch("{receiver.url("/")}",
+                {{method: "POST", headers: {{"X-Platform-Depth": "0", "x-PLATFORM-depth": "0"}}, body: "{{}}"}});
+            return [answer.status, await answer.text()]"""
+        got, _ = run_body(tracker, body, allowed_hosts=["127.0.0.1"])
+        assert got.json["output"] == [200, "{}"]
+        (request,) = receiver.requests
+        depths = [line for line in request.lower().split(b"\r\n") if line.startswith(b"x-platform-depth")]
+        assert depths == [b"x-platform-depth: 1"]
+    deep = invoke(tracker, "f", headers={"X-Platform-Depth": "8"})
+    assert (deep.status, deep.error) == (409, "conflict")
+
+
+# ── Time ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_statement_that_outlasts_the_call_ends_as_a_timeout(tracker: Tracker) -> None:
+    """A row is locked by somebody else for as long as the call would wait; the answer comes when the lock does."""
+    home = tracker.post("key", "/rows/lists", {"name": "Home", "owner_id": tracker.users["alice"]}).json["id"]
+    source = "export default (_: any, ctx: any) => ctx.rows.update('lists', _.id, {name: 'late'})"
+    deploy(tracker, "late", source, timeout_ms=300)
+    using = tracker.project.cluster
+    answers: list[Answer] = []
+
+    def call() -> None:
+        answers.append(invoke(tracker, "late", {"id": home}))
+        connections.close_all()
+
+    with opened_door(), transaction.atomic(using=using), connections[using].cursor() as cursor:
+        cursor.execute(f'SELECT 1 FROM "{tracker.environment_id}".lists WHERE id = %s FOR UPDATE', [home])  # noqa: S608
+        thread = threading.Thread(target=call)
+        thread.start()
+        run = Run.objects.using(using)
+        wait_for("the call has begun", lambda: len(run.filter(phase="executing")) == 1)
+        thread.join(1.0)  # past its timeout
+        assert not answers
+    thread.join(20)
+    assert (answers[0].status, answers[0].error) == (504, "function_timeout")
+    assert run.get().error["reason"] == "timeout"
+
+
+def test_what_goes_wrong_after_the_return_is_not_the_next_calls(tracker: Tracker) -> None:
+    source = """export default async (input: any) => {
+        if (input.late) {
+            Promise.resolve().then(() => 0).then(() => { throw new Error("late") });
+            setTimeout(() => { throw new Error("later") }, 0);
+            queueMicrotask(() => { Promise.reject(new Error("latest")) });
+        }
+        return input }"""
+    deploy(tracker, "f", source)
+    for number in range(6):
+        got = invoke(tracker, "f", {"late": number % 2 == 0, "number": number})
+        assert (got.json["status"], got.json["output"]["number"]) == ("succeeded", number), got.json
+
+
+def test_a_function_that_breaks_its_process_costs_its_neighbours_nothing(tracker: Tracker) -> None:
+    deploy(tracker, "sum", SUM)
+    for body in (
+        "const a: any[] = []; while (true) a.push(new Array(1e6).fill(1.5))",
+        "while (true) {}",
+        "const say = console.log; for (;;) say('x'.repeat(1e5))",
+        "Object.freeze(Promise.prototype); Object.freeze(Object.prototype); return 1",
+        "(globalThis as any).Deno = null; (globalThis as any).TextEncoder = null; return 1",
+    ):
+        run_body(tracker, body, timeout_ms=600)
+        assert invoke(tracker, "sum", {"a": 1, "b": 2}).json["output"] == {"sum": 3}
+
+
+# ── What comes in ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_input_beyond_the_bodys_limit_is_refused_before_there_is_a_run(tracker: Tracker) -> None:
+    deploy(tracker, "sum", SUM)
+    got = invoke(tracker, "sum", {"a": "x" * 5_000_000})
+    assert (got.status, got.error) == (413, "payload_too_large")
+    assert invoke(tracker, "sum", {"a": "x" * 900_000, "b": ""}).status == 200
+    assert Run.objects.using(tracker.project.cluster).count() == 1
+    assert MAX_FRAME_BYTES > 2 * 6 * 1024 * 1024, "the largest output of a plan fits into a frame"
+
+
+def test_members_that_mean_something_to_javascript_are_data(tracker: Tracker) -> None:
+    given = {"__proto__": {"polluted": 1}, "constructor": {"prototype": {"polluted": 1}}, "then": "x", "toJSON": 1}
+    body = "return [({} as any).polluted ?? null, Object.keys(input), input]"
+    deploy(tracker, "f", f"export default (input: any) => {{ {body} }}")
+    got = invoke(tracker, "f", given).json["output"]
+    assert got[0] is None
+    assert got[2] == given

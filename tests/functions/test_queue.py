@@ -1,0 +1,247 @@
+"""Seats, turns, cancelling and leases: who may execute, when, and for how long. Against real PostgreSQL and Deno."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from functions import runs, services, waiting
+from functions import watch as watching
+from functions.errors import TooManyRuns
+from functions.models import Run
+from functions.runs import Ending, Started
+from functions.worker import Worker
+from platform_site.api.callers import ENVIRONMENT_SCOPES, Caller, Place
+from projects.environments import place_of
+from tests.functions.test_api import SUM, deploy, invoke
+from tests.projects.conftest import environment_of, make_project
+from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture
+from tests.rows.tracker import DOCUMENT
+from tests.serving import wait_for
+
+pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+
+ENDLESS = "export default () => { while (true) {} }"
+FREE = 4
+"""Seats of the plan `free`."""
+
+
+@pytest.fixture
+def tracker(make_tracker: Any) -> Tracker:  # noqa: F811
+    made: Tracker = make_tracker(DOCUMENT)
+    return made
+
+
+@pytest.fixture
+def place(tracker: Tracker) -> Place:
+    found = place_of(tracker.environment_id)
+    assert found is not None
+    return found
+
+
+def key_of(place: Place) -> Caller:
+    return Caller("key", "key_x", frozenset(ENVIRONMENT_SCOPES), plan=place.plan, place=place)
+
+
+def in_threads(count: int, work: Any) -> list[Any]:
+    """What `work()` gave or raised in each of so many threads that begin together."""
+    ready = threading.Barrier(count)
+
+    def begin() -> Any:
+        ready.wait(10)
+        try:
+            return work()
+        except TooManyRuns as error:
+            return error
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(count) as threads:
+        return [each.result(60) for each in [threads.submit(begin) for _ in range(count)]]
+
+
+def claimed(using: str) -> Started | None:
+    found = runs.claim(using)
+    return found and found[0]
+
+
+def test_ten_at_once_take_exactly_the_seats_of_the_plan(tracker: Tracker, place: Place) -> None:
+    deploy(tracker, "sum", SUM)
+    began = in_threads(10, lambda: services.begin(place, key_of(place), "sum", "{}"))
+    assert sum(isinstance(each, Started) for each in began) == FREE
+    assert sum(isinstance(each, TooManyRuns) for each in began) == 10 - FREE
+    assert Run.objects.using(place.cluster).count() == FREE, "what is refused is no run"
+    refused = invoke(tracker, "sum", {"a": 1, "b": 1})
+    assert (refused.status, refused.error, refused.headers["Retry-After"]) == (429, "rate_limited", "1")
+    ending = next(each for each in began if isinstance(each, Started))
+    runs.end(ending, Ending("succeeded", 1, "1"))
+    assert invoke(tracker, "sum", {"a": 1, "b": 1}).json["output"] == {"sum": 2}
+
+
+def test_queued_runs_wait_for_seats_of_their_own(tracker: Tracker, place: Place) -> None:
+    deploy(tracker, "sum", SUM)
+    for _ in range(FREE):
+        services.begin(place, key_of(place), "sum", "{}")
+    for _ in range(FREE + 2):
+        services.enqueue(place, key_of(place), "sum", "{}")
+    mine = [claimed(place.cluster) for _ in range(FREE + 2)]
+    assert [each is not None for each in mine] == [True] * FREE + [False] * 2
+    assert mine[0] is not None
+    runs.end(mine[0], Ending("succeeded", 1, "1"))
+    assert claimed(place.cluster) is not None
+
+
+def test_many_workers_claim_each_run_once(tracker: Tracker, place: Place) -> None:
+    deploy(tracker, "sum", SUM)
+    team = place_of(environment_of(make_project(tracker.project.created_by, "Team", plan="team")).pk)
+    assert team is not None
+    services.deploy(team, "sum", {"source": SUM}, actor=key_of(team), warm=False)
+    queued = {services.enqueue(team, key_of(team), "sum", "{}") for _ in range(40)}
+
+    def work() -> list[str]:
+        mine = []
+        while (started := claimed(team.cluster)) is not None:
+            mine.append(started.run_id)
+        return mine
+
+    claims = [run_id for mine in in_threads(6, work) for run_id in mine]
+    # One that finds the last of them locked by a neighbour leaves; the sweep would send another.
+    claims += work()
+    assert sorted(claims) == sorted(queued)
+
+
+def test_environments_take_turns(tracker: Tracker, place: Place) -> None:
+    other = place_of(environment_of(make_project(tracker.project.created_by, "Other")).pk)
+    assert other is not None
+    deploy(tracker, "sum", SUM)
+    services.deploy(other, "sum", {"source": SUM}, actor=key_of(other), warm=False)
+    for _ in range(20):
+        services.enqueue(place, key_of(place), "sum", "{}")
+    services.enqueue(other, key_of(other), "sum", "{}")
+    order = [started.environment_id for _ in range(3) if (started := claimed(place.cluster))]
+    assert order == [place.environment_id, other.environment_id, place.environment_id]
+
+
+def test_a_run_in_its_waiting_time_lets_others_pass(tracker: Tracker, place: Place) -> None:
+    deploy(tracker, "sum", SUM)
+    waits, comes = (services.enqueue(place, key_of(place), "sum", "{}") for _ in range(2))
+    Run.objects.using(place.cluster).filter(pk=waits).update(claimed_until="2999-01-01T00:00:00Z")
+    found = runs.claim(place.cluster)
+    assert found is not None
+    assert (found[0].run_id, found[1]) == (comes, True)
+    assert claimed(place.cluster) is None
+
+
+def test_a_long_run_holds_up_no_other_and_is_cancelled(tracker: Tracker, place: Place) -> None:
+    deploy(tracker, "endless", ENDLESS, timeout_ms=10_000)
+    deploy(tracker, "sum", SUM)
+    worker = Worker(place.cluster)
+    long = tracker.post("owner", "/functions/endless/invoke", {"async": True}).json["run_id"]
+    done: list[int] = []
+
+    def work() -> None:
+        done.append(worker.run())
+        connections.close_all()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    run = Run.objects.using(place.cluster).filter(pk=long)
+    wait_for("it executes", lambda: run.get().phase == "executing")
+    short = tracker.post("owner", "/functions/sum/invoke", {"input": {"a": 1, "b": 1}, "async": True}).json["run_id"]
+    assert worker.run() == 1
+    assert tracker.get("owner", f"/functions/sum/runs/{short}").json["status"] == "succeeded"
+    assert run.get().phase == "executing"
+    assert tracker.post("owner", f"/functions/endless/runs/{long}/cancel", {}).status == 200
+    thread.join(20)
+    assert done == [1]
+    ended = tracker.get("owner", f"/functions/endless/runs/{long}").json
+    assert (ended["status"], ended["error"]) == ("failed", "Cancelled: the run was cancelled")
+
+
+@pytest.fixture
+def executing(tracker: Tracker, place: Place, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """An endless synchronous run in a thread of its own, watched closely; the answer is put into the list."""
+    monkeypatch.setattr(watching, "LOOK_SECONDS", 0.05)
+    settings.FUNCTION_LEASE = timedelta(seconds=3)
+    deploy(tracker, "endless", ENDLESS, timeout_ms=10_000)
+    answers: list[Any] = []
+
+    def call() -> None:
+        answers.append(invoke(tracker, "endless"))
+        connections.close_all()
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    run = Run.objects.using(place.cluster).filter(phase="executing")
+    wait_for("it executes", run.exists)
+    yield run.get(), answers
+    thread.join(20)
+
+
+def test_a_run_of_another_process_is_cancelled(executing: Any, place: Place) -> None:
+    run, answers = executing
+    assert runs.request_cancel(place.cluster, run.pk) == (True, False)  # all that the other process does
+    wait_for("it ends", lambda: answers, 15)
+    assert (answers[0].status, answers[0].json["error"]) == (200, "Cancelled: the run was cancelled")
+
+
+def test_the_lease_of_a_run_is_renewed_while_it_lives(executing: Any, place: Place) -> None:
+    run, _ = executing
+    rows = Run.objects.using(place.cluster).filter(pk=run.pk)
+    wait_for("its lease is renewed", lambda: rows.get().claimed_until > run.claimed_until + timedelta(seconds=1))
+    assert runs.settle_lost(place.cluster) == (0, 0, 0)
+    runs.request_cancel(place.cluster, run.pk)
+
+
+def test_a_run_that_another_process_took_over_is_given_up(executing: Any, place: Place) -> None:
+    run, answers = executing
+    rows = Run.objects.using(place.cluster).filter(pk=run.pk)
+    rows.update(attempts=7)
+    wait_for("it is given up", lambda: answers, 15)
+    assert rows.get().phase == "executing", "only the attempt that is current writes an outcome"
+    rows.update(phase="ended", status="failed", slot=None)
+
+
+def test_a_cancelled_run_is_not_begun_again_and_tells_its_webhooks(tracker: Tracker, place: Place) -> None:
+    from rows.outbox import OutboxEvent
+
+    deploy(tracker, "sum", SUM)
+    hook = {"url": "https://example.com/hook", "events": ["function.run.failed"]}
+    assert tracker.post("owner", "/webhooks", hook).status == 201
+    queued, begun = (services.enqueue(place, key_of(place), "sum", "{}") for _ in range(2))
+    assert tracker.post("owner", f"/functions/sum/runs/{queued}/cancel", {}).status == 200
+    started = claimed(place.cluster)
+    assert started is not None
+    assert started.run_id == begun
+    assert runs.request_cancel(place.cluster, begun) == (True, False)
+    Run.objects.using(place.cluster).filter(pk=begun).update(claimed_until="2020-01-01T00:00:00Z")
+    assert runs.settle_lost(place.cluster) == (0, 1, 1)
+    told = [event.data for event in OutboxEvent.objects.using(place.cluster).filter(type="function.run.failed")]
+    assert sorted(run_id for run_id in (queued, begun) for data in told if run_id in data) == sorted([queued, begun])
+    assert all("Cancelled" in data for data in told)
+
+
+def test_requests_that_wait_never_take_every_thread(
+    tracker: Tracker, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slow calls of one environment leave room for its neighbours' calls, and all of them for everything else."""
+    deploy(tracker, "sum", SUM)
+    room = waiting.WaitingRoom(seats=3, seats_each=2)
+    monkeypatch.setattr(waiting, "room", room)
+    with room.seat(place.environment_id), room.seat("env_other"):
+        assert invoke(tracker, "sum", {"a": 1, "b": 1}).status == 200
+        with room.seat("env_other"), pytest.raises(waiting.Full), room.seat("env_third"):
+            pass
+        with pytest.raises(waiting.Full), room.seat("env_other"), room.seat("env_other"):
+            pass
+        with room.seat(place.environment_id):
+            refused = invoke(tracker, "sum", {"a": 1, "b": 1})
+            assert (refused.status, refused.error) == (503, "unavailable")
+            assert int(refused.headers["Retry-After"]) >= 1
+            assert not Run.objects.using(place.cluster).filter(status="running").exists()
+            queued = invoke(tracker, "sum", {"a": 1, "b": 1}, headers={"Prefer": "respond-async, wait=30"})
+            assert queued.status == 202, "with an id in hand there is nothing to wait for here"
+    assert invoke(tracker, "sum", {"a": 1, "b": 1}).status == 200

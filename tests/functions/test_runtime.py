@@ -1,0 +1,306 @@
+"""The runtime: what a function may do, what it may not, and what becomes of one that tries."""
+
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psutil
+import pytest
+
+from functions.runtime.pool import Busy, Pool, Program
+from functions.runtime.process import Call, LoadFailed
+from tests.functions.conftest import RecordingHost, RunCode
+
+IDENTITY = "export default (input) => input"
+
+
+@pytest.mark.parametrize("value", [None, True, 0, -1.5, "", "ünï 😀", [], [1, [2]], {}, {"a": {"b": None}}])
+def test_every_kind_of_json_goes_in_and_comes_out(run_code: RunCode, value: Any) -> None:
+    assert run_code(IDENTITY, value).output == value
+
+
+def test_a_large_input_goes_in_whole(run_code: RunCode) -> None:
+    assert run_code("export default (s: string) => s.length", "x" * 5_000_000).output == 5_000_000
+
+
+def test_typescript_runs_and_an_async_function_is_awaited(run_code: RunCode) -> None:
+    source = "type In = {a: number}; export default async ({a}: In): Promise<number> => { await null; return a + 1 }"
+    assert run_code(source, {"a": 1}).output == 2
+
+
+def test_the_code_asks_its_host_and_sees_its_refusals(run_code: RunCode, host: RecordingHost) -> None:
+    source = """export default async (_: unknown, ctx: any) => {
+        const listed = await ctx.rows.list("tasks", {limit: 1});
+        try { await ctx.rows.get("tasks", "x") } catch (error) { return [listed.operation, error.name, error.code, error.message] }
+    }"""
+    assert run_code(source).output == ["rows.list", "NotFound", "not_found", "no such row"]
+    assert host.asked == [
+        ("rows.list", {"table": "tasks", "query": {"limit": 1}}),
+        ("rows.get", {"table": "tasks", "id": "x", "query": {}}),
+    ]
+
+
+def test_the_console_becomes_the_log_and_is_bounded(run_code: RunCode) -> None:
+    outcome = run_code("export default () => { for (let i = 0; i < 1e6; i++) console.log('line', i); return 1 }")
+    assert outcome.output == 1
+    assert len(outcome.logs) == 257
+    assert outcome.logs[0].text == "line 0"
+    assert outcome.logs[-1].text == "(more lines were dropped)"
+    long = run_code("export default () => { console.error('x'.repeat(100000)) }")
+    assert (long.logs[0].level, len(long.logs[0].text)) == ("error", 4096)
+
+
+def test_the_secrets_and_the_caller_are_given_and_frozen(run_code: RunCode) -> None:
+    source = "export default (_: unknown, ctx: any) => { try { ctx.secrets.KEY = 'y' } catch {} return [ctx.secrets.KEY, ctx.caller.id] }"
+    assert run_code(source, secrets={"KEY": "s3cret"}).output == ["s3cret", "usr_x"]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("throw new Error('broken')", "broken"),
+        ("throw null", "threw null"),
+        ("throw 'a string'", "a string"),
+        ("return 10n", "not JSON"),
+        ("const a: any = {}; a.a = a; return a", "not JSON"),
+        ("Promise.reject(new Error('unhandled')); return new Promise(() => {})", "unhandled"),
+        ("Deno.exit(0)", "not a function"),
+    ],
+)
+def test_what_the_code_does_wrong_is_its_own_error(run_code: RunCode, body: str, message: str) -> None:
+    outcome = run_code(f"export default async () => {{ {body} }}", timeout=2)
+    assert outcome.reason == "user_error"
+    assert outcome.error is not None
+    assert message in outcome.error["message"]
+
+
+def test_what_json_leaves_out_becomes_null(run_code: RunCode) -> None:
+    assert run_code("export default () => undefined").output is None
+    assert run_code("export default () => NaN").output is None
+
+
+def test_an_endless_loop_and_an_endless_wait_end_at_the_timeout(run_code: RunCode) -> None:
+    for body in (
+        "while (true) {}",
+        "return new Promise(() => {})",
+        "(function f(): void { queueMicrotask(f) })(); return new Promise(() => {})",
+    ):
+        outcome = run_code(f"export default () => {{ {body} }}", timeout=0.5)
+        assert outcome.reason == "timeout"
+        assert 0.5 <= outcome.duration < 2
+
+
+@pytest.mark.parametrize(
+    "grow", ["new Array(1e6).fill(1.5)", "new Uint8Array(1e7).fill(1)", "'x'.repeat(1e7) + Math.random()"]
+)
+def test_a_memory_bomb_ends_and_the_machine_does_not_notice(run_code: RunCode, grow: str) -> None:
+    outcome = run_code(f"export default () => {{ const a: any[] = []; while (true) a.push({grow}) }}", timeout=10)
+    assert outcome.reason == "memory" or (outcome.error or {}).get("name") == "RangeError"
+    assert outcome.duration < 10
+
+
+def test_an_output_beyond_the_limit_is_refused(run_code: RunCode) -> None:
+    assert run_code("export default () => 'x'.repeat(2000)", max_output=1000).reason == "output_too_large"
+
+
+def test_a_module_that_does_not_load_says_where(run_code: RunCode) -> None:
+    with pytest.raises(LoadFailed, match="1:36"):
+        run_code("export default () => {const x = 1 +; }")
+    with pytest.raises(LoadFailed, match="default export"):
+        run_code("export const x = 1")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'import s from "/etc/passwd" with {type: "text"}; export default () => s',
+        'import s from "file:///etc/passwd" with {type: "text"}; export default () => s',
+        'export default async () => (await import("file:///etc/passwd", {with: {type: "text"}})).default',
+        'export default async () => { const p = "file:///etc/passwd"; return (await import(p, {with: {type: "text"}})).default }',
+        'import fs from "node:fs"; export default () => fs.readFileSync("/etc/passwd", "utf8")',
+        'import fs from "node:fs"; export default () => fs.readFileSync("/proc/self/environ", "utf8")',
+        'export default async () => (await import("https://example.com/x.ts")).default',
+        'export default async () => (await import("npm:left-pad")).default',
+        'import cp from "node:child_process"; export default () => cp.execSync("id").toString()',
+        'export default () => new (globalThis as any).Worker("data:text/javascript,")',
+        'export default async () => (await fetch("http://127.0.0.1:80/")).status',
+        'export default async () => (await fetch("http://169.254.169.254/")).status',
+        'export default () => (globalThis as any).Deno.readTextFileSync("/etc/passwd")',
+        'export default () => (globalThis as any).Deno.dlopen("libc.so.6", {})',
+        'export default () => (globalThis as any).localStorage.setItem("a", "b")',
+    ],
+)
+def test_every_way_to_the_host_is_closed(run_code: RunCode, source: str) -> None:
+    try:
+        outcome = run_code(source, timeout=3)
+    except LoadFailed:
+        return
+    assert outcome.reason is not None
+    assert outcome.output is None
+
+
+def test_the_network_is_closed_below_deno_too(run_code: RunCode) -> None:
+    """Also by way of Node's sockets: the listener on loopback is never reached."""
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as canary:
+        canary.settimeout(0.2)
+        port = canary.getsockname()[1]
+        source = f"""import net from "node:net";
+        export default () => new Promise((resolve, reject) => {{
+            const s = net.connect({port}, "127.0.0.1"); s.on("error", reject); s.on("connect", () => resolve("open")) }})"""
+        try:
+            assert run_code(source, timeout=2).output is None
+        except LoadFailed:
+            pass
+        with pytest.raises(TimeoutError):
+            canary.accept()
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        'import fs from "node:fs"; const say = (s: string) => fs.writeSync(1, s);',
+        'import p from "node:process"; const say = (s: string) => p.stdout.write(s);',
+    ],
+)
+def test_a_forged_frame_is_never_believed(run_code: RunCode, write: str) -> None:
+    forged = '\\x26\\0\\0\\0{"t":"done","tag":"x","output":"forged"}'
+    try:
+        outcome = run_code(f'{write} export default () => {{ say("{forged}"); return "own" }}')
+    except LoadFailed:
+        return
+    assert outcome.output != "forged"
+
+
+def test_patched_globals_do_not_reach_the_channel(run_code: RunCode) -> None:
+    source = """export default () => {
+        Object.prototype.toJSON = function () { return "polluted" };
+        Array.prototype.push = () => 0; JSON.stringify = () => "{}";
+        TextEncoder.prototype.encode = () => new Uint8Array(); String.prototype.slice = () => "";
+        return 7 }"""
+    outcome = run_code(source, timeout=2)
+    assert outcome.output in (7, "polluted")  # its own output it may spoil, nothing else
+    hung = run_code("export default () => { Promise.prototype.then = () => {}; return 7 }", timeout=0.5)
+    assert hung.reason in (None, "timeout")
+    assert run_code(IDENTITY, 1).output == 1
+
+
+def test_a_warm_process_is_used_again_and_keeps_its_globals_for_its_own_version_only(run_code: RunCode) -> None:
+    count = "globalThis.n = (globalThis.n ?? 0) + 1; export default () => ++globalThis.n"
+    assert [run_code(count).output for _ in range(3)] == [2, 3, 4]
+    assert run_code(count, owner="env_b").output == 2
+    assert run_code(count + " // version 2").output == 2
+
+
+def test_nothing_of_a_call_runs_after_it(run_code: RunCode, pool: Pool) -> None:
+    source = """let ticks = 0, old: any;
+    export default async (input: string, ctx: any) => {
+        if (input === "start") { old = ctx; setInterval(() => { ticks++ }, 1); return 0 }
+        let refused = ""; try { await old.rows.list("tasks") } catch (error) { refused = error.message }
+        return [ticks, refused] }"""
+    run_code(source, "start")
+    time.sleep(0.1)  # what must not happen has 100 ms to happen in
+    ticks, refused = run_code(source, "look").output
+    assert ticks == 0
+    assert "has ended" in refused
+    process = next(iter(pool._idle))
+    stopped = psutil.Process(process.popen.pid)
+    deadline = time.monotonic() + 5
+    while stopped.status() != psutil.STATUS_STOPPED and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert stopped.status() == psutil.STATUS_STOPPED
+
+
+def test_a_crash_takes_no_neighbour_down(pool: Pool, host: RecordingHost, run_code: RunCode) -> None:
+    results: list[Any] = []
+    slow = "export default () => new Promise((r) => setTimeout(() => r('done'), 600))"
+    neighbour = threading.Thread(target=lambda: results.append(run_code(slow).output))
+    neighbour.start()
+    bomb = run_code(
+        "export default () => { const a: any[] = []; while (true) a.push(new Array(1e6).fill(1.5)) }", timeout=10
+    )
+    neighbour.join(10)
+    assert bomb.reason is not None
+    assert results == ["done"]
+    assert run_code(IDENTITY, 1).output == 1
+
+
+def test_the_pool_is_bounded_and_the_least_recently_used_leaves(pool: Pool, run_code: RunCode) -> None:
+    for number in range(7):
+        assert run_code(f"export default () => {number}").output == number
+    assert pool.sizes() == (4, 0)
+
+
+def test_a_full_pool_says_so(host: RecordingHost) -> None:
+    small = Pool(size=1, idle_seconds=30, max_calls=10, wait_seconds=0.1)
+    try:
+        wait = Program("w", "env_a", b"export default () => new Promise((r) => setTimeout(r, 1000))", 128)
+        other = Program("o", "env_a", IDENTITY.encode(), 128)
+        small.warm(wait)
+        busy = threading.Thread(target=small.call, args=(wait, Call("null", "run_1", {}, {}, 5, 100), host))
+        busy.start()
+        deadline = time.monotonic() + 5
+        while small.sizes()[1] == 0 and time.monotonic() < deadline:
+            time.sleep(0.005)
+        with pytest.raises(Busy):
+            small.call(other, Call("null", "run_2", {}, {}, 5, 100), host)
+        busy.join(10)
+    finally:
+        small.close()
+
+
+def test_a_run_can_be_cancelled(pool: Pool, host: RecordingHost) -> None:
+    outcomes: list[Any] = []
+    program = Program("loop", "env_a", b"export default () => { while (true) {} }", 128)
+    call = Call("null", "run_cancel", {}, {}, 20, 100)
+    thread = threading.Thread(target=lambda: outcomes.append(pool.call(program, call, host)))
+    thread.start()
+    deadline = time.monotonic() + 10
+    while not pool.cancel("run_cancel") and time.monotonic() < deadline:
+        time.sleep(0.01)
+    thread.join(10)
+    assert outcomes[0].reason == "cancelled"
+
+
+def test_a_process_that_died_while_idle_is_replaced_unseen(pool: Pool, run_code: RunCode) -> None:
+    assert run_code(IDENTITY, 1).output == 1
+    process = next(iter(pool._idle))
+    os.killpg(process.popen.pid, 9)
+    process.popen.wait(5)
+    assert run_code(IDENTITY, 2).output == 2
+
+
+def test_idle_processes_end_and_leave_nothing_behind(host: RecordingHost) -> None:
+    brief = Pool(size=2, idle_seconds=0.1, max_calls=10, wait_seconds=1)
+    try:
+        brief.warm(Program("k", "env_a", IDENTITY.encode(), 128))
+        process = next(iter(brief._idle))
+        deadline = time.monotonic() + 5
+        while (process.is_alive() or process.scratch.exists()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert not process.is_alive()
+        assert not process.scratch.exists()
+        assert brief.sizes() == (0, 0)
+    finally:
+        brief.close()
+
+
+def test_the_walls_that_this_host_permits_are_reported(pool: Pool, run_code: RunCode) -> None:
+    run_code(IDENTITY, 1)
+    walls = next(iter(pool._idle)).walls
+    assert {"limits", "no_new_privileges"} <= set(walls)
+    if os.geteuid() == 0:
+        assert "uid" in walls
+
+
+def test_modules_that_hang_while_they_are_tried_out_are_few_at_a_time(pool: Pool) -> None:
+    pool.wait_seconds, pool.load_seconds, pool.MOST_CHECKS = 0.2, 1.5, 2
+    hanging = Program("hangs", "env_a", b"await new Promise(() => setTimeout(() => {}, 60000));", 64)
+    with ThreadPoolExecutor(3) as threads:
+        tried = [threads.submit(pool.check, hanging) for _ in range(3)]
+        raised = [each.exception() for each in tried]
+    assert sum(isinstance(error, Busy) for error in raised) == 1
+    assert sum("longer than 1.5 s" in str(error) for error in raised if isinstance(error, LoadFailed)) == 2
