@@ -1,0 +1,213 @@
+"""An operator's day, in a real browser against the whole service: sign in, find a project, issue a key, apply a schema
+by its plan, look at rows as a user, explain a hidden one, redeliver a delivery, read a failed run's log, delete the
+project. It takes its time, so it is run by hand: `pytest -m slow tests/browser`, with SCREENSHOTS=<directory> to look at
+what it saw. tests/projects/test_console_in_a_browser.py is the short form that every run has.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.api.receiver import Receiver, answer
+from tests.browser.conftest import NARROW, PATIENCE_MS, keep, owner, sign_in
+from tests.client import Api
+from tests.serving import Up, wait_for
+
+pytestmark = pytest.mark.slow
+expect.set_options(timeout=PATIENCE_MS)
+
+DOCUMENT: dict[str, Any] = {
+    "tables": {
+        "notes": {
+            "columns": {
+                "title": {"type": "text"},
+                "secret": {"type": "text", "null": True},
+                "owner": {"type": "user"},
+            },
+            "rules": {"user": {"read": {"where": {"owner_id": "$user.id"}, "columns": ["*", "-secret"]}}},
+        }
+    }
+}
+FAILS = "export default () => { console.error('the cupboard is bare'); throw new Error('nothing to eat'); }"
+
+
+class World:
+    """A project of its own, so that the walk leaves the demo as it was."""
+
+    def __init__(self, served: Up) -> None:
+        self.api, self.token = owner(served)
+        project = self.api.post("/v1/projects", token=self.token, json={"name": "Walked"}).json
+        self.project_id: str = project["id"]
+        self.environment_id: str = next(e["id"] for e in project["environments"] if e["name"] == "production")
+        self.users = {name: self.make("users", email=f"{name}@walk.example", password="walk-walk-walk", name=name)
+                      for name in ("ada", "bob")}  # fmt: skip
+
+    def call(self, method: str, path: str, **body: Any) -> Any:
+        got = self.api.request(method, path, token=self.token, environment=self.environment_id, json=body)
+        assert got.status < 300, got.body
+        return got.json
+
+    def make(self, what: str, **body: Any) -> Any:
+        return self.call("POST", f"/v1/{what}", **body)
+
+
+@pytest.fixture
+def world(served: Up) -> Iterator[World]:
+    made = World(served)
+    yield made
+    Api(served.base_url).request("DELETE", f"/v1/projects/{made.project_id}", token=made.token)
+
+
+def test_an_operators_day(window: Callable[..., Page], served: Up, world: World) -> None:
+    page = window()
+    base, environment = served.base_url, world.environment_id
+    sign_in(page, served)
+
+    # Find the project, issue a key.
+    page.goto(f"{base}/admin/projects/project/?q={world.project_id}")
+    expect(page.get_by_role("link", name="Walked").first).to_be_visible()
+    page.goto(f"{base}/admin/accounts/serverkey/add/")
+    page.locator("input[name=name]").fill("For the walk")
+    page.locator("input[name=environment_id]").fill(environment)
+    for scope in ("rows:read", "rows:write"):
+        page.locator(f"input[name=scopes][value='{scope}']").check()
+    page.locator("button[name=_save]").click()
+    shown = page.locator("body").inner_text()
+    key = re.search(r"sk_[0-9A-Za-z]{38}", shown) or re.search(r"sk_[0-9A-Za-z]{38}", page.content())
+    assert key is not None
+    assert world.api.get("/v1/rows/notes", token=key[0]).status == 404  # it works; there is no table yet
+
+    # Apply a schema by its plan.
+    page.goto(f"{base}/admin/rows/schemaversion/?environment={environment}")
+    expect(page.get_by_text("No table yet")).to_be_visible()
+    page.get_by_label("Document (JSON)").fill(json.dumps(DOCUMENT))
+    page.get_by_role("button", name="Plan", exact=True).click()
+    expect(page.get_by_text("create table notes")).to_be_visible()
+    keep(page, "plan")
+    page.get_by_role("button", name="Apply", exact=True).click()
+    expect(page.get_by_text("The schema is at version 1.")).to_be_visible()
+    expect(page.get_by_text("What the chosen version changed")).to_be_visible()
+
+    # What loses data wants its name typed.
+    smaller = json.loads(json.dumps(DOCUMENT))
+    del smaller["tables"]["notes"]["columns"]["secret"]
+    smaller["tables"]["notes"]["rules"]["user"]["read"].pop("columns")
+    page.get_by_label("Document (JSON)").fill(json.dumps(smaller))
+    page.get_by_role("button", name="Plan", exact=True).click()
+    expect(page.get_by_text("loses data")).to_be_visible()
+    page.get_by_role("button", name="Apply", exact=True).click()
+    expect(page.get_by_text("Not confirmed: drop column notes.secret")).to_be_visible()
+
+    # Browse rows as a user, explain a hidden one.
+    mine, hers = (
+        world.make("rows/notes", title=f"note of {name}", secret="sealed", owner_id=user["id"])
+        for name, user in world.users.items()
+    )
+    page.goto(f"{base}/admin/rows/currentversion/?environment={environment}")
+    page.get_by_role("link", name="notes", exact=True).click()
+    expect(page.get_by_text("note of bob")).to_be_visible()
+    page.get_by_label("or as one user").fill("ada@walk.example")
+    page.get_by_role("button", name="Show").click()
+    expect(page.get_by_text("note of ada")).to_be_visible()
+    expect(page.get_by_text("note of bob")).to_have_count(0)
+    expect(page.get_by_text("sealed")).to_have_count(0)
+    page.get_by_label("with what they do not see").check()
+    page.get_by_role("button", name="Show").click()
+    keep(page, "rows")
+    page.get_by_role("link", name="hidden: why?").click()
+    expect(page.get_by_text("Hidden from ada@walk.example")).to_be_visible()
+    expect(page.get_by_text(f'owner_id is "{world.users["bob"]["id"]}"').first).to_be_visible()
+    assert hers["id"] in page.url.replace("_5F", "_")
+    assert mine["id"] != hers["id"]
+    keep(page, "explained")
+
+    # Redeliver a delivery.
+    with Receiver(answer("500 Broken", b"out of order")) as receiver:
+        webhook = world.make("webhooks", url=receiver.url(), events=["notes.insert"])
+        world.make("rows/notes", title="delivered twice", owner_id=world.users["ada"]["id"])
+        deliveries = f"/v1/webhooks/{webhook['id']}/deliveries"
+        wait_for("a first attempt", lambda: world.api.get(
+            deliveries, token=world.token, environment=environment).json["data"][:1], 60, 0.2)  # fmt: skip
+        wait_for("it arrived", lambda: receiver.requests, 60, 0.2)
+        page.goto(f"{base}/admin/webhooks/delivery/?environment={environment}&webhook={webhook['id']}")
+        page.get_by_role("link", name="notes.insert").first.click()
+        expect(page.get_by_text('"title": "delivered twice"')).to_be_visible()
+        receiver.behave = answer()
+        redeliver_until_delivered(page)
+        keep(page, "delivery")
+        page.goto(f"{base}/admin/webhooks/webhook/{webhook['id'].replace('_', '_5F')}/change/")
+        expect(page.locator("svg.bars rect.good")).to_have_count(1)
+        keep(page, "webhook")
+
+    # Read a failed run's log.
+    world.call("PUT", "/v1/functions/cook", source=FAILS)
+    world.make("functions/cook/invoke", input={"meal": "soup"})
+    page.goto(f"{base}/admin/functions/run/?environment={environment}&status=failed")
+    page.locator("a", has_text=re.compile(r"^run_")).first.click()
+    expect(page.get_by_text("the cupboard is bare")).to_be_visible()
+    expect(page.get_by_text("Error: nothing to eat").first).to_be_visible()
+    keep(page, "run")
+
+    # Delete the project.
+    delete_the_project(page, base, world)
+
+
+def redeliver_until_delivered(page: Page) -> None:
+    """Press the button, and look again until the answer is there."""
+    page.get_by_role("button", name="Redeliver").click()
+    expect(page.get_by_text(re.compile("sent again|under way")).first).to_be_visible()
+
+    def is_delivered() -> bool:
+        page.reload()
+        return page.locator("h2 .tag.delivered").count() == 1
+
+    wait_for("the delivery arrived", is_delivered, 60, 0.5)
+    expect(page.get_by_text("answered 200").first).to_be_visible()
+
+
+def delete_the_project(page: Page, base: str, world: World) -> None:
+    page.goto(f"{base}/admin/projects/project/{world.project_id}/delete/")
+    expect(page.get_by_text("production").first).to_be_visible()
+    page.locator("input[name=confirm]").fill("Walked")
+    page.get_by_role("button", name="Delete it for good").click()
+    expect(page.get_by_text("was deleted successfully")).to_be_visible()
+    gone = world.api.get(f"/v1/projects/{world.project_id}", token=world.token)
+    assert gone.status == 404
+
+
+PAGES = ("rows/schemaversion", "rows/currentversion", "webhooks/webhook", "webhooks/delivery", "functions/function",
+         "functions/run")  # fmt: skip
+
+
+def test_the_pages_fit_a_telephone_in_both_themes(window: Callable[..., Page], served: Up) -> None:
+    """Nothing stands out of the window; without an environment each page leads to one."""
+    environment = f"?environment={served.facts['environments']['production']}"
+    for theme, queries in (("light", (environment, "")), ("dark", (environment,))):
+        page = window(width=NARROW, theme=theme)
+        sign_in(page, served)
+        for path in PAGES:
+            for query in queries:
+                page.goto(f"{served.base_url}/admin/{path}/{query}")
+                expect(page.locator(".region h2, .region .notice").first).to_be_visible()
+                width = page.evaluate("document.documentElement.scrollWidth")
+                assert width <= NARROW, (path, query, width)
+                keep(page, f"{path.replace('/', '-')}-{'one' if query else 'choose'}-{NARROW}-{theme}")
+
+
+def test_a_keyboard_is_enough_to_press_a_button_and_to_answer_its_question(
+    window: Callable[..., Page], served: Up, world: World
+) -> None:
+    webhook = world.make("webhooks", url="https://example.com/hook", events=["*"])
+    page = window()
+    sign_in(page, served)
+    page.goto(f"{served.base_url}/admin/webhooks/webhook/{webhook['id'].replace('_', '_5F')}/change/")
+    page.get_by_role("button", name="Disable").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("Events are held")).to_be_visible()
+    page.get_by_role("button", name="Disable").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("The webhook is disabled.")).to_be_visible()

@@ -1,0 +1,195 @@
+"""The timeline: any id leads to what happened around it, and to nothing that is a tenant's own."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connections
+from django.test import Client
+
+from accounts import audit
+from accounts.models import AuditEntry, User
+from accounts.staff import roles
+from accounts.staff.roles import StaffRole
+from platform_site.api import ids
+from platform_site.api.requests import close_request, open_request
+from platform_site.console import timeline
+from platform_site.console.views import search
+from rows.models import CurrentVersion, SchemaVersion
+from tests.console.conftest import REGION, World
+
+pytestmark = pytest.mark.django_db(databases="__all__")
+
+
+class Story:
+    """One request: a key changed a row, which was delivered at the second try, and invoked a function."""
+
+    def __init__(self, world: World, request_id: str) -> None:
+        self.request_id = request_id
+        token = open_request(request_id)
+        try:
+            self.audit = audit.record(
+                "key.issued", actor=audit.SYSTEM, target_id=ids.new("key"), environment_id=world.environment.pk,
+                project_id=world.project.pk,
+            )  # fmt: skip
+        finally:
+            close_request(token)
+        self.event = world.event(request_id=request_id, subject="tasks/tsk_1")
+        self.delivery = world.delivery(self.event, code=500)
+        world.attempt(self.delivery, 200, number=2)
+        self.run = world.run(request_id=request_id, status="failed", error={"reason": "timeout"})
+        self.ids = {self.audit.pk, self.event.event_id, self.delivery.pk, self.run.pk}
+
+
+@pytest.fixture
+def story(world: World) -> Story:
+    found = Story(world, ids.new("req"))
+    Story(world, ids.new("req"))  # another, which is not shown where the first is meant
+    return found
+
+
+def found(text: str, environment_id: str = "") -> timeline.Timeline:
+    return timeline.of(text, environment_id)
+
+
+def ids_of(shown: timeline.Timeline) -> set[str]:
+    return {entry.id for entry in shown.entries if entry.kind not in ("attempt", "request")}
+
+
+@pytest.mark.parametrize("from_where", ["request", "event", "delivery", "run", "audit"])
+def test_from_anywhere_the_whole_story_is_found(story: Story, from_where: str) -> None:
+    start = {
+        "request": story.request_id, "event": story.event.event_id, "delivery": story.delivery.pk,
+        "run": story.run.pk, "audit": story.audit.pk,
+    }[from_where]  # fmt: skip
+    shown = found(start)
+    assert ids_of(shown) == story.ids
+    kinds = [entry.kind for entry in shown.entries]
+    assert kinds[0] == "request"
+    assert sorted(kinds) == ["attempt", "attempt", "audit", "delivery", "event", "request", "run"]
+    titles = " | ".join(entry.title for entry in shown.entries)
+    assert "attempt 1: answered 500" in titles
+    assert "attempt 2: answered 200" in titles
+    assert "sum: failed" in titles
+    assert not shown.away
+
+
+def test_a_request_id_that_a_client_chose_is_found_too(world: World) -> None:
+    mine = Story(world, "checkout-42")
+    assert ids_of(found("checkout-42")) == mine.ids
+    assert ids_of(found("  checkout-42 ")) == mine.ids
+
+
+def test_a_row_is_found_by_its_id_and_its_environment(world: World, story: Story) -> None:
+    CurrentVersion.objects.using(REGION).create(environment_id=world.environment.pk, version=1)
+    SchemaVersion.objects.using(REGION).create(
+        environment_id=world.environment.pk, version=1, author_kind="system", source_digest="x",
+        document_text='{"tables": {"tasks": {"columns": {"title": {"type": "text"}}}}}',
+    )  # fmt: skip
+    other = world.event(request_id=None, subject="tasks/tsk_2")
+    for text in ("tsk_1", "tasks/tsk_1"):
+        assert story.event.event_id in ids_of(found(text, world.environment.pk)), text
+        assert other.event_id not in ids_of(found(text, world.environment.pk)), text
+    nothing = found("tsk_9", world.environment.pk)
+    assert not nothing.entries
+    assert "No event of this row" in nothing.hint
+    assert "name its environment" in found("tsk_9").hint
+    assert "no environment" in found("tsk_9", "env_nope").hint
+
+
+def test_containers_show_what_happened_in_them(world: World, story: Story) -> None:
+    for container in (world.project.pk, world.environment.pk, str(story.audit.target_id)):
+        assert story.audit.pk in ids_of(found(container)), container
+    assert {story.event.event_id, story.run.pk} <= ids_of(found(world.environment.pk))
+    assert story.delivery.pk in ids_of(found(world.webhook.pk))
+    assert story.run.pk in ids_of(found(world.function.pk))
+
+
+def test_people_are_found_by_what_they_did_and_what_was_done_to_them(make_user: Callable[..., User]) -> None:
+    alice, boss = make_user("alice"), make_user("boss", is_staff=True)
+    roles.set_role(alice, StaffRole.SUPPORT, actor=audit.Actor.staff(boss))
+    entry = AuditEntry.objects.get(action="user.staff_role_changed")
+    assert entry.pk in ids_of(found(alice.pk))
+    assert entry.pk in ids_of(found(boss.pk))
+
+
+def test_much_is_cut_and_says_so(world: World) -> None:
+    for _ in range(timeline.MOST + 5):
+        world.event(request_id="busy")
+    shown = found("busy")
+    assert len(shown.entries) == timeline.MOST
+    assert shown.is_cut
+
+
+def test_a_region_that_is_away_is_named_and_the_others_are_shown(world: World, story: Story) -> None:
+    def away(*_: Any) -> None:
+        raise OperationalError("away")
+
+    with connections["eu-west-1"].execute_wrapper(away):
+        shown = found(story.request_id)
+    assert shown.away == ["eu-west-1"]
+    assert ids_of(shown) == story.ids
+    with connections[REGION].execute_wrapper(away):
+        shown = found(story.request_id)
+    assert shown.away == [REGION]
+    assert ids_of(shown) == {story.audit.pk}
+
+
+@pytest.mark.parametrize("text", ["", " ", "'", "%", "x" * 5000, "wh_", "evt_zzz", "\0", "tasks/" + "y" * 300, "😀"])
+def test_whatever_is_pasted_the_page_opens(console: Client, text: str) -> None:
+    for environment in ("", "env_", text):
+        assert console.get("/admin/timeline/", {"q": text, "environment": environment}).status_code == 200
+
+
+def test_the_page_links_and_hides_what_is_the_tenants(console: Client, world: World, story: Story) -> None:
+    page = console.get("/admin/timeline/", {"q": story.request_id}).content.decode()
+    for one in story.ids:
+        assert one in page
+    assert f"/admin/timeline/?q={story.delivery.pk}" in page
+    assert "receiver.example:443" in page
+    for secret in ("t0psecret", "alsosecret", "a tenant", "an input", "a receiver"):
+        assert secret not in page, secret
+    evil = Story(world, "<script>alert(1)</script>"[:60])
+    assert "<script>alert" not in console.get("/admin/timeline/", {"q": evil.request_id}).content.decode()
+    assert "<script>alert" not in console.get("/admin/timeline/", {"q": evil.event.event_id}).content.decode()
+
+
+def test_support_reads_it_and_accounts_do_not(make_user: Callable[..., User], story: Story) -> None:
+    alice = make_user("alice-2")
+    browser = Client()
+    browser.force_login(alice)
+    assert browser.get("/admin/timeline/").status_code == 302
+    roles.set_role(alice, StaffRole.SUPPORT, actor=audit.SYSTEM)
+    assert story.run.pk in browser.get("/admin/timeline/", {"q": story.request_id}).content.decode()
+    assert browser.post("/admin/timeline/", {"q": story.request_id}).status_code == 405
+
+
+def test_the_command_palette_leads_to_it(rf: Any) -> None:
+    [result] = search(rf.get("/"), "evt_01k60000000000000000000000")
+    assert re.search(r"/admin/timeline/\?q=evt_", str(result.link))
+    assert search(rf.get("/"), "users") == []
+
+
+def test_each_lookup_has_an_index(world: World) -> None:
+    """With scans forbidden, PostgreSQL still scans where it has no index: nothing here may."""
+    large = ("webhooks_delivery", "webhooks_attempt", "functions_run", "rows_outboxevent")
+    story = Story(world, ids.new("req"))
+    plans: list[str] = []
+
+    def explained(execute: Any, statement: str, parameters: Any, many: bool, context: Any) -> Any:
+        if statement.startswith("SELECT") and any(table in statement for table in large):
+            with context["connection"].cursor() as cursor:
+                cursor.cursor.execute("SET LOCAL enable_seqscan = off")
+                cursor.cursor.execute(f"EXPLAIN {statement}", parameters)
+                plans.append("\n".join(line for (line,) in cursor.cursor.fetchall()))
+        return execute(statement, parameters, many, context)
+
+    with connections[REGION].execute_wrapper(explained):
+        for text in (*story.ids, story.request_id, world.webhook.pk, world.function.pk, world.environment.pk):
+            found(text)
+        found("tasks/tsk_1", world.environment.pk)
+    assert len(plans) > 20
+    for plan in plans:
+        for table in large:
+            assert f"Seq Scan on {table}" not in plan, plan
