@@ -1,0 +1,192 @@
+"""The whole service under measurement: `python -m tests.benchmarks [--seconds 3] [--workers 2] [--only WORD] [--json FILE]`.
+
+Starts it as `manage.py up` does, fills it (1,000 users, 1,000 lists, 100,000 tasks), runs each workload with 16 clients,
+and prints one table: requests a second, the share of the bare view's on the same server in the same run, p50, p99, CPU of
+each part for one request, and floors that nothing of the kind can pass. By hand, on a quiet machine: `others` says how
+much of it was taken by somebody else. docs/performance.md keeps the figures and what is behind them.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+
+import httpx
+
+from tests.benchmarks import rows
+from tests.benchmarks.hammer import Load
+from tests.benchmarks.rows import request
+from tests.benchmarks.stage import CLIENTS, HEAD, Figures, Stage, line, stage
+from tests.serving import wait_for
+
+PASSWORD = "correct horse battery staple"
+FUNCTION = "export default async (input) => ({ sum: input.a + input.b });"
+ARRIVALS = 100
+
+
+def sign_in(on: Stage, seconds: float) -> Iterator[Figures]:
+    """Floor: the hash alone, on every processor, in processes that do nothing else."""
+    from django.contrib.auth.hashers import make_password
+
+    from accounts.models import User
+
+    hashed = make_password(PASSWORD)
+    users = User.objects.filter(pk__in=on.setting.owners)
+    users.update(password=hashed)
+    environment = on.setting.place.environment_id
+    asked = [
+        request(on.port, "POST", "/v1/auth/token", None,
+                {"grant_type": "password", "email": email, "password": PASSWORD}, {"X-Environment": environment})
+        for email in users.values_list("email", flat=True)
+    ]  # fmt: skip
+    with multiprocessing.get_context("fork").Pool(os.cpu_count()) as pool:
+        verified = sum(pool.starmap(_verify, [(hashed, seconds)] * (os.cpu_count() or 1)))
+    # Two hashes at once in each process, the others wait their turn: 16 clients of 2 workers are four deep.
+    yield on.measure("sign in", asked, max(seconds, 3), floor=verified / seconds)
+
+
+def _verify(hashed: str, seconds: float) -> int:
+    from django.contrib.auth.hashers import check_password
+
+    check_password(PASSWORD, hashed)
+    count, until = 0, time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        assert check_password(PASSWORD, hashed)
+        count += 1
+    return count
+
+
+def invoke(on: Stage, seconds: float) -> Iterator[Figures]:
+    """A function that adds two numbers, warm, by a key; then queued, until the last run has ended."""
+    from django.db import connections
+
+    from functions.models import Run
+    from tests.projects.conftest import key_for
+
+    place = on.setting.place
+    key = key_for(place.environment_id, "functions:deploy", "functions:invoke", "functions:read")
+    headers = {"Authorization": f"Bearer {key}"}
+    deployed = httpx.put(f"{on.up.base_url}/v1/functions/add", json={"source": FUNCTION}, headers=headers, timeout=60)
+    assert deployed.status_code in (200, 201), deployed.text
+    call = {"input": {"a": 2, "b": 3}}
+    path = "/v1/functions/add/invoke"
+    yield on.measure("invoke, warm", [request(on.port, "POST", path, key, call)], seconds)
+
+    runs = Run.objects.using(place.cluster).filter(environment_id=place.environment_id)
+    ended = runs.filter(status="succeeded")
+    wait_for("no run is under way", lambda: not runs.filter(status="running").exists(), 60, every=0.2)
+    before, counted, began = on.cost(), ended.count(), time.perf_counter()
+    queued = on.measure(
+        "invoke, queued", [request(on.port, "POST", path, key, {**call, "async": True})], seconds, warm=0.2
+    )
+    yield queued
+    wait_for("all runs have ended", lambda: not runs.filter(status="running").exists(), 180, every=0.2)
+    took = time.perf_counter() - began
+    done = ended.count() - counted
+    failed = runs.filter(status="failed").count()
+    load = Load(done, took, 0, 0, {}, 0)
+    yield on.add("… and executed", load, on.cost().since(before), note=f"{failed} failed" if failed else "")
+    connections.close_all()
+
+
+def webhook(on: Stage, seconds: float) -> Iterator[Figures]:
+    """From a row's insert to the receiver, signed: as many as 16 clients write, until the last has arrived; and one at a
+    time, from the answer of the insert to the arrival."""
+    from tests.benchmarks.webhooks import Sink
+    from tests.projects.conftest import key_for
+
+    place = on.setting.place
+    key = key_for(place.environment_id, "webhooks:write", "webhooks:read", "rows:read", "rows:write")
+    owner = on.setting.owners[0]
+    with (
+        closing(Sink()) as sink,
+        httpx.Client(base_url=on.up.base_url, headers={"Authorization": f"Bearer {key}"}, timeout=30) as client,
+    ):
+        made = client.post("/v1/webhooks", json={"url": sink.url, "events": ["lists.insert"]})
+        assert made.status_code == 201, made.text
+        body = {"name": "New", "owner_id": owner}
+        asked = [request(on.port, "POST", "/v1/rows/lists", key, body)]
+        before, began = on.cost(), time.monotonic()
+        inserts = on.measure("insert, with a webhook", asked, seconds, warm=0.2)
+        yield inserts
+        sent = _listed(on) - rows.LISTS
+        wait_for("all events have arrived", lambda: len(sink.look()) >= sent, 180, every=0.1)
+        spent, took = on.cost().since(before), max(sink.came.values()) - began
+        delays = []
+        for _ in range(ARRIVALS):
+            answer = client.post("/v1/rows/lists", json=body)
+            answered, row = time.monotonic(), answer.json()["id"]
+            wait_for("it arrives", lambda: row in sink.look(), 30, every=0.002)  # noqa: B023
+            delays.append((sink.came[row] - answered) * 1000)
+            time.sleep(0.05)
+        delays.sort()
+        load = Load(sent, took, statistics.median(delays), delays[int(ARRIVALS * 0.99)], {}, 0)
+        yield on.add("… and delivered", load, spent, note="p50, p99: one at a time, from the answer to the arrival")
+        assert client.delete(f"/v1/webhooks/{made.json()['id']}").status_code == 204
+
+
+def _listed(on: Stage) -> int:
+    from django.db import connections
+
+    from rows.execution import opened_door
+
+    with opened_door(), connections[on.setting.place.cluster].cursor() as cursor:
+        cursor.execute(f'SELECT count(*) FROM "{on.setting.place.environment_id}".lists')  # noqa: S608
+        return int(cursor.fetchone()[0])
+
+
+PARTS: dict[str, Callable[[Stage, float], Iterator[Figures]]] = {
+    "rows": rows.workloads,
+    "sign-in": sign_in,
+    "invoke": invoke,
+    "webhook": webhook,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each workload (default %(default)g)")
+    parser.add_argument("--workers", type=int, default=2, help="web processes (default %(default)s)")
+    parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS), metavar="PART",
+                        help=f"of {', '.join(PARTS)}; rows come first, for the bare view's rate is theirs")  # fmt: skip
+    parser.add_argument("--json", type=Path, help="also write the figures there")
+    options = parser.parse_args()
+    with stage(options.workers) as on:
+        print(f"{platform.platform()}, {os.cpu_count()} processors, Python {platform.python_version()}")
+        print(f"{options.workers} web processes, {CLIENTS} clients, {options.seconds:g} s each")
+        print(
+            f"first answer {on.up.ready_after:.1f} s after the start; idle, the whole stack holds {on.idle_mb:.0f} MB\n"
+        )
+        print(HEAD)
+        for name in PARTS:
+            if name in options.only:
+                for made in PARTS[name](on, options.seconds):
+                    print(line(made, on.figures[0].per_second), flush=True)
+        if "rows" in options.only:
+            print(f"\n{rows.many_environments()}")
+        if options.json:
+            facts = {
+                "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+                "machine": platform.platform(),
+                "processors": os.cpu_count(),
+                "python": platform.python_version(),
+                "workers": options.workers,
+                "clients": CLIENTS,
+                "seconds": options.seconds,
+                "first_answer_s": round(on.up.ready_after, 2),
+                "idle_mb": round(on.idle_mb),
+                "figures": [asdict(one) for one in on.figures],
+            }
+            options.json.write_text(json.dumps(facts, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,8 @@
+"""Django with nothing of ours but the server: what every request costs at least."""
+
+from platform_site.settings import *  # noqa: F403
+
+ROOT_URLCONF = "tests.benchmarks.bare_urls"
+MIDDLEWARE = ["django.middleware.security.SecurityMiddleware", "django.middleware.common.CommonMiddleware"]
+DATABASES: dict[str, dict[str, str]] = {}
+DATABASE_ROUTERS: list[str] = []

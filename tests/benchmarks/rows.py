@@ -1,0 +1,354 @@
+"""What rows cost: `python -m tests.benchmarks.rows [SECONDS] [WORKERS]`. By hand, on a quiet machine.
+
+100,000 tasks of 1,000 owners in 1,000 lists, under rules, asked for by 16 clients with tokens of 64 owners: sessions,
+limits and rules are all on. Beside each figure stand the floors of the same run on the same machine: a bare Django view
+on the same server, and `pgbench -M prepared` with the very statement that answers. Figures: docs/performance.md.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import quote
+
+from platform_site.services import postgres
+from tests.benchmarks.stage import CLIENTS, HEAD, Figures, Stage, line, stage
+
+OWNERS, LISTS, TASKS, ASKING = 1_000, 1_000, 100_000, 64
+
+OWN = {"owner_id": "$user.id"}
+DOCUMENT: dict[str, Any] = {
+    "tables": {
+        "lists": {
+            "id_prefix": "lst_",
+            "columns": {"name": {"type": "text", "max_length": 100}, "owner": {"type": "user"}},
+            "rules": {"user": {"read": {"where": OWN}}},
+        },
+        "tasks": {
+            "id_prefix": "tsk_",
+            "columns": {
+                "title": {"type": "text", "max_length": 200},
+                "notes": {"type": "text", "null": True},
+                "done": {"type": "boolean", "default": False},
+                "priority": {"type": "integer", "null": True},
+                "due_on": {"type": "date", "null": True},
+                "tags": {"type": "text[]", "null": True},
+                "status": {"type": "enum", "values": ["open", "started", "done"], "default": "open"},
+                "internal": {"type": "text", "null": True},
+                "list": {"type": "reference", "to": "lists", "on_delete": "cascade"},
+                "owner": {"type": "user"},
+            },
+            "indexes": [["owner", "-created_at"], ["-created_at"]],
+            "rules": {
+                "user": {
+                    "read": {"where": OWN, "columns": ["*", "-internal"]},
+                    "insert": {"set": OWN, "check": {"list.owner_id": "$user.id"}, "columns": ["title", "list_id"]},
+                    "update": {"where": OWN, "check": OWN, "columns": ["title", "done", "priority"]},
+                    "delete": {"where": OWN},
+                }
+            },
+        },
+    }
+}
+WHERE = quote(json.dumps({"done": False}))
+
+
+# ── The place ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Setting:
+    place: Any
+    tokens: list[str]
+    owners: list[str]
+    """The owners behind the tokens."""
+    key: str
+    task: str
+    """One of the first owner's."""
+
+
+def build() -> Setting:
+    """A project with the schema, its rows, and who asks for them."""
+    from django.db import connections
+
+    from accounts import audit, services
+    from accounts.models import User
+    from platform_site.api import ids
+    from projects.environments import place_of
+    from rows import schemas
+    from rows.execution import opened_door
+    from tests.projects.conftest import environment_of, key_for, make_project, token_of
+
+    owner = services.create_user(pool_id=None, email="bench@example.com", password=None, name="B", actor=audit.SYSTEM)
+    environment = environment_of(make_project(owner, plan="team"))
+    place = place_of(environment.pk)
+    assert place is not None
+    schemas.change(place, DOCUMENT, actor=audit.SYSTEM)
+    users = [ids.new("usr") for _ in range(OWNERS)]
+    User.objects.bulk_create(
+        [User(id=user, email=f"{user}@example.com", environment_id=place.pool_id) for user in users]
+    )
+    schema = f'"{place.environment_id}"'
+    with opened_door(), connections[place.cluster].cursor() as cursor:
+        cursor.execute("SET statement_timeout = 0")
+        cursor.execute(
+            f"INSERT INTO {schema}.lists (id, name, owner_id) SELECT 'lst_' || n, 'List ' || n, (%s::text[])[n]"  # noqa: S608
+            " FROM generate_series(1, %s) n",
+            [users, LISTS],
+        )
+        cursor.execute(
+            f"INSERT INTO {schema}.tasks (id, title, notes, done, priority, due_on, tags, list_id, owner_id, created_at)"  # noqa: S608
+            " SELECT 'tsk_' || lpad(n::text, 8, '0'), 'Task number ' || n, repeat('note ', n %% 20), n %% 3 = 0, n %% 5,"
+            " date '2026-01-01' + n %% 300, ARRAY['a', 'b'], 'lst_' || 1 + n %% %s, (%s::text[])[1 + n %% %s],"
+            " timestamptz '2026-01-01' + n * interval '1 minute' FROM generate_series(1, %s) n",
+            [LISTS, users, OWNERS, TASKS],
+        )
+        cursor.execute(f"VACUUM ANALYZE {schema}.tasks")
+        cursor.execute(f"VACUUM ANALYZE {schema}.lists")
+    asking = list(User.objects.filter(pk__in=users[:ASKING]).order_by("pk"))
+    return Setting(
+        place,
+        [token_of(user, place.environment_id) for user in asking],
+        [user.pk for user in asking],
+        key_for(place.environment_id, "rows:read", "rows:write", "rows:bypass_rules"),
+        f"tsk_{users.index(asking[0].pk) or OWNERS:08}",
+    )
+
+
+def request(
+    port: int, method: str, path: str, token: str | None, body: Any = None, headers: dict[str, str] | None = None
+) -> bytes:
+    content = b"" if body is None else json.dumps(body).encode()
+    lines = [f"{method} {path} HTTP/1.1", f"Host: 127.0.0.1:{port}", "Accept: */*"]
+    lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+    if token:
+        lines.append(f"Authorization: Bearer {token}")
+    if body is not None:
+        lines += ["Content-Type: application/json", f"Content-Length: {len(content)}"]
+    return "\r\n".join([*lines, "", ""]).encode() + content
+
+
+def questions(setting: Setting, port: int) -> dict[str, tuple[list[bytes], Any]]:
+    """What is asked, and the shape of the statement that answers it (None where there is none)."""
+    from rows import compiler, grammar, services, writing
+    from rows.registry import environment
+    from rows.rules import Principal
+
+    known = environment(setting.place)
+    user, everyone = known.open_viewer("user"), known.open_viewer("all")
+    rows: dict[str, list[str]] = {}
+    for owner in setting.owners:
+        listed = services.list_rows(
+            setting.place, Principal("user", user_id=owner), "tasks", services.ListQuery(limit=50)
+        )
+        rows[owner] = [row["id"] for row in json.loads(listed.body)["data"]]
+    of_owners = [(token, owner, task) for number in range(50)
+                 for token, owner in zip(setting.tokens, setting.owners, strict=True)
+                 for task in [rows[owner][number]]]  # fmt: skip
+
+    operator = Principal("key", bypass=True)
+    cursor = None
+    for _ in range(500):
+        page = services.list_rows(
+            setting.place, operator, "tasks", services.ListQuery(order="created_at.desc", limit=100, cursor=cursor)
+        )
+        cursor = page.next_cursor
+
+    def of_list(viewer: Any, where: str | None, order: str, withs: str | None, after: bool = False) -> Any:
+        keys = grammar.parse_order(order, "tasks", viewer.sight)
+        found = grammar.parse_where(where, "tasks", viewer.sight)
+        shape = compiler.ReadShape(
+            "tasks",
+            found.shape,
+            keys,
+            grammar.parse_with(withs, "tasks", viewer.sight),
+            (False,) * len(keys) if after else None,
+        )
+        return compiler.read(viewer, shape), found
+
+    latest = "order=created_at.desc"
+    by_key = lambda path: [request(port, "GET", f"/v1/rows/tasks?{latest}{path}", setting.key)]  # noqa: E731
+    each = lambda path: [request(port, "GET", f"/v1/rows/tasks{path}", token) for token in setting.tokens]  # noqa: E731
+    return {
+        "bare view": ([request(port, "GET", "/v1/bench/bare", None)], None),
+        "nothing, as a key": ([request(port, "GET", "/v1/bench/nothing-somewhere", setting.key)], None),
+        "retrieve": (
+            [request(port, "GET", f"/v1/rows/tasks/{task}", token) for token, _, task in of_owners],
+            (compiler.read(user, compiler.ReadShape("tasks")), None),
+        ),
+        "list 20 of one's own": (
+            each(f"?where={WHERE}&{latest}"), of_list(user, '{"done": false}', "created_at.desc", None)
+        ),
+        "list 20 with their list": (
+            each(f"?where={WHERE}&{latest}&with=list"), of_list(user, '{"done": false}', "created_at.desc", "list")
+        ),
+        "page 1 of 100,000": (by_key(""), of_list(everyone, None, "created_at.desc", None)),
+        "page at depth 50,000": (by_key(f"&cursor={cursor}"), of_list(everyone, None, "created_at.desc", None, after=True)),
+        "update": (
+            [request(port, "PATCH", f"/v1/rows/tasks/{task}", token, {"priority": number % 7})
+             for number, (token, _, task) in enumerate(of_owners)],
+            (writing.update(user, writing.UpdateShape("tasks", ("priority",))), None),
+        ),
+        "insert": (
+            [request(port, "POST", "/v1/rows/tasks", token, {"title": "New", "list_id": f"lst_{1 + number}"})
+             for number, token in enumerate(lists_of(setting))],
+            (writing.insert(user, writing.InsertShape("tasks")), None),
+        ),
+    }  # fmt: skip
+
+
+def lists_of(setting: Setting) -> list[str]:
+    """For each of the first lists the token of its owner (the n-th list is the n-th owner's)."""
+    from django.db import connections
+
+    from rows.execution import opened_door
+
+    with opened_door(), connections[setting.place.cluster].cursor() as cursor:
+        lists = f'"{setting.place.environment_id}".lists'
+        cursor.execute(f"SELECT owner_id FROM {lists} ORDER BY substr(id, 5)::int LIMIT %s", [ASKING])  # noqa: S608
+        by_owner = dict(zip(setting.owners, setting.tokens, strict=True))
+        return [by_owner[owner] for (owner,) in cursor.fetchall()]
+
+
+# ── The floor ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def pgbench(setting: Setting, statement: Any, found: Any, seconds: float) -> float | None:
+    """Transactions a second of `pgbench -M prepared` with the same statement, for one owner's values."""
+    import re
+
+    from django.db import connections
+
+    from rows.compiler import After, Cell
+    from rows.registry import environment
+    from rows.rules import Principal
+
+    binary = postgres.binaries() / "pgbench"
+    if not binary.exists():
+        return None
+    known: dict[Any, bytes | None] = {
+        "environment": setting.place.environment_id.encode(),
+        "version": str(environment(setting.place).version).encode(),
+        "limit": b"21",
+        "id": setting.task.encode(),
+        After(0): b"2026-02-01 00:00:00+00",
+        After(1): b"tsk_00044640",
+        Cell("priority"): b"3",
+    }
+    if any(key not in known for key in statement.keys if isinstance(key, Cell)):
+        return None
+    principal = Principal("user", user_id=setting.owners[0])
+    values = statement.bind(known, found.wire if found else (), principal)
+    variables = [
+        word for number, value in enumerate(values, 1) for word in ("-D", f"p{number}={(value or b'').decode()}")
+    ]
+    facts = connections[setting.place.cluster].get_connection_params()
+    with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
+        text = (
+            statement.sql.decode().replace("'YYYY", "E'YYYY").replace("HH24:MI:SS", r"HH24\072MI\072SS")
+        )  # no variables
+        script.write(re.sub(r"\$(\d+)", r":p\1", text) + ";\n")
+        script.flush()
+        done = subprocess.run(
+            [str(binary), "-n", "-M", "prepared", "-f", script.name, "-c", str(CLIENTS), "-j", "2", "-T", str(max(1, round(seconds))),
+             *variables, "-h", facts["host"], "-U", facts["user"], facts["dbname"]],
+            env=os.environ | {"PGPASSWORD": facts.get("password", ""), "PGOPTIONS": facts["options"]},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    spoken = re.search(r"tps = ([\d.]+)", done.stdout)
+    if spoken is None:
+        print(done.stderr[-500:])
+        return None
+    return float(spoken[1])
+
+
+# ── Many environments ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def many_environments(count: int = 1_000) -> str:
+    """What a cold environment of ten tables costs its first request, and what `count` of them leave behind in a process
+    that keeps the last 200."""
+    import statistics
+
+    import psutil
+    from django.db import connections
+
+    from platform_site.api import ids
+    from platform_site.api.callers import Place
+    from rows import registry, services
+    from rows.models import CurrentVersion, SchemaVersion
+    from rows.reading import parse
+    from rows.rules import Principal
+    from tests.rows import catalog
+
+    table = DOCUMENT["tables"]["lists"]
+    columns = {**{f"text_{number}": {"type": "text", "null": True} for number in range(11)}, **table["columns"]}
+    document = {"tables": {f"table_{number}": {**table, "columns": columns} for number in range(10)}}
+    schema = parse(document)
+    who = Principal("user", user_id="usr_01kaaaaaaaaaaaaaaaaaaaaaaa")
+
+    def known(environment_id: str) -> Place:
+        SchemaVersion.objects.using(catalog.REGION).create(
+            environment_id=environment_id,
+            version=1,
+            document_text=json.dumps(document),
+            source_digest="",
+            author_kind="system",
+        )
+        CurrentVersion.objects.using(catalog.REGION).create(environment_id=environment_id, version=1)
+        return Place(environment_id, "production", "prj_x", catalog.REGION, catalog.REGION, "free", environment_id)
+
+    real = [known(ids.new("env")) for _ in range(20)]
+    for place in real:
+        catalog.make(place.environment_id, schema)
+    connections[catalog.REGION].close()
+    times = []
+    for place in real:
+        began = time.perf_counter()
+        services.list_rows(place, who, "table_0", services.ListQuery())
+        times.append((time.perf_counter() - began) * 1000)
+    before = psutil.Process().memory_info().rss
+    for _ in range(count):
+        place = known(ids.new("env"))
+        environment = registry.environment(place)
+        for name in environment.models:
+            environment.models[name].objects.visible_to(environment.open_viewer("user"))
+    grown = (psutil.Process().memory_info().rss - before) / 1e6
+    return (
+        f"first request to a cold environment of ten tables: median {statistics.median(times):.0f} ms, worst {max(times):.0f} ms\n"
+        f"memory after {count:,} environments of ten tables, of which the last {registry.MAX_ENVIRONMENTS} are kept: +{grown:.0f} MB"
+    )
+
+
+# ── The table ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def workloads(on: Stage, seconds: float) -> Iterator[Figures]:
+    """The bare view first: its rate is what all shares are of."""
+    from django.db import connections
+
+    asked = questions(on.setting, on.port)
+    connections.close_all()
+    for what, (requests, statement) in asked.items():
+        made = on.measure(what, requests, seconds)
+        if statement is not None:
+            on.figures[-1] = made = replace(made, statement=pgbench(on.setting, *statement, seconds))
+        yield made
+    connections.close_all()
+
+
+def main(seconds: float = 3.0, workers: int = 2) -> None:
+    with stage(workers) as on:
+        print(HEAD)
+        for made in workloads(on, seconds):
+            print(line(made, on.figures[0].per_second), flush=True)
+        print(many_environments())
+
+
+if __name__ == "__main__":
+    main(*(kind(word) for kind, word in zip((float, int), sys.argv[1:], strict=False)))

@@ -1,0 +1,215 @@
+"""Functions while their processes die: Deno, the web process that waits for it, the worker, and the queue's nudges.
+
+F2, F4, F5, F23: a run is a row before it is work, so each ends `succeeded` or `failed` with a reason.
+"""
+
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from platform_site.services.layout import region_database
+from tests.api.receiver import Receiver
+from tests.faults.conftest import OwnValkey, superuser
+from tests.serving import Up, wait_for
+
+SLOW = """export default async ({ begun }, ctx) => {
+    await ctx.fetch(begun);
+    await new Promise((done) => setTimeout(done, 30000));
+}"""
+
+
+@pytest.fixture(scope="module")
+def more_settings() -> dict[str, str]:
+    """A run counts as lost soon, so that the tests need not wait."""
+    return {"FUNCTION_LEASE_SECONDS": "5"}
+
+
+class Functions:
+    """The demo's functions, and what a test deploys beside them."""
+
+    def __init__(self, up: Up) -> None:
+        self._client = httpx.Client(
+            base_url=f"{up.base_url}/v1/functions",
+            headers={"Authorization": f"Bearer {up.facts['server_key']}"},
+            timeout=30,
+        )
+
+    def deploy(self, name: str, source: str, **settings: Any) -> None:
+        answer = self._client.put(f"/{name}", json={"source": source, **settings})
+        assert answer.status_code in (200, 201), answer.text
+
+    def invoke(self, name: str, **body: Any) -> httpx.Response:
+        return self._client.post(f"/{name}/invoke", json=body)
+
+    def runs(self, name: str, **query: Any) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._client.get(f"/{name}/runs", params={"limit": 100, **query}).json()["data"]
+        return found
+
+    def run(self, name: str, run_id: str) -> dict[str, Any]:
+        found: dict[str, Any] = self._client.get(f"/{name}/runs/{run_id}").json()
+        return found
+
+    def begin(self, name: str, **settings: Any) -> tuple[threading.Thread, list[httpx.Response | Exception]]:
+        """Deploy `SLOW`, invoke it in a thread of its own, and come back when its code runs.
+
+        What the call got is put into the list.
+        """
+        answers: list[httpx.Response | Exception] = []
+        with Receiver() as begun:
+
+            def call() -> None:
+                try:
+                    answers.append(self.invoke(name, input={"begun": begun.url()}))
+                except httpx.HTTPError as error:
+                    answers.append(error)
+
+            self.deploy(name, SLOW, allowed_hosts=["127.0.0.1"], **settings)
+            thread = threading.Thread(target=call, daemon=True)
+            thread.start()
+            wait_for("the call runs", lambda: begun.requests, 30)
+        return thread, answers
+
+
+@pytest.fixture
+def functions(battered: Up) -> Functions:
+    return Functions(battered)
+
+
+def denos(parent: psutil.Process) -> list[psutil.Process]:
+    """The processes of functions below `parent` that run, not those that are stopped between calls."""
+    found = []
+    for process in parent.children(recursive=True):
+        try:
+            if process.name() == "deno" and process.status() != psutil.STATUS_STOPPED:
+                found.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def busy(parents: list[psutil.Process]) -> tuple[psutil.Process, psutil.Process] | None:
+    """A parent and its Deno in mid-call: the only one that runs. A process that a deployment started ahead of the first
+    call stops as soon as it has loaded."""
+    running = [(parent, child) for parent in parents if parent.is_running() for child in denos(parent)]
+    return running[0] if len(running) == 1 else None
+
+
+def is_gone(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def test_f4_deno_killed_in_mid_call_fails_that_run_alone(battered: Up, functions: Functions) -> None:
+    call, answers = functions.begin("slow", timeout_ms=10_000)
+    _, child = wait_for("only the call runs", lambda: busy(battered.web_workers()))
+    child.kill()
+    call.join(20)
+    [answer] = answers
+    assert isinstance(answer, httpx.Response)
+    assert answer.status_code == 200
+    assert answer.json()["status"] == "failed"
+    assert "the process of the function ended" in str(functions.run("slow", answer.json()["run_id"])["error"])
+    assert functions.invoke("sum", input={"a": 2, "b": 3}).json()["output"] == {"sum": 5}
+
+
+def test_f4_the_web_process_killed_in_mid_call_takes_deno_along_and_leaves_no_eternal_run(
+    battered: Up, functions: Functions
+) -> None:
+    functions.begin("doomed", timeout_ms=5_000)
+    web, child = wait_for("only the call runs", lambda: busy(battered.web_workers()), every=0.005)
+    web.kill()
+    wait_for("Deno dies with it", lambda: is_gone(child), 1.0)
+    wait_for("it serves", lambda: len(battered.web_workers()) >= 2)
+    [run] = wait_for("the run ends", lambda: functions.runs("doomed", status="failed"), 30, every=0.25)
+    assert "the process that executed the run died" in run["error"]
+
+
+def worker_of(up: Up) -> psutil.Process:
+    [worker] = wait_for("there is a worker", lambda: up.named("manage.py work", parent=up.process.pid), 30)
+    return worker
+
+
+def kill_worker_in_mid_run(up: Up, known: set[int]) -> Path:
+    """Kill -9 it once it executes a run, and wait until its Deno is gone, too. Where that could write."""
+    worker = worker_of(up)
+    _, child = wait_for("the worker executes", lambda: busy([worker]), 30)
+    scratch = Path(child.cwd())
+    worker.kill()
+    wait_for("Deno dies with it", lambda: is_gone(child), 10)
+    known.add(worker.pid)
+    wait_for("it comes back", lambda: worker_of(up).pid not in known, 30)
+    return scratch
+
+
+def test_f4_a_worker_killed_in_mid_run_leaves_it_to_the_next(battered: Up, functions: Functions) -> None:
+    functions.deploy(
+        "patient", "export default async () => { await new Promise((done) => setTimeout(done, 3000)); return 1; }",
+        timeout_ms=9_000,
+    )  # fmt: skip
+    run_id = functions.invoke("patient", **{"async": True}).json()["run_id"]
+    scratch = kill_worker_in_mid_run(battered, set())
+    wait_for("the run ends", lambda: functions.run("patient", run_id)["phase"] == "ended", 60, every=0.25)
+    run = functions.run("patient", run_id)
+    assert (run["status"], run["output"]) == ("succeeded", 1), run
+    assert run["attempts"] >= 2
+    wait_for("what the killed worker left behind is swept", lambda: not scratch.parent.exists(), 30)
+
+
+@pytest.mark.slow
+def test_f4_a_run_whose_workers_keep_dying_is_given_up_by_name(battered: Up, functions: Functions) -> None:
+    functions.deploy("deadly", SLOW, timeout_ms=10_000)
+    run_id = functions.invoke("deadly", **{"async": True}).json()["run_id"]
+    known: set[int] = set()
+    for _ in range(3):
+        kill_worker_in_mid_run(battered, known)
+    wait_for("the run ends", lambda: functions.run("deadly", run_id)["phase"] == "ended", 60, every=0.25)
+    run = functions.run("deadly", run_id)
+    assert (run["status"], run["attempts"]) == ("failed", 3)
+    assert run["error"] == "WorkerLost: the process that executed the run died"
+
+
+def test_f4_a_worker_that_stops_in_order_finishes_what_it_executes(battered: Up, functions: Functions) -> None:
+    functions.deploy(
+        "brief", "export default async () => { await new Promise((done) => setTimeout(done, 1500)); return 1; }",
+        timeout_ms=9_000,
+    )  # fmt: skip
+    run_id = functions.invoke("brief", **{"async": True}).json()["run_id"]
+    worker = worker_of(battered)
+    wait_for("the worker executes", lambda: busy([worker]), 30)
+    worker.send_signal(signal.SIGTERM)
+    wait_for("the run ends", lambda: functions.run("brief", run_id)["phase"] == "ended", 60, every=0.1)
+    assert functions.run("brief", run_id)["attempts"] == 1
+    wait_for("another worker comes", lambda: worker_of(battered).pid != worker.pid, 30)
+
+
+@pytest.mark.parametrize("count", [50, pytest.param(1_000, marks=pytest.mark.slow)])
+def test_f5_redis_emptied_again_and_again_loses_no_queued_run(
+    battered: Up, functions: Functions, own_valkey: OwnValkey, count: int
+) -> None:
+    functions.deploy("many", "export default ({ n }) => n")
+
+    def queue(number: int) -> str:
+        answer = functions.invoke("many", input={"n": number}, **{"async": True})
+        assert answer.status_code == 202, answer.text
+        return str(answer.json()["run_id"])
+
+    made: list[str] = []
+    with ThreadPoolExecutor(4) as threads:
+        for begin in range(0, count, count // 5):
+            made += threads.map(queue, range(begin, begin + count // 5))
+            own_valkey.kill()  # with every nudge that it held
+            own_valkey.start()
+    statuses = "SELECT status FROM platform.functions_run WHERE id = ANY (%s)"
+    with superuser(battered, region_database("us-east-1")) as region:
+
+        def ended() -> bool:
+            found = [str(row[0]) for row in region.execute(statuses, [made])]
+            return len(found) == count and "running" not in found
+
+        wait_for("every run ends", ended, 60, every=0.25)
+        assert {str(row[0]) for row in region.execute(statuses, [made])} == {"succeeded"}

@@ -1,0 +1,86 @@
+"""Web processes killed, reloaded and stopped under load (F1, F20)."""
+
+import random
+import signal
+import time
+
+from tests.faults.conftest import environments_without_schema
+from tests.load import Load, sign_in
+from tests.serving import Up, wait_for
+from tests.wire import connect
+
+
+def test_f1_killing_web_workers_costs_only_what_they_had_in_hand(battered: Up, token: str) -> None:
+    kills = 5
+    slowest = 0.0
+    count = len(battered.web_workers())
+    with Load(battered, token) as load:
+        for _ in range(kills):
+            time.sleep(random.uniform(0.3, 1.0))
+            victim = random.choice(battered.web_workers())
+            victim.kill()
+            at = time.monotonic()
+            wait_for("a new worker", lambda: len([w for w in battered.web_workers() if w != victim]) == count, 10)  # noqa: B023
+            slowest = max(slowest, time.monotonic() - at)
+        time.sleep(0.5)
+    counts = load.counts()
+    unanswered = sum(1 for one in load.outcomes if one.status is None)
+    assert unanswered <= kills * load.clients, counts
+    assert not [one for one in load.outcomes if one.status is not None and one.status >= 500], counts
+    assert counts["201"] >= 20, counts
+    assert slowest < 2.0, "a new worker is there at once"
+    assert environments_without_schema(battered) == []
+
+
+def test_f1_the_same_worker_may_die_again_and_again(battered: Up, token: str) -> None:
+    main = battered.part("serve --fds")
+    with Load(battered, token, only=frozenset({"list"}), clients=2) as load:
+        for _ in range(3):  # Granian by itself would give up at the second
+            youngest = max(battered.web_workers(), key=lambda worker: worker.create_time())
+            wait_for("it serves: Granian's threads are there", lambda: youngest.num_threads() > 2)  # noqa: B023
+            youngest.kill()
+            wait_for("it is back", lambda: not youngest.is_running() and len(battered.web_workers()) >= 2)  # noqa: B023
+    assert not [one for one in load.outcomes if one.status not in (200, None)], load.counts()
+    assert main.is_running()
+
+
+def test_f20_a_reload_under_load_fails_no_request(battered: Up, token: str) -> None:
+    with Load(battered, token) as load:
+        for _ in range(2):
+            before = {worker.pid for worker in battered.web_workers()}
+            battered.process.send_signal(signal.SIGHUP)
+            wait_for("every worker is new", lambda: not before & {w.pid for w in battered.web_workers()}, 30)  # noqa: B023
+    assert len(load.outcomes) >= 200
+    assert set(load.counts()) <= {"200", "201", "204"}, load.counts()
+
+
+def test_f20_a_worker_that_leaves_takes_leave_of_a_busy_client_in_its_answer(battered: Up) -> None:
+    head = b"GET /v1/nothing HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    before = {worker.pid for worker in battered.web_workers()}
+    with connect(battered.base_url) as connection:
+        battered.process.send_signal(signal.SIGHUP)
+        deadline = time.monotonic() + 15
+        while True:
+            connection.sendall(head)
+            answer = connection.recv(65536)
+            assert answer.startswith(b"HTTP/1.1 404"), answer
+            if b"connection: close" in answer.lower():
+                break
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert connection.recv(65536) == b""
+    wait_for("the reload is over", lambda: not before & {worker.pid for worker in battered.web_workers()})
+
+
+def test_f20_a_stop_under_load_finishes_what_is_in_hand_within_ten_seconds(battered: Up, token: str) -> None:
+    """The web alone: `up` starts it again, and its socket keeps the clients waiting meanwhile."""
+    main = battered.part("serve --fds")
+    with Load(battered, token) as load:
+        time.sleep(1.0)
+        main.terminate()
+        main.wait(10)
+        wait_for("it serves again", lambda: battered.web_workers(), 15)
+        time.sleep(1.0)
+    assert set(load.counts()) <= {"200", "201", "204"}, load.counts()
+    assert environments_without_schema(battered) == []
+    assert sign_in(battered)

@@ -1,0 +1,69 @@
+"""Migrations leave the release before them working: it runs on until the last process is replaced (docs/deployment.md).
+
+Held to here: no migration after the first release takes away or renames what an older process names in its statements,
+and no column is added that an older process could not leave out.
+"""
+
+import pytest
+from django.db.migrations import operations
+from django.db.migrations.loader import MigrationLoader
+from django.db.models import NOT_PROVIDED
+
+FIRST_RELEASE = {
+    ("accounts", "0001_initial"),
+    ("projects", "0001_initial"),
+    ("rows", "0001_initial"),
+    ("rows", "0002_versions_are_immutable"),
+    ("rows", "0003_outbox"),
+    ("webhooks", "0001_initial"),
+    ("functions", "0001_initial"),
+    ("api", "0001_initial"),
+}
+OURS = {app for app, _ in FIRST_RELEASE}
+BREAKING = (
+    operations.RemoveField,
+    operations.RenameField,
+    operations.AlterField,
+    operations.DeleteModel,
+    operations.RenameModel,
+    operations.AlterModelTable,
+)
+EXCEPTIONS = {
+    ("accounts", "0004_profile_fields"): "renames a column of a table that came in the same release",
+}
+"""Migrations that may, and why no process of the release before minds."""
+
+
+@pytest.fixture(scope="module")
+def later() -> list[tuple[tuple[str, str], operations.base.Operation]]:
+    """The operations of all migrations after the first release, each with its migration."""
+    loader = MigrationLoader(None)
+    return [
+        (key, operation)
+        for key, migration in sorted(loader.disk_migrations.items())
+        if key[0] in OURS and key not in FIRST_RELEASE
+        for operation in migration.operations
+    ]
+
+
+def test_the_first_releases_migrations_are_all_there() -> None:
+    assert FIRST_RELEASE <= set(MigrationLoader(None).disk_migrations)
+
+
+def test_nothing_is_taken_away_or_renamed_under_a_running_release(later: list[tuple[tuple[str, str], object]]) -> None:
+    for key, operation in later:
+        if key not in EXCEPTIONS:
+            assert not isinstance(operation, BREAKING), f"{key}: {operation}"
+
+
+def test_an_older_process_can_leave_out_every_new_column(later: list[tuple[tuple[str, str], object]]) -> None:
+    for key, operation in later:
+        if isinstance(operation, operations.AddField):
+            field = operation.field
+            optional = field.null or field.db_default is not NOT_PROVIDED or field.many_to_many
+            assert optional, f"{key}: {operation.model_name}.{operation.name} needs null=True or a db_default"
+
+
+def test_exceptions_are_those_that_there_are(later: list[tuple[tuple[str, str], object]]) -> None:
+    breaking = {key for key, operation in later if isinstance(operation, BREAKING)}
+    assert set(EXCEPTIONS) == breaking
