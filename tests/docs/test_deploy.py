@@ -1,0 +1,71 @@
+"""The files of docs/deploy: valid by Kubernetes' own schemas, and naming only commands and variables that exist."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from django.core.management import load_command_class
+
+from tests.serving import ROOT
+
+DEPLOY = ROOT / "docs" / "deploy"
+KUBERNETES = list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
+COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+OTHERS = {"caddy:2", "postgres:18", "valkey/valkey:9"}
+
+
+def containers() -> Iterator[tuple[str, list[str]]]:
+    """Name and arguments of each container that runs our image."""
+    for thing in KUBERNETES:
+        template = thing.get("spec", {}).get("template")
+        for container in template["spec"]["containers"] if template else ():
+            yield f"{thing['kind']} {thing['metadata']['name']}", container["args"]
+    for name, service in COMPOSE["services"].items():
+        if service["image"] not in OTHERS and "command" in service:
+            yield f"service {name}", service["command"]
+
+
+def documented() -> set[str]:
+    rows = re.findall(r"^\| (`[A-Z].*?) \|", (ROOT / "docs" / "deployment.md").read_text(), re.MULTILINE)
+    return {name for row in rows for name in re.findall(r"`([A-Z_0-9]+)`", row)}
+
+
+@pytest.mark.parametrize("thing", KUBERNETES, ids=lambda thing: f"{thing['kind']} {thing['metadata']['name']}")
+def test_a_manifest_is_valid(thing: Any) -> None:
+    kubernetes_validate.validate(thing, "1.34", strict=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"), list(containers()), ids=lambda value: value if type(value) is str else ""
+)
+def test_a_container_runs_a_command_that_exists(name: str, arguments: list[str]) -> None:
+    command = load_command_class("platform_site", arguments[0])
+    command.create_parser("manage.py", arguments[0]).parse_args(arguments[1:])
+
+
+def test_only_documented_variables_are_set() -> None:
+    compose = set(COMPOSE["x-platform"]["environment"])
+    maps = {name for thing in KUBERNETES for name in (thing.get("data") or thing.get("stringData") or {})}
+    assert compose - documented() == set()
+    assert maps - documented() == set()
+
+
+def test_what_the_compose_file_asks_for_is_in_the_example() -> None:
+    asked = set(re.findall(r"\$\{(\w+)", (DEPLOY / "compose.yaml").read_text()))
+    offered = set(re.findall(r"^(\w+)=", (DEPLOY / "env.example").read_text(), re.MULTILINE))
+    assert asked == offered
+
+
+def test_the_files_named_exist() -> None:
+    dockerfile = DEPLOY / COMPOSE["x-platform"]["build"]["context"] / COMPOSE["x-platform"]["build"]["dockerfile"]
+    assert dockerfile.resolve() == DEPLOY / "Dockerfile"
+    copied = re.findall(r"^COPY (?!--from)(\S+)", dockerfile.read_text(), re.MULTILINE)
+    assert [path for path in copied if not (ROOT / path).exists()] == []
+    mounted = [volume for service in COMPOSE["services"].values() for volume in service.get("volumes", ())]
+    assert [
+        each for each in mounted if each.startswith("./") and not (DEPLOY / Path(each.split(":")[0])).exists()
+    ] == []
