@@ -9,7 +9,9 @@ from django.db import connections
 from django.test import TransactionTestCase
 
 from accounts import signing_keys
+from tests.browsing import browser, complaints, window  # noqa: F401 - fixtures
 from tests.client import Api
+from tests.emptying import flush_redis
 from tests.serving import Up, start_up
 
 _OF_THE_RELEASE = (
@@ -50,6 +52,12 @@ def _tables_are_emptied_quickly() -> None:
 def _signing_keys_of_earlier_tests_are_forgotten() -> None:
     """Their table has been emptied since; a process that remembers them for 30 s signs what it will soon refuse."""
     signing_keys.forget()
+
+
+@pytest.fixture(autouse=True)
+def _counts_of_earlier_tests_are_forgotten() -> None:
+    """All tests call from one address, whose limits last longer than a test."""
+    flush_redis()
 
 
 @pytest.fixture

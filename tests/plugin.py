@@ -1,6 +1,7 @@
 """Starts a real PostgreSQL and a real Valkey for the test run, in a data dir of its own, before Django reads its settings.
 
-Named by `-p tests.plugin` in pyproject.toml. Workers of pytest-xdist use the servers of the process that started them.
+Named by `-p tests.plugin` in pyproject.toml. Each worker of pytest-xdist has servers of its own: counts in Redis and
+connections to PostgreSQL are looked at, and ended, by tests that must not meet each other there.
 """
 
 import atexit
@@ -15,6 +16,11 @@ from platform_site.services import postgres, valkey
 from platform_site.services.layout import Layout
 
 _OWNER = "TEST_SERVICES_OWNER"
+_WORKER = "TEST_SERVICES_WORKER"
+
+
+def _worker() -> str:
+    return os.environ.get("PYTEST_XDIST_WORKER", "alone")
 
 
 def _start() -> None:
@@ -23,6 +29,7 @@ def _start() -> None:
     layout = Layout(directory)
     os.environ["DATA_DIR"] = str(directory)
     os.environ[_OWNER] = str(os.getpid())
+    os.environ[_WORKER] = _worker()
     servers: list[tuple[subprocess.Popen[bytes], signal.Signals]] = []
 
     def stop() -> None:
@@ -41,7 +48,7 @@ def _start() -> None:
         connection.execute("ALTER ROLE platform CREATEDB")  # Django makes test databases with it
 
 
-if _OWNER not in os.environ:
+if os.environ.get(_WORKER) != _worker():
     for variable in (
         "DATABASE_URL",
         "REDIS_URL",

@@ -30,7 +30,7 @@ _OF_THE_TEST_RUN = (
 )
 
 
-def wait_for(what: str, condition: Callable[[], Any], seconds: float = 15.0, every: float = 0.02) -> Any:
+def wait_for(what: str, condition: Callable[[], Any], seconds: float = 45.0, every: float = 0.02) -> Any:
     """The first truthy value of `condition()`; fails naming `what` when the time is over."""
     deadline = time.monotonic() + seconds
     while True:

@@ -20,7 +20,7 @@ from accounts.models import AuditEntry, ServerKey, Session, SigningKey, User
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, SignedIn
 from tests.client import Api
-from tests.projects.conftest import flush_redis
+from tests.emptying import flush_redis
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from tests.client import Answer, Api
+from tests.figures import within
 from tests.serving import Up
 
 pytestmark = pytest.mark.served
@@ -75,15 +76,17 @@ def test_twenty_refreshes_over_http_have_one_successor(
         assert len(set(pool.map(refresh, range(20)))) == 1
 
 
-def storm_of_sign_ins(served: Up, seconds: float) -> tuple[float, int]:
-    """40 clients that sign in at once: how long another caller then waits (p95, seconds), and by how many bytes the web
-    processes grow."""
+def test_a_storm_of_sign_ins_leaves_room_for_others(served: Up) -> None:
+    """Reliability T13: 40 clients that sign in at once, and one who asks for something else meanwhile.
+
+    A machine that stands still for longer than a request may wait in line answers 503 to whoever was in it, and says so.
+    """
     environment, key = served.facts["environments"]["production"], served.facts["server_key"]
     is_over = threading.Event()
 
     def sign_in_again_and_again(number: int) -> set[int]:
         seen = set()
-        with httpx.Client(base_url=served.base_url, timeout=30) as client:
+        with httpx.Client(base_url=served.base_url, timeout=60) as client:
             while not is_over.is_set():
                 body = {"grant_type": "password", "email": f"{number}@example.com", "password": "wrong"}
                 seen.add(client.post("/v1/auth/token", json=body, headers={"X-Environment": environment}).status_code)
@@ -92,29 +95,23 @@ def storm_of_sign_ins(served: Up, seconds: float) -> tuple[float, int]:
     def memory() -> int:
         return sum(worker.memory_info().rss for worker in served.web_workers())
 
-    before, peak, waited = memory(), 0, []
-    with ThreadPoolExecutor(40) as pool, httpx.Client(base_url=served.base_url, timeout=30) as client:
+    before, growth = memory(), 0
+    waits: list[float] = []
+    refused = 0
+    with ThreadPoolExecutor(40) as pool, httpx.Client(base_url=served.base_url, timeout=60) as client:
         clients = [pool.submit(sign_in_again_and_again, number) for number in range(40)]
         try:
-            ends = time.monotonic() + seconds
-            while time.monotonic() < ends:
+            ends = time.monotonic() + 4
+            while time.monotonic() < ends or len(waits) < 10:
                 began = time.perf_counter()
-                assert client.get("/v1/auth/me", headers={"Authorization": f"Bearer {key}"}).status_code == 200
-                waited.append(time.perf_counter() - began)
-                peak = max(peak, memory())
+                answer = client.get("/v1/auth/me", headers={"Authorization": f"Bearer {key}"})
+                waits.append(time.perf_counter() - began)
+                refused += answer.status_code == 503
+                assert answer.status_code in (200, 503)
+                growth = max(growth, memory() - before)
         finally:
             is_over.set()
-        assert set().union(*(one.result(30) for one in clients)) <= {400, 429}
-    return statistics.quantiles(waited, n=20)[18], peak - before
-
-
-def test_a_storm_of_sign_ins_leaves_room_for_others(served: Up) -> None:
-    """Reliability T13. What else this machine does only makes it slower: one good run of three shows that it can."""
-    p95s = []
-    for _ in range(3):
-        p95, growth = storm_of_sign_ins(served, seconds=3)
-        assert growth < 450 * 1024 * 1024
-        p95s.append(p95)
-        if p95 < 0.3:
-            return
-    pytest.fail(f"others waited (p95, s): {p95s}")
+        assert {400, 429} <= set().union(*(one.result(90) for one in clients)) <= {400, 429, 503}
+    assert growth < 450 * 1024 * 1024
+    assert refused <= len(waits) // 4
+    assert statistics.quantiles(waits, n=20)[18] < within(0.3)

@@ -1,40 +1,26 @@
 """Sign-up, a forgotten password and an invitation as people meet them: `manage.py up` shows the e-mails in its terminal, and
 the links in them are followed in a real browser, on a desk and on a telephone, by day and by night, without scripts."""
 
-import os
 import re
 import secrets
-import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Page, expect
 
+from tests.browsing import NARROW, WIDE, in_a_browser, keep
 from tests.serving import Up, wait_for
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.served,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine"),
-]
+pytestmark = in_a_browser
 
 FIRST, SECOND = "correct horse battery", "a different horse"
 
 
-@pytest.fixture(params=[(1280, "light"), (390, "dark")], ids=["desk by day", "telephone by night"])
-def page(request: pytest.FixtureRequest) -> Iterator[Page]:
-    width, scheme = request.param
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        context = browser.new_context(
-            viewport={"width": width, "height": 844}, color_scheme=scheme, java_script_enabled=False
-        )
-        yield context.new_page()
-        browser.close()
+@pytest.fixture(params=[(WIDE, "light"), (NARROW, "dark")], ids=["desk by day", "telephone by night"])
+def page(request: pytest.FixtureRequest, window: Callable[..., Page]) -> Page:
+    width, theme = request.param
+    return window(width=width, theme=theme, java_script_enabled=False)
 
 
 @pytest.fixture
@@ -74,36 +60,14 @@ def fits(page: Page) -> None:
         assert box["x"] + box["width"] <= width
 
 
-@pytest.fixture
-def complaints(page: Page) -> Iterator[list[str]]:
-    """What the browser finds wrong, its content policy among it."""
-    heard: list[str] = []
-    page.on("console", lambda message: heard.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: heard.append(str(error)))
-    yield heard
-    # Pages that say no answer 4xx, which Chromium reports as well.
-    assert [text for text in heard if "status of 4" not in text] == []
-
-
-@pytest.fixture
-def look() -> Callable[[Page, str], None]:
-    """Keeps a picture of the page where PICTURES names a directory: to look at what people see."""
-    directory = os.environ.get("PICTURES")
-
-    def keep(page: Page, name: str) -> None:
-        if directory:
-            width = page.viewport_size["width"] if page.viewport_size else 0
-            page.screenshot(path=Path(directory) / f"{name}-{width}.png")
-
-    return keep
+def look(page: Page, name: str) -> None:
+    keep(page, f"{name}-{page.viewport_size['width'] if page.viewport_size else 0}")
 
 
 def test_somebody_signs_up_and_forgets_the_password(
     page: Page,
     served: Up,
     api: httpx.Client,
-    complaints: list[str],
-    look: Callable[[Page, str], None],
 ) -> None:
     email = f"nia-{secrets.token_hex(4)}@example.com"
     place = {"X-Environment": served.facts["environments"]["production"]}
@@ -154,9 +118,7 @@ def test_somebody_signs_up_and_forgets_the_password(
         look(page, "dead-link")
 
 
-def test_somebody_is_invited(
-    page: Page, served: Up, api: httpx.Client, complaints: list[str], look: Callable[[Page, str], None]
-) -> None:
+def test_somebody_is_invited(page: Page, served: Up, api: httpx.Client) -> None:
     email = f"ida-{secrets.token_hex(4)}@example.com"
     assert api.post("/v1/invitations", json={"email": email, "name": "Ida", "role": "editor"}).status_code == 201
     page.goto(link_to(served, email, "accept-invitation"))

@@ -25,9 +25,10 @@ from platform_site.api.outbound import calls, sockets
 from platform_site.api.outbound.networks import Address, networks
 from platform_site.api.outbound.resolver import NotResolved
 from tests.api.receiver import Receiver, answer, dribble, endless, reset, send, silence
+from tests.figures import within
 
 LOOPBACK = networks(("127.0.0.0/8", "::1/128"))
-SLACK = 0.5
+SLACK = within(0.5)
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from accounts import services as accounts
 from projects.models import Project
 from tests.benchmarks import load
 from tests.benchmarks.conftest import Served
-from tests.projects.conftest import environment_of, flush_redis, key_for, make_project, token_of
+from tests.emptying import flush_redis
+from tests.projects.conftest import environment_of, key_for, make_project, token_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True, databases="__all__")]
 

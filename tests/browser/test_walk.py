@@ -13,12 +13,11 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.api.receiver import Receiver, answer
-from tests.browser.conftest import NARROW, PATIENCE_MS, keep, owner, sign_in
+from tests.browsing import NARROW, in_a_browser, keep, owner, sign_in
 from tests.client import Api
 from tests.serving import Up, wait_for
 
-pytestmark = pytest.mark.slow
-expect.set_options(timeout=PATIENCE_MS)
+pytestmark = [pytest.mark.slow, *in_a_browser]
 
 DOCUMENT: dict[str, Any] = {
     "tables": {

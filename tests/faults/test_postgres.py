@@ -10,6 +10,7 @@ import psutil
 from platform_site.services import postgres
 from platform_site.services.layout import Layout
 from tests.faults.conftest import environments_without_schema, superuser
+from tests.figures import within
 from tests.load import Load, Outcome
 from tests.serving import Up, wait_for
 
@@ -82,8 +83,8 @@ def test_f10_locked_tables_make_fast_503s_and_leave_the_probe_alone(battered: Up
                 time.sleep(0.05)
         answers = [one.result() for one in asked]
     assert {status for status, _ in answers} == {503}
-    assert max(seconds for _, seconds in answers) < 4.0, "the lock's 2 s, and a little"
-    assert sorted(probes)[len(probes) * 9 // 10] < 0.2
+    assert max(seconds for _, seconds in answers) < within(3.8), "the lock's 2 s, and a little"
+    assert sorted(probes)[len(probes) * 9 // 10] < within(0.2)
     unlocked_at = time.monotonic()
     assert ask(0)[0] == 200
-    assert time.monotonic() - unlocked_at < 1.0
+    assert time.monotonic() - unlocked_at < within(1.0)

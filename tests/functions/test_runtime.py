@@ -11,6 +11,7 @@ import pytest
 
 from functions.runtime.pool import Busy, Pool, Program
 from functions.runtime.process import Call, LoadFailed
+from tests.figures import within
 from tests.functions.conftest import RecordingHost, RunCode
 
 IDENTITY = "export default (input) => input"
@@ -89,7 +90,7 @@ def test_an_endless_loop_and_an_endless_wait_end_at_the_timeout(run_code: RunCod
     ):
         outcome = run_code(f"export default () => {{ {body} }}", timeout=0.5)
         assert outcome.reason == "timeout"
-        assert 0.5 <= outcome.duration < 2
+        assert 0.5 <= outcome.duration < within(1)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,7 @@ def test_an_endless_loop_and_an_endless_wait_end_at_the_timeout(run_code: RunCod
 def test_a_memory_bomb_ends_and_the_machine_does_not_notice(run_code: RunCode, grow: str) -> None:
     outcome = run_code(f"export default () => {{ const a: any[] = []; while (true) a.push({grow}) }}", timeout=10)
     assert outcome.reason == "memory" or (outcome.error or {}).get("name") == "RangeError"
-    assert outcome.duration < 10
+    assert outcome.duration < within(4)
 
 
 def test_an_output_beyond_the_limit_is_refused(run_code: RunCode) -> None:

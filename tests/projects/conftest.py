@@ -9,14 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
-from django.conf import settings
 from django.db import connections
 
 from accounts import audit, grants, services, sessions
 from accounts.models import User
 from accounts.sessions import Device
 from platform_site.api import store
-from platform_site.services import valkey
 from projects import provisioning
 from projects import services as projects
 from projects.models import Environment, Project
@@ -93,13 +91,6 @@ def make_project(owner: User, name: str = "Tracker", *, region: str = "us-east-1
 
 def environment_of(project: Project, name: str = "production") -> Environment:
     return project.environments.get(name=name)
-
-
-def flush_redis() -> None:
-    """As `FLUSHALL` would; that the service's own user may not do (`platform_site.services.valkey`)."""
-    client = valkey.client(settings.LAYOUT)
-    if names := list(client.scan_iter()):
-        client.delete(*names)
 
 
 class RoundTrips:

@@ -1,29 +1,20 @@
 """The console in a real browser: find a project, rename it, delete it; nothing breaks its own content policy."""
 
-import shutil
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import httpx
 import pytest
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Page, expect
 
+from tests.browsing import NARROW, WIDE, in_a_browser, sign_in
 from tests.serving import Up
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.served,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine"),
-]
+pytestmark = in_a_browser
 
 
-@pytest.fixture(params=[1280, 390], ids=["wide", "narrow"])
-def page(request: pytest.FixtureRequest) -> Iterator[Page]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser.new_page(viewport={"width": request.param, "height": 900})
-        browser.close()
+@pytest.fixture(params=[WIDE, NARROW], ids=["wide", "narrow"])
+def page(request: pytest.FixtureRequest, window: Callable[..., Page]) -> Page:
+    return window(width=request.param)
 
 
 def made_over_the_api(served: Up) -> str:
@@ -36,15 +27,9 @@ def made_over_the_api(served: Up) -> str:
 
 
 def test_an_operator_finds_renames_and_deletes_a_project(page: Page, served: Up) -> None:
-    complaints: list[str] = []
-    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
     project_id = made_over_the_api(served)
 
-    page.goto(f"{served.base_url}/admin/")
-    page.locator("input[name=username]").fill(served.facts["admin"]["email"])
-    page.locator("input[name=password]").fill(served.facts["admin"]["password"])
-    page.locator("button[type=submit]").click()
+    sign_in(page, served)
     expect(page.get_by_text("Projects by region and plan")).to_be_visible()
     expect(page.locator("svg.plot").first).to_be_visible()
     expect(page.get_by_text(project_id).first).to_be_visible()  # in the trail
@@ -64,4 +49,3 @@ def test_an_operator_finds_renames_and_deletes_a_project(page: Page, served: Up)
     expect(page.get_by_text("was deleted successfully")).to_be_visible()
     page.goto(f"{served.base_url}/admin/projects/project/?q={project_id}")
     expect(page.get_by_text("Renamed in a browser")).to_have_count(0)
-    assert complaints == []

@@ -11,7 +11,8 @@ from platform_site.api import cursors
 from projects import services
 from projects.models import Project
 from tests.client import Answer, Api
-from tests.projects.conftest import RoundTrips, environment_of, flush_redis, key_for, make_project, token_of
+from tests.emptying import flush_redis
+from tests.projects.conftest import RoundTrips, environment_of, key_for, make_project, token_of
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 

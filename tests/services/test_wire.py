@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from platform_site.server import bridge
+from tests.figures import within
 from tests.serving import Up
 from tests.wire import HOST, connect, talk
 
@@ -209,14 +210,14 @@ def test_a_hundred_stalled_bodies_hold_nobody_up_and_end_at_the_deadline(served:
             assert client.get("/v1/projects").status_code == 200
             took.append(time.monotonic() - at)
             time.sleep(0.02)
-        assert statistics.quantiles(took, n=100)[98] < 0.5, "reliability T11"
-        assert client.get("/healthz").elapsed.total_seconds() < 0.1
+        assert statistics.quantiles(took, n=100)[98] < within(0.5), "reliability T11"
+        assert client.get("/healthz").elapsed.total_seconds() < within(0.1)
         for connection in stalled:
             answer = connection.recv(65536)
             assert answer.startswith(b"HTTP/1.1 408"), answer
             assert b'"code":"invalid_request"' in answer
             assert connection.recv(65536) == b"", "and closed"
-        assert bridge.BODY_SECONDS - 1 < time.monotonic() - begun < bridge.BODY_SECONDS + 5
+        assert bridge.BODY_SECONDS - 1 < time.monotonic() - begun < bridge.BODY_SECONDS + within(2)
 
 
 def test_slow_heads_are_cut_off(served: Up) -> None:
@@ -225,4 +226,4 @@ def test_slow_heads_are_cut_off(served: Up) -> None:
         begun = time.monotonic()
         answer = slow.recv(65536)
         assert answer == b"" or answer.startswith(b"HTTP/1.1 408")
-        assert time.monotonic() - begun < 12
+        assert time.monotonic() - begun < 10 + within(2)

@@ -19,6 +19,7 @@ from django.test import override_settings
 
 from tests.api.receiver import Behave, Receiver, answer, dribble, endless, reset, send, silence
 from tests.api.test_outbound import Authority
+from tests.figures import within
 from tests.rows.conftest import Tracker
 from tests.webhooks.conftest import Post
 from tests.webhooks.test_deliveries import deliveries, write_list
@@ -170,7 +171,7 @@ def test_fifty_that_hang_do_not_hold_up_the_one_that_is_quick(
                 each.hang_up()
             worker.join(30)
     assert not worker.is_alive()
-    assert sorted(took)[18] < 3.0, took  # the figure is 1 s, by the benchmark; who waited for the others would take 15
+    assert sorted(took)[18] < within(1.0), took  # who waited for the others would take 15
     assert sum(len(each.requests) for each in hanging) >= 50  # they were tried, too
 
 

@@ -1,17 +1,18 @@
 """A real Chromium before the real service. Skipped, with the reason, where there is none.
 
-`page` is a fresh window (BROWSER_WIDTH by BROWSER_HEIGHT) that collects what the browser complains about: a script that
-failed, a file that was missing, or something that broke the content policy fails the test.
+A window collects what the browser complains about: a script that failed, a file that was missing, or something that
+broke the content policy fails the test that opened it.
 """
 
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 from tests.client import Api
 from tests.serving import Up
@@ -20,26 +21,26 @@ CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None
 )
 WIDE, NARROW = 1280, 390
-PATIENCE_MS = 20_000
+PATIENCE_MS = 60_000
 """For anything that is waited for; a slow machine is not a failure."""
 
+in_a_browser = [
+    pytest.mark.browser,
+    pytest.mark.served,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: apt-get install chromium"),
+]
+"""For `pytestmark`."""
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    for item in items:
-        if here not in item.path.parents:
-            continue
-        item.add_marker(pytest.mark.browser)
-        item.add_marker(pytest.mark.served)
-        item.add_marker(pytest.mark.timeout(300))
-        if CHROMIUM is None:
-            item.add_marker(pytest.mark.skip(reason="no Chromium on this machine: apt-get install chromium"))
+expect.set_options(timeout=PATIENCE_MS)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(
+    scope="module"
+)  # its event loop must not outlive the module: Django refuses to ask a database beside one
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=PATIENCE_MS)
         yield launched
         launched.close()
 
@@ -50,20 +51,22 @@ def complaints() -> list[str]:
 
 
 @pytest.fixture
-def window(browser: Browser, complaints: list[str]) -> Iterator[Callable[..., Page]]:
-    """Opens a window: `window(width=390, theme="dark")`. Nothing in it may have complained at the end."""
+def window(browser: Browser, complaints: list[str], served: Up) -> Iterator[Callable[..., Page]]:
+    """Opens a window: `window(width=390, theme="dark")`. Nothing of the service may have complained at the end."""
     contexts = []
 
-    def heard(message: ConsoleMessage) -> None:
-        if message.type == "error" and "favicon" not in message.location.get("url", ""):
-            complaints.append(message.text)
+    def heard(page: Page, message: ConsoleMessage) -> None:
+        url = message.location.get("url", "")
+        refused = url == page.url and "the server responded with a status of 4" in message.text  # a page that says no
+        if message.type == "error" and url.startswith((served.base_url, "about:")) and not refused:
+            complaints.append(f"{message.text} {url}")
 
     def make(*, width: int = WIDE, theme: str = "light", **options: Any) -> Page:
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme, **options)
         context.set_default_timeout(PATIENCE_MS)
         contexts.append(context)
         page = context.new_page()
-        page.on("console", heard)
+        page.on("console", partial(heard, page))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         return page
 
