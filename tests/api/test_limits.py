@@ -120,7 +120,7 @@ def test_the_plan_decides_how_many_and_one_more_is_429() -> None:
 
 
 def test_after_retry_after_the_next_request_passes_and_before_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "PERIOD", 2)
+    monkeypatch.setitem(limits.Counting.__init__.__kwdefaults__, "period", 2)
     email, addresses_ = f"{uuid.uuid4()}@example.org", itertools.count()
 
     def attempt() -> None:
