@@ -15,6 +15,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("metrics", metrics.metrics),
     path("v1/openapi.json", openapi.openapi, name="openapi"),
     path("", pages.home),
+    path("favicon.ico", pages.favicon),
     path("docs", pages.docs, name="docs"),
     path("docs/guides", guides.index, name="guides"),
     path("docs/guides/<slug:name>", guides.guide, name="guide"),

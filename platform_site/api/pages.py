@@ -6,6 +6,8 @@ that `platform_site.api.middleware` does not answer in JSON. Each page shows the
 for.
 """
 
+from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 from csp.middleware import CSPMiddleware, PolicyParts
@@ -71,6 +73,18 @@ def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
 @require_safe
 def home(request: HttpRequest) -> HttpResponse:
     return redirect("docs")
+
+
+@require_safe
+def favicon(request: HttpRequest) -> HttpResponse:
+    """The icon at the address where browsers look when what they show names none, such as a JSON answer. Pages of ours
+    link the SVG it is drawn from (`templates/icon.html`)."""
+    return HttpResponse(_icon(), content_type="image/x-icon", headers={"Cache-Control": "public, max-age=86400"})
+
+
+@cache
+def _icon() -> bytes:
+    return (Path(settings.BASE_DIR) / "platform_site/static/platform_site/favicon.ico").read_bytes()
 
 
 @require_safe

@@ -75,6 +75,22 @@ def test_everything_a_page_loads_is_ours_and_no_script_stands_in_it(api: Api, pa
     assert not re.search(r"<script(?![^>]*src=)|<style|\son\w+=|\sstyle=", page)
 
 
+@pytest.mark.parametrize(
+    "path", ["/docs", "/docs/guides", "/nothing", "/admin/login/", "/auth/reset-password", "/auth/nothing"]
+)
+def test_each_page_names_the_icon(api: Api, path: str) -> None:
+    icons = re.findall(r'<link rel="icon"[^>]*href="([^"]+)"|href="([^"]+)" rel="icon"', api.get(path).body.decode())
+    assert [a or b for a, b in icons] == ["/static/platform_site/favicon.svg"]
+
+
+def test_browsers_find_the_icon_where_they_look_for_one(api: Api) -> None:
+    icon = api.get("/favicon.ico")
+    assert (icon.status, icon.headers["Content-Type"]) == (200, "image/x-icon")
+    assert icon.body[:6] == b"\0\0\1\0\3\0", "an icon file of three sizes"
+    assert "Set-Cookie" not in icon.headers
+    assert "max-age" in icon.headers["Cache-Control"]
+
+
 def test_the_first_page_leads_to_the_reference(api: Api) -> None:
     answer = api.get("/")
     assert (answer.status, answer.headers["Location"]) == (302, "/docs")
