@@ -4,6 +4,7 @@ What is unset falls back to the embedded services of the data dir (`platform_sit
 """
 
 import secrets
+import socket
 from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -243,6 +244,9 @@ SPECTACULAR_SETTINGS = {
 # ── Databases ───────────────────────────────────────────────────────────────────────────────────────────────────────
 STATEMENT_TIMEOUT_MS = env.integer("STATEMENT_TIMEOUT_MS", 5000, minimum=100)
 LOCK_TIMEOUT_MS = env.integer("LOCK_TIMEOUT_MS", 2000, minimum=50)
+DATABASE_SILENCE_SECONDS = env.integer("DATABASE_SILENCE_SECONDS", 4, minimum=1)
+"""A connection whose other end has acknowledged nothing for so long is given up: its host or the way there is gone. A
+slow query is not silence, since the server's kernel answers for it."""
 SCHEMA_LOCK_TIMEOUT_MS = env.integer("SCHEMA_LOCK_TIMEOUT_MS", 200, minimum=10)
 """How long a schema change waits for tables in use, and readers behind it, before it lets go and tries again."""
 SCHEMA_LOCK_ATTEMPTS = env.integer("SCHEMA_LOCK_ATTEMPTS", 10, minimum=1)
@@ -261,6 +265,11 @@ def _database(name: str, url: str, search_path: str, *, prepare_threshold: int |
         "idle_in_transaction_session_timeout": "10000",
         "jit": "off",
         "max_parallel_workers_per_gather": "0",
+        # What a host of ours that vanished has left in the server (locks of sweeps, say) is freed within some 20 s.
+        "tcp_keepalives_idle": "10",
+        "tcp_keepalives_interval": "5",
+        "tcp_keepalives_count": "2",
+        "tcp_user_timeout": "20000",
     }
     return parts | {
         "ENGINE": "platform_site.postgres",
@@ -269,10 +278,11 @@ def _database(name: str, url: str, search_path: str, *, prepare_threshold: int |
         "DISABLE_SERVER_SIDE_CURSORS": False,
         "OPTIONS": {
             "connect_timeout": 2,
-            "keepalives_idle": 10,
-            "keepalives_interval": 5,
-            "keepalives_count": 3,
-            "tcp_user_timeout": 10_000,
+            # The first two end the wait for an answer that is not coming, the last that for a statement to arrive.
+            "keepalives_idle": 2,
+            "keepalives_interval": 1,
+            "keepalives_count": max(1, DATABASE_SILENCE_SECONDS - 2),
+            "tcp_user_timeout": DATABASE_SILENCE_SECONDS * 1000,
             "application_name": "backend-platform",
             "options": " ".join(f"-c {key}={value}" for key, value in settings_of_the_session.items()),
             # Bind in the server and let psycopg prepare what recurs: 50-60 µs a statement (docs/performance.md).
@@ -356,6 +366,18 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "socket_timeout": 5,
     "socket_connect_timeout": 1,
     "retry_on_timeout": True,
+    # A worker waits for messages without a deadline; the kernel's timers notice a Redis that vanished without a word.
+    "socket_keepalive": True,
+    "socket_keepalive_options": {
+        getattr(socket, name): value
+        for name, value in {
+            "TCP_KEEPIDLE": 5,
+            "TCP_KEEPINTVL": 2,
+            "TCP_KEEPCNT": 3,
+            "TCP_USER_TIMEOUT": 10_000,
+        }.items()
+        if hasattr(socket, name)
+    },
 }
 CELERY_BEAT_SCHEDULE: dict[str, dict[str, Any]] = {}
 

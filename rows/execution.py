@@ -33,6 +33,9 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import pq
 from psycopg.sql import Composable
 
+from platform_site.postgres.away import watch
+from platform_site.postgres.base import bounded
+
 Row = tuple[bytes | None, ...]
 """One row of a result: the text of each column, None for NULL."""
 
@@ -70,13 +73,20 @@ def run(alias: str, sql: bytes, values: Sequence[bytes | None]) -> list[Row]:
     psycopg's as the cause.
     """
     connection = connections[alias]
+    watched = watch(alias)
     with connection.wrap_database_errors:
+        entered = watched.enter()
         try:
             return _read(_run(connection, sql, values))
         except psycopg.Error:
-            if not connection.in_atomic_block and _is_lost(connection):
-                connection.close()  # inside a transaction its owner does
+            if _is_lost(connection):
+                watched.lost(connection.get_connection_params())
+                if not connection.in_atomic_block:
+                    connection.close()  # inside a transaction its owner does
             raise
+        finally:
+            if entered:
+                watched.leave()
 
 
 def run_again_if_lost(alias: str, sql: bytes, values: Sequence[bytes | None]) -> list[Row]:
@@ -191,6 +201,6 @@ def _spelled(statement: Any) -> str:
 
 
 def guard_connection(sender: object, connection: BaseDatabaseWrapper, **_: object) -> None:
-    """Receiver of `connection_created`: hangs the door into a region's connection, once per wrapper."""
+    """Receiver of `connection_created`: hangs the door and the watch into a region's connection, once per wrapper."""
     if connection.alias in settings.REGION_DATABASES and refuse_strangers not in connection.execute_wrappers:
-        connection.execute_wrappers.append(refuse_strangers)
+        connection.execute_wrappers += [bounded, refuse_strangers]

@@ -3,18 +3,37 @@
 Django's health check costs a round trip on each request. A server that stopped, or terminated this backend, has
 already sent its farewell or closed the socket, so an idle connection whose socket is readable is dead or has something
 to say that nobody asked for. `poll` answers that in two microseconds and without the network (docs/performance.md). A
-peer that vanished without a word is met by TCP keepalives, and by one retry of reads in `platform_site.api.handler`.
+peer that vanished without a word is met by TCP's own timers, by `platform_site.postgres.away`, and by one retry of
+reads in `platform_site.api.views`.
 """
 
 import select
+from collections.abc import Callable
 from typing import Any
 
+import psycopg
 from django.db.backends.postgresql import base
 
+from platform_site.postgres.away import watch
 from platform_site.postgres.commits import note_commit
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
+    def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
+        """A new connection, or psycopg's ConnectionTimeout at once while the database is known to be away."""
+        watched = watch(self.alias)
+        entered = watched.enter()
+        try:
+            made = super().get_new_connection(conn_params)
+        except psycopg.OperationalError as error:
+            if error.sqlstate is None:
+                watched.lost(conn_params)
+            raise
+        finally:
+            if entered:
+                watched.leave()
+        return made
+
     def is_usable(self) -> bool:
         """Whether the kept connection can serve another request. Called by Django once per request and after errors."""
         connection: Any = self.connection
@@ -30,3 +49,22 @@ class DatabaseWrapper(base.DatabaseWrapper):
     def _commit(self) -> None:
         super()._commit()  # type: ignore[misc]  # BaseDatabaseWrapper has it, django-stubs has not
         note_commit()
+
+
+def bounded(
+    execute: Callable[[Any, Any, bool, dict[str, Any]], Any], sql: Any, params: Any, many: bool, context: dict[str, Any]
+) -> Any:
+    """Execute wrapper: a cursor's statement waits under the database's watch."""
+    wrapper = context["connection"]
+    watched = watch(wrapper.alias)
+    with wrapper.wrap_database_errors:
+        entered = watched.enter()
+    try:
+        return execute(sql, params, many, context)
+    except Exception:
+        if wrapper.connection is not None and wrapper.connection.pgconn.status == psycopg.pq.ConnStatus.BAD:
+            watched.lost(wrapper.get_connection_params())
+        raise
+    finally:
+        if entered:
+            watched.leave()

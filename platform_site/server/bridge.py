@@ -86,6 +86,9 @@ class Bridge:
         from django.conf import settings
         from django.db import connections
 
+        from platform_site.postgres import away
+
+        away.serve_by(settings.LANE_THREADS)
         self._lane = Lane(
             work=self._work,
             refuse=self._refuse,

@@ -1,0 +1,117 @@
+"""A database that does not answer is waited for once, and by its own requests only (`platform_site.postgres.away`)."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from platform_site.postgres import away
+from platform_site.postgres.away import Watch
+from platform_site.postgres.base import DatabaseWrapper
+from tests.figures import within
+from tests.serving import wait_for
+
+
+@pytest.fixture
+def mute() -> Iterator[socket.socket]:
+    """A host that takes connections and never says a word, as far as a client can tell."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener
+
+
+def parameters(listener: socket.socket) -> dict[str, Any]:
+    host, port = listener.getsockname()
+    return {"host": host, "port": port, "dbname": "nothing", "user": "nobody", "connect_timeout": 2}
+
+
+@pytest.fixture
+def four_threads() -> Iterator[None]:
+    away.serve_by(4)
+    yield
+    away._most = float("inf")
+
+
+def test_the_first_waits_and_the_others_are_refused_at_once_until_it_answers(mute: socket.socket) -> None:
+    asked = parameters(mute)
+    wrapper = DatabaseWrapper({"OPTIONS": {}, "TIME_ZONE": None, "NAME": "nothing"}, alias="mute")
+    watched = away.watch("mute")
+    with pytest.raises(psycopg.errors.ConnectionTimeout):
+        wrapper.get_new_connection(asked)
+    assert watched.is_away
+    began = time.monotonic()
+    for _ in range(20):
+        with pytest.raises(psycopg.errors.ConnectionTimeout, match="does not answer"):
+            wrapper.get_new_connection(asked)
+    assert time.monotonic() - began < within(0.1)
+    mute.close()  # to be refused is an answer, too
+    wait_for("somebody notices", lambda: not watched.is_away, 15)
+    with pytest.raises(psycopg.OperationalError, match="refused"):
+        wrapper.get_new_connection(asked)
+    assert not watched.is_away
+
+
+def wait_in(watched: Watch, release: threading.Event) -> threading.Thread:
+    """A thread that waits for the database until it is released."""
+    entered = threading.Event()
+
+    def wait() -> None:
+        assert watched.enter()
+        entered.set()
+        release.wait(10)
+        watched.leave()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert entered.wait(10)
+    return thread
+
+
+@pytest.mark.usefixtures("four_threads")
+def test_three_of_four_threads_may_wait_for_a_database_that_makes_no_progress() -> None:
+    watched, release = Watch("slow"), threading.Event()
+    threads = [wait_in(watched, release) for _ in range(3)]
+    time.sleep(away.LEAST_PATIENCE * 1.5)
+    with pytest.raises(psycopg.errors.ConnectionTimeout, match="enough threads wait"):
+        watched.enter()
+    release.set()
+    for thread in threads:
+        thread.join()
+    assert watched.enter()
+    watched.leave()
+
+
+@pytest.mark.usefixtures("four_threads")
+def test_a_database_that_answers_one_after_the_other_may_have_everybody() -> None:
+    watched, release = Watch("busy"), threading.Event()
+    threads = [wait_in(watched, release) for _ in range(3)]
+    time.sleep(away.LEAST_PATIENCE * 1.5)
+    answered = threading.Event()
+    answered.set()
+    away._most, most = float("inf"), away._most
+    wait_in(watched, answered).join()  # a fourth, which is answered at once: progress
+    away._most = most
+    assert watched.enter()
+    watched.leave()
+    release.set()
+    for thread in threads:
+        thread.join()
+
+
+def test_a_thread_that_is_in_already_goes_on() -> None:
+    watched = Watch("nested")
+    assert watched.enter()
+    assert not watched.enter()
+    watched.leave()
+    assert watched.enter()
+    watched.leave()
+
+
+def test_a_quick_failure_is_an_answer() -> None:
+    watched = Watch("quick")
+    watched.enter()
+    watched.lost({})
+    assert not watched.is_away
