@@ -1,0 +1,206 @@
+"""Two web hosts, two worker hosts, a control database with Valkey and three region databases, each a machine of its own
+on the network; and what the others notice when the cable of one is cut (docs/deployment.md, "Several machines").
+
+A cut cable is silent, so everything here is about waiting: no request may wait long for what cannot answer, and nobody
+may wait for a neighbour's database.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from platform_site.services.layout import REGIONS
+from tests.api.receiver import Receiver
+from tests.figures import within
+from tests.machines.hosts import HOSTS, WEBS, WORKERS, Site
+from tests.machines.load import Traffic, counts
+from tests.machines.network import Network, why_not
+from tests.serving import wait_for
+
+REASON = why_not()
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(REASON is not None, reason=REASON or ""),
+    pytest.mark.timeout(300),
+]
+
+CUT, *OTHERS = REGIONS
+EMAIL, PASSWORD = "owner@platform.example", "correct horse battery staple"
+SETTINGS = {
+    # Time compressed, as in the fault suite.
+    "WEBHOOK_RETRY_SCHEDULE": "0,1,1,2,2,4,4,8,8",
+    "WEBHOOK_TIMEOUT_SECONDS": "2",
+    "WEBHOOK_LEASE_SECONDS": "4",
+    "WEBHOOK_SWEEP_SECONDS": "1",
+    "FUNCTION_LEASE_SECONDS": "4",
+    "FUNCTION_SWEEP_SECONDS": "1",
+    "SWEEP_SECONDS": "1",
+    "LANE_THREADS": "8",
+}
+SCHEMA = {"tables": {"notes": {"columns": {"body": {"type": "text"}}}}}
+SUM = "export default ({a, b}) => ({sum: a + b})"
+SILENCE = 4.0
+"""Seconds after which a database that says nothing is given up (settings.DATABASE_SILENCE)."""
+
+
+@pytest.fixture(autouse=True)
+def _httpx_is_silent() -> None:
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with Network(HOSTS) as network, Site(network, tmp_path_factory.mktemp("machines"), SETTINGS) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def receiver(site: Site) -> Iterator[Receiver]:
+    with Receiver(host=site.network.outside) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def tenants(site: Site, receiver: Receiver) -> dict[str, dict[str, str]]:
+    """A project in each region, with a table, a function and a webhook; the headers that name it."""
+    site.manage("create_account", EMAIL, "--password-stdin", given=PASSWORD + "\n")
+    made: dict[str, dict[str, str]] = {}
+    with site.client(WEBS[0], timeout=30) as client:
+
+        def ask(method: str, path: str, body: Any = None, **headers: str) -> Any:
+            answer = client.request(method, f"/v1{path}", json=body, headers=headers)
+            assert answer.status_code < 300, f"{path}: {answer.text}\n{site.logs('web1')}"
+            return answer.json()
+
+        token = ask("POST", "/auth/token", {"grant_type": "password", "email": EMAIL, "password": PASSWORD})
+        owner = {"Authorization": f"Bearer {token['access_token']}"}
+        for region in REGIONS:
+            project = ask("POST", "/projects", {"name": region, "region": region}, **owner)
+            environments = ask("GET", f"/projects/{project['id']}/environments", **owner)["data"]
+            headers = owner | {"X-Environment": environments[0]["id"]}
+            ask("PUT", "/schema", {"document": SCHEMA}, **headers)
+            ask("PUT", "/functions/sum", {"source": SUM}, **headers)
+            url = receiver.url(f"/{region}", host=site.network.outside)
+            ask("POST", "/webhooks", {"url": url, "events": ["notes.insert"]}, **headers)
+            made[region] = headers
+    return made
+
+
+def arrived(receiver: Receiver, region: str) -> set[str]:
+    """Ids of the rows whose events reached the receiver of that region's webhook."""
+    head = f"POST /{region} ".encode()
+    return {
+        json.loads(request.partition(b"\r\n\r\n")[2])["data"]["id"]
+        for request in list(receiver.requests)
+        if request.startswith(head)
+    }
+
+
+def ended(site: Site, region: str) -> set[str]:
+    return {
+        str(row[0]) for row in site.query(region, "SELECT id FROM platform.functions_run WHERE status = 'succeeded'")
+    }
+
+
+def assert_nothing_is_lost(site: Site, receiver: Receiver, traffic: Traffic, seconds: float) -> None:
+    """Every row that was acknowledged is there and its event has arrived; every run that was accepted has succeeded;
+    nothing arrived that was not written."""
+    for region in traffic.acknowledged:
+        rows, runs = traffic.acknowledged[region], traffic.runs[region]
+        [(schema,)] = site.query(region, "SELECT schemaname FROM pg_tables WHERE tablename = 'notes'")
+        committed = {str(row[0]) for row in site.query(region, f'SELECT id FROM "{schema}".notes')}  # noqa: S608 - its own name
+        assert rows <= committed, sorted(rows - committed)[:5]
+        ours = {row for row in committed if row.startswith(f"{traffic.name}-")}
+        try:
+            wait_for(f"{region}: every event arrives", lambda: ours <= arrived(receiver, region), seconds, every=0.2)  # noqa: B023
+            wait_for(f"{region}: every run ends", lambda: runs <= ended(site, region), seconds, every=0.2)  # noqa: B023
+        except AssertionError as error:
+            error.add_note(f"{len(ours - arrived(receiver, region))} events, {len(runs - ended(site, region))} runs")
+            error.add_note(site.logs(*WORKERS))
+            raise
+        assert arrived(receiver, region) <= committed
+
+
+def test_a_region_that_is_cut_off_is_the_only_one_to_notice(
+    site: Site, receiver: Receiver, tenants: dict[str, dict[str, str]]
+) -> None:
+    streams = {(region, host): 10 if region == CUT else 1 for region in REGIONS for host in WEBS}
+    with Traffic(site, tenants, streams, "region") as traffic:
+        time.sleep(3.0)
+        before = {region: len(arrived(receiver, region)) for region in OTHERS}
+        ended_before = {region: len(ended(site, region)) for region in OTHERS}
+        site.network.cut(CUT)
+        cut_at = time.monotonic()
+        try:
+            time.sleep(9.0)
+            readiness = {host: site.readiness(host) for host in WEBS}
+            mended_at = time.monotonic()
+        finally:
+            site.network.mend(CUT)
+        healed = wait_for_first_success(traffic, CUT, mended_at)
+        time.sleep(2.0)
+    others = traffic.between(cut_at, mended_at, regions=set(OTHERS))
+    cut = traffic.between(cut_at, mended_at - SILENCE - 1, regions={CUT})
+    print("others", counts(others), "longest", max(one.seconds for one in others), "n", len(others))
+    print("cut", counts(cut), "longest", max(one.seconds for one in cut), "healed", healed)
+    assert set(counts(others)) <= {"200", "201", "202"}, counts(others)
+    assert max(one.seconds for one in others) < within(2.0)
+    assert set(counts(cut)) <= {"200", "201", "202", "503"}, counts(cut)
+    assert all(one.retry_after for one in cut if one.status == 503)
+    assert max(one.seconds for one in cut) < within(SILENCE + 2.5)
+    for host in WEBS:
+        dependencies = readiness[host]["dependencies"]
+        assert dependencies[CUT] in ("slow", "down"), dependencies
+        assert {name for name, state in dependencies.items() if state != "ok"} == {CUT}
+    for region in OTHERS:
+        assert len(arrived(receiver, region)) > before[region] + 20, "deliveries went on"
+        assert len(ended(site, region)) > ended_before[region], "runs went on"
+    assert healed < within(3.0)
+    assert_nothing_is_lost(site, receiver, traffic, 30)
+
+
+def wait_for_first_success(traffic: Traffic, region: str, since: float) -> float:
+    """Seconds from `since` to the first answer of that region that is none of a fault."""
+
+    def found() -> float | None:
+        return next(
+            (one.at + one.seconds - since for one in list(traffic.outcomes)
+             if one.region == region and one.at > since and one.status in (200, 201)), None,
+        )  # fmt: skip
+
+    taken: float = wait_for(f"{region} answers again", found, 40)
+    return taken
+
+
+@pytest.mark.parametrize("host", [WEBS[0], WORKERS[0]])
+def test_a_web_or_worker_host_that_is_cut_off_costs_only_what_it_had_in_hand(
+    site: Site, receiver: Receiver, tenants: dict[str, dict[str, str]], host: str
+) -> None:
+    """The balancer has taken a web host out as soon as its probe fails; here every request to it counts as lost."""
+    left = [each for each in WEBS if each != host]
+    with Traffic(site, tenants, {(region, web): 1 for region in REGIONS for web in left}, host) as traffic:
+        time.sleep(2.0)
+        before = {region: len(arrived(receiver, region)) for region in REGIONS}
+        site.network.cut(host)
+        cut_at = time.monotonic()
+        try:
+            time.sleep(7.0)
+            mended_at = time.monotonic()
+        finally:
+            site.network.mend(host)
+        if host in WEBS:
+            assert wait_for("it answers again", lambda: site.is_healthy(host), within(2.0))
+        time.sleep(1.0)
+    during = traffic.between(cut_at, mended_at, regions=set(REGIONS))
+    print(host, counts(during), "longest", max(one.seconds for one in during), "n", len(during))
+    assert set(counts(during)) <= {"200", "201", "202"}, counts(during)
+    assert max(one.seconds for one in during) < within(2.0)
+    for region in REGIONS:
+        assert len(arrived(receiver, region)) > before[region] + 10, "deliveries went on"
+    assert_nothing_is_lost(site, receiver, traffic, 30)
+    if host in WEBS:
+        wait_for("all is well", lambda: site.readiness(host)["status"] == "ready", within(3.0), every=0.2)
