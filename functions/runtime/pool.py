@@ -1,15 +1,19 @@
-"""The warm processes of one worker: bounded in number, least recently used out, idle ones ended.
+"""The warm processes of one worker: bounded in number, the coldest out, idle ones ended.
 
-A process belongs to one (environment, function, version) for life. A thread of the pool watches memory every 20 ms
-while calls run, and ends what idled too long. Another one starts all processes, because the kernel ends a child that
-asked to die with its parent when the *thread* that started it ends, and threads of the server come and go.
+A process belongs to one (environment, function, version) for life. Calls of one program that come at the same time
+stand in line for its few processes: a call is short, and to start a process costs as much as a hundred of them. So
+another is started only for who has waited `QUEUE_SECONDS`, and at once where calls are known to take longer. A thread
+of the pool watches memory every 20 ms while calls run, and ends what idled too long. Another one starts all processes,
+because the kernel ends a child that asked to die with its parent when the *thread* that started it ends, and threads of
+the server come and go.
 """
 
+import math
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from functions.runtime.process import Call, Host, LoadFailed, Outcome, Process, ProcessGone
@@ -40,6 +44,23 @@ class Running:
     limit_bytes: int
 
 
+@dataclass(slots=True)
+class Crowd:
+    """What the pool knows of one program while it has processes of it."""
+
+    alive: int = 0
+    """Its processes, idle and busy ones and those that start."""
+    busy: int = 0
+    starting: int = 0
+    usual: float = 0.0
+    """Seconds that its calls take, as a mean that forgets."""
+    line: deque[threading.Condition] = field(default_factory=deque)
+    """Threads that wait for one of its processes, the first first."""
+
+    def took(self, seconds: float) -> None:
+        self.usual += (seconds - self.usual) / 4
+
+
 class Pool:
     """At most `size` processes, running ones included. Thread-safe."""
 
@@ -48,6 +69,14 @@ class Pool:
     SHORT_CALL = 0.02
     PAUSE_AFTER = 0.05
     """Seconds without a call after which a process is stopped: one that is called all the time need not be woken."""
+    QUEUE_SECONDS = 0.05
+    """What a call waits for a process of its program before it starts another: about what that takes."""
+    STARTS_AT_ONCE = 2
+    """Of one program: a burst of first calls does not start a process for each."""
+    HEAT_HALVES_AFTER = 10.0
+    """Seconds. Who is called more often than that keeps its place while others come and go."""
+    MOST_HEAT = 8.0
+    """So that what was busy once and is not any more is soon as cold as everybody."""
     MOST_CHECKS = 2
     """Deployments that are tried out at the same time: they come on top of `size`, so they are few."""
 
@@ -69,9 +98,11 @@ class Pool:
         self.load_seconds = load_seconds
         self.required_walls = required_walls
         self.clock = clock
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._idle: OrderedDict[Process, tuple[str, float]] = OrderedDict()  # oldest use first
         self._running: dict[str, Running] = {}
+        self._crowds: dict[str, Crowd] = {}
         self._places = 0
         self._watcher: threading.Thread | None = None
         self._dozes = False
@@ -91,8 +122,11 @@ class Pool:
             process, is_warm = self._take(program)
             try:
                 if not is_warm:
-                    process.wait_until_ready()
-                    process.load(program.source, seconds=self.load_seconds)
+                    try:
+                        process.wait_until_ready()
+                        process.load(program.source, seconds=self.load_seconds)
+                    finally:
+                        self._has_started(program.key)
                 with self._changed:
                     limit = (program.memory_mb + self.MEMORY_OVERHEAD_MB) * 1024 * 1024
                     self._running[call.run_id] = Running(process, limit)
@@ -103,10 +137,10 @@ class Pool:
                     with self._changed:
                         self._running.pop(call.run_id, None)
             except ProcessGone:
-                self._discard(process)
+                self._discard(process, program.key, was_busy=True)
                 continue
             except BaseException:
-                self._discard(process)
+                self._discard(process, program.key, was_busy=True)
                 raise
             outcome.walls = tuple(process.walls)
             self._give_back(process, program, outcome)
@@ -128,7 +162,20 @@ class Pool:
             if self._closed or self._places >= self.size or any(key == program.key for key, _ in self._idle.values()):
                 return
             self._places += 1
-        self._settle(program, self._made(program))
+            crowd = self._crowd_of(program.key)
+            crowd.alive += 1
+            crowd.starting += 1
+        process = self._made(program, was_busy=False)
+        try:
+            try:
+                process.wait_until_ready()
+                process.load(program.source, seconds=self.load_seconds)
+            finally:
+                self._has_started(program.key)
+        except BaseException:
+            self._discard(process, program.key, was_busy=False)
+            raise
+        self._shelve(process, program.key, was_busy=False)
 
     def check(self, program: Program) -> None:
         """Load a program in a process of its own, outside of the pool's places, and end it.
@@ -154,7 +201,7 @@ class Pool:
             for process in gone:
                 del self._idle[process]
         for process in gone:
-            self._discard(process)
+            self._discard(process, key, was_busy=False)
 
     def sizes(self) -> tuple[int, int]:
         """How many processes are idle, and how many run a call."""
@@ -168,6 +215,9 @@ class Pool:
             gone = [*self._idle, *(running.process for running in self._running.values())]
             self._idle.clear()
             self._changed.notify_all()
+            for crowd in self._crowds.values():
+                for waiting in crowd.line:
+                    waiting.notify()
         for process in gone:
             process.close()
         self._starter.shutdown(wait=False)
@@ -175,7 +225,8 @@ class Pool:
     # ── places ──────────────────────────────────────────────────────────────────────────────────────────────────────
     def _take(self, program: Program) -> tuple[Process, bool]:
         """A warm process of the program, or a place and a new process."""
-        deadline = time.monotonic() + self.wait_seconds
+        began = time.monotonic()
+        deadline, patient_until = began + self.wait_seconds, began + min(self.QUEUE_SECONDS, self.wait_seconds)
         evicted: Process | None = None
         with self._changed:
             while True:
@@ -185,45 +236,108 @@ class Pool:
                     if self._idle[process][0] == program.key:
                         del self._idle[process]
                         process.resume()
+                        self._crowds[program.key].busy += 1
                         return process, True
+                crowd = self._crowd_of(program.key)
+                until = deadline if crowd.starting >= self.STARTS_AT_ONCE else patient_until
+                short = crowd.usual <= self.QUEUE_SECONDS
+                if (crowd.starting or (crowd.busy and short)) and (left := until - time.monotonic()) > 0:
+                    self._stand_in_line(crowd, left)
+                    continue
                 if self._places < self.size:
                     self._places += 1
                     break
                 if self._idle:
-                    evicted, _ = self._idle.popitem(last=False)
+                    evicted = self._coldest()
+                    self._leave(self._idle.pop(evicted)[0])
                     break
                 if not self._changed.wait(max(0.0, deadline - time.monotonic())) and time.monotonic() >= deadline:
+                    self._forget_crowd(program.key)
                     raise Busy("every process is busy")
+            crowd = self._crowd_of(program.key)
+            crowd.alive += 1
+            crowd.busy += 1
+            crowd.starting += 1
         if evicted is not None:
             evicted.close()  # its place becomes ours
-        return self._made(program), False
+        return self._made(program, was_busy=True), False
+
+    def _stand_in_line(self, crowd: Crowd, seconds: float) -> None:
+        """Wait until one of its processes is free. Call with the lock held. Who is called may still find it taken by
+        somebody who just came, and waits again: a thread that already runs is cheaper than one that is woken."""
+        mine = threading.Condition(self._lock)
+        crowd.line.append(mine)
+        try:
+            mine.wait(seconds)
+        finally:
+            if mine in crowd.line:
+                crowd.line.remove(mine)
+
+    def _coldest(self) -> Process:
+        """The idle process that was called least of late; of those between which is less than a factor of two, the one
+        that was started last.
+
+        Not the one whose last call lies furthest back: of twenty functions called in a circle over sixteen places that
+        is always the next one needed, and none would ever be warm. Here the newcomers of such a circle replace each
+        other and the rest stay.
+        """
+        now = self.clock()
+
+        def warmth(process: Process) -> tuple[int, float]:
+            return math.ceil(
+                math.log2(process.heat * self._cooled(now - process.heated_at) or 1e-9)
+            ), -process.started_at
+
+        return min(self._idle, key=warmth)
+
+    def _cooled(self, seconds: float) -> float:
+        return float(0.5 ** (seconds / self.HEAT_HALVES_AFTER))
+
+    def _crowd_of(self, key: str) -> Crowd:
+        crowd = self._crowds.get(key)
+        if crowd is None:
+            crowd = self._crowds[key] = Crowd()
+        return crowd
+
+    def _leave(self, key: str) -> None:
+        """One process of the program less. Call with the lock held."""
+        crowd = self._crowds[key]
+        crowd.alive -= 1
+        if crowd.line:
+            crowd.line[0].notify()  # it may have to start one itself now
+        self._forget_crowd(key)
+
+    def _forget_crowd(self, key: str) -> None:
+        crowd = self._crowds[key]
+        if not crowd.alive and not crowd.line:
+            del self._crowds[key]
+
+    def _has_started(self, key: str) -> None:
+        with self._changed:
+            crowd = self._crowds[key]
+            crowd.starting -= 1
+            if crowd.line:
+                crowd.line[0].notify()
 
     def _started(self, program: Program) -> Process:
         return self._starter.submit(Process, program.memory_mb, program.owner, self.required_walls).result()
 
-    def _made(self, program: Program) -> Process:
+    def _made(self, program: Program, *, was_busy: bool) -> Process:
         try:
             return self._started(program)
         except BaseException:
-            self._free_place()
+            self._has_started(program.key)
+            self._free_place(program.key, was_busy=was_busy)
             raise
-
-    def _settle(self, program: Program, process: Process) -> None:
-        """Load a new process and put it among the idle ones."""
-        try:
-            process.wait_until_ready()
-            process.load(program.source, seconds=self.load_seconds)
-        except BaseException:
-            self._discard(process)
-            raise
-        self._shelve(process, program.key)
 
     def _give_back(self, process: Process, program: Program, outcome: Outcome) -> None:
+        with self._changed:
+            self._crowds[program.key].took(outcome.duration)
         healthy = outcome.reason in (None, "user_error", "output_too_large") and process.calls < self.max_calls
         if not healthy or (self._is_due(process, outcome) and self._has_grown(process, program)):
-            self._discard(process)
+            self._discard(process, program.key, was_busy=True)
         else:
-            self._shelve(process, program.key)
+            self._shelve(process, program.key, was_busy=True)
 
     def _is_due(self, process: Process, outcome: Outcome) -> bool:
         """Whether to look how large it is: after every call but short ones, of which every eighth."""
@@ -233,22 +347,31 @@ class Pool:
         most = (program.memory_mb * 3 // 4 + self.MEMORY_OVERHEAD_MB) * 1024 * 1024
         return process.rss_bytes() > most or process.grew_threads()
 
-    def _shelve(self, process: Process, key: str) -> None:
+    def _shelve(self, process: Process, key: str, *, was_busy: bool) -> None:
         with self._changed:
             if not self._closed:
-                self._idle[process] = (key, self.clock())
+                crowd = self._crowds[key]
+                crowd.busy -= was_busy
+                now = self.clock()
+                process.heat = min(self.MOST_HEAT, 1 + process.heat * self._cooled(now - process.heated_at))
+                process.heated_at = now
+                self._idle[process] = (key, now)
                 self._watch()
-                self._changed.notify()
+                if crowd.line:
+                    crowd.line[0].notify()
+                self._changed.notify()  # somebody else's program may want the place
                 return
         process.close()
 
-    def _discard(self, process: Process) -> None:
+    def _discard(self, process: Process, key: str, *, was_busy: bool) -> None:
         process.close()
-        self._free_place()
+        self._free_place(key, was_busy=was_busy)
 
-    def _free_place(self) -> None:
+    def _free_place(self, key: str, *, was_busy: bool) -> None:
         with self._changed:
             self._places -= 1
+            self._crowds[key].busy -= was_busy
+            self._leave(key)
             self._changed.notify()
 
     # ── the watcher ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -270,8 +393,8 @@ class Pool:
                     return
                 running = list(self._running.values())
                 now = self.clock()
-                expired = [p for p, (_, used) in self._idle.items() if now - used > self.idle_seconds]
-                for process in expired:
+                expired = [(p, key) for p, (key, used) in self._idle.items() if now - used > self.idle_seconds]
+                for process, _ in expired:
                     del self._idle[process]
                 resting = [(p, used) for p, (_, used) in self._idle.items() if not p.is_paused]
                 for process, used in resting:  # under the lock: nobody can take one that is about to be stopped
@@ -279,8 +402,8 @@ class Pool:
                         process.pause()
                 self._dozes = not running and not resting
                 self._alarm.clear()
-            for process in expired:
-                self._discard(process)
+            for process, key in expired:
+                self._discard(process, key, was_busy=False)
             for each in running:
                 if each.process.rss_bytes() > each.limit_bytes:
                     each.process.kill("memory")

@@ -207,6 +207,10 @@ class Process:
         self.memory_mb = memory_mb
         self.owner = owner
         self.calls = 0
+        self.heat = 0.0
+        """How often it was called of late, as of `heated_at`: its pool's to keep, for choosing who leaves."""
+        self.heated_at = 0.0
+        self.started_at = time.monotonic()
         self.is_paused = False
         self.killed_for: Reason | None = None
         self.walls: list[str] = []

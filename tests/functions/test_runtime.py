@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,7 +11,7 @@ import psutil
 import pytest
 
 from functions.runtime.pool import Busy, Pool, Program
-from functions.runtime.process import Call, LoadFailed
+from functions.runtime.process import Call, LoadFailed, Process
 from tests.figures import within
 from tests.functions.conftest import RecordingHost, RunCode
 
@@ -229,10 +230,99 @@ def test_a_crash_takes_no_neighbour_down(pool: Pool, host: RecordingHost, run_co
     assert run_code(IDENTITY, 1).output == 1
 
 
-def test_the_pool_is_bounded_and_the_least_recently_used_leaves(pool: Pool, run_code: RunCode) -> None:
+def test_the_pool_is_bounded_and_somebody_leaves(pool: Pool, run_code: RunCode) -> None:
     for number in range(7):
         assert run_code(f"export default () => {number}").output == number
     assert pool.sizes() == (4, 0)
+
+
+def _counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The owners of the processes that were started from now on."""
+    started: list[str] = []
+    start = Process._start
+
+    def counted(self: Process) -> None:
+        started.append(self.owner)
+        start(self)
+
+    monkeypatch.setattr(Process, "_start", counted)
+    return started
+
+
+def _call(number: int = 1, timeout: float = 10) -> Call:
+    return Call("null", f"run_{number}", {}, {}, timeout, 100)
+
+
+def test_a_circle_of_more_functions_than_places_stays_warm_in_part(
+    host: RecordingHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = 0.0
+    circle = Pool(size=3, idle_seconds=300, max_calls=1000, wait_seconds=2, clock=lambda: seconds)
+    programs = [Program(f"p{number}", f"env_{number}", IDENTITY.encode(), 128) for number in range(4)]
+    try:
+        for program in programs * 2:
+            circle.call(program, _call(), host)
+            seconds += 0.1
+        started = _counting(monkeypatch)
+        for program in programs * 5:
+            circle.call(program, _call(), host)
+            seconds += 0.1
+        # Twenty calls. By the order of their last use each of them would have met a cold process.
+        assert len(started) <= 12
+        # Two are called no more: soon they are the ones who leave, however often they were called before.
+        seconds += 60
+        for program in programs[:2] * 3:
+            circle.call(program, _call(), host)
+        started.clear()
+        for program in programs[:2] * 3:
+            circle.call(program, _call(), host)
+        assert started == []
+    finally:
+        circle.close()
+
+
+def test_short_calls_at_the_same_time_share_a_process(host: RecordingHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pool, "QUEUE_SECONDS", 30.0)
+    shared = Pool(size=8, idle_seconds=30, max_calls=10_000, wait_seconds=30)
+    program = Program("short", "env_a", b"export default () => 1", 128)
+    started = _counting(monkeypatch)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            outcomes = [*threads.map(lambda number: shared.call(program, _call(number), host), range(200))]
+        assert [outcome.output for outcome in outcomes] == ["1"] * 200
+        assert len(started) <= Pool.STARTS_AT_ONCE
+        assert shared._crowds["short"].line == deque()
+    finally:
+        shared.close()
+
+
+def test_who_waits_too_long_gets_a_process_of_its_own(host: RecordingHost) -> None:
+    roomy = Pool(size=4, idle_seconds=30, max_calls=1000, wait_seconds=20)
+    sleeps = b"export default (ms: number) => new Promise((r) => setTimeout(() => r(ms), ms))"
+    program = Program("sleeps", "env_a", sleeps, 128)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            calls = [Call("1500", f"run_{number}", {}, {}, 20, 100) for number in range(3)]
+            outcomes = [*threads.map(lambda call: roomy.call(program, call, host), calls)]
+        assert [outcome.output for outcome in outcomes] == ["1500"] * 3
+        assert roomy.sizes() == (3, 0)
+    finally:
+        roomy.close()
+
+
+def test_who_waits_for_a_process_that_dies_starts_another(host: RecordingHost) -> None:
+    patient = Pool(size=2, idle_seconds=30, max_calls=1000, wait_seconds=20)
+    source = b"export default (loops: boolean) => { while (loops) {} return 1 }"
+    program = Program("dies", "env_a", source, 128)
+    try:
+        with ThreadPoolExecutor(3) as threads:
+            calls = [Call(text, f"run_{text}", {}, {}, 0.7, 100) for text in ("true", "false", "false ")]
+            outcomes = [*threads.map(lambda call: patient.call(program, call, host), calls)]
+        assert [outcome.reason for outcome in outcomes] == ["timeout", None, None]
+        patient.forget("dies")
+        assert (patient.sizes(), patient._places, patient._crowds) == ((0, 0), 0, {})
+    finally:
+        patient.close()
 
 
 def test_a_full_pool_says_so(host: RecordingHost) -> None:
