@@ -12,6 +12,7 @@ from typing import Any, Final
 import orjson
 from django.db import Error, close_old_connections
 
+from functions import runs
 from functions.runtime.process import HostError
 from platform_site.api import bodies, outbound, sqlstates
 from platform_site.api.callers import Caller, Place
@@ -43,6 +44,7 @@ class RunHost:
         self._allowed = frozenset(allowed_hosts)
         self._depth = depth
         self._asked = 0
+        self._is_durable = False
 
     def answer(self, operation: str, arguments: bytes, *, seconds: float) -> bytes:
         """The answer to one question, as JSON text. Raises HostError with the API's own code, message and fields.
@@ -147,6 +149,9 @@ class RunHost:
             raise HostError("the body cannot be read", code="refused", name="TypeError") from error
         if len(body) > MAX_FETCH_BODY:
             raise HostError("the body has more than 1 MB", code="payload_too_large", name="RangeError")
+        if not self._is_durable:  # what goes out cannot be taken back, so its run must outlive a crash
+            runs.make_durable(self._place.cluster)
+            self._is_durable = True
         try:
             got = outbound.client().request(
                 _text(arguments, "method").upper(),

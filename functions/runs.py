@@ -7,6 +7,7 @@ limit for synchronous runs, -1 to -limit for queued ones, which so take no seat 
 section 8; reliability F2, F4, F5.
 """
 
+import random
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -73,10 +74,10 @@ WITH chosen AS (
     SELECT f.id, f.name, f.active_version, f.timeout_ms, f.memory_mb, f.allowed_hosts, v.source_hash,
            (SELECT jsonb_object_agg(s.name, encode(s.sealed_value, 'hex'))
               FROM platform.functions_secret s WHERE s.function_id = f.id AND s.sealed_value IS NOT NULL) AS secrets,
-           (SELECT seat FROM generate_series(1, $4::int) seat
+           (SELECT seat FROM (SELECT 1 + (n + $14::int) % $4::int AS seat FROM generate_series(1, $4::int) n) seats
              WHERE $5::text = 'executing' AND NOT EXISTS (
                    SELECT 1 FROM platform.functions_run r WHERE r.environment_id = $1::text AND r.slot = seat)
-             ORDER BY random() LIMIT 1) AS slot
+             LIMIT 1) AS slot
       FROM platform.functions_function f
       JOIN platform.functions_version v ON v.function_id = f.id AND v.number = f.active_version
      WHERE f.environment_id = $1::text AND f.name = $2::text AND (f.invoke IS NULL OR f.invoke = $3::text)
@@ -95,11 +96,13 @@ WITH chosen AS (
     RETURNING id
 )
 SELECT id, name, active_version, source_hash, timeout_ms, memory_mb, array_to_json(allowed_hosts), secrets,
-       slot IS NOT NULL, EXISTS (SELECT 1 FROM made)
+       slot IS NOT NULL, EXISTS (SELECT 1 FROM made),
+       CASE WHEN $15::boolean THEN set_config('synchronous_commit', 'off', true) END
   FROM chosen
 """
 # A seat is taken by an unique index, so that no race goes past the limit. Two that reach for the same one at the same
-# moment: the second waits for the first's commit and reaches again.
+# moment: the second waits for the first's commit and reaches again. Each begins to look at another seat, so that this
+# is rare and the first one looked at is mostly free: to look at all sixty-four and sort them cost more than the insert.
 _REACHES: Final = 50
 
 
@@ -108,8 +111,14 @@ def begin(
 ) -> Started:
     """Make the run, executing (a lease is ours) or queued. One statement.
 
+    One that executes is committed when this returns, and on disk before it can have any effect: a row that it writes
+    and its end come later in the same log and wait for it, and `make_durable` goes before what leaves the database.
+    So a synchronous call waits for the disk once. If PostgreSQL crashes in between, `end` finds no run and writes it
+    down whole. In a transaction of the caller's, and where it is queued, its commit waits as any other.
+
     Raises NoSuchFunction (or one that this kind of caller may not invoke), TooManyRuns.
     """
+    may_wait = not is_async and not connections[place.cluster].in_atomic_block
     limit = plan_limits(place.plan).function_concurrency
     run_id, request_id = ids.new("run"), current_request_id()
     values = [
@@ -127,10 +136,13 @@ def begin(
         *_lease(),
     ]
     for _ in range(_REACHES):
-        found = execution.run(place.cluster, _CHOOSE, values)
+        first_seat = b"%d" % random.randrange(limit)  # noqa: S311 - not a secret
+        found = execution.run(place.cluster, _CHOOSE, [*values, first_seat, b"t" if may_wait else b"f"])
         if not found:
             raise NoSuchFunction
-        [(function_id, found_name, version, source_hash, timeout_ms, memory_mb, hosts, secrets, had_seat, made)] = found
+        [(function_id, found_name, version, source_hash, timeout_ms, memory_mb, hosts, secrets, had_seat, made, _)] = (
+            found
+        )
         if made == b"t":
             return Started(
                 run_id=run_id,
@@ -292,15 +304,7 @@ def cancelled_among(using: str, run_ids: list[str]) -> list[str]:
         return [run_id for (run_id,) in cursor.fetchall()]
 
 
-_END: Final = b"""
-WITH ended AS (
-    UPDATE platform.functions_run
-       SET status = $3::text, phase = 'ended', output = $4::text, error = $5::jsonb, logs = $6::jsonb,
-           walls = ARRAY(SELECT jsonb_array_elements_text($7::jsonb)), duration_ms = $8::int, ended_at = now(),
-           claimed_until = NULL, slot = NULL
-     WHERE id = $1::text AND attempts = $2::int AND phase = 'executing'
- RETURNING id, environment_id, version, request_id, depth
-), told AS (
+_TELL_END: Final = b"""
     INSERT INTO platform.rows_outboxevent (event_id, environment_id, type, data, request_id, depth)
     SELECT $9::text, ended.environment_id, 'function.run.' || $3::text,
            jsonb_build_object('run_id', ended.id, 'function', $10::text, 'version', ended.version,
@@ -310,9 +314,44 @@ WITH ended AS (
      WHERE EXISTS (SELECT 1 FROM platform.rows_eventinterest i
                     WHERE i.environment_id = ended.environment_id AND i.table_name IN ('*', 'function.run'))
     RETURNING 1
-)
+"""
+_END: Final = (
+    b"""
+WITH ended AS (
+    UPDATE platform.functions_run
+       SET status = $3::text, phase = 'ended', output = $4::text, error = $5::jsonb, logs = $6::jsonb,
+           walls = $7::text[], duration_ms = $8::int, ended_at = now(), claimed_until = NULL, slot = NULL
+     WHERE id = $1::text AND attempts = $2::int AND phase = 'executing'
+ RETURNING id, environment_id, version, request_id, depth
+), told AS (%b)
 SELECT EXISTS (SELECT 1 FROM ended), EXISTS (SELECT 1 FROM told)
 """
+    % _TELL_END
+)
+_WRITE_WHOLE: Final = (
+    b"""
+WITH ended AS (
+    INSERT INTO platform.functions_run
+           (id, environment_id, function_id, version, status, phase, is_async, input, output, error, logs, walls,
+            caller_kind, caller_id, request_id, depth, attempts, started_at, ended_at, duration_ms)
+    SELECT $1::text, f.environment_id, f.id, $12::int, $3::text, 'ended', false, $13::text, $4::text, $5::jsonb,
+           $6::jsonb, $7::text[], $14::text, $15::text, $16::text, $17::smallint, $2::int,
+           now() - $8::int * interval '1 ms', now(), $8::int
+      FROM platform.functions_function f WHERE f.id = $11::text
+    ON CONFLICT (id) DO NOTHING
+ RETURNING id, environment_id, version, request_id, depth
+), told AS (%b)
+SELECT EXISTS (SELECT 1 FROM ended), EXISTS (SELECT 1 FROM told)
+"""
+    % _TELL_END
+)
+_DURABLE: Final = b"SELECT pg_logical_emit_message(true, 'functions', '')"
+# Any committed record does: a commit that waits for the disk waits for all that came before it in the log.
+
+
+def make_durable(using: str) -> None:
+    """Return when every run that began before is on disk."""
+    execution.run(using, _DURABLE, [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +368,7 @@ class Ending:
 
 def end(started: Started, ending: Ending) -> tuple[bool, bool]:
     """Write the outcome and its event. Returns (it counted, somebody is to be told): it counts only while the run is
-    this attempt's. One statement."""
+    this attempt's. One statement; another where PostgreSQL crashed and forgot a synchronous run (`begin`)."""
     values = [
         started.run_id.encode(),
         b"%d" % started.attempt,
@@ -337,7 +376,7 @@ def end(started: Started, ending: Ending) -> tuple[bool, bool]:
         None if ending.output is None else ending.output.encode(),
         None if ending.error is None else orjson.dumps(ending.error),
         orjson.dumps(ending.logs),
-        orjson.dumps(ending.walls),
+        b"{%b}" % ",".join(ending.walls).encode(),
         b"%d" % ending.duration_ms,
         ids.new("evt").encode(),
         started.function_name.encode(),
@@ -345,6 +384,8 @@ def end(started: Started, ending: Ending) -> tuple[bool, bool]:
     for pause in (0.1, 0.5, 2.0, None):
         try:
             [(counted, told)] = execution.run(started.cluster, _END, values)
+            if counted != b"t" and not started.is_async:
+                [(counted, told)] = execution.run(started.cluster, _WRITE_WHOLE, [*values, *_whole(started)])
             return counted == b"t", told == b"t"
         except (OperationalError, InterfaceError):
             # The connection is gone, with or without our outcome: `attempts` and `phase` make a second try harmless.
@@ -353,6 +394,20 @@ def end(started: Started, ending: Ending) -> tuple[bool, bool]:
             connections[started.cluster].close()
             time.sleep(pause)
     raise AssertionError("unreachable")
+
+
+def _whole(started: Started) -> list[bytes | None]:
+    """What `_WRITE_WHOLE` takes beyond the outcome."""
+    request_id = current_request_id()
+    return [
+        started.function_id.encode(),
+        b"%d" % started.version,
+        started.input_text.encode(),
+        started.caller_kind.encode(),
+        started.caller_id.encode(),
+        None if request_id is None else request_id.encode(),
+        b"%d" % started.depth,
+    ]
 
 
 _AGAIN = """

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connections
+from django.db import connections, transaction
 
 from functions import runs, services, waiting
 from functions import watch as watching
@@ -79,6 +79,61 @@ def test_ten_at_once_take_exactly_the_seats_of_the_plan(tracker: Tracker, place:
     ending = next(each for each in began if isinstance(each, Started))
     runs.end(ending, Ending("succeeded", 1, "1"))
     assert invoke(tracker, "sum", {"a": 1, "b": 1}).json["output"] == {"sum": 2}
+
+
+def test_a_synchronous_run_that_a_crash_of_postgresql_forgot_is_written_down_at_its_end(
+    tracker: Tracker, place: Place
+) -> None:
+    deploy(tracker, "sum", SUM)
+    hook = {"url": "https://example.com/hook", "events": ["function.run.succeeded"]}
+    assert tracker.post("owner", "/webhooks", hook).status == 201
+    kept = Run.objects.using(place.cluster)
+    ending = Ending("succeeded", 7, '{"sum":5}', None, (), ("limits", "landlock"))
+    whole = (
+        "status",
+        "phase",
+        "output",
+        "input",
+        "walls",
+        "caller_id",
+        "version",
+        "attempts",
+        "slot",
+        "environment_id",
+    )
+    started = [runs.begin(place, key_of(place), "sum", '{"a":2}') for _ in range(2)]
+    kept.filter(pk=started[0].run_id).delete()  # its commit had not reached the disk
+    assert [runs.end(each, ending) for each in started] == [(True, True), (True, True)]
+    forgotten, remembered = (kept.values(*whole).get(pk=each.run_id) for each in started)
+    assert forgotten == remembered
+    # Once, and not if it is gone because its function is.
+    assert runs.end(started[0], ending) == (False, False)
+    last = runs.begin(place, key_of(place), "sum", "{}")
+    services.delete_function(place, "sum", actor=key_of(place))
+    assert runs.end(last, ending) == (False, False)
+    assert not kept.filter(environment_id=place.environment_id).exists()
+
+
+def test_a_run_is_on_disk_before_anything_of_it_leaves(tracker: Tracker, place: Place) -> None:
+    deploy(tracker, "sum", SUM)
+    with connections[place.cluster].cursor() as cursor:
+        cursor.execute("SET synchronous_commit = on")  # what tests go without
+        try:
+            runs.begin(place, key_of(place), "sum", "{}")
+            cursor.execute("SELECT pg_current_wal_insert_lsn()")
+            (lsn,) = cursor.fetchone()
+            runs.make_durable(place.cluster)
+            cursor.execute("SELECT pg_current_wal_flush_lsn() >= %s::pg_lsn", [lsn])
+            assert cursor.fetchone() == (True,)
+            cursor.execute("SHOW synchronous_commit")
+            assert cursor.fetchone() == ("on",)
+            # With an Idempotency-Key it shares a transaction with the record, and that is never lost.
+            with transaction.atomic(using=place.cluster):
+                runs.begin(place, key_of(place), "sum", "{}")
+                cursor.execute("SHOW synchronous_commit")
+                assert cursor.fetchone() == ("on",)
+        finally:
+            cursor.execute("RESET synchronous_commit")
 
 
 def test_queued_runs_wait_for_seats_of_their_own(tracker: Tracker, place: Place) -> None:
