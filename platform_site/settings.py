@@ -255,6 +255,29 @@ SCHEMA_LARGE_TABLE_ROWS = env.integer("SCHEMA_LARGE_TABLE_ROWS", 100_000, minimu
 """From this size on, indexes are made after the change, while rows are served (`rows.indexing`)."""
 
 
+PREPARED_STATEMENTS = env.boolean("DATABASE_PREPARED_STATEMENTS", True)
+"""Off where a pooler does not carry them over (PgBouncer before 1.21, or with `max_prepared_statements=0`)."""
+
+
+def _direct_variable(name: str) -> str:
+    """`DATABASE_DIRECT_URL` of `DATABASE_URL`, and so on."""
+    return name.removesuffix("_URL") + "_DIRECT_URL"
+
+
+def _direct_databases() -> dict[str, dict[str, Any]]:
+    """Who and where of each database whose ordinary URL leads through a pooler (`platform_site.postgres.direct`)."""
+    names = {"default": "DATABASE_URL", **{region: region_variable(region) for region in REGIONS}}
+    variables = {alias: _direct_variable(name) for alias, name in names.items()}
+    parts = {alias: env.postgres(name, url) for alias, name in variables.items() if (url := env.text(name))}
+    return {
+        alias: {key: value for key, value in found.items() if not key.startswith("OPTIONS:")}
+        for alias, found in parts.items()
+    }
+
+
+DIRECT_DATABASES = _direct_databases()
+
+
 def _database(name: str, url: str, search_path: str, *, prepare_threshold: int | None) -> dict[str, Any]:
     parts = env.postgres(name, url)
     libpq = {key.removeprefix("OPTIONS:"): parts.pop(key) for key in list(parts) if key.startswith("OPTIONS:")}
@@ -275,7 +298,8 @@ def _database(name: str, url: str, search_path: str, *, prepare_threshold: int |
         "ENGINE": "platform_site.postgres",
         "CONN_MAX_AGE": None,
         "CONN_HEALTH_CHECKS": True,
-        "DISABLE_SERVER_SIDE_CURSORS": False,
+        # A cursor that outlives its transaction is a session's, which a pooler does not keep.
+        "DISABLE_SERVER_SIDE_CURSORS": env.text(_direct_variable(name)) is not None,
         "OPTIONS": {
             "connect_timeout": 2,
             # The first two end the wait for an answer that is not coming, the last that for a statement to arrive.
@@ -287,7 +311,7 @@ def _database(name: str, url: str, search_path: str, *, prepare_threshold: int |
             "options": " ".join(f"-c {key}={value}" for key, value in settings_of_the_session.items()),
             # Bind in the server and let psycopg prepare what recurs: 50-60 µs a statement (docs/performance.md).
             "server_side_binding": True,
-            "prepare_threshold": prepare_threshold,
+            "prepare_threshold": prepare_threshold if PREPARED_STATEMENTS else None,
             **libpq,
         },
     }

@@ -9,7 +9,9 @@ alone. It speaks libpq through psycopg's connection, because a cursor costs 20-3
 * A statement is prepared at its second appearance on a connection (a prepared list holds 41 KB in the server). Names
   are kept per connection, least recently used out. psycopg itself prepares nothing on region connections
   (`settings`), so nothing of it ever says DEALLOCATE ALL; should a name vanish all the same (SQLSTATE 26000: a pooler,
-  DISCARD ALL), the statement is run by its text and prepared again.
+  DISCARD ALL), the statement is run by its text and prepared again. A name is a digest of the text: behind a pooler
+  that hands server connections round with what others prepared on them, a name can be missing or taken (42P05), and
+  never means another statement.
 * A connection that died is closed, so that the next statement opens another; a read outside a transaction is then run
   once more. A write never is: nobody knows whether it happened.
 
@@ -22,7 +24,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from itertools import count
+from hashlib import sha256
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -44,6 +46,7 @@ _SEEN_PER_CONNECTION: Final = 1024
 
 _DONE: Final = frozenset({pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK})
 _IDLE: Final = pq.TransactionStatus.IDLE
+_TAKES_ONE_MORE: Final = frozenset({_IDLE, pq.TransactionStatus.INTRANS})
 _BAD: Final = pq.ConnStatus.BAD
 _NAME_GONE: Final = b"26000"
 
@@ -55,12 +58,11 @@ class RowsClosed(RuntimeError):
 class _Prepared:
     """What one connection has prepared. Lives as long as psycopg's connection object."""
 
-    __slots__ = ("names", "numbers", "seen")
+    __slots__ = ("names", "seen")
 
     def __init__(self) -> None:
         self.names: OrderedDict[bytes, bytes] = OrderedDict()
         self.seen: OrderedDict[bytes, None] = OrderedDict()
-        self.numbers = count(1)
 
 
 _prepared: WeakKeyDictionary[Any, _Prepared] = WeakKeyDictionary()
@@ -126,19 +128,26 @@ def _run(wrapper: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | None
         prepared.names.clear()  # who deallocates one deallocates all
         if libpq.transaction_status != _IDLE:
             return _checked(wrapper, libpq, result)  # the transaction is lost; its owner may run it again
-    elif sql in prepared.seen and libpq.transaction_status in (_IDLE, pq.TransactionStatus.INTRANS):
+    elif sql in prepared.seen and libpq.transaction_status in _TAKES_ONE_MORE and settings.PREPARED_STATEMENTS:
         del prepared.seen[sql]
-        name = b"rows_%d" % next(prepared.numbers)
+        name = b"rows_" + sha256(sql).hexdigest()[:40].encode()
         _checked(wrapper, libpq, libpq.prepare(name, sql))
         prepared.names[sql] = name
         if len(prepared.names) > PREPARED_PER_CONNECTION:
             _, oldest = prepared.names.popitem(last=False)
-            _checked(wrapper, libpq, libpq.exec_(b"DEALLOCATE " + oldest))
+            _forget(wrapper, libpq, oldest)
         return _checked(wrapper, libpq, libpq.exec_prepared(name, values))
     prepared.seen[sql] = None
     if len(prepared.seen) > _SEEN_PER_CONNECTION:
         prepared.seen.popitem(last=False)
     return _checked(wrapper, libpq, libpq.exec_params(sql, values))
+
+
+def _forget(wrapper: BaseDatabaseWrapper, libpq: Any, name: bytes) -> None:
+    """Close a prepared statement by the protocol's own message, which poolers translate as they do names; the SQL
+    command would reach a server that has never heard of ours. libpq before 17 has only that."""
+    done = libpq.close_prepared(name) if pq.version() >= 170000 else libpq.exec_(b'DEALLOCATE "%b"' % name)
+    _checked(wrapper, libpq, done)
 
 
 def _checked(wrapper: BaseDatabaseWrapper, libpq: Any, result: pq.abc.PGresult) -> pq.abc.PGresult:

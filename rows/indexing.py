@@ -9,11 +9,11 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
-from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import sql
 
 from platform_site.api.callers import Place
+from platform_site.postgres.direct import own_connection
 from rows import schemas, states
 from rows.documents import IndexSpec
 from rows.models import CurrentVersion
@@ -52,15 +52,12 @@ def make_due(place: Place, progress: Progress = lambda name: None) -> bool:
 @contextmanager
 def _own_connection(alias: str) -> Generator[BaseDatabaseWrapper]:
     """A connection for this alone: its limits are the session's, and no pooled connection may keep them."""
-    connection = connections[alias].copy()
-    try:
+    with own_connection(alias) as connection:
         with connection.cursor() as cursor:
             cursor.execute("SET statement_timeout = 0")
             cursor.execute("SET lock_timeout = 0")
             cursor.execute("SET idle_in_transaction_session_timeout = 0")
         yield connection
-    finally:
-        connection.close()
 
 
 def _present(cursor: Any, schema: str) -> dict[str, bool]:

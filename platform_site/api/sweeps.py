@@ -21,7 +21,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from celery import shared_task
-from django.db import DEFAULT_DB_ALIAS, DatabaseError, close_old_connections, connections
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, close_old_connections
+
+from platform_site.postgres.direct import session
 
 logger = logging.getLogger(__name__)
 
@@ -120,15 +122,15 @@ class Clock(threading.Thread):
 def _alone(name: str) -> Iterator[bool]:
     """Whether we are the only one at this sweep, until the end of the block."""
     key = f"sweep:{name}"
-    connection = connections[DEFAULT_DB_ALIAS]
-    with connection.cursor() as cursor:
-        # The session's lock, not a transaction's: a sweep is many transactions, and a lost connection releases it.
-        cursor.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", [key])
-        ours = bool(cursor.fetchone()[0])
-    try:
-        yield ours
-    finally:
-        if ours:
-            # A connection that broke meanwhile has released it already.
-            with suppress(DatabaseError), connection.cursor() as cursor:
-                cursor.execute("SELECT pg_advisory_unlock(hashtextextended(%s, 0))", [key])
+    with session(DEFAULT_DB_ALIAS) as connection:
+        with connection.cursor() as cursor:
+            # The session's lock, not a transaction's: a sweep is many transactions, and a lost connection releases it.
+            cursor.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", [key])
+            ours = bool(cursor.fetchone()[0])
+        try:
+            yield ours
+        finally:
+            if ours:
+                # A connection that broke meanwhile has released it already.
+                with suppress(DatabaseError), connection.cursor() as cursor:
+                    cursor.execute("SELECT pg_advisory_unlock(hashtextextended(%s, 0))", [key])

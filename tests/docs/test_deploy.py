@@ -1,5 +1,6 @@
 """The files of docs/deploy: valid by Kubernetes' own schemas, and naming only commands and variables that exist."""
 
+import configparser
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,8 +9,11 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from django.conf import settings
 from django.core.management import load_command_class
 
+from platform_site.services.layout import REGIONS, region_variable
+from rows.execution import PREPARED_PER_CONNECTION
 from tests.serving import ROOT
 
 DEPLOY = ROOT / "docs" / "deploy"
@@ -58,6 +62,28 @@ def test_what_the_compose_file_asks_for_is_in_the_example() -> None:
     asked = set(re.findall(r"\$\{(\w+)", (DEPLOY / "compose.yaml").read_text()))
     offered = set(re.findall(r"^(\w+)=", (DEPLOY / "env.example").read_text(), re.MULTILINE))
     assert asked == offered
+
+
+def test_the_pooler_knows_the_databases_of_the_compose_file() -> None:
+    pooler = configparser.ConfigParser(comment_prefixes=(";;",))
+    pooler.read(DEPLOY / "pgbouncer.ini")
+    urls = [value for value in COMPOSE["x-platform"]["environment"].values() if "postgresql://" in value]
+    assert set(pooler["databases"]) == {url.rpartition("/")[2] for url in urls}
+    assert pooler["pgbouncer"]["pool_mode"] == "transaction"
+    assert int(pooler["pgbouncer"]["max_prepared_statements"]) >= PREPARED_PER_CONNECTION + 100
+    assert {
+        "DATABASE_DIRECT_URL",
+        *(f"{name[:-4]}_DIRECT_URL" for name in map(region_variable, REGIONS)),
+    } <= documented()
+
+
+def test_a_pooled_session_is_told_what_an_ordinary_one_asks_for() -> None:
+    """`pooled.sql` has every setting that we put into a session's start, but for those of the socket."""
+    asked = dict(re.findall(r"-c (\w+)=(\S+)", settings.DATABASES["us-east-1"]["OPTIONS"]["options"]))
+    told = dict(re.findall(r"\('(\w+)', '(\w+)'\)", (DEPLOY / "pooled.sql").read_text()))
+    assert {name: value for name, value in asked.items() if not name.startswith("tcp_") and name != "search_path"} == {
+        name: value for name, value in told.items() if name != "timezone"
+    }
 
 
 def test_the_files_named_exist() -> None:

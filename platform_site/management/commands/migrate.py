@@ -14,6 +14,8 @@ from django.core.management.commands import migrate
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.migrations.executor import MigrationExecutor
 
+from platform_site.postgres import direct
+
 _LOCK: Final = 0x6D69_6772_6174_65  # "migrate", the key of the advisory lock
 
 
@@ -34,6 +36,7 @@ class Command(migrate.Command):
         for alias in [named] if named else [DEFAULT_DB_ALIAS, *settings.REGION_DATABASES]:
             if options["verbosity"] >= 1:
                 self.stdout.write(self.style.MIGRATE_HEADING(f"Database {alias}:"))
+            direct.go_direct(alias)
             with _alone(alias):
                 if alias in settings.REGION_DATABASES:
                     with connections[alias].cursor() as cursor:

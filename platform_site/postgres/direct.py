@@ -1,0 +1,55 @@
+"""Connections to the server itself, for what belongs to a session and not to a transaction.
+
+A pooler in transaction mode (PgBouncer) hands a session's next transaction to whichever server connection is free. What
+a session keeps there is then somebody else's: its advisory locks, its `SET`, a cursor held beyond its transaction.
+Almost nothing of ours is a session's: requests, deliveries and runs lock by transaction and say `SET LOCAL`. The rest
+comes here, by `DATABASE_DIRECT_URL` and `REGION_*_DIRECT_URL`; without these the ordinary URLs lead to the servers.
+
+Who calls: the lock of each sweep, the making of indexes, `manage.py migrate`.
+"""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from copy import deepcopy
+
+from django.conf import settings
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+
+def is_pooled(alias: str) -> bool:
+    """Whether the ordinary URL of this database leads through a pooler: it has a direct one as well."""
+    return alias in settings.DIRECT_DATABASES
+
+
+@contextmanager
+def own_connection(alias: str) -> Generator[BaseDatabaseWrapper]:
+    """A connection of the block's own to the server itself; what is set or locked on it ends with the block."""
+    shared = connections[alias]
+    own = type(shared)(_direct(shared), alias)
+    try:
+        yield own
+    finally:
+        own.close()
+
+
+@contextmanager
+def session(alias: str) -> Generator[BaseDatabaseWrapper]:
+    """A connection that stays one session for the block: this thread's own unless there is a pooler in between."""
+    if is_pooled(alias):
+        with own_connection(alias) as own:
+            yield own
+    else:
+        yield connections[alias]
+
+
+def go_direct(alias: str) -> None:
+    """Let this thread's connection lead to the server itself from now on. For commands that are all DDL."""
+    shared = connections[alias]
+    if is_pooled(alias):
+        shared.close()
+        shared.settings_dict = _direct(shared)
+
+
+def _direct(shared: BaseDatabaseWrapper) -> dict[str, object]:
+    return {**deepcopy(shared.settings_dict), **settings.DIRECT_DATABASES.get(shared.alias, {})}
