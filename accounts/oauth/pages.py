@@ -16,7 +16,9 @@ from accounts.oauth.models import IdentityProvider
 from platform_site.api.errors import ApiError
 from platform_site.api.requests import current_request_id
 
-POLICY: Final = "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+POLICY: Final = (
+    "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 
 
 def is_wanted(request: Any) -> bool:
