@@ -73,6 +73,9 @@ def read(name: str) -> Guide:
     title = next((each.content for each in _following(tokens, "h1")), name)
     for heading, content in zip(_opening(tokens), _following(tokens, "h1", "h2", "h3"), strict=True):
         heading.attrSet("id", slugify(content.content))
+    for token in tokens:
+        if align := token.attrs.pop("style", None):  # of a table's column; the content policy allows no style here
+            token.attrSet("class", str(align).replace("text-align:", ""))
     titles = {entry.name: entry.title for _, entries in sections() for entry in entries}
     for token in tokens:
         for link, text in zip(token.children or (), (token.children or ())[1:], strict=False):

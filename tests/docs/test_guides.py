@@ -26,6 +26,7 @@ def test_a_page_is_shown_with_its_title_and_links_that_lead_on(name: str) -> Non
     assert title is not None
     assert f"<title>{title[1]} · Guides</title>" in page
     main = page.split("<main", 1)[1]
+    assert " style=" not in page, "the policy refuses it"
     ids = set(re.findall(r' id="([^"]+)"', page))
     for target in re.findall(r'href="([^"]+)"', main):
         if target.startswith("#"):
@@ -50,4 +51,4 @@ def test_the_policy_is_the_strict_one_and_pages_need_no_script() -> None:
     answer = shown("rows")
     assert "unsafe" not in answer.headers["Content-Security-Policy"]
     assert b"<script" not in answer.content
-    assert b"style=" not in answer.content
+    assert b'<td class="right">' in shown("performance").content, "columns of figures stand right"
