@@ -115,7 +115,7 @@ class RoleForm(BaseDialogForm):  # type: ignore[misc]
 class UserAdmin(ReadOnlyAdmin):
     search_fields = ("=id", "=environment_id", "email", "name")
     search_help_text = "Id, environment, e-mail or name"
-    list_display = ("email", "id", "name", "pool", "state", "last_login", "created_at")
+    list_display = ("email", "id", "name", "pool", "state", "last_login")
     list_filter = (PoolFilter, ("disabled_at", admin.EmptyFieldListFilter), "is_staff")
     ordering = ("-id",)
     fields = (
@@ -254,7 +254,8 @@ class UserAdmin(ReadOnlyAdmin):
 class SessionAdmin(ReadOnlyAdmin):
     search_fields = ("=id", "=user__id", "=environment_id", "user__email")
     search_help_text = "Id of the session, the user or the environment, or an e-mail"
-    list_display = ("id", "person", "environment_id", "state", "user_agent", "ip_address", "created_at", "expires_at")
+    empty_words = "Signing in starts a session: POST /v1/auth/token."
+    list_display = ("id", "person", "environment_id", "state", "user_agent", "ip_address", "created_at")
     list_filter = (StateFilter, "revoked_reason")
     list_select_related = ("user",)
     ordering = ("-id",)
@@ -290,6 +291,15 @@ class SessionAdmin(ReadOnlyAdmin):
         return self.act_on_one(request, object_id, _end_session, "revoked")
 
 
+class _Moment(UnfoldAdminSplitDateTimeWidget):  # type: ignore[misc]
+    """unfold's own: one label above two fields, each of which needs a name."""
+
+    def __init__(self, attrs: dict[str, Any] | None = None) -> None:
+        super().__init__(attrs)
+        for widget, name in zip(self.widgets, ("Date (UTC)", "Time (UTC)"), strict=True):
+            widget.attrs["aria-label"] = name
+
+
 class KeyForm(forms.ModelForm):  # type: ignore[type-arg]
     """What a new key is for. Which scopes fit is said by the service, as in the API."""
 
@@ -307,7 +317,7 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]
         widget=forms.CheckboxSelectMultiple,
         help_text=f"A key of an account holds only {', '.join(sorted(ACCOUNT_SCOPES))}.",
     )
-    expires_at = forms.SplitDateTimeField(required=False, widget=UnfoldAdminSplitDateTimeWidget)
+    expires_at = forms.SplitDateTimeField(required=False, widget=_Moment)
 
     class Meta:
         model = ServerKey
@@ -349,7 +359,8 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]
 class ServerKeyAdmin(ReadOnlyAdmin):
     search_fields = ("=id", "=environment_id", "=account__id", "=prefix", "name")
     search_help_text = "Id of the key, the environment or the account, the shown beginning of the secret, or the name"
-    list_display = ("name", "id", "prefix", "owner", "state", "last_used_at", "expires_at", "created_at")
+    empty_words = "Add one here, or make it with POST /v1/keys. Its secret is shown once."
+    list_display = ("name", "id", "prefix", "owner", "state", "last_used_at", "expires_at")
     list_filter = (StateFilter,)
     list_select_related = ("account",)
     ordering = ("-id",)
@@ -444,6 +455,7 @@ class ServerKeyAdmin(ReadOnlyAdmin):
 class SigningKeyAdmin(ReadOnlyAdmin):
     """The public halves. `manage.py rotate_signing_key` makes new ones."""
 
+    empty_words = "The first is made when the first token is signed."
     list_display = ("kid", "signs_from", "retires_at", "created_at")
     ordering = ("-signs_from",)
     fields = ("kid", "public_jwk", "signs_from", "retires_at", "created_at")
@@ -454,7 +466,8 @@ class SigningKeyAdmin(ReadOnlyAdmin):
 class AuditEntryAdmin(ReadOnlyAdmin):
     search_fields = ("=id", "=actor_id", "=target_id", "=project_id", "=environment_id", "=request_id", "action")
     search_help_text = "Any id, a request id, or an action such as key.issued"
-    list_display = ("at", "action", "actor", "target_id", "project_id", "environment_id", "request_id")
+    list_display = ("at", "action", "actor", "target_id", "environment_id")
+    empty_words = "Whatever somebody changes leaves an entry here."
     list_filter = ("actor_kind", ("at", admin.DateFieldListFilter))
     date_hierarchy = None  # it would count the months of the whole table
     fields = (

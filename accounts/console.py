@@ -38,6 +38,8 @@ class ReadOnlyAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no annotati
     list_fullwidth = True
     list_filter_submit = True
     view_on_site = False
+    empty_words = ""
+    """What an empty list says: how the first of these comes to be (`templates/unfold/helpers/empty_results.html`)."""
     actions: ClassVar[list[str]] = []
 
     def has_add_permission(self, request: HttpRequest) -> bool:

@@ -18,6 +18,7 @@ from platform_site.models import CallerRefusal, EndpointFigure, FunctionFigure, 
 class FiguresAdmin(ReadOnlyAdmin):
     """Nothing to open: the list says all there is."""
 
+    empty_words = "A worker writes these down every 15 seconds. Is one running (manage.py work)?"
     list_display_links = None
     date_hierarchy = None
 
@@ -45,6 +46,7 @@ class ErrorsFilter(admin.SimpleListFilter):
 
 @admin.register(EndpointFigure)
 class EndpointFigureAdmin(FiguresAdmin):
+    empty_words = "Web processes hand in what they counted every ten seconds."
     list_display = ("at", "method", "route", "requests", "client_errors", "server_errors", "rate_limited", "p50", "p95")
     list_filter = (ErrorsFilter, "method")
     search_fields = ("route",)
@@ -81,6 +83,7 @@ class RegionFigureAdmin(FiguresAdmin):
 
 @admin.register(FunctionFigure)
 class FunctionFigureAdmin(FiguresAdmin):
+    empty_words = "Functions show up within half a minute of their first run."
     list_display = ("at", "named", "environment", "region", "runs", "failed", "mean", "longest_ms")
     list_filter = ("region",)
     search_fields = ("=function_id", "=environment_id", "name")
@@ -106,6 +109,7 @@ class FunctionFigureAdmin(FiguresAdmin):
 
 @admin.register(CallerRefusal)
 class CallerRefusalAdmin(FiguresAdmin):
+    empty_words = "Nobody met their rate limit in two days."
     list_display = ("at", "caller", "requests")
     search_fields = ("=caller_id",)
     search_help_text = "Id of the account, user or key"

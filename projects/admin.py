@@ -47,6 +47,7 @@ def _explanation(error: Exception) -> str:
 class ThroughServices(ModelAdmin):  # type: ignore[misc]
     """A model whose changes are verbs of `services`: what they refuse is said on the page, in words."""
 
+    empty_words = "Each project comes with two environments and its owner as a member."
     list_fullwidth = True
     list_filter_submit = True
     list_per_page = 50
@@ -102,6 +103,7 @@ class NewProjectForm(forms.ModelForm):  # type: ignore[type-arg]
 
 @admin.register(Project)
 class ProjectAdmin(ThroughServices):
+    empty_words = "Add one for an account, or let an account make its own: POST /v1/projects."
     list_display = ("name", "shown_id", "region", "shown_plan", "owner", "member_count", "created_at", "life")
     list_filter = ("region", "plan", ("deleted_at", admin.EmptyFieldListFilter))
     search_fields = ("=id", "name", "=environments__id", "=memberships__user__email", "=memberships__user__id")

@@ -41,6 +41,9 @@ class AccountEmailAdmin(ReadOnlyAdmin):
 
     search_fields = ("=id", "=environment_id", "=recipient", "=user__id")
     search_help_text = "Id of the e-mail, the environment or the user, or the whole address"
+    empty_words = (
+        "E-mails of sign-up, invitations, new passwords and changes of address stand here until their link is used."
+    )
     list_display = ("id", "kind", "recipient", "pool", "state", "attempts", "created_at", "sent_at")
     list_filter = ("kind", EmailStateFilter)
     ordering = ("-created_at",)
@@ -73,6 +76,10 @@ class PoolSettingsAdmin(ReadOnlyAdmin):
 
     search_fields = ("=environment_id", "app_name")
     search_help_text = "Environment or name of the application"
+    empty_words = (
+        "Sign-up is closed in every pool. Owners open it by PATCH /v1/auth/settings, the platform's own by "
+        "manage.py sign_up_settings."
+    )
     list_display = ("pool", "sign_up", "app_name", "changed_at")
     list_filter = ("sign_up",)
     ordering = ("-changed_at",)

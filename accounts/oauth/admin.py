@@ -181,6 +181,7 @@ class _Managed(ReadOnlyAdmin):
 class IdentityProviderAdmin(_Managed):
     search_fields = ("=id", "=environment_id", "=name", "issuer")
     search_help_text = "Id, environment, name or issuer"
+    empty_words = "Add one, and people of its environment sign in by it (OAuth 2, OpenID Connect)."
     list_display = ("name", "id", "pool", "kind", "where", "state", "created_at")
     list_filter = ("kind", "enabled")
     ordering = ("-id",)
@@ -260,6 +261,7 @@ class IdentityProviderAdmin(_Managed):
 class IdentityAdmin(ReadOnlyAdmin):
     search_fields = ("=id", "=user__id", "=provider__id", "=subject", "=email")
     search_help_text = "Id of the identity, the user or the provider, the subject there, or the e-mail"
+    empty_words = "One is linked when somebody signs in through an identity provider."
     list_display = ("id", "person", "by", "subject", "email", "created_at", "last_used_at")
     list_select_related = ("user", "provider")
     ordering = ("-id",)
@@ -300,6 +302,7 @@ class RedirectUriForm(_PoolForm):
 class RedirectUriAdmin(_Managed):
     search_fields = ("=id", "=environment_id", "uri")
     search_help_text = "Environment or address"
+    empty_words = "Add the addresses that applications are sent back to after signing in through a provider."
     list_display = ("uri", "pool", "created_at")
     ordering = ("-id",)
     form = RedirectUriForm

@@ -22,6 +22,7 @@ _SIDEBAR: Final = (
     ("Who", (("Users", "person", "accounts.User"), ("Sessions", "devices", "accounts.Session"),
              ("Server keys", "key", "accounts.ServerKey"), ("Signing keys", "verified_user", "accounts.SigningKey"),
              ("Identity providers", "passkey", "accounts.IdentityProvider"),
+             ("Linked identities", "link", "accounts.Identity"), ("Redirect URIs", "alt_route", "accounts.RedirectUri"),
              ("Sign-up", "person_add", "accounts.PoolSettings"), ("E-mails", "mail", "accounts.AccountEmail"))),
     ("What", (("Schema versions", "schema", "rows.SchemaVersion"), ("Rows", "table_rows", "rows.CurrentVersion"))),
     ("Then", (("Webhooks", "webhook", "webhooks.Webhook"), ("Deliveries", "outgoing_mail", "webhooks.Delivery"),
