@@ -122,7 +122,9 @@ WITH {_HEADS}, open AS (
 ), locked AS (
     SELECT d.id FROM platform.webhooks_delivery d
      WHERE d.id = ANY (ARRAY (SELECT id FROM chosen))
-       AND d.status = 'pending' AND (d.claimed_until IS NULL OR d.claimed_until < now())
+       -- Spelled so that no partial index of what is pending offers itself: without statistics the planner would take
+       -- one, and read the whole backlog to find these few.
+       AND coalesce(d.status, '') = 'pending' AND (d.claimed_until IS NULL OR d.claimed_until < now())
        FOR UPDATE OF d SKIP LOCKED
 )
 UPDATE platform.webhooks_delivery d
@@ -294,12 +296,24 @@ def record(using: str, results: Sequence[Result], *, patience: timedelta) -> lis
 
 
 SETTLE = """
-WITH stray AS (
+WITH found AS (
+    -- Webhook by webhook, through the partial indexes of what is held and what is pending: history is not read.
+    (SELECT of_one.id FROM platform.webhooks_webhook w, LATERAL (
+            SELECT d.id FROM platform.webhooks_delivery d
+             WHERE d.webhook_id = w.id AND d.status = 'held' LIMIT %(batch)s) AS of_one
+      WHERE w.enabled AND w.deleted_at IS NULL LIMIT %(batch)s)
+     UNION ALL
+    (SELECT of_one.id FROM platform.webhooks_webhook w, LATERAL (
+            SELECT d.id FROM platform.webhooks_delivery d
+             WHERE d.webhook_id = w.id AND d.status = 'pending'
+               AND (d.claimed_until IS NULL OR d.claimed_until < now()) LIMIT %(batch)s) AS of_one
+      WHERE NOT w.enabled AND w.deleted_at IS NULL LIMIT %(batch)s)
+), stray AS (
     SELECT d.id, w.enabled
       FROM platform.webhooks_delivery d JOIN platform.webhooks_webhook w ON w.id = d.webhook_id
-     WHERE w.deleted_at IS NULL
-       AND (d.status = 'held' AND w.enabled
-            OR d.status = 'pending' AND NOT w.enabled AND (d.claimed_until IS NULL OR d.claimed_until < now()))
+     WHERE d.id = ANY (ARRAY (SELECT id FROM found)) AND w.deleted_at IS NULL
+       AND coalesce(d.status, '') = CASE WHEN w.enabled THEN 'held' ELSE 'pending' END
+       AND (w.enabled OR d.claimed_until IS NULL OR d.claimed_until < now())
      ORDER BY d.id LIMIT %(batch)s FOR NO KEY UPDATE OF d SKIP LOCKED
 )
 UPDATE platform.webhooks_delivery d
