@@ -244,6 +244,8 @@ SPECTACULAR_SETTINGS = {
 # ── Databases ───────────────────────────────────────────────────────────────────────────────────────────────────────
 STATEMENT_TIMEOUT_MS = env.integer("STATEMENT_TIMEOUT_MS", 5000, minimum=100)
 LOCK_TIMEOUT_MS = env.integer("LOCK_TIMEOUT_MS", 2000, minimum=50)
+IDLE_IN_TRANSACTION_TIMEOUT_MS = env.integer("IDLE_IN_TRANSACTION_TIMEOUT_MS", 10_000, minimum=1000)
+"""A session that says nothing for so long inside a transaction is ended, and its locks with it."""
 DATABASE_SILENCE_SECONDS = env.integer("DATABASE_SILENCE_SECONDS", 4, minimum=1)
 """A connection whose other end has acknowledged nothing for so long is given up: its host or the way there is gone. A
 slow query is not silence, since the server's kernel answers for it."""
@@ -285,7 +287,7 @@ def _database(name: str, url: str, search_path: str, *, prepare_threshold: int |
         "search_path": search_path,
         "statement_timeout": f"{STATEMENT_TIMEOUT_MS}",
         "lock_timeout": f"{LOCK_TIMEOUT_MS}",
-        "idle_in_transaction_session_timeout": "10000",
+        "idle_in_transaction_session_timeout": f"{IDLE_IN_TRANSACTION_TIMEOUT_MS}",
         "jit": "off",
         "max_parallel_workers_per_gather": "0",
         # What a host of ours that vanished has left in the server (locks of sweeps, say) is freed within some 20 s.

@@ -30,6 +30,8 @@ def _start() -> None:
     os.environ["DATA_DIR"] = str(directory)
     os.environ[_OWNER] = str(os.getpid())
     os.environ[_WORKER] = _worker()
+    # A test within one transaction asks some of its databases seldom.
+    os.environ["IDLE_IN_TRANSACTION_TIMEOUT_MS"] = "120000"
     servers: list[tuple[subprocess.Popen[bytes], signal.Signals]] = []
 
     def stop() -> None:
