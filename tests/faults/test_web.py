@@ -5,6 +5,7 @@ import signal
 import time
 
 from tests.faults.conftest import environments_without_schema
+from tests.figures import within
 from tests.load import Load, sign_in
 from tests.serving import Up, wait_for
 from tests.wire import connect
@@ -78,8 +79,8 @@ def test_f20_a_stop_under_load_finishes_what_is_in_hand_within_ten_seconds(batte
     with Load(battered, token) as load:
         time.sleep(1.0)
         main.terminate()
-        main.wait(10)
-        wait_for("it serves again", lambda: battered.web_workers(), 15)
+        main.wait(within(10))
+        wait_for("it serves again", lambda: battered.web_workers(), 45)
         time.sleep(1.0)
     assert set(load.counts()) <= {"200", "201", "204"}, load.counts()
     assert environments_without_schema(battered) == []
