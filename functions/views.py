@@ -21,7 +21,7 @@ from functions.filters import RunFilter
 from functions.models import Function, Run, Secret, Version
 from functions.runs import Started
 from functions.serializers import error_text, function_detail, listed_run, run_detail, version_detail
-from platform_site.api import fields, idempotency
+from platform_site.api import fields, idempotency, waits
 from platform_site.api.errors import Forbidden, FunctionTimeout, RateLimited, Unavailable, ValidationFailed
 from platform_site.api.idempotency import idempotent, in_region
 from platform_site.api.pagination import paginate, read_limit
@@ -159,6 +159,7 @@ class RunViewSet(ApiViewSet):
             ticket = idempotency.read_ticket(self.request._request, self.caller)
             try:
                 with waiting.room.seat(self.place.environment_id):
+                    waits.begin()
                     if ticket is not None:
                         return self._once(ticket, name, input_text, depth_of(request))
                     return self._ended(
@@ -170,6 +171,7 @@ class RunViewSet(ApiViewSet):
         run_id = self._enqueue(name, input_text, depth_of(request))
         if wait is not None and not is_async:
             with suppress(waiting.Full), waiting.room.seat(self.place.environment_id):
+                waits.begin()
                 run = self._waited(run_id, wait)
                 if run is not None:
                     return self._of_record(run)

@@ -100,6 +100,8 @@ LANE_THREADS = env.integer("LANE_THREADS", 16, minimum=1)
 """At most so many threads of one web process; all but one are there because the others wait for something."""
 LANE_PATIENCE = env.number("LANE_PATIENCE_MS", 10, minimum=1) / 1000
 """Seconds that a waiting request gives the running one before another thread joins."""
+LANE_ASIDE = env.integer("LANE_ASIDE", 8, minimum=0)
+"""So many requests of one process that said that they will wait (`platform_site.api.waits`) are passed by at once."""
 LANE_LONGEST_WAIT = env.number("LANE_LONGEST_WAIT_MS", 2000, minimum=50) / 1000
 """Seconds until a request that no thread took is answered 503."""
 

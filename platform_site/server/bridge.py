@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import orjson
 
-from platform_site.api import errors, ids
+from platform_site.api import errors, ids, waits
 from platform_site.api.requests import close_request, current_request_id, open_request
 from platform_site.server.incoming import Forwarding, Incoming, headers_into, host_of
 from platform_site.server.lane import Lane
@@ -95,9 +95,11 @@ class Bridge:
             leave=connections.close_all,
             later=lambda delay, call: loop.call_soon_threadsafe(loop.call_later, delay, call),
             most=settings.LANE_THREADS,
+            most_aside=min(settings.LANE_ASIDE, settings.LANE_THREADS - 1),
             patience=settings.LANE_PATIENCE,
             longest_wait=settings.LANE_LONGEST_WAIT,
         )
+        waits.begin_of_server = self._lane.step_aside
 
     def stop(self) -> None:
         """End the threads, and with them their database connections. No request is in hand any more."""

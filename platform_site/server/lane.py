@@ -4,7 +4,9 @@ Threads that run Python in one process fight for the interpreter lock, so more o
 thread alone would stop serving whenever it waits for a lock in PostgreSQL, a password hash or a function. So one thread
 holds the lane. If requests are waiting and the holder has been in one request for longer than `patience`, it is set
 aside: the lane passes to an idle thread, or a new one while there are fewer than `most`. A thread that was set aside
-finishes its request and then rests. What waited longer than `longest_wait` is refused.
+finishes its request and then rests. A job that knows that it will wait steps aside itself, at once, unless
+`most_aside` others did: with more of them they would wait for the interpreter lock. What waited longer than
+`longest_wait` is refused.
 
 Nothing here knows of HTTP or Django. `submit`, `stop` and the timer run on the event loop's thread, the rest anywhere.
 """
@@ -42,11 +44,14 @@ class Lane(Generic[Job]):
         leave: Callable[[], None],
         later: Later,
         most: int = 16,
+        most_aside: int = 4,
         patience: float = 0.010,
         longest_wait: float = 2.0,
         linger: float = 30.0,
     ) -> None:
         self._work, self._refuse, self._leave, self._later = work, refuse, leave, later
+        self._most_aside = most_aside
+        self._aside: set[_Thread] = set()
         self._most, self._patience, self._longest_wait, self._linger = most, patience, longest_wait, linger
         self._lock = threading.Lock()
         self._line: deque[tuple[float, Job]] = deque()
@@ -76,6 +81,17 @@ class Lane(Generic[Job]):
             alarm, self._timer_set = not self._timer_set, True
         if alarm:
             self._later(self._patience, self._tick)
+
+    def step_aside(self) -> None:
+        """Called in a job that will wait from here on: another thread takes the lane now. Nothing elsewhere, and where
+        `most_aside` have done so already."""
+        thread = threading.current_thread()
+        with self._lock:
+            if self._holder is thread and isinstance(thread, _Thread) and len(self._aside) < self._most_aside:
+                self._aside.add(thread)
+                self._holder = None
+                if self._line:
+                    self._pass_on(time.monotonic())
 
     def stop(self, seconds: float = 5.0) -> None:
         """Let running and waiting jobs end, then the threads; wait up to `seconds` for that."""
@@ -131,6 +147,7 @@ class Lane(Generic[Job]):
         """What `thread` does next; None: retire. Called by the thread itself; rests in here."""
         while True:
             with self._lock:
+                self._aside.discard(thread)
                 now = time.monotonic()
                 holder = self._holder
                 if self._line and holder is not thread and (holder is None or now - holder.began >= self._patience):

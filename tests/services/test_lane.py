@@ -210,3 +210,62 @@ def test_stop_lets_what_waits_end_and_every_thread_leave() -> None:
         assert line.left >= 1
 
     asyncio.run(main())
+
+
+def test_a_job_that_says_that_it_will_wait_is_passed_by_at_once_but_not_by_too_many(together: Together) -> None:
+    async def main() -> None:
+        stuck = threading.Event()
+        waiting: list[int] = []
+        served: list[int] = []
+
+        async with a_lane(patience=30.0, most_aside=2) as line:
+
+            def waits(number: int) -> None:
+                line.lane.step_aside()
+                waiting.append(number)
+                stuck.wait(10)
+
+            def quick(number: int) -> None:
+                with together:
+                    served.append(number)
+
+            for number in range(2):
+                line.lane.submit(lambda number=number: waits(number))  # type: ignore[misc]
+            for number in range(50):
+                line.lane.submit(lambda number=number: quick(number))  # type: ignore[misc]
+            # Long before anybody's patience ends, in their order, and one at a time.
+            await until(lambda: len(served) == 50)
+            assert (sorted(waiting), served, together.most) == ([0, 1], list(range(50)), 1)
+            assert line.lane.threads == 3
+            # A third one holds the lane like any other.
+            line.lane.submit(lambda: waits(2))
+            await until(lambda: 2 in waiting)
+            line.lane.submit(lambda: quick(50))
+            await asyncio.sleep(0.05)
+            assert len(served) == 50
+            stuck.set()
+            await until(lambda: len(served) == 51)
+            # Their places are free again.
+            again = threading.Event()
+            line.lane.submit(lambda: (line.lane.step_aside(), again.wait(10)) and None)
+            line.lane.submit(again.set)
+            await until(again.is_set)
+
+    asyncio.run(main())
+
+
+def test_stepping_aside_outside_of_the_lane_does_nothing() -> None:
+    async def main() -> None:
+        async with a_lane(patience=30.0) as line:
+            holding, stuck = threading.Event(), threading.Event()
+            line.lane.submit(lambda: (holding.set(), stuck.wait(10)) and None)
+            await until(holding.is_set)
+            line.lane.step_aside()
+            served = threading.Event()
+            line.lane.submit(served.set)
+            await asyncio.sleep(0.05)
+            assert not served.is_set()
+            stuck.set()
+            await until(served.is_set)
+
+    asyncio.run(main())
