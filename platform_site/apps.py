@@ -6,3 +6,8 @@ from platform_site import celery  # noqa: F401 - with Django comes Celery's appl
 class PlatformSiteConfig(AppConfig):
     name = "platform_site"
     verbose_name = "Figures"  # all that the console shows of this app
+
+    def ready(self) -> None:
+        from platform_site.figures import lag
+
+        lag.register()

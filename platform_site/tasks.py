@@ -5,10 +5,17 @@ from typing import Final
 from django.conf import settings
 
 from platform_site.api.sweeps import sweep
-from platform_site.figures import rollups
+from platform_site.figures import lag, rollups
 
+HEARTBEAT_EVERY: Final = 5.0
 REGIONS_EVERY: Final = 15.0
 CONTROL_EVERY: Final = 60.0
+
+
+@sweep(every=HEARTBEAT_EVERY)
+def say_that_a_worker_lives() -> None:
+    """For `/readyz` and `/metrics`: sweeps are run, by beat's nudges or by a worker's own clock."""
+    lag.beat()
 
 
 @sweep(every=REGIONS_EVERY)

@@ -2,10 +2,12 @@
 
 prometheus-client keeps each process's figures in a memory-mapped file of `PROMETHEUS_MULTIPROC_DIR` (the data dir's
 `metrics/` unless set), and a scrape adds them up. A process that ended keeps its share, so counters never step back;
-`start_afresh` takes the shares of an earlier run away when the service starts. The directory has to be known before
-the library is imported, which is why everything that counts imports it from here.
+`start_afresh` takes the shares of an earlier run away when the service starts. Only processes that said `keep_share`
+leave one: whatever else imports this (each command of `manage.py`) takes its own away at its end. The directory has to
+be known before the library is imported, which is why everything that counts imports it from here.
 """
 
+import atexit
 import hmac
 import ipaddress
 import os
@@ -28,6 +30,7 @@ from prometheus_client import (  # noqa: E402
     generate_latest,
 )
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead  # noqa: E402
+from prometheus_client.registry import Collector  # noqa: E402
 
 from platform_site.api.errors import MethodNotAllowed, NotFound  # noqa: E402
 
@@ -84,6 +87,29 @@ def own_counts() -> dict[tuple[str, str], EndpointCounts]:
     return found
 
 
+_keeps_its_share = False
+_collectors: Final[list[Collector]] = []
+
+
+def keep_share() -> None:
+    """Let what this process counts outlive it. For the processes of the service: web, workers."""
+    global _keeps_its_share
+    _keeps_its_share = True
+
+
+@atexit.register
+def _leave_nothing_behind() -> None:
+    if not _keeps_its_share:
+        for file in _directory.glob(f"*_{os.getpid()}.db"):
+            file.unlink(missing_ok=True)
+
+
+def add_collector(collector: Collector) -> None:
+    """Let each scrape ask `collector`, too: for figures that no process counts. It is asked in the scrape's thread, may
+    take a statement or two, and must not raise."""
+    _collectors.append(collector)
+
+
 def start_afresh() -> None:
     """Forget the figures of processes that are gone. For the process that starts the web workers, before it does."""
     for file in _directory.glob("*_*.db"):
@@ -108,6 +134,8 @@ def metrics(request: HttpRequest) -> HttpResponse:
     _forget_the_dead()
     registry = CollectorRegistry()
     MultiProcessCollector(registry, path=str(_directory))  # type: ignore[no-untyped-call]
+    for collector in _collectors:
+        registry.register(collector)
     return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)
 
 

@@ -94,8 +94,10 @@ def work(
     stop.add_cb(lambda: loop.call_soon_threadsafe(ended.set))
     bridge.start(loop)
     # Here, not above: without `--preload` a worker imports the application as it is at its own start.
+    from platform_site.api.metrics import keep_share
     from platform_site.figures.traffic import Reporter
 
+    keep_share()
     reporter = Reporter()
     reporter.start()
     make: Any = RSGIWorker  # its stub is of an older release

@@ -97,7 +97,7 @@ def test_probes_are_for_reading(api: Api, path: str) -> None:
     assert (answer.status, answer.error, answer.headers["Allow"]) == (405, "method_not_allowed", "GET, HEAD")
 
 
-# ── Metrics ──
+# ── Metrics: a scrape asks the control database for the ages of the queues ──
 
 
 def figures(api: Api) -> dict[str, float]:
@@ -108,6 +108,7 @@ def figures(api: Api) -> dict[str, float]:
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
 
 
+@pytest.mark.django_db
 def test_requests_are_counted_by_route_and_status_not_by_path(api: Api, things: str) -> None:
     key = 'platform_requests_total{method="GET",route="/v1/test/things/<str:thing_id>",status="200"}'
     before = figures(api).get(key, 0)
@@ -134,6 +135,7 @@ def _count_one(route: str) -> None:
     metrics.observe_request("GET", route, 200, 0.01)
 
 
+@pytest.mark.django_db
 def test_processes_add_up_and_a_dead_ones_share_stays(api: Api) -> None:
     route = f"/of-{os.getpid()}"
     context = multiprocessing.get_context("fork")
@@ -145,6 +147,7 @@ def test_processes_add_up_and_a_dead_ones_share_stays(api: Api) -> None:
     assert figures(api)[f'platform_requests_total{{method="GET",route="{route}",status="200"}}'] == 3
 
 
+@pytest.mark.django_db
 def test_a_dead_processs_gauge_is_forgotten(api: Api) -> None:
     def trip() -> None:
         metrics.BREAKER_OPEN.set(1)
@@ -156,6 +159,7 @@ def test_a_dead_processs_gauge_is_forgotten(api: Api) -> None:
     assert figures(api)["platform_redis_breaker_open"] == before
 
 
+@pytest.mark.django_db
 def test_starting_afresh_forgets_the_dead_and_keeps_the_living(api: Api) -> None:
     route = f"/before-{os.getpid()}"
     process = multiprocessing.get_context("fork").Process(target=_count_one, args=(route,))
@@ -169,6 +173,7 @@ def test_starting_afresh_forgets_the_dead_and_keeps_the_living(api: Api) -> None
     assert after[f'platform_requests_total{{method="GET",route="{route}-alive",status="200"}}'] == 1
 
 
+@pytest.mark.django_db
 @pytest.mark.parametrize(
     ("token", "production", "address", "sent", "status"),
     [
@@ -192,6 +197,7 @@ def test_metrics_are_for_this_machine_or_the_token(
     assert api.get("/metrics", headers=headers, remote_addr=address).status == status
 
 
+@pytest.mark.django_db
 def test_metric_names_and_labels_stay_few(api: Api) -> None:
     """Cardinality is routes × methods × statuses; no id, address or user may become a label."""
     names = set(re.findall(r'(\w+)="', api.get("/metrics").body.decode()))
@@ -207,6 +213,7 @@ def test_metric_names_and_labels_stay_few(api: Api) -> None:
         "kind",
         "outcome",
         "scope",
+        "region",
     }
 
 

@@ -43,6 +43,7 @@ class Command(BaseCommand):
         except OSError as error:
             raise CommandError(f"Cannot listen on {options['host']}:{options['port']}: {error.strerror}") from error
         metrics.start_afresh()
+        metrics.keep_share()
         if options["prepare"]:
             self._prepare(with_demo=options["demo"])
         self._look_at_versions()

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
+from platform_site.api import metrics
 from platform_site.celery import app
 
 
@@ -24,6 +25,7 @@ class Command(BaseCommand):
         parser.add_argument("--beat", action="store_true", help="send the sweeps' nudges from here, too")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        metrics.keep_share()
         # Celery warns root of pickled messages; ours are JSON.
         warnings.filterwarnings("ignore", message="You're running the worker with superuser privileges")
         command = ["--quiet", "worker", "--queues", options["queues"], "--concurrency", str(options["concurrency"])]

@@ -1,0 +1,65 @@
+"""The ages of queues and the workers' heartbeat, as `/metrics` and `/readyz` tell them (fault F24)."""
+
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.db.models import F
+
+from platform_site.api import health
+from platform_site.figures import lag, rollups
+from platform_site.models import Sample
+from tests.api.test_probes import figures
+from tests.client import Api
+from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture
+from tests.serving import ROOT
+from tests.webhooks.conftest import tracker  # noqa: F401 - a fixture
+
+
+def pass_by(seconds: float, *names: str) -> None:
+    """As if the latest looks had been made so long ago."""
+    ago = timedelta(seconds=seconds)
+    Sample.objects.filter(name__in=names).update(at=F("at") - ago, measured_at=F("measured_at") - ago)
+
+
+@pytest.mark.django_db(databases="__all__", transaction=True)
+def test_an_event_that_nobody_tells_grows_old(api: Api, tracker: Tracker) -> None:  # noqa: F811
+    made = tracker.post("owner", "/webhooks", {"url": "https://example.com/hook", "events": ["lists.insert"]})
+    assert made.status == 201, made.json
+    rollups.measure_region("us-east-1")
+    region = '{region="us-east-1"}'
+    assert figures(api)[f"platform_oldest_event_seconds{region}"] == 0
+    written = tracker.post("key", "/rows/lists", {"name": "Home", "owner_id": tracker.users["alice"]})
+    assert written.status == 201, written.json
+    rollups.measure_region("us-east-1")
+    pass_by(90, "us-east-1")
+    found = figures(api)
+    assert found[f"platform_oldest_event_seconds{region}"] >= 90
+    assert found[f"platform_region_measured_seconds{region}"] >= 90
+    assert found[f"platform_oldest_run_seconds{region}"] == 0
+
+
+@pytest.mark.django_db(databases="__all__", transaction=True)
+def test_workers_that_are_not_heard_of_are_down(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "_dependencies", {})
+    health.register(lag.WORKERS, lag.ask_workers)
+    monkeypatch.setattr(health, "FRESH", 0)
+    Sample.objects.filter(name=lag.WORKERS).delete()
+    assert api.get("/readyz").json["dependencies"] == {"workers": "down"}
+    lag.beat()
+    answer = api.get("/readyz")
+    assert (answer.status, answer.json["dependencies"]) == (200, {"workers": "ok"})
+    assert figures(api)["platform_worker_heard_seconds"] < lag.SILENT_AFTER
+    pass_by(31, lag.WORKERS)
+    assert api.get("/readyz").json["dependencies"] == {"workers": "down"}
+    assert figures(api)["platform_worker_heard_seconds"] > 31
+
+
+def test_a_command_leaves_no_figures_behind(tmp_path: Path) -> None:
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    command = [sys.executable, str(ROOT / "manage.py"), "check", "--tag", "urls"]
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    assert list(tmp_path.iterdir()) == []
