@@ -25,7 +25,7 @@ def _stop_working(**_: Any) -> None:
     _stopping.set()
 
 
-@shared_task(queue="functions")
+@shared_task
 def work(using: str) -> None:
     """Execute the region's queued runs. A region that is away is left to the sweep."""
     if using not in settings.REGION_DATABASES:

@@ -32,14 +32,14 @@ def _wait_for_what_is_in_flight(**_: Any) -> None:
     loops.stop()
 
 
-@shared_task(queue="webhooks")
+@shared_task
 def dispatch(using: str) -> None:
     """Let the region's queue be emptied. A region that is away is left to the sweep."""
     if using in settings.REGION_DATABASES:
         loops.wake(using)
 
 
-@shared_task(queue="webhooks")
+@shared_task
 def carry_over_control_events(environment_id: str) -> None:
     """Tell an environment's region what the control database has for it."""
     place = place_of(environment_id)
