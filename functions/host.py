@@ -6,11 +6,16 @@ run's caller, so it can never read or write more than that caller could. No ques
 
 import base64
 import binascii
+import contextlib
 import logging
+import threading
+from collections.abc import Iterator
 from typing import Any, Final
 
 import orjson
-from django.db import Error, close_old_connections
+import psycopg
+from django.db import Error, close_old_connections, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from functions import runs
 from functions.runtime.process import HostError
@@ -29,13 +34,15 @@ MAX_FETCH_BODY: Final = 1024 * 1024
 MAX_ARGUMENTS: Final = 2 * MAX_FETCH_BODY
 """Bytes of one question: a body of 1 MB in base64, and what stands around it."""
 FETCH_SECONDS: Final = 10.0
+CANCEL_SECONDS: Final = 2.0
+"""What it may take to tell PostgreSQL that a statement is not wanted any more."""
 DEPTH_HEADER: Final = "x-platform-depth"
 """Tells our own API how long the chain of functions and webhooks already is; never the code's to set."""
 _QUERY_MEMBERS: Final = frozenset({"where", "order", "limit", "cursor", "with", "count"})
 
 
 class RunHost:
-    """The `functions.runtime.process.Host` of one run. Used by the one thread that executes it."""
+    """The `functions.runtime.process.Host` of one run. Used by the one thread that executes it, but for `interrupt`."""
 
     def __init__(self, caller: Caller, place: Place, *, allowed_hosts: tuple[str, ...], depth: int) -> None:
         self._caller = caller
@@ -44,13 +51,17 @@ class RunHost:
         self._allowed = frozenset(allowed_hosts)
         self._depth = depth
         self._asked = 0
+        self._lock = threading.Lock()
+        self._connection: BaseDatabaseWrapper | None = None
+        """The connection of the thread that answers, while it may be in a statement."""
+        self._is_over = False
         self._is_durable = False
 
     def answer(self, operation: str, arguments: bytes, *, seconds: float) -> bytes:
         """The answer to one question, as JSON text. Raises HostError with the API's own code, message and fields.
 
-        `arguments` is read as strictly as a request's body. A fetch ends with the call's `seconds`; a statement may
-        outlast them by the statement timeout, which the lease of a run allows for.
+        `arguments` is read as strictly as a request's body. A fetch ends with the call's `seconds`; a statement is
+        cancelled by `interrupt`.
         """
         self._asked += 1
         if self._asked > MAX_QUESTIONS:
@@ -74,16 +85,48 @@ class RunHost:
             logger.exception("a question of a function failed", extra={"operation": operation})
             raise HostError("something went wrong on our side", code="internal", name="InternalError") from error
 
+    def interrupt(self) -> None:
+        """The run is over: cancel the statement that works for it, if there is one, and begin no other."""
+        with self._lock:
+            self._is_over = True
+            opened: Any = None if self._connection is None else self._connection.connection
+            if opened is not None:
+                with contextlib.suppress(psycopg.Error):
+                    opened.cancel_safe(timeout=CANCEL_SECONDS)
+
+    @contextlib.contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Around statements. One that was interrupted leaves its connection closed: the request to cancel may reach
+        PostgreSQL after the statement, and must not find somebody else's."""
+        connection = connections[self._place.cluster]
+        with self._lock:
+            if self._is_over:
+                raise HostError("the run is over", code="refused", name="Error")
+            self._connection = connection
+        try:
+            yield
+        finally:
+            if self._let_go() and not connection.in_atomic_block:
+                connection.close()
+
+    def _let_go(self) -> bool:
+        """The statement has ended. Whether it was interrupted."""
+        with self._lock:
+            self._connection = None
+            return self._is_over
+
     def _answer(self, operation: str, arguments: Any, seconds: float) -> bytes:
         if not isinstance(arguments, dict):
             raise HostError("the arguments are not an object", code="validation_failed", name="TypeError")
         match operation:
             case "rows.list" | "rows.get":
                 self._need("rows:read")
-                return self._read(operation, arguments)
+                with self._interruptible():
+                    return self._read(operation, arguments)
             case "rows.insert" | "rows.update" | "rows.remove":
                 self._need("rows:write")
-                return self._write(operation, arguments)
+                with self._interruptible():
+                    return self._write(operation, arguments)
             case "fetch":
                 return self._fetch(arguments, seconds)
         raise HostError("there is no such operation", code="not_found", name="NotFound")

@@ -407,6 +407,7 @@ class Pool:
             for each in running:
                 if each.process.rss_bytes() > each.limit_bytes:
                     each.process.kill("memory")
+                each.process.hurry()
             self._alarm.wait(min(1.0, self.idle_seconds / 4) if self._dozes else 0.02)
 
 

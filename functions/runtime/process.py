@@ -14,6 +14,7 @@ import base64
 import contextlib
 import hashlib
 import json
+import math
 import os
 import re
 import select
@@ -22,6 +23,7 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -62,6 +64,9 @@ class Host(Protocol):
     def answer(self, operation: str, arguments: bytes, *, seconds: float) -> bytes:
         """The answer to one question of the code (`rows.list`, …, `fetch`), both as JSON text; the call has `seconds`
         left. `arguments` is what the code said and may be anything. Raises HostError for a refusal."""
+
+    def interrupt(self) -> None:
+        """The call is over while `answer` still works for it in another thread: give up. May come more than once."""
 
 
 class HostError(Exception):
@@ -200,7 +205,8 @@ def walls_of_this_host() -> list[str]:
 
 
 class Process:
-    """See the module. Not thread-safe: its holder uses it alone; only `kill` and `rss_bytes` may come from others."""
+    """See the module. Not thread-safe: its holder uses it alone; only `kill`, `hurry` and `rss_bytes` may come
+    from others."""
 
     def __init__(self, memory_mb: int, owner: str, required_walls: frozenset[str] = frozenset()) -> None:
         """Start it. Raises StartFailed where the host does not give one of the required walls, OSError."""
@@ -215,6 +221,9 @@ class Process:
         self.killed_for: Reason | None = None
         self.walls: list[str] = []
         self.baseline_threads = 0
+        self._deadline = math.inf
+        self._answering: Host | None = None
+        self._interrupting: threading.Thread | None = None
         self._buffer = bytearray()
         self._error_tail = b""
         self.scratch = scratch.make()
@@ -332,6 +341,18 @@ class Process:
         self.killed_for = self.killed_for or reason
         self._signal(signal.SIGKILL)
 
+    def hurry(self) -> None:
+        """Interrupt a host that still answers a question of a call that is over: past its deadline, or killed. The pool
+        looks every 20 ms, because the thread of the call itself is in there."""
+        host = self._answering
+        if host is None or not (self.killed_for or time.monotonic() >= self._deadline):
+            return
+        self.kill("timeout")
+        if self._interrupting is None or not self._interrupting.is_alive():
+            # In a thread of its own: it may have to reach PostgreSQL, and memory is watched from here.
+            self._interrupting = threading.Thread(target=host.interrupt, name="function-interrupt", daemon=True)
+            self._interrupting.start()
+
     def close(self) -> None:
         """Kill, reap, and remove the scratch directory."""
         if hasattr(self, "popen"):
@@ -443,6 +464,7 @@ class Process:
         if not self.is_alive():
             raise ProcessGone("it died while idle")
         self.calls += 1
+        self._deadline = deadline
         logs: list[LogLine] = []
         try:
             self._write_bytes(frame, deadline)
@@ -512,10 +534,13 @@ class Process:
             raise self._broken()
         number, operation, arguments = found.groups()
         left = max(0.0, deadline - time.monotonic())
+        self._answering = host
         try:
             value, ok = host.answer(operation.decode(), arguments, seconds=left), b"true"
         except HostError as error:
             value, ok = orjson.dumps(error.value), b"false"
+        finally:
+            self._answering = None
         if time.monotonic() >= deadline:  # the answer took longer than the call had: it goes on no further
             self.kill("timeout")
             raise ProcessGone("the deadline passed")

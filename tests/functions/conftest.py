@@ -25,6 +25,9 @@ class RecordingHost:
             raise HostError("no such row", code="not_found", name="NotFound")
         return b'{"operation":"%b","arguments":%b}' % (operation.encode(), arguments)
 
+    def interrupt(self) -> None:
+        self.asked.append(("interrupt", None))
+
 
 @dataclass
 class Ended:

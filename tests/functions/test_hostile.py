@@ -14,6 +14,7 @@ from platform_site.api import outbound
 from rows.execution import opened_door
 from tests.api.receiver import Receiver, answer
 from tests.client import Answer
+from tests.figures import within
 from tests.functions.test_api import SUM, deploy, invoke
 from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture
 from tests.rows.tracker import DOCUMENT
@@ -230,29 +231,82 @@ def test_the_length_of_a_chain_is_not_the_codes_to_forget(tracker: Tracker, sett
 # ── Time ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_statement_that_outlasts_the_call_ends_as_a_timeout(tracker: Tracker) -> None:
-    """A row is locked by somebody else for as long as the call would wait; the answer comes when the lock does."""
+def held(tracker: Tracker, list_id: str) -> tuple[str, list[str]]:
+    """SQL that locks a row, and with which parameters."""
+    return f'SELECT 1 FROM "{tracker.environment_id}".lists WHERE id = %s FOR UPDATE', [list_id]  # noqa: S608
+
+
+def waiting_for_locks(using: str) -> int:
+    with connections[using].cursor() as cursor:
+        cursor.execute("SELECT pg_stat_clear_snapshot()")  # else a transaction sees what it saw before
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        )
+        return int(cursor.fetchone()[0])
+
+
+def test_a_statement_that_would_outlast_the_call_is_cancelled(tracker: Tracker) -> None:
+    """A row is locked by somebody else for longer than the call may take: neither the caller nor PostgreSQL waits."""
     home = tracker.post("key", "/rows/lists", {"name": "Home", "owner_id": tracker.users["alice"]}).json["id"]
-    source = "export default (_: any, ctx: any) => ctx.rows.update('lists', _.id, {name: 'late'})"
+    source = """export default async (_: any, ctx: any) => {
+        try { await ctx.rows.update('lists', _.id, {name: 'late'}) } catch {}
+        await ctx.rows.update('lists', _.id, {name: 'later'}) }"""
     deploy(tracker, "late", source, timeout_ms=300)
     using = tracker.project.cluster
     answers: list[Answer] = []
 
     def call() -> None:
+        with connections[using].cursor() as cursor:
+            cursor.execute("SET lock_timeout = 0; SET statement_timeout = 0")  # the database itself would wait for ever
         answers.append(invoke(tracker, "late", {"id": home}))
+        answers.append(tracker.get("key", f"/rows/lists/{home}"))  # its thread goes on with another connection
         connections.close_all()
 
     with opened_door(), transaction.atomic(using=using), connections[using].cursor() as cursor:
-        cursor.execute(f'SELECT 1 FROM "{tracker.environment_id}".lists WHERE id = %s FOR UPDATE', [home])  # noqa: S608
+        cursor.execute(*held(tracker, home))
         thread = threading.Thread(target=call)
         thread.start()
-        run = Run.objects.using(using)
-        wait_for("the call has begun", lambda: len(run.filter(phase="executing")) == 1)
-        thread.join(1.0)  # past its timeout
-        assert not answers
-    thread.join(20)
+        thread.join(within(10))
+        assert len(answers) == 2, "while the lock was still held"
+        assert waiting_for_locks(using) == 0
     assert (answers[0].status, answers[0].error) == (504, "function_timeout")
-    assert run.get().error["reason"] == "timeout"
+    assert (answers[1].status, answers[1].json["name"]) == (200, "Home")
+    assert Run.objects.using(using).get().error["reason"] == "timeout"
+
+
+def test_a_statement_of_a_cancelled_run_is_cancelled(tracker: Tracker) -> None:
+    home = tracker.post("key", "/rows/lists", {"name": "Home", "owner_id": tracker.users["alice"]}).json["id"]
+    deploy(
+        tracker, "late", "export default (_: any, ctx: any) => ctx.rows.update('lists', _.id, {name: 'late'})",
+        timeout_ms=10_000,
+    )  # fmt: skip
+    using = tracker.project.cluster
+    answers: list[Answer] = []
+
+    def call() -> None:
+        with connections[using].cursor() as cursor:
+            cursor.execute("SET lock_timeout = 0; SET statement_timeout = 0")
+        answers.append(invoke(tracker, "late", {"id": home}))
+        connections.close_all()
+
+    def cancel(run_id: str) -> None:
+        answers.append(tracker.post("owner", f"/functions/late/runs/{run_id}/cancel", None))
+        connections.close_all()
+
+    with opened_door(), transaction.atomic(using=using), connections[using].cursor() as cursor:
+        cursor.execute(*held(tracker, home))
+        thread = threading.Thread(target=call)
+        thread.start()
+        wait_for("it waits for the lock", lambda: waiting_for_locks(using))
+        run = Run.objects.using(using).get()
+        canceller = threading.Thread(target=cancel, args=[run.pk])  # not in the transaction that holds the lock
+        canceller.start()
+        canceller.join(within(5))
+        thread.join(within(5))
+        assert [answer.status for answer in answers] == [200, 200]
+        assert waiting_for_locks(using) == 0
+    run.refresh_from_db()
+    assert run.error["reason"] == "cancelled"
 
 
 def test_what_goes_wrong_after_the_return_is_not_the_next_calls(tracker: Tracker) -> None:
