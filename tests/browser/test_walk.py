@@ -1,15 +1,17 @@
 """An operator's day, in a real browser against the whole service: sign in, find a project, issue a key, apply a schema
 by its plan, look at rows as a user, explain a hidden one, redeliver a delivery, read a failed run's log, delete the
-project. It takes its time, so it is run by hand: `pytest -m slow tests/browser`, with SCREENSHOTS=<directory> to look at
-what it saw. tests/projects/test_console_in_a_browser.py is the short form that every run has.
+project. And every page at the width of a telephone, in both themes. With SCREENSHOTS=<directory>, what it saw is kept
+there to be looked at.
 """
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from django.contrib.admin.utils import quote
 from playwright.sync_api import Page, expect
 
 from tests.api.receiver import Receiver, answer
@@ -17,7 +19,7 @@ from tests.browsing import NARROW, in_a_browser, keep, owner, sign_in
 from tests.client import Api
 from tests.serving import Up, wait_for
 
-pytestmark = [pytest.mark.slow, *in_a_browser]
+pytestmark = in_a_browser
 
 DOCUMENT: dict[str, Any] = {
     "tables": {
@@ -66,9 +68,20 @@ def test_an_operators_day(window: Callable[..., Page], served: Up, world: World)
     base, environment = served.base_url, world.environment_id
     sign_in(page, served)
 
-    # Find the project, issue a key.
-    page.goto(f"{base}/admin/projects/project/?q={world.project_id}")
-    expect(page.get_by_role("link", name="Walked").first).to_be_visible()
+    # The first page has charts, and the trail of what was just made.
+    expect(page.get_by_text("Projects by region and plan")).to_be_visible()
+    expect(page.get_by_text(world.project_id).first).to_be_visible()
+    keep(page, "dashboard")
+
+    # Find the project, rename it, issue a key.
+    page.goto(f"{base}/admin/projects/project/")
+    page.locator("input[name=q]").fill(world.project_id)
+    page.keyboard.press("Enter")
+    page.get_by_role("link", name="Walked").first.click()
+    expect(page.get_by_role("heading", name="Danger zone")).to_be_visible()
+    page.locator("input[name=name]").fill("Renamed on the way")
+    page.locator("button[name=_save]").click()
+    expect(page.get_by_text("was changed successfully")).to_be_visible()
     page.goto(f"{base}/admin/accounts/serverkey/add/")
     page.locator("input[name=name]").fill("For the walk")
     page.locator("input[name=environment_id]").fill(environment)
@@ -138,7 +151,7 @@ def test_an_operators_day(window: Callable[..., Page], served: Up, world: World)
         receiver.behave = answer()
         redeliver_until_delivered(page)
         keep(page, "delivery")
-        page.goto(f"{base}/admin/webhooks/webhook/{webhook['id'].replace('_', '_5F')}/change/")
+        page.goto(f"{base}/admin/webhooks/webhook/{quote(webhook['id'])}/change/")
         expect(page.locator("svg.bars rect.good")).to_have_count(1)
         keep(page, "webhook")
 
@@ -171,30 +184,52 @@ def redeliver_until_delivered(page: Page) -> None:
 def delete_the_project(page: Page, base: str, world: World) -> None:
     page.goto(f"{base}/admin/projects/project/{world.project_id}/delete/")
     expect(page.get_by_text("production").first).to_be_visible()
-    page.locator("input[name=confirm]").fill("Walked")
+    page.locator("input[name=confirm]").fill("Walked")  # its old name
+    page.get_by_role("button", name="Delete it for good").click()
+    expect(page.get_by_role("alert").or_(page.locator(".errorlist, .errornote")).first).to_be_visible()
+    assert world.api.get(f"/v1/projects/{world.project_id}", token=world.token).status == 200
+    page.locator("input[name=confirm]").fill("Renamed on the way")
     page.get_by_role("button", name="Delete it for good").click()
     expect(page.get_by_text("was deleted successfully")).to_be_visible()
     gone = world.api.get(f"/v1/projects/{world.project_id}", token=world.token)
     assert gone.status == 404
 
 
-PAGES = ("rows/schemaversion", "rows/currentversion", "webhooks/webhook", "webhooks/delivery", "functions/function",
-         "functions/run")  # fmt: skip
+OF_AN_ENVIRONMENT = ("rows/schemaversion", "rows/currentversion", "webhooks/webhook", "webhooks/delivery",
+                     "functions/function", "functions/run")  # fmt: skip
+LONG = "https://hooks.example.com/a/path/that/goes/on/and/on/without/anywhere/to/break/it?token=of-the-receiver"
 
 
-def test_the_pages_fit_a_telephone_in_both_themes(window: Callable[..., Page], served: Up) -> None:
+def test_the_pages_fit_a_telephone_in_both_themes(window: Callable[..., Page], served: Up, world: World) -> None:
     """Nothing stands out of the window; without an environment each page leads to one."""
-    environment = f"?environment={served.facts['environments']['production']}"
-    for theme, queries in (("light", (environment, "")), ("dark", (environment,))):
+    webhook = world.make("webhooks", url=LONG, events=["*"])
+    here = f"?environment={served.facts['environments']['production']}"
+    paths = ["", "timeline/", "projects/project/", f"projects/project/{quote(served.facts['project_id'])}/change/",
+             "accounts/user/", "accounts/auditentry/", "accounts/serverkey/add/", "security/",
+             "platform_site/endpointfigure/", f"webhooks/webhook/{quote(webhook['id'])}/change/",
+             *(f"{each}/{here}" for each in OF_AN_ENVIRONMENT)]  # fmt: skip
+    choices = [f"{each}/" for each in OF_AN_ENVIRONMENT[:2]]
+    for theme, of_the_theme in (
+        ("light", paths + choices),
+        ("dark", paths if "SCREENSHOTS" in os.environ else paths[:1]),
+    ):
         page = window(width=NARROW, theme=theme)
         sign_in(page, served)
-        for path in PAGES:
-            for query in queries:
-                page.goto(f"{served.base_url}/admin/{path}/{query}")
-                expect(page.locator(".region h2, .region .notice").first).to_be_visible()
-                width = page.evaluate("document.documentElement.scrollWidth")
-                assert width <= NARROW, (path, query, width)
-                keep(page, f"{path.replace('/', '-')}-{'one' if query else 'choose'}-{NARROW}-{theme}")
+        for path in of_the_theme:
+            page.goto(f"{served.base_url}/admin/{path}")
+            expect(page.locator("h1")).to_be_visible()
+            fits(page, path)
+            keep(page, f"{re.sub(r'[^a-z]+', '-', path.partition('?')[0]) or 'dashboard'}-{NARROW}-{theme}")
+        page.get_by_role("button", name="Menu").click()
+        expect(page.locator("#nav-sidebar a[href='/admin/projects/environment/']")).to_be_visible()
+    for path in ("/docs/guides", "/docs/guides/errors", "/auth/accept-invitation", "/admin/login/", "/nothing"):
+        page.goto(served.base_url + path)
+        fits(page, path)
+
+
+def fits(page: Page, path: str) -> None:
+    width = page.evaluate("document.documentElement.scrollWidth")
+    assert width <= NARROW, (path, width)
 
 
 def test_a_keyboard_is_enough_to_press_a_button_and_to_answer_its_question(
@@ -203,8 +238,12 @@ def test_a_keyboard_is_enough_to_press_a_button_and_to_answer_its_question(
     webhook = world.make("webhooks", url="https://example.com/hook", events=["*"])
     page = window()
     sign_in(page, served)
-    page.goto(f"{served.base_url}/admin/webhooks/webhook/{webhook['id'].replace('_', '_5F')}/change/")
-    page.get_by_role("button", name="Disable").focus()
+    page.goto(f"{served.base_url}/admin/webhooks/webhook/{quote(webhook['id'])}/change/")
+    button = page.get_by_role("button", name="Disable")
+    button.focus()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Shift+Tab")
+    assert button.evaluate("button => getComputedStyle(button).outlineStyle") == "solid", "one sees where one is"
     page.keyboard.press("Enter")
     expect(page.get_by_text("Events are held")).to_be_visible()
     page.get_by_role("button", name="Disable").focus()

@@ -83,10 +83,15 @@ class World:
         )
 
     def run(self, *, request_id: str | None = None, status: str = "succeeded", **more: Any) -> Run:
-        values: dict[str, Any] = {"phase": "ended", "duration_ms": 40, "ended_at": datetime.now(UTC), "attempts": 1}
+        values: dict[str, Any] = {
+            "function": self.function,
+            "phase": "ended",
+            "duration_ms": 40,
+            "ended_at": datetime.now(UTC),
+            "attempts": 1,
+        }
         return Run.objects.using(REGION).create(
             environment_id=self.environment.pk,
-            function=self.function,
             version=1,
             status=status,
             is_async=False,

@@ -2,22 +2,27 @@
 
 import re
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from django.db import OperationalError, connections
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from accounts import audit
 from accounts.models import AuditEntry, User
 from accounts.staff import roles
 from accounts.staff.roles import StaffRole
+from functions.models import Function
 from platform_site.api import ids
 from platform_site.api.requests import close_request, open_request
 from platform_site.console import timeline
 from platform_site.console.views import search
 from rows.models import CurrentVersion, SchemaVersion
 from tests.console.conftest import REGION, World
+
+REGIONS = ("us-east-1", "eu-west-1", "ap-southeast-1")
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -142,6 +147,26 @@ def test_whatever_is_pasted_the_page_opens(console: Client, text: str) -> None:
         assert console.get("/admin/timeline/", {"q": text, "environment": environment}).status_code == 200
 
 
+def test_many_requests_and_functions_cost_no_more_statements(world: World) -> None:
+    def statements() -> int:
+        with ExitStack() as stack:
+            asked = [stack.enter_context(CaptureQueriesContext(connections[alias])) for alias in ("default", *REGIONS)]
+            for text in (world.environment.pk, world.function.pk, world.webhook.pk):
+                found(text)
+        return sum(len(each) for each in asked)
+
+    Story(world, ids.new("req"))
+    few = statements()
+    for number in range(6):
+        Story(world, ids.new("req"))
+        more = Function.objects.using(REGION).create(
+            environment_id=world.environment.pk, name=f"more-{number}", active_version=1, last_version=1, timeout_ms=1000,
+            memory_mb=64,
+        )  # fmt: skip
+        world.run(function=more)
+    assert statements() == few
+
+
 def test_the_page_links_and_hides_what_is_the_tenants(console: Client, world: World, story: Story) -> None:
     page = console.get("/admin/timeline/", {"q": story.request_id}).content.decode()
     for one in story.ids:
@@ -171,14 +196,14 @@ def test_the_command_palette_leads_to_it(rf: Any) -> None:
     assert search(rf.get("/"), "users") == []
 
 
-def test_each_lookup_has_an_index(world: World) -> None:
+def test_each_lookup_has_an_index(console: Client, world: World) -> None:
     """With scans forbidden, PostgreSQL still scans where it has no index: nothing here may."""
     large = ("webhooks_delivery", "webhooks_attempt", "functions_run", "rows_outboxevent")
     story = Story(world, ids.new("req"))
     plans: list[str] = []
 
     def explained(execute: Any, statement: str, parameters: Any, many: bool, context: Any) -> Any:
-        if statement.startswith("SELECT") and any(table in statement for table in large):
+        if statement.lstrip().startswith("SELECT") and any(table in statement for table in large):
             with context["connection"].cursor() as cursor:
                 cursor.cursor.execute("SET LOCAL enable_seqscan = off")
                 cursor.cursor.execute(f"EXPLAIN {statement}", parameters)
@@ -189,6 +214,7 @@ def test_each_lookup_has_an_index(world: World) -> None:
         for text in (*story.ids, story.request_id, world.webhook.pk, world.function.pk, world.environment.pk):
             found(text)
         found("tasks/tsk_1", world.environment.pk)
+        assert console.get(f"/admin/waiting/{REGION}/").status_code == 200
     assert len(plans) > 20
     for plan in plans:
         for table in large:

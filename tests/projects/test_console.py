@@ -1,7 +1,7 @@
 """The console's pages for projects, environments and members, and its first page, through Django's own test client.
 
 Each change made there goes through the service: the same rules, the same trail with the member of staff in it, and the
-same cached records forgotten. What the pages look like is for `test_console_in_a_browser`.
+same cached records forgotten. What the pages look like is for tests/console/test_looks.py and tests/browser.
 """
 
 import re
