@@ -31,8 +31,10 @@ SELECT event_id, type, environment_id, created_at, now() FROM platform.rows_outb
 """
 _RUNS = """
 SELECT r.id, f.name, r.phase, r.environment_id, r.created_at, now()
-  FROM platform.functions_run r JOIN platform.functions_function f ON f.id = r.function_id
- WHERE r.phase IN ('queued', 'executing') ORDER BY r.created_at LIMIT %s
+  FROM (SELECT * FROM platform.functions_run WHERE phase = 'queued'
+         UNION ALL SELECT * FROM platform.functions_run WHERE phase = 'executing') AS r  -- an index for each of the two
+  JOIN platform.functions_function f ON f.id = r.function_id
+ ORDER BY r.created_at LIMIT %s
 """
 _HELD = """
 SELECT w.id, w.host, w.disabled_reason, w.environment_id,
