@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import orjson
 from django.contrib import admin, messages
+from django.db.models import Q
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 
 from accounts.console import link, staff
@@ -68,7 +69,7 @@ class FunctionAdmin(RegionAdmin):
             ],
             "page": listed(request, versions.defer("source"), ["-number"], "versions", [thing.pk], size=20),
             "first_query": query_with(request),
-            "counts": [(status, bounded_count(runs.filter(status=status))) for status in Run.Status.values],
+            "counts": [(status, bounded_count(_with(runs, status))) for status in Run.Status.values],
             "latest": _briefly(runs)[:10],
         }
 
@@ -154,6 +155,14 @@ def _of_environment(request: HttpRequest, place: Place, status: str, facts: list
             request, cursor=cursors.encode("console.runs", facts, [runs[-1].created_at, runs[-1].pk])
         )
     return Listed(runs, next_query, cursor is None, problem)
+
+
+def _with(runs: Any, status: str) -> Any:
+    """Runs of one function with this status, by an index: the rare ones have theirs, and most of the rest succeeded, so
+    the newest are counted. Without the order the planner reads the table until it has seen enough."""
+    if status == Run.Status.RUNNING:
+        return runs.filter(Q(phase=Run.Phase.QUEUED) | Q(phase=Run.Phase.EXECUTING))
+    return runs.filter(status=status).order_by("-created_at", "-id")
 
 
 def _briefly(runs: Any) -> Any:
