@@ -1,0 +1,102 @@
+"""The page of a project: what it has, what its plan allows, where each number leads; and what is left of it while the
+database of its region is away."""
+
+import html
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.admin.utils import quote
+from django.db import OperationalError, connections
+from django.test import Client
+
+from accounts import audit
+from accounts.models import User
+from accounts.staff import roles
+from accounts.staff.roles import StaffRole
+from projects import services
+from projects.environments import place_of
+from rows import schemas
+from tests.console.conftest import REGION, World
+
+pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+
+FIRST = {"tables": {"notes": {"columns": {"title": {"type": "text"}}}}}
+SECOND = {"tables": {"notes": {"columns": {"title": {"type": "text"}, "body": {"type": "text", "null": True}}}}}
+HEADINGS = ("Environments", "Members", "Used of the plan free", "Tables, largest first", "Schema versions, newest first",
+            "Danger zone")  # fmt: skip
+
+
+def text_of(page: str) -> str:
+    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", page)))
+
+
+@pytest.fixture
+def project(world: World, make_user: Callable[..., User]) -> Any:
+    """A real one beside the world's, with two versions of a schema."""
+    owner = make_user("carol")
+    made = services.create_project(
+        account_id=owner.pk, name="Filled", region=REGION, plan="free", actor=audit.Actor("account", owner.pk)
+    )
+    environment = made.environments.get(name="production")
+    place = place_of(environment.pk)
+    assert place is not None
+    for document in (FIRST, SECOND):
+        schemas.change(place, document, actor=audit.SYSTEM)
+    for which in (world.webhook, world.function):
+        which.environment_id = environment.pk
+        which.save(using=REGION)
+    return made
+
+
+def shown(console: Client, project: Any) -> str:
+    answer = console.get(f"/admin/projects/project/{quote(project.pk)}/change/")
+    assert answer.status_code == 200
+    return str(answer.content.decode())
+
+
+def test_it_shows_what_the_project_has_and_each_number_leads_on(console: Client, project: Any) -> None:
+    page = shown(console, project)
+    text = text_of(page)
+    for heading in HEADINGS:
+        assert heading in text, heading
+    assert "carol@example.com" in text
+    assert "notes production" in text
+    assert "2: what changed" in text
+    assert "1: what changed" in text
+    assert re.search(r"Webhooks production 1 \d+", text)
+    assert re.search(r"Functions production 1 \d+", text)
+    main = page[page.index('id="content"') :]
+    links = {html.unescape(link) for link in re.findall(r'href="(/admin/[^"]+)"', main)}
+    assert len(links) > 15
+    for link in links:
+        assert console.get(link).status_code == 200, link
+    [difference] = {link for link in links if "version=2" in link}
+    assert "add column notes.body" in console.get(difference).content.decode()
+
+
+def test_while_its_region_is_away_the_rest_is_shown_and_the_notice_names_it(console: Client, project: Any) -> None:
+    def away(*_: Any) -> None:
+        raise OperationalError("the server closed the connection")
+
+    with connections[REGION].execute_wrapper(away):
+        text = text_of(shown(console, project))
+    assert f"{REGION} does not answer" in text
+    for still in ("production", "development", "carol@example.com", "Danger zone"):
+        assert still in text, still
+    assert "ready ? ? ? 0" in text, "what is not known is no nought"
+    assert "what changed" not in text
+    assert "does not answer" not in text_of(shown(console, project))
+
+
+def test_support_sees_it_without_what_would_change_it(make_user: Callable[..., User], project: Any) -> None:
+    helper = make_user("sam")
+    roles.set_role(helper, StaffRole.SUPPORT, actor=audit.SYSTEM)
+    browser = Client()
+    browser.force_login(helper)
+    page = shown(browser, project)
+    assert "notes" in text_of(page)
+    assert 'name="_save"' not in page
+    assert "Delete this project" not in page
+    assert "Add a member" not in page
