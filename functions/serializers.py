@@ -152,7 +152,8 @@ class LogLine(Serializer):
 
 
 class RunDetail(ListedRun):
-    output = fields.JSONField(allow_null=True)
+    # Any JSON, and so null, too: said twice, the description would ask for exactly one of the two.
+    output = fields.JSONField()
     logs = fields.ListField(child=LogLine())
     attempts = fields.IntegerField()
     version = fields.IntegerField()

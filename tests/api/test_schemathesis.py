@@ -4,6 +4,8 @@ schemathesis makes the calls, as the demo's owner, with its key and as nobody. B
 that it fits the suite; `-m slow` runs it long.
 """
 
+from collections import defaultdict
+from itertools import count
 from typing import Any
 
 import httpx
@@ -49,38 +51,84 @@ def callers(served: Up) -> dict[str, dict[str, str]]:
     return {"owner": owner(served), "key": {"Authorization": f"Bearer {served.facts['server_key']}"}, "nobody": {}}
 
 
+ECHO = "export default (input: any, ctx: any) => { if (input.throw) throw input; return [input, ctx.caller.kind] }"
+
+
+def things(served: Up, headers: dict[str, str]) -> dict[str, list[str]]:
+    """Path parameters that lead somewhere: the names of functions, and the ids of runs of the first."""
+    with httpx.Client(base_url=f"{served.base_url}/v1", headers=headers, timeout=60) as client:
+        for name in ("echo", "echo-too"):
+            assert client.put(f"/functions/{name}", json={"source": ECHO}).status_code in (200, 201)
+        bodies = ({"input": {"a": 1}}, {"input": {"throw": True}}, {"async": True})
+        runs = [client.post("/functions/echo/invoke", json=body).json()["run_id"] for body in bodies]
+    return {"name": ["echo", "echo-too", "echo"], "run_id": runs}
+
+
+def lead_somewhere(operation: Any, known: dict[str, list[str]], number: int) -> dict[str, str]:
+    """For all but every fourth call of a function, what to put into its path. Names that are made up find no function:
+    nothing behind the name would ever be called. What deploys and deletes keeps to names that are made up."""
+    is_ours = operation.path.startswith("/v1/functions/{name}/") or (
+        operation.path == "/v1/functions/{name}" and operation.method == "get"
+    )
+    if not is_ours or number % 4 == 3:
+        return {}
+    return {
+        "name": known["name"][0 if "{run_id}" in operation.path else number % 3],
+        "run_id": known["run_id"][number % 3],
+    }
+
+
+def probe(
+    operation: Any, examples: int, headers: dict[str, str], known: dict[str, list[str]], statuses: set[int]
+) -> None:
+    """So many calls of one operation. Raises what is wrong with an answer; `statuses` takes what came."""
+    numbers = count()
+
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=(Phase.explicit, Phase.generate),
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy())
+    def one(case: Any) -> None:
+        for name, value in lead_somewhere(operation, known, next(numbers)).items():
+            if name in case.path_parameters:
+                case.path_parameters[name] = value
+        response = case.call(headers=headers)
+        statuses.add(response.status_code)
+        case.validate_response(response, checks=CHECKS, headers=headers)
+        received = httpx.Headers([(key, value) for key, values in response.headers.items() for value in values])
+        is_json = response.content and "json" in received.get("Content-Type", "")
+        invariants.check(response.status_code, received, response.content, response.json() if is_json else None)
+
+    one()
+
+
 def run(served: Up, examples: int, who: str) -> None:
     schema = schemathesis.openapi.from_url(f"{served.base_url}/v1/openapi.json")
     headers = callers(served)[who]
+    known = things(served, headers or owner(served))
     failures: list[Exception] = []
+    statuses: dict[str, set[int]] = defaultdict(set)
     for result in schema.get_all_operations():
         operation = result.ok()
         if operation.path in LEFT_ALONE:
             continue
 
-        @settings(
-            max_examples=examples,
-            deadline=None,
-            derandomize=True,
-            database=None,
-            phases=(Phase.explicit, Phase.generate),
-            suppress_health_check=list(HealthCheck),
-        )
-        @given(case=operation.as_strategy())
-        def probe(case: Any) -> None:
-            response = case.call(headers=headers)
-            case.validate_response(response, checks=CHECKS, headers=headers)
-            received = httpx.Headers([(key, value) for key, values in response.headers.items() for value in values])
-            is_json = response.content and "json" in received.get("Content-Type", "")
-            invariants.check(response.status_code, received, response.content, response.json() if is_json else None)
-
         try:
-            probe()
+            probe(operation, examples, headers, known, statuses[operation.path])
         except Exception as failure:
             failure.add_note(f"{operation.method.upper()} {operation.path}")
             failures.append(failure)
     if failures:
         raise ExceptionGroup(f"{len(failures)} operations", failures)
+    if who != "nobody":
+        assert {200, 404} <= statuses["/v1/functions/{name}/runs"]
+        assert statuses["/v1/functions/{name}/invoke"] & {200, 202}
+        assert 200 in statuses["/v1/functions/{name}/runs/{run_id}"]
 
 
 @pytest.mark.parametrize("who", ["owner", "key", "nobody"])
