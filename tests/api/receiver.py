@@ -146,3 +146,8 @@ def _read(connection: socket.socket) -> bytes | None:
             return None
         body += piece
     return head + b"\r\n\r\n" + body
+
+
+def headers(request: bytes) -> dict[str, str]:
+    lines = request.partition(b"\r\n\r\n")[0].decode("latin-1").split("\r\n")[1:]
+    return {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}

@@ -25,7 +25,7 @@ class OwnValkey:
         self.start()
 
     def start(self) -> None:
-        self.process = valkey.start(self.layout)
+        self.process = valkey.start(self.layout, log=self.layout.data_dir / "valkey.log")
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)

@@ -19,10 +19,10 @@ import httpx
 from standardwebhooks import Webhook as Verifier
 
 from platform_site.services.layout import region_database
-from tests.api.receiver import Receiver
+from tests.api.receiver import Receiver, headers
 from tests.faults.conftest import superuser
+from tests.load import Outcome
 from tests.serving import ROOT, Up, wait_for
-from tests.webhooks.conftest import headers
 
 SETTINGS = {
     # Time compressed, reliability section 3. The lease is longer than any attempt here.
@@ -36,7 +36,8 @@ CLIENTS = 4
 class Worker:
     """`manage.py work` beside the one of `up`, to be killed as often as one likes: nobody counts."""
 
-    def __init__(self, up: Up, environment: dict[str, str]) -> None:
+    def __init__(self, up: Up, environment: dict[str, str], log: str = os.devnull) -> None:
+        self._log = log
         self._environment = {
             **os.environ,
             "LOG_FORMAT": "text",
@@ -49,13 +50,14 @@ class Worker:
         self.start()
 
     def start(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, str(ROOT / "manage.py"), "work"],
-            env=self._environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            stdin=subprocess.DEVNULL,
-        )
+        with open(self._log, "wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, str(ROOT / "manage.py"), "work"],
+                env=self._environment,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGCONT)
@@ -74,6 +76,8 @@ class Storm:
     name: str
     answers: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     """How often each status, or the error of a connection, was the answer."""
+    outcomes: list[Outcome] = field(default_factory=list)
+    """Every request, with its time."""
     secret: str = ""
     webhook_id: str = ""
     _threads: list[threading.Thread] = field(default_factory=list)
@@ -107,12 +111,17 @@ class Storm:
 
     def _write(self, client: httpx.Client, row: dict[str, str]) -> bool:
         """Whether the row is written for certain: 201, or 409 where an earlier try that got no answer had done it."""
+        at = time.monotonic()
         try:
-            status = client.post("/v1/rows/lists", json=row).status_code
+            answer = client.post("/v1/rows/lists", json=row)
         except httpx.HTTPError as error:
             self.answers[type(error).__name__] += 1
+            self.outcomes.append(Outcome("write", at, time.monotonic() - at, None, type(error).__name__))
             return False
+        status, took = answer.status_code, time.monotonic() - at
         self.answers[str(status)] += 1
+        code = answer.json()["error"]["code"] if status >= 400 else None
+        self.outcomes.append(Outcome("write", at, took, status, None, code, answer.headers.get("Retry-After")))
         return status in (201, 409)
 
     # ── the count ──

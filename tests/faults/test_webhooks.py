@@ -16,11 +16,10 @@ import pytest
 
 from platform_site.services import postgres
 from platform_site.services.layout import Layout
-from tests.api.receiver import Receiver, answer
+from tests.api.receiver import Receiver, answer, headers
 from tests.faults.conftest import OwnValkey
 from tests.faults.storm import SETTINGS, Storm, Worker
 from tests.serving import Up, wait_for
-from tests.webhooks.conftest import headers
 
 
 @pytest.fixture(scope="module")

@@ -57,8 +57,3 @@ def dispatch(tracker: Tracker) -> Callable[[], int]:
 def bodies(receiver: Receiver) -> list[dict[str, Any]]:
     """The JSON bodies that arrived, in the order of their arrival."""
     return [json.loads(request.partition(b"\r\n\r\n")[2]) for request in receiver.requests]
-
-
-def headers(request: bytes) -> dict[str, str]:
-    lines = request.partition(b"\r\n\r\n")[0].decode("latin-1").split("\r\n")[1:]
-    return {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}

@@ -10,10 +10,10 @@ from standardwebhooks import Webhook as Verifier
 from svix.webhooks import Webhook as SvixVerifier
 
 from rows.outbox import OutboxEvent
-from tests.api.receiver import Receiver, answer
+from tests.api.receiver import Receiver, answer, headers
 from tests.rows.conftest import Tracker
 from tests.rows.tracker import DOCUMENT
-from tests.webhooks.conftest import Post, bodies, headers
+from tests.webhooks.conftest import Post, bodies
 from webhooks.models import Delivery
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)

@@ -18,10 +18,10 @@ from standardwebhooks import Webhook as Verifier
 
 from projects.environments import place_of
 from rows.outbox import EventInterest
-from tests.api.receiver import Receiver, answer
+from tests.api.receiver import Receiver, answer, headers
 from tests.rows.conftest import Tracker
 from tests.serving import ROOT, Up, wait_for
-from tests.webhooks.conftest import Post, headers
+from tests.webhooks.conftest import Post
 from tests.webhooks.test_deliveries import Dispatch, deliveries, write_list
 from webhooks.listening import Listener, NoLongerListening, end_listeners
 from webhooks.models import Webhook

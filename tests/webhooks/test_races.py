@@ -20,9 +20,9 @@ from standardwebhooks import Webhook as Verifier
 
 from platform_site.api import ids
 from rows.outbox import OutboxEvent
-from tests.api.receiver import Receiver
+from tests.api.receiver import Receiver, headers
 from tests.rows.conftest import Tracker
-from tests.webhooks.conftest import Post, bodies, headers
+from tests.webhooks.conftest import Post, bodies
 from tests.webhooks.test_deliveries import Dispatch, deliveries, write_list
 from webhooks import receivers
 from webhooks.dispatcher import Dispatcher

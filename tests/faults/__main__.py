@@ -1,0 +1,211 @@
+"""One fault after the other under load, and one table: `python -m tests.faults [--only WORD] [--writes 800] [--json FILE]`.
+
+Four clients write rows of which a receiver is to be told (each with an id of its own, so that what got no answer can be
+looked up), two more create, change, list and delete projects. A second after they began, the fault; a few seconds after
+its cause is over, the end, and then everything that was committed must arrive. docs/reliability.md keeps the table.
+
+*Errors* are answers that are not 2xx, and connections without an answer. *For*: from the beginning of the first to the
+end of the last. *Recovery*: from the end of the cause to the end of the last error. Lost, duplicate, phantom: as in
+docs/reliability.md.
+"""
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import platform
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.api.receiver import Receiver
+from tests.faults import harm
+from tests.faults.conftest import OwnValkey, environments_without_schema
+from tests.faults.storm import SETTINGS, Storm, Worker
+from tests.load import Load, Outcome, sign_in
+from tests.serving import Up, start_up
+
+FINE = {200, 201, 202, 204}
+AFTER = 5.0
+"""Seconds of load after the cause is over: the time in which everything has to be well again."""
+
+
+@dataclass
+class Ground:
+    """What is hurt: the service, its Valkey, two workers beside its own, and a directory for whatever is made."""
+
+    up: Up
+    valkey: OwnValkey
+    workers: list[Worker]
+    environment: dict[str, str]
+    directory: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the table; times in seconds."""
+
+    fault: str
+    what: str
+    requests: int
+    events: int
+    errors: dict[str, int]
+    lasted: float
+    recovery: float
+    lost: int
+    duplicates: int
+    phantom: int
+    half_made: int
+    """Environments of live projects without their schema."""
+
+
+Fault = Callable[[Ground], None]
+FAULTS: dict[str, tuple[str, Fault]] = {
+    "F1": ("a web worker killed, three times", lambda on: harm.kill_web_workers(on.up)),
+    "F3 F4": ("three workers killed in turn", lambda on: harm.kill_workers(on.up, on.workers)),
+    "F5": ("Valkey emptied, three times", lambda on: harm.empty_valkey(on.valkey)),
+    "F6": ("Valkey killed, 3 s away, back empty", lambda on: harm.restart_valkey(on.valkey)),
+    "F7": ("Valkey frozen for 3 s", lambda on: harm.freeze_valkey(on.valkey)),
+    "F8": ("PostgreSQL crashed and restarted", lambda on: harm.restart_postgres(on.up)),
+    "F9": ("all connections terminated, three times", lambda on: harm.terminate_connections(on.up)),
+    "frozen": ("PostgreSQL frozen for 2 s", lambda on: harm.freeze_postgres(on.up)),
+    "F20": ("the web replaced by a rolling restart", lambda on: harm.reload_web(on.up)),
+    "F21": ("the next release migrates", lambda on: _migrate(on)),
+    "F22": ("one worker 10 min fast, one 10 min slow, no other", lambda on: _shifted_workers(on)),
+    "F23": ("web and worker beside it with a full disk for the log", lambda on: _full_log(on)),
+    "F24": ("beat killed", lambda on: harm.kill_beat(on.up)),
+}
+
+
+def _migrate(on: Ground) -> None:
+    harm.migrate(on.up, harm.next_release(on.directory), on.environment)
+
+
+def _shifted_workers(on: Ground) -> None:
+    for worker in on.workers:
+        worker.kill()
+    made = [Worker(on.up, on.environment | harm.shifted(seconds)) for seconds in (600, -600)]
+    try:
+        with harm.without_the_worker_of(on.up):
+            time.sleep(8)
+    finally:
+        for each in made:
+            each.kill()
+        for worker in on.workers:
+            worker.start()
+
+
+def _full_log(on: Ground) -> None:
+    """The load goes to the service as ever; what is beside it answers and works without a log."""
+    token = sign_in(on.up)
+    full = Worker(on.up, on.environment, log="/dev/full")
+    try:
+        with harm.web_with_a_full_log(on.up, on.environment) as other, Load(other, token, clients=2) as load:
+            time.sleep(4)
+        assert not [one for one in load.outcomes if one.status not in FINE], load.counts()
+        assert full.process.poll() is None
+    finally:
+        full.kill()
+
+
+def try_out(on: Ground, fault: str, writes: int) -> Line:
+    what, hurt = FAULTS[fault]
+    seconds = 8.0
+    with Receiver() as receiver:
+        token = sign_in(on.up)
+        name = f"{fault.split()[0]}-{time.monotonic_ns() % 10**6}"
+        with Load(on.up, token, clients=2) as load, Storm(on.up, receiver, writes, seconds, name) as storm:
+            time.sleep(1.0)
+            hurt(on)
+            over = time.monotonic()
+            time.sleep(AFTER)
+        if fault == "F21":
+            harm.forget_next_release(on.up)
+        tally = storm.settle(60)
+    outcomes = [*load.outcomes, *storm.outcomes]
+    errors = [one for one in outcomes if not is_fine(one)]
+    return Line(
+        fault=fault,
+        what=what,
+        requests=len(outcomes),
+        events=tally.committed,
+        errors=dict(Counter(f"{one.status} {one.code}" if one.status else str(one.error) for one in errors)),
+        lasted=max(one.at + one.seconds for one in errors) - min(one.at for one in errors) if errors else 0.0,
+        recovery=max(0.0, max((one.at + one.seconds for one in errors), default=over) - over),
+        lost=tally.lost,
+        duplicates=tally.duplicates,
+        phantom=tally.phantom,
+        half_made=len(environments_without_schema(on.up)),
+    )
+
+
+def is_fine(one: Outcome) -> bool:
+    """2xx; a 404 where an earlier try of the same deletion, and a 409 where that of the same insert, had done it."""
+    return one.status in FINE or (one.what, one.status) in {("delete again", 404), ("write", 409)}
+
+
+HEAD = (
+    "| fault | | requests | events | errors | for, s | recovery, s | lost | duplicate | phantom |\n"
+    "|---|---|--:|--:|---|--:|--:|--:|--:|--:|"
+)
+
+
+def shown(line: Line) -> str:
+    errors = ", ".join(f"{count} × {kind}" for kind, count in sorted(line.errors.items())) or "none"
+    lost = f"{line.lost}" + (f" ({line.half_made} half made)" if line.half_made else "")
+    return (
+        f"| {line.fault} | {line.what} | {line.requests:,} | {line.events:,} | {errors} | {line.lasted:.1f}"
+        f" | {line.recovery:.1f} | {lost} | {line.duplicates} | {line.phantom} |"
+    )
+
+
+@contextlib.contextmanager
+def ground() -> Iterator[Ground]:
+    with tempfile.TemporaryDirectory() as made:
+        directory = Path(made)
+        valkey = OwnValkey(directory / "valkey")
+        environment = {
+            **SETTINGS,
+            "REDIS_URL": valkey.layout.redis_url(),
+            "RATE_LIMIT_FACTOR": "1000",
+            "SWEEP_SECONDS": "1",
+        }
+        up = start_up(directory / "data", environment=environment)
+        workers: list[Worker] = []
+        try:
+            workers += [Worker(up, environment) for _ in range(2)]
+            yield Ground(up, valkey, workers, environment, directory)
+        finally:
+            for worker in workers:
+                worker.kill()
+            up.stop()
+            valkey.kill()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="+", choices=list(FAULTS), default=list(FAULTS), metavar="FAULT")
+    parser.add_argument("--writes", type=int, default=800, help="rows written under each fault (default %(default)s)")
+    parser.add_argument("--json", type=Path, help="also write the lines there")
+    options = parser.parse_args()
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    lines = []
+    with ground() as on:
+        print(f"{platform.platform()}, {os.cpu_count()} processors, load {os.getloadavg()[0]:.0f} at the start\n")
+        print(HEAD)
+        for fault in options.only:
+            if fault == "F22" and not harm.FAKETIME.exists():
+                print(f"| {fault} | not tried: there is no libfaketime on this machine | | | | | | | | |")
+                continue
+            lines.append(try_out(on, fault, options.writes))
+            print(shown(lines[-1]), flush=True)
+    if options.json:
+        options.json.write_text(json.dumps([asdict(line) for line in lines], indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

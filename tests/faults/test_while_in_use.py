@@ -1,0 +1,148 @@
+"""What happens to a service in use without anything being killed: PostgreSQL stands still, another release migrates, a
+worker's clock is wrong, a disk is full (F21, F22, F23, and frozen PostgreSQL). Rows are written and told of all the while.
+"""
+
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from platform_site.services.layout import region_database
+from tests.api.receiver import Receiver, answer, headers
+from tests.faults import harm
+from tests.faults.conftest import OwnValkey, environments_without_schema, superuser
+from tests.faults.storm import SETTINGS, Storm, Worker
+from tests.figures import within
+from tests.load import Load
+from tests.serving import Up, wait_for
+
+FINE = {"200", "201", "204"}
+
+
+@pytest.fixture(scope="module")
+def more_settings() -> dict[str, str]:
+    return SETTINGS
+
+
+@pytest.fixture(autouse=True)
+def _httpx_is_silent() -> None:
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as made:
+        yield made
+
+
+@pytest.fixture
+def environment(own_valkey: OwnValkey) -> dict[str, str]:
+    """What processes beside `up` need to belong to it."""
+    return {
+        **SETTINGS,
+        "REDIS_URL": own_valkey.layout.redis_url(),
+        "RATE_LIMIT_FACTOR": "1000",
+        "SWEEP_SECONDS": "1",
+    }
+
+
+def assert_nothing_is_lost(storm: Storm, seconds: float = 45) -> None:
+    tally = storm.settle(seconds)
+    assert (tally.committed, tally.lost, tally.phantom) == (storm.writes, 0, 0), tally
+
+
+def test_postgresql_that_stands_still_for_two_seconds(battered: Up, token: str, receiver: Receiver) -> None:
+    with Load(battered, token, clients=4) as load, Storm(battered, receiver, 300, 6.0, "frozen") as storm:
+        time.sleep(1.0)
+        harm.freeze_postgres(battered, 2.0)
+        over = time.monotonic()
+        time.sleep(2.0)
+    assert set(load.counts()) <= FINE | {"503 unavailable"}, load.counts()
+    assert set(storm.answers) <= {"201", "409", "503"}, storm.answers
+    outcomes = [*load.outcomes, *storm.outcomes]
+    refused = [one for one in outcomes if one.status == 503]
+    assert all(one.retry_after for one in refused)
+    assert max(one.seconds for one in outcomes) < within(2.0 + 2.5)
+    assert max((one.at + one.seconds for one in refused), default=over) - over < within(5.0)
+    assert environments_without_schema(battered) == []
+    assert_nothing_is_lost(storm)
+
+
+def test_f21_the_next_release_migrates_while_this_one_serves(
+    battered: Up, token: str, receiver: Receiver, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """The rules of docs/deployment.md, "What a migration may do": nobody notices one that keeps them."""
+    tree = harm.next_release(tmp_path)
+    try:
+        with Load(battered, token, clients=4) as load, Storm(battered, receiver, 400, 6.0, "migrated") as storm:
+            said = harm.migrate(battered, tree, environment)
+            migrated_at = time.monotonic()
+            time.sleep(2.0)
+        assert said.count("9999_next_release") >= 4, said
+        assert set(load.counts()) <= FINE, load.counts()
+        assert set(storm.answers) == {"201"}, storm.answers
+        assert [one for one in load.outcomes if one.at > migrated_at], "and goes on afterwards"
+        assert_nothing_is_lost(storm)
+    finally:
+        harm.forget_next_release(battered)
+
+
+@pytest.mark.skipif(not harm.FAKETIME.exists(), reason="there is no libfaketime on this machine")
+@pytest.mark.parametrize("seconds", [600, pytest.param(-600, marks=pytest.mark.slow)])
+def test_f22_a_worker_whose_clock_is_wrong_delivers_in_time_and_signs_the_right_one(
+    battered: Up, receiver: Receiver, environment: dict[str, str], seconds: int
+) -> None:
+    """Due times, leases and the time that is signed are the database's."""
+    tried: set[bytes] = set()
+
+    def fail_once(connection: object) -> object:
+        body = receiver.requests[-1].partition(b"\r\n\r\n")[2]
+        if body in tried:
+            return answer()(connection)  # type: ignore[arg-type]
+        tried.add(body)
+        return answer("500 Oh")(connection)  # type: ignore[arg-type]
+
+    receiver.behave = fail_once
+    worker = Worker(battered, environment | harm.shifted(seconds))
+    try:
+        with harm.without_the_worker_of(battered):
+            with Storm(battered, receiver, 20, 4.0, f"shifted{seconds}") as storm:
+                pass
+            storm.drain(30)
+            wait_for("each is sent a second time", lambda: len(receiver.requests) >= 40, 30)
+        signed = [int(headers(request)["webhook-timestamp"]) for request in list(receiver.requests)]
+        assert max(abs(time.time() - each) for each in signed) < 120, "not by the worker's own clock"
+        with superuser(battered, region_database("us-east-1")) as connection:
+            found = connection.execute(
+                "SELECT count(*) FROM platform.webhooks_delivery WHERE webhook_id = %s AND attempts > 2",
+                [storm.webhook_id],
+            ).fetchone()
+        assert found == (0,), "no lease was taken for over, no retry for due"
+        assert_nothing_is_lost(storm)
+    finally:
+        worker.kill()
+
+
+def test_f23_a_full_disk_for_the_log_stops_nobody(
+    battered: Up, token: str, receiver: Receiver, environment: dict[str, str]
+) -> None:
+    """Web and worker that can write no line: they answer and deliver as ever."""
+    worker = Worker(battered, environment, log="/dev/full")
+    try:
+        with (
+            harm.web_with_a_full_log(battered, environment) as there,
+            harm.without_the_worker_of(battered),
+            Load(there, token, clients=2) as load,
+            Storm(there, receiver, 100, 3.0, "full-disk") as storm,
+        ):
+            storm.__exit__()
+            storm.drain(30)
+        assert set(load.counts()) <= FINE, load.counts()
+        assert set(storm.answers) == {"201"}, storm.answers
+        assert worker.process.poll() is None
+        storm.up = battered  # the other has ended
+        assert_nothing_is_lost(storm)
+    finally:
+        worker.kill()
