@@ -1,9 +1,12 @@
 """Pages that list what the code has: nothing is missing, nothing is invented, no link leads nowhere."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
+from django.core.management import get_commands
+from django.test import Client
 
 from tests import invariants
 from tests.serving import ROOT
@@ -23,6 +26,25 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), target
+
+
+def test_commands_that_pages_name_exist() -> None:
+    known = {*get_commands(), "help"}
+    for page in PAGES:
+        named = set(re.findall(r"manage\.py ([a-z][a-z_]+)", page.read_text()))
+        assert named <= known, (page.name, named - known)
+
+
+def test_addresses_that_the_page_of_rotation_names_exist() -> None:
+    schema = json.loads(Client().get("/v1/openapi.json").content)
+    known = {
+        (verb.upper(), re.sub(r"\{\w+\}", "{}", path)) for path, verbs in schema["paths"].items() for verb in verbs
+    }
+    page = (ROOT / "docs" / "rotation.md").read_text()
+    named = re.findall(r"`(GET|POST|PUT|PATCH|DELETE) (/v1/[^` ]+)`", page)
+    assert len(named) > 5
+    for verb, path in named:
+        assert (verb, re.sub(r"\{\w+\}", "{}", path)) in known, (verb, path)
 
 
 def test_the_readme_or_another_page_leads_to_each_page() -> None:
