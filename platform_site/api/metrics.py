@@ -18,7 +18,9 @@ import psutil
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 
-_directory = Path(os.environ.setdefault("PROMETHEUS_MULTIPROC_DIR", str(settings.DATA_DIR / "metrics")))
+if not os.environ.get("PROMETHEUS_MULTIPROC_DIR"):  # set and empty would mean: wherever we happen to be
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(settings.DATA_DIR / "metrics")
+_directory = Path(os.environ["PROMETHEUS_MULTIPROC_DIR"])
 _directory.mkdir(parents=True, exist_ok=True)
 
 from prometheus_client import (  # noqa: E402
