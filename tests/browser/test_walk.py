@@ -219,6 +219,9 @@ def test_the_pages_fit_a_telephone_in_both_themes(window: Callable[..., Page], s
             page.goto(f"{served.base_url}/admin/{path}")
             expect(page.locator("h1")).to_be_visible()
             fits(page, path)
+            widths = page.locator(".sr-only").evaluate_all("each => each.map(one => one.offsetWidth)")
+            assert widths
+            assert max(widths) <= 1, "what only screen readers say is not seen"
             keep(page, f"{re.sub(r'[^a-z]+', '-', path.partition('?')[0]) or 'dashboard'}-{NARROW}-{theme}")
         page.get_by_role("button", name="Menu").click()
         expect(page.locator("#nav-sidebar a[href='/admin/projects/environment/']")).to_be_visible()
