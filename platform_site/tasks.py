@@ -12,7 +12,7 @@ REGIONS_EVERY: Final = 15.0
 CONTROL_EVERY: Final = 60.0
 
 
-@sweep(every=HEARTBEAT_EVERY)
+@sweep(every=HEARTBEAT_EVERY, at_start=True)
 def say_that_a_worker_lives() -> None:
     """For `/readyz` and `/metrics`: sweeps are run, by beat's nudges or by a worker's own clock."""
     lag.beat()

@@ -53,12 +53,14 @@ class Sweep:
 _sweeps: Final[dict[str, Sweep]] = {}
 
 
-def sweep(*, every: float) -> Callable[[Callable[[], object]], Callable[[], object]]:
-    """Register a function to be run each `every` seconds, somewhere. The function itself is returned unchanged."""
+def sweep(*, every: float, at_start: bool = False) -> Callable[[Callable[[], object]], Callable[[], object]]:
+    """Register a function to be run each `every` seconds, somewhere; with `at_start` also as soon as a worker's own
+    clock runs, beat or no beat. The function itself is returned unchanged."""
 
     def register(function: Callable[[], object]) -> Callable[[], object]:
         name = f"{function.__module__}.{function.__qualname__}"
-        _sweeps[name] = Sweep(name, every, function)
+        seen_at = time.monotonic() - (every * _LATE if at_start else 0)
+        _sweeps[name] = Sweep(name, every, function, seen_at)
         return function
 
     return register

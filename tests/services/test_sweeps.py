@@ -105,6 +105,14 @@ def test_the_second_clock_runs_what_was_not_seen_for_three_periods_and_survives_
     assert calls["seen"] == []
 
 
+@pytest.mark.usefixtures("empty")
+def test_a_sweep_at_the_start_waits_for_no_period(clock: sweeps.Clock) -> None:
+    ran = threading.Event()
+    sweeps.sweep(every=3600, at_start=True)(ran.set)
+    clock.start()
+    assert ran.wait(10)
+
+
 def test_beat_knows_every_sweep_of_every_app() -> None:
     app.loader.import_default_modules()
     names = {found.name for found in sweeps.all_sweeps()}
