@@ -10,6 +10,7 @@ Outside of a trip (`riding`), as with django-ratelimit's decorator on a plain Dj
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from django.core.cache import caches
@@ -44,12 +45,26 @@ class Tally:
         return False
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A counter, and what was asked of it: to count with this life in seconds, or (None) to look."""
+
+    key: str
+    ttl: int | None
+
+    def on(self, trip: store.Trip) -> Tally:
+        """Ask it (again) on this trip."""
+        return Tally(trip.get(self.key) if self.ttl is None else trip.count(self.key, self.ttl))
+
+
 class RateLimitCache(BaseCache):
     """The three methods that django-ratelimit uses. One instance per thread, as Django's `caches` has it."""
 
     def __init__(self, location: str, params: dict[str, Any]) -> None:
         super().__init__(params)
         self.trip: store.Trip | None = None
+        self.asked: Asked | None = None
+        """What was last asked on a trip."""
         self._ttl = _LONGEST
 
     def add(self, key: str, value: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None) -> bool:
@@ -60,7 +75,8 @@ class RateLimitCache(BaseCache):
     def incr(self, key: str, delta: int = 1, version: int | None = None) -> Any:
         """A Tally on the trip at hand; without one the new count, or None if Redis is away."""
         if self.trip is not None:
-            return Tally(self.trip.count(key, self._ttl))
+            self.asked = Asked(key, self._ttl)
+            return self.asked.on(self.trip)
         trip = store.trip()
         counted = trip.count(key, self._ttl)
         trip.run()
@@ -69,7 +85,8 @@ class RateLimitCache(BaseCache):
     def get(self, key: str, default: Any = None, version: int | None = None) -> Any:
         """A look that does not count: a Tally on the trip at hand; without one the count or `default`."""
         if self.trip is not None:
-            return Tally(self.trip.get(key))
+            self.asked = Asked(key, None)
+            return self.asked.on(self.trip)
         trip = store.trip()
         fetched = trip.get(key)
         trip.run()
@@ -77,11 +94,11 @@ class RateLimitCache(BaseCache):
 
 
 @contextmanager
-def riding(trip: store.Trip) -> Iterator[None]:
+def riding(trip: store.Trip) -> Iterator[RateLimitCache]:
     """Let what this thread counts in here go on `trip`."""
     cache: Any = caches[ALIAS]
     cache.trip = trip
     try:
-        yield
+        yield cache
     finally:
         cache.trip = None

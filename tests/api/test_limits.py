@@ -317,3 +317,32 @@ def test_the_decorator_of_django_ratelimit_works_on_the_same_cache() -> None:
     key = f"t{uuid.uuid4()}"
     assert cache.get(key, 7) == 7
     assert [cache.incr(key), cache.incr(key), cache.get(key)] == [1, 2, 2]
+
+
+def test_a_counter_keeps_its_name_for_a_window_and_gets_another_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """django-ratelimit names the counter once; what it would say a second later is the same until the window ends."""
+    now = 1_800_000_000
+    named: list[str] = []
+    real = limits.get_usage
+    monkeypatch.setattr(
+        limits, "get_usage", lambda *args, **more: (named.append(more["group"]), real(*args, **more))[1]
+    )
+    monkeypatch.setattr(time, "time", lambda: now)
+    request = RequestFactory().get("/v1/projects")
+
+    def counted() -> tuple[int | None, str]:
+        trip = store.trip()
+        counting = limits.Counting(request, trip, "caller", "usr_of_a_window")
+        trip.run()
+        return counting._tally.value, counting.settle(100)[1]
+
+    first, said = counted()
+    left = int(said.rpartition("t=")[2])
+    assert first == 1
+    assert 1 <= left <= limits.PERIOD
+    now += left - 1
+    assert counted() == (2, '"caller";r=98;t=1')
+    assert named == ["caller"]
+    now += 1
+    assert counted() == (1, f'"caller";r=99;t={limits.PERIOD}')
+    assert named == ["caller", "caller"]
