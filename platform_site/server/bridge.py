@@ -71,6 +71,8 @@ class Bridge:
         from django.core.handlers.base import BaseHandler
         from django.urls import get_resolver
 
+        from platform_site.postgres import upkeep
+
         django.setup(set_prefix=False)
         handler = BaseHandler()
         with warnings.catch_warnings():
@@ -79,6 +81,7 @@ class Bridge:
             handler.load_middleware()
         _walk(get_resolver())
         self._forwarding = Forwarding(settings.TRUSTED_PROXIES)
+        upkeep.take_over()
         self._handler = handler
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -104,6 +107,8 @@ class Bridge:
     def stop(self) -> None:
         """End the threads, and with them their database connections. No request is in hand any more."""
         self._lane.stop()
+        for handler in logging.getLogger("platform.access").handlers:
+            handler.flush()  # a process of multiprocessing ends without logging's own farewell
 
     # ── on Granian's threads ─────────────────────────────────────────────────────────────────────────────────────────
     def begin(self, scope: Any, protocol: Any, finish: Callable[[], None]) -> Coroutine[Any, Any, None] | None:
@@ -189,7 +194,7 @@ class Bridge:
             _answer_error(exchange.protocol, errors.Internal(), request.META.get("HTTP_X_REQUEST_ID"))
         finally:
             exchange.finish()
-            # After the client has its answer: this sends request_finished, which checks the database connections.
+            # After the client has its answer: this sends request_finished, at which connections are looked after.
             if response is not None:
                 response.close()
 

@@ -1,0 +1,90 @@
+"""A thread's connections are looked after at the end of a request, and only its own."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from django.core import signals
+from django.db import connection, connections
+
+from platform_site.postgres import upkeep
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def taken_over() -> Iterator[None]:
+    upkeep.take_over()
+    upkeep.take_over()
+    try:
+        yield
+    finally:
+        upkeep.give_back()
+
+
+def in_a_thread(run: object) -> None:
+    thread = threading.Thread(target=run)  # type: ignore[arg-type]
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.usefixtures("taken_over")
+def test_a_connection_that_failed_or_is_too_old_is_closed_after_the_answer_and_a_good_one_is_kept() -> None:
+    found: list[bool] = []
+
+    def requests() -> None:
+        connection.ensure_connection()
+        connection.close_at = None
+        signals.request_finished.send(sender=None)
+        found.append(connection.connection is not None)
+        connection.close_at = 0
+        signals.request_finished.send(sender=None)
+        found.append(connection.connection is not None)
+        connection.ensure_connection()
+        connection.close_at = None
+        connection.errors_occurred = True
+        connection.connection.close()
+        signals.request_finished.send(sender=None)
+        found.append(connection.connection is not None)
+        connections.close_all()
+
+    in_a_thread(requests)
+    assert found == [True, False, False]
+
+
+@pytest.mark.usefixtures("taken_over")
+def test_a_kept_connection_is_asked_for_its_health_once_in_each_request() -> None:
+    found: list[bool] = []
+
+    def requests() -> None:
+        connection.ensure_connection()
+        connection.close_at = None
+        connection.health_check_done = True
+        signals.request_finished.send(sender=None)
+        found.append(connection.health_check_done)
+        connections.close_all()
+
+    in_a_thread(requests)
+    assert found == [False]
+
+
+@pytest.mark.usefixtures("taken_over")
+def test_the_connections_of_another_thread_are_left_alone() -> None:
+    ready, done = threading.Event(), threading.Event()
+    found: list[bool] = []
+
+    def other() -> None:
+        connection.ensure_connection()
+        connection.close_at = 0
+        ready.set()
+        done.wait(10)
+        found.append(connection.connection is not None)
+        connections.close_all()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    ready.wait(10)
+    signals.request_finished.send(sender=None)
+    done.set()
+    thread.join()
+    assert found == [True]
