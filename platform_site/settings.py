@@ -201,7 +201,7 @@ LOGGING = {
     "formatters": {"line": {"()": f"{_formatters}Formatter"}, "access": {"()": f"{_formatters}AccessFormatter"}},
     "handlers": {
         "stderr": {"class": "logging.StreamHandler", "formatter": "line"},
-        "access": {"class": "logging.StreamHandler", "formatter": "access"},
+        "access": {"class": "platform_site.api.logs.AccessHandler", "formatter": "access"},
     },
     "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
     "loggers": {

@@ -198,25 +198,29 @@ class Supervisor:
             self._selector.unregister(descriptor)
             os.close(descriptor)
             if part._partial:
-                self._line(part, part._partial)
+                self._lines(part, [part._partial])
                 part._partial = b""
             return False
         *lines, part._partial = (part._partial + data).split(b"\n")
-        for line in lines:
-            self._line(part, line)
+        self._lines(part, lines)
         if len(part._partial) > _LONG_LINE:
-            self._line(part, part._partial)
+            self._lines(part, [part._partial])
             part._partial = b""
         return True
 
-    def _line(self, part: Part, line: bytes) -> None:
-        text = line.decode("utf-8", "replace").rstrip("\r")
-        if not text.strip():
-            return
-        part.lines.append(text)
-        if any(word in text for word in part.hush):
-            return
-        self._write(f"{self._prefix(part.name)}{text}\n")
+    def _lines(self, part: Part, lines: Iterable[bytes]) -> None:
+        """Pass lines on, all in one write: a busy web process says hundreds at once."""
+        shown = []
+        prefix = self._prefix(part.name)
+        for line in lines:
+            text = line.decode("utf-8", "replace").rstrip("\r")
+            if not text.strip():
+                continue
+            part.lines.append(text)
+            if not any(word in text for word in part.hush):
+                shown.append(f"{prefix}{text}\n")
+        if shown:
+            self._write("".join(shown))
 
     def _drain(self, part: Part) -> None:
         """Read what an ended part has still in its pipe."""
