@@ -17,10 +17,9 @@ from django.core.handlers.exception import response_for_exception
 from django.core.signals import setting_changed
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase, ResponseHeaders
-from django.urls import ResolverMatch, get_resolver
 from django.urls.exceptions import Resolver404
 
-from platform_site.api import cors, handler, logs, metrics
+from platform_site.api import cors, handler, logs, metrics, routes
 from platform_site.api.errors import InvalidRequest, NotFound
 from platform_site.api.requests import close_request, current_request_id, open_request
 
@@ -122,33 +121,16 @@ class Front:
 
 def _view(request: HttpRequest, path: str) -> HttpResponseBase:
     """Resolve and call the view: what Django's handler does inside all middleware, for views that need no more."""
-    resolver = get_resolver()
-    if resolver is not _fixed.resolver:
-        _fixed.resolver, _fixed.matches = resolver, {}
-    match = _fixed.matches.get(path)
-    if match is None:
-        try:
-            match = resolver.resolve(path)
-        except Resolver404:
-            raise NotFound("There is no such address.") from None
-        if not match.kwargs and not match.args:
-            _fixed.matches[path] = match
+    try:
+        match = routes.resolve(path)
+    except Resolver404:
+        raise NotFound("There is no such address.") from None
     request.resolver_match = match
     response: Any = match.func(request, *match.args, **match.kwargs)
     if not getattr(response, "is_rendered", True):
         response.render()
     made: HttpResponseBase = response
     return made
-
-
-class _Fixed:
-    """Addresses without parameters, resolved once: walking the patterns costs 15 µs. Only what exists is kept."""
-
-    resolver: Any = None
-    matches: dict[str, ResolverMatch] = {}
-
-
-_fixed: Final = _Fixed()
 
 
 def _check_host(request: HttpRequest) -> None:

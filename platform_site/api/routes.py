@@ -1,0 +1,122 @@
+"""Which view answers a path of machines: what Django's resolver says, found in a table instead of along a list.
+
+Django tries pattern after pattern, each by a function of its own, and makes an object at each level: 20 µs for the
+rows, which come first, 10 % of what Python does for the reading of one. Here the same `urlpatterns` are laid out once
+by their first two words and their length, and only those that agree in both are tried, in the same order. What the
+table cannot hold (a converter other than `str`, a pattern within a segment, a regular expression) is left to Django
+with all that begins alike, and so is what the table does not find. tests/api/test_routes.py holds both to the same
+answers.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.urls import ResolverMatch, URLPattern, URLResolver, get_resolver
+from django.urls.converters import StringConverter
+from django.urls.resolvers import RoutePattern
+
+_Head = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Route:
+    literals: tuple[tuple[int, str], ...]
+    """Words that must stand at these places; those of the first two are agreed on already."""
+    variables: tuple[tuple[int, str], ...]
+    """Places where any word may stand, and the names under which views get them."""
+    match: dict[str, Any]
+    """What is true of every match."""
+
+    def resolve(self, words: list[str]) -> ResolverMatch | None:
+        for place, literal in self.literals:
+            if words[place] != literal:
+                return None
+        values = {name: words[place] for place, name in self.variables}
+        if "" in values.values():
+            return None
+        made = ResolverMatch.__new__(ResolverMatch)  # its own constructor works out again what the pattern says
+        made.__dict__ = {**self.match, "kwargs": values, "captured_kwargs": values}
+        return made
+
+
+class Routes:
+    """The table of one resolver."""
+
+    def __init__(self, resolver: URLResolver) -> None:
+        self._resolver = resolver
+        self._routes: dict[tuple[_Head, int], list[_Route]] = {}
+        self._opaque: set[_Head] = set()
+        """What patterns begin with that are not for the table."""
+        self._lay_out(resolver.url_patterns, "")
+
+    def resolve(self, path: str) -> ResolverMatch:
+        """As Django's own. Raises Resolver404."""
+        words = path[1:].split("/")
+        if path[:1] == "/":
+            for route in self._routes.get((tuple(words[:2]), len(words)), ()):
+                found = route.resolve(words)
+                if found is not None:
+                    return found
+        return self._resolver.resolve(path)
+
+    def _lay_out(self, patterns: list[URLPattern | URLResolver], before: str) -> None:
+        for pattern in patterns:
+            route = pattern.pattern
+            text = before + str(route)
+            if not isinstance(route, RoutePattern):
+                self._leave_to_django(before)
+            elif isinstance(pattern, URLResolver):
+                if pattern.namespace or pattern.app_name or pattern.default_kwargs:
+                    self._leave_to_django(text)
+                else:
+                    self._lay_out(pattern.url_patterns, text)
+            else:
+                self._add(pattern, text)
+
+    def _add(self, pattern: URLPattern, text: str) -> None:
+        words = text.split("/")
+        converters = pattern.pattern.converters
+        literals, variables = [], []
+        for place, word in enumerate(words):
+            name = word.removeprefix("<str:").removesuffix(">")
+            if "<" not in word:
+                literals.append((place, word))
+            elif word == f"<str:{name}>" and type(converters.get(name)) is StringConverter:
+                variables.append((place, name))
+            else:
+                return self._leave_to_django(text + "/")
+        if pattern.default_args or any(place < 2 for place, _ in variables):
+            return self._leave_to_django(text + "/")
+        if self._is_hidden(words):
+            return None
+        match = ResolverMatch(pattern.callback, (), {}, pattern.name, route=text, extra_kwargs={})
+        key = (tuple(words[:2]), len(words))
+        made = _Route(tuple(pair for pair in literals if pair[0] >= 2), tuple(variables), dict(vars(match)))
+        self._routes.setdefault(key, []).append(made)
+        return None
+
+    def _leave_to_django(self, text: str) -> None:
+        """A pattern that begins with `text` is not for the table, so nothing after it is that begins alike."""
+        words = text.split("/")
+        whole = [word for word in words[:-1] if "<" not in word][:2]
+        self._opaque.add(tuple(whole) if words[: len(whole)] == whole else ())
+
+    def _is_hidden(self, words: list[str]) -> bool:
+        """Whether an earlier pattern that only Django can read might answer what begins so."""
+        return any(tuple(words[:count]) in self._opaque for count in range(3))
+
+
+class _Current:
+    routes: Routes | None = None
+    resolver: Any = None
+
+
+_current: Final = _Current()
+
+
+def resolve(path: str) -> ResolverMatch:
+    """The match of `path` in the URLconf at hand. Raises Resolver404."""
+    resolver = get_resolver()
+    if _current.routes is None or _current.resolver is not resolver:
+        _current.routes, _current.resolver = Routes(resolver), resolver
+    return _current.routes.resolve(path)
