@@ -79,6 +79,11 @@ def test_the_first_start_makes_a_demo_whose_facts_are_in_demo_json(up: Up, data_
         )
 
 
+def test_no_process_of_a_function_stays_before_somebody_calls_one(up: Up) -> None:
+    """The demo's are tried when they are deployed, in the process that the workers are forked from."""
+    wait_for("they have ended", lambda: not up.named("deno", "run"), 10)
+
+
 def test_it_prints_lines_that_work_when_pasted(up: Up) -> None:
     if shutil.which("curl") is None:
         pytest.skip("this machine has no curl")

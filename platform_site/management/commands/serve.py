@@ -60,6 +60,7 @@ class Command(BaseCommand):
 
     def _prepare(self, *, with_demo: bool) -> None:
         """Import what a worker needs while `up` starts the databases; then bring them to this release."""
+        from functions import executor
         from platform_site import demo
         from platform_site.server.bridge import bridge
 
@@ -69,3 +70,4 @@ class Command(BaseCommand):
         migrate.bring_up_to_date(self.stdout)
         if with_demo:
             demo.complete(settings.LAYOUT, base_url=settings.BASE_URL)
+            executor.close_pool()  # the processes that tried the demo's functions are of no use to the workers
