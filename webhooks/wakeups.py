@@ -1,8 +1,8 @@
 """Telling a worker that a region's queue has work, at a cost that a row write does not feel.
 
 After a commit that left an event, this process wakes its one sending thread, which sends one Celery message for all
-that was committed within `PAUSE`. So a burst of writes costs a message each 20 ms instead of one each, and a write pays
-for setting a flag. A message that is lost costs one period of the sweep (`webhooks.tasks`), nothing else.
+that was committed within `PAUSE`. So a burst of writes costs a message each 20 to 80 ms instead of one each, and a
+write pays for setting a flag. A message that is lost costs one period of the sweep (`webhooks.tasks`), nothing else.
 """
 
 import threading
@@ -15,6 +15,9 @@ from django.db import transaction
 from platform_site.api import nudges
 
 PAUSE: Final = 0.02
+LONGEST_PAUSE: Final = 0.08
+"""While one write follows another the pause doubles up to this: the worker is at work then and looks by itself, and a
+message costs a millisecond here and another one there."""
 
 _lock = threading.Lock()
 _wanted: set[str] = set()
@@ -49,9 +52,11 @@ def wake(using: str) -> None:
 def _sending() -> None:
     from webhooks.tasks import dispatch
 
+    pause = PAUSE
     while True:
         _flag.wait()
         _flag.clear()
         while _wanted:
             nudges.send_now(dispatch, _wanted.pop())
-        time.sleep(PAUSE)
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE) if _flag.is_set() else PAUSE
