@@ -21,12 +21,7 @@ from tests.machines.load import Traffic, counts
 from tests.machines.network import Network, why_not
 from tests.serving import wait_for
 
-REASON = why_not()
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(REASON is not None, reason=REASON or ""),
-    pytest.mark.timeout(300),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 CUT, *OTHERS = REGIONS
 EMAIL, PASSWORD = "owner@platform.example", "correct horse battery staple"
@@ -54,6 +49,8 @@ def _httpx_is_silent() -> None:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
     with Network(HOSTS) as network, Site(network, tmp_path_factory.mktemp("machines"), SETTINGS) as made:
         yield made
 
