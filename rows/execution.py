@@ -154,7 +154,9 @@ def _checked(wrapper: BaseDatabaseWrapper, libpq: Any, result: pq.abc.PGresult) 
     """The result itself, or its error raised as psycopg would."""
     if result.status in _DONE:
         return result
-    if libpq.status == _BAD and result.error_field(pq.DiagnosticField.SQLSTATE) is None:
+    if result.error_field(pq.DiagnosticField.SQLSTATE) is None:
+        # libpq's own words, not PostgreSQL's: the connection broke, which its status does not always say yet.
+        libpq.finish()
         wrapper.errors_occurred = True
         raise psycopg.OperationalError("the connection to the database was lost")
     raise psycopg.errors.error_from_result(result, "utf-8")

@@ -13,7 +13,8 @@ import httpx
 import psutil
 import pytest
 
-from platform_site.services.layout import region_database
+from platform_site.services import postgres
+from platform_site.services.layout import Layout, region_database
 from tests.api.receiver import Receiver
 from tests.faults.conftest import OwnValkey, superuser
 from tests.serving import Up, wait_for
@@ -50,6 +51,11 @@ class Functions:
     def runs(self, name: str, **query: Any) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self._client.get(f"/{name}/runs", params={"limit": 100, **query}).json()["data"]
         return found
+
+    def runs_if_there(self, name: str, **query: Any) -> list[dict[str, Any]] | None:
+        """None while nobody can say."""
+        answer = self._client.get(f"/{name}/runs", params={"limit": 100, **query})
+        return answer.json()["data"] if answer.status_code == 200 else None
 
     def run(self, name: str, run_id: str) -> dict[str, Any]:
         found: dict[str, Any] = self._client.get(f"/{name}/runs/{run_id}").json()
@@ -115,6 +121,25 @@ def test_f4_deno_killed_in_mid_call_fails_that_run_alone(battered: Up, functions
     assert answer.json()["status"] == "failed"
     assert "the process of the function ended" in str(functions.run("slow", answer.json()["run_id"])["error"])
     assert functions.invoke("sum", input={"a": 2, "b": 3}).json()["output"] == {"sum": 5}
+
+
+def test_f8_postgresql_crashes_in_mid_call_and_no_run_that_was_answered_is_missing(
+    functions: Functions, battered: Up
+) -> None:
+    """A synchronous run is committed before its commit is on disk: what the crash forgets is written down at its end."""
+    functions.deploy("naps", "export default (ms: number) => new Promise((r) => setTimeout(() => r(1), 1500))")
+    with ThreadPoolExecutor(4) as threads:
+        calls = [threads.submit(functions.invoke, "naps", input={}) for _ in range(4)]
+        wait_for("they run", lambda: len(functions.runs("naps", status="running")) == 4, 30)
+        battered.part("postgres", "-D").send_signal(signal.SIGQUIT)
+        answers = [call.result(60) for call in calls]
+    assert {answer.status_code for answer in answers} <= {200, 503}, [answer.text for answer in answers]
+    told = [answer.json()["run_id"] for answer in answers if answer.status_code == 200]
+    layout = Layout(battered.data_dir)
+    wait_for("PostgreSQL is back", lambda: postgres.answers(layout), 30)
+    wait_for("no run is under way", lambda: functions.runs_if_there("naps", status="running") == [], 45)
+    kept = {run["id"]: run["status"] for run in functions.runs("naps")}
+    assert {run_id: kept.get(run_id) for run_id in told} == dict.fromkeys(told, "succeeded")
 
 
 def test_f4_the_web_process_killed_in_mid_call_takes_deno_along_and_leaves_no_eternal_run(
