@@ -28,8 +28,10 @@ logger = logging.getLogger("platform.databases")
 PROBE_SECONDS: Final = 0.5
 SILENT_SECONDS: Final = 0.5
 """What failed sooner was an answer, if only of the network."""
-LEAST_PATIENCE: Final = 0.1
-"""Seconds without progress that are not unusual, however quick the database is."""
+LEAST_PATIENCE: Final = 0.05
+"""Seconds without progress that are not unusual, however quick the database is. The lane lets a thread join every 10 ms
+(`LANE_PATIENCE_MS`): six of eight are there after 60, and by then it must be known whether they wait in vain.
+"""
 USUAL_TIMES: Final = 8
 """So many times the usual length of a statement are not unusual either."""
 

@@ -24,6 +24,7 @@ from tests.serving import wait_for
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 CUT, *OTHERS = REGIONS
+FINE = {200, 201, 202}
 EMAIL, PASSWORD = "owner@platform.example", "correct horse battery staple"
 SETTINGS = {
     # Time compressed, as in the fault suite.
@@ -144,7 +145,8 @@ def test_a_region_that_is_cut_off_is_the_only_one_to_notice(
     cut = traffic.between(cut_at, mended_at - SILENCE - 1, regions={CUT})
     print("others", counts(others), "longest", max(one.seconds for one in others), "n", len(others))
     print("cut", counts(cut), "longest", max(one.seconds for one in cut), "healed", healed)
-    assert set(counts(others)) <= {"200", "201", "202"}, counts(others)
+    failed = [(one.what, round(one.at - cut_at, 2), round(one.seconds, 2)) for one in others if one.status not in FINE]
+    assert not failed, f"{counts(others)}: what, seconds after the cut, seconds taken: {failed[:5]}"
     assert max(one.seconds for one in others) < within(2.0)
     assert set(counts(cut)) <= {"200", "201", "202", "503"}, counts(cut)
     assert all(one.retry_after for one in cut if one.status == 503)
