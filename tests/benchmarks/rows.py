@@ -181,6 +181,10 @@ def questions(setting: Setting, port: int) -> dict[str, tuple[list[bytes], Any]]
             [request(port, "GET", f"/v1/rows/tasks/{task}", token) for token, _, task in of_owners],
             (compiler.read(user, compiler.ReadShape("tasks")), None),
         ),
+        "retrieve with its list": (
+            [request(port, "GET", f"/v1/rows/tasks/{task}?with=list", token) for token, _, task in of_owners],
+            (compiler.read(user, compiler.ReadShape("tasks", withs=grammar.parse_with("list", "tasks", user.sight))), None),
+        ),
         "list 20 of one's own": (
             each(f"?where={WHERE}&{latest}"), of_list(user, '{"done": false}', "created_at.desc", None)
         ),
