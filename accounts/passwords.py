@@ -21,6 +21,7 @@ from django.contrib.auth.hashers import (
 )
 from django.core.exceptions import ValidationError
 
+from platform_site.api import waits
 from platform_site.api.errors import FieldError, RateLimited, ValidationFailed
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class _Hashing:
 
     def run(self, work: Callable[[], Made]) -> Made:
         """The result of `work`. Raises RateLimited if no thread came free in WAIT_SECONDS."""
+        waits.begin()
         if not self.free.acquire(timeout=WAIT_SECONDS):
             raise RateLimited(1, "Too many people are signing in at this moment.")
         try:

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from django.db import DatabaseError, connections, transaction
 
-from platform_site.api import sqlstates
+from platform_site.api import sqlstates, waits
 from platform_site.api.callers import Place
 from platform_site.api.errors import ApiError, NotFound, Unavailable
 from rows import registry
@@ -91,6 +91,7 @@ class Asking:
         return run_again_if_lost(self.environment.alias, statement.sql, self._bound(statement, named, wires))
 
     def write(self, statement: Statement, named: Mapping[Any, bytes | None]) -> list[Row]:
+        waits.begin(briefly=True)  # what is written is committed, here or later, and a commit waits for the disk
         return run(self.environment.alias, statement.sql, self._bound(statement, named, ()))
 
     def _bound(
