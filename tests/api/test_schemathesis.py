@@ -1,10 +1,11 @@
 """The running service against its own description: no 5xx, and no answer that the description does not have.
 
-schemathesis makes the calls, as the demo's owner, with its key and as nobody. Bounded: a fixed seed and few examples, so
+schemathesis makes the calls, as the demo's owner, with a key and as nobody. Bounded: a fixed seed and few examples, so
 that it fits the suite; `-m slow` runs it long.
 """
 
 from collections import defaultdict
+from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
@@ -20,6 +21,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from platform_site.api.callers import ENVIRONMENT_SCOPES
 from tests import invariants
 from tests.serving import Up
 
@@ -36,19 +38,28 @@ LEFT_ALONE = {"/v1/auth/revoke", "/v1/auth/sessions/{session_id}"}
 """What ends the session that the test itself uses."""
 
 
-def owner(served: Up) -> dict[str, str]:
+@pytest.fixture
+def callers(served: Up) -> Iterator[dict[str, dict[str, str]]]:
+    """The headers of the demo's owner, of a key, and of nobody, in a project that may be taken apart: the description's
+    examples bear the names of what the demo has."""
     account = served.facts["account"]
     body = {"grant_type": "password", "email": account["email"], "password": account["password"]}
-    answer = httpx.post(f"{served.base_url}/v1/auth/token", json=body)
-    answer.raise_for_status()
-    return {
-        "Authorization": f"Bearer {answer.json()['access_token']}",
-        "X-Environment": served.facts["environments"]["development"],
-    }
-
-
-def callers(served: Up) -> dict[str, dict[str, str]]:
-    return {"owner": owner(served), "key": {"Authorization": f"Bearer {served.facts['server_key']}"}, "nobody": {}}
+    with httpx.Client(base_url=f"{served.base_url}/v1", timeout=60) as client:
+        token = client.post("/auth/token", json=body).raise_for_status().json()["access_token"]
+        client.headers["Authorization"] = f"Bearer {token}"
+        project = client.post("/projects", json={"name": "Taken apart"}).raise_for_status().json()
+        environments = {each["name"]: each["id"] for each in project["environments"]}
+        key = client.post(
+            "/keys",
+            json={"name": "all", "scopes": sorted(ENVIRONMENT_SCOPES)},
+            headers={"X-Environment": environments["production"]},
+        ).raise_for_status()
+        yield {
+            "owner": {"Authorization": f"Bearer {token}", "X-Environment": environments["development"]},
+            "key": {"Authorization": f"Bearer {key.json()['secret']}"},
+            "nobody": {},
+        }
+        client.delete(f"/projects/{project['id']}").raise_for_status()
 
 
 ECHO = "export default (input: any, ctx: any) => { if (input.throw) throw input; return [input, ctx.caller.kind] }"
@@ -107,10 +118,10 @@ def probe(
     one()
 
 
-def run(served: Up, examples: int, who: str) -> None:
+def run(served: Up, examples: int, who: str, callers: dict[str, dict[str, str]]) -> None:
     schema = schemathesis.openapi.from_url(f"{served.base_url}/v1/openapi.json")
-    headers = callers(served)[who]
-    known = things(served, headers or owner(served))
+    headers = callers[who]
+    known = things(served, headers or callers["owner"])
     failures: list[Exception] = []
     statuses: dict[str, set[int]] = defaultdict(set)
     for result in schema.get_all_operations():
@@ -132,11 +143,13 @@ def run(served: Up, examples: int, who: str) -> None:
 
 
 @pytest.mark.parametrize("who", ["owner", "key", "nobody"])
-def test_the_service_does_what_its_description_says(served: Up, who: str) -> None:
-    run(served, 12 if who == "owner" else 5, who)
+def test_the_service_does_what_its_description_says(served: Up, who: str, callers: dict[str, dict[str, str]]) -> None:
+    run(served, 12 if who == "owner" else 5, who, callers)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("who", ["owner", "key", "nobody"])
-def test_the_service_does_what_its_description_says_for_long(served: Up, who: str) -> None:
-    run(served, 400, who)
+def test_the_service_does_what_its_description_says_for_long(
+    served: Up, who: str, callers: dict[str, dict[str, str]]
+) -> None:
+    run(served, 400, who, callers)
