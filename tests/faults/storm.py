@@ -6,6 +6,7 @@ was committed, and only that may arrive. Reliability section 3, "lost", "phantom
 
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -81,6 +82,9 @@ class Storm:
     secret: str = ""
     webhook_id: str = ""
     _threads: list[threading.Thread] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.name += f"-{secrets.token_hex(3)}"  # a test that is tried again writes rows of its own
 
     def __enter__(self) -> "Storm":
         self.headers = {"Authorization": f"Bearer {self.up.facts['server_key']}"}
