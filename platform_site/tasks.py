@@ -20,8 +20,8 @@ def say_that_a_worker_lives() -> None:
 
 @sweep(every=REGIONS_EVERY, at_start=True)
 def measure_regions() -> None:
-    """Queues, deliveries and runs of each region; one that is away does not keep the others from being looked at. At the
-    start, too: whoever opens the console in the first seconds is not told that nobody works."""
+    """Queues, deliveries and runs of each region; one that is away does not keep the others from being looked at.
+    At the start, too: whoever opens the console in the first seconds is not told that nobody works."""
     for region in settings.REGION_DATABASES:
         rollups.measure_region(region)
 

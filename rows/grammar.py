@@ -15,7 +15,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NoReturn, Protocol
+from typing import Any, Final, Literal, NoReturn, Protocol, TypeVar
 
 import orjson
 
@@ -708,7 +708,29 @@ class OrderKey:
 ID_KEY: Final = OrderKey(Path((), "id"), "text")
 DEFAULT_ORDER: Final = (ID_KEY,)
 
+Made = TypeVar("Made")
 _orders: Final[Memo[tuple[int, str, str], tuple[OrderKey, ...]]] = Memo(1_024)
+
+
+def _worded(
+    member: str,
+    text: Any,
+    table: str,
+    sight: Sight,
+    memo: Memo[tuple[int, str, str], Made],
+    read: Callable[[str, str, Sight], Made],
+) -> Made:
+    """What `read` makes of a text of bounded length, remembered in `memo`. Raises ValidationFailed on `member`."""
+    if not isinstance(text, str):
+        raise ValidationFailed.of(member, "wrong_type", "Must be a string.")
+    if len(text) > _MAX_WORDING:
+        raise ValidationFailed.of(member, "too_long", f"Must have at most {_MAX_WORDING} characters.")
+    key = (sight.token, table, text)
+    found = memo.get(key)
+    if found is None:
+        found = read(text, table, sight)
+        memo.put(key, found)
+    return found
 
 
 def parse_order(order: Any, table: str, sight: Sight) -> tuple[OrderKey, ...]:
@@ -717,16 +739,7 @@ def parse_order(order: Any, table: str, sight: Sight) -> tuple[OrderKey, ...]:
     """
     if order is None:
         return DEFAULT_ORDER
-    if not isinstance(order, str):
-        raise ValidationFailed.of("order", "wrong_type", "Must be a string.")
-    if len(order) > _MAX_WORDING:
-        raise ValidationFailed.of("order", "too_long", f"Must have at most {_MAX_WORDING} characters.")
-    key = (sight.token, table, order)
-    found = _orders.get(key)
-    if found is None:
-        found = _read_order(order, table, sight)
-        _orders.put(key, found)
-    return found
+    return _worded("order", order, table, sight, _orders, _read_order)
 
 
 def _read_order(order: str, table: str, sight: Sight) -> tuple[OrderKey, ...]:
@@ -803,16 +816,7 @@ def parse_with(text: Any, table: str, sight: Sight) -> tuple[With, ...]:
     """
     if text is None:
         return ()
-    if not isinstance(text, str):
-        raise ValidationFailed.of("with", "wrong_type", "Must be a string.")
-    if len(text) > _MAX_WORDING:
-        raise ValidationFailed.of("with", "too_long", f"Must have at most {_MAX_WORDING} characters.")
-    key = (sight.token, table, text)
-    found = _withs.get(key)
-    if found is None:
-        found = _read_with(text, table, sight)
-        _withs.put(key, found)
-    return found
+    return _worded("with", text, table, sight, _withs, _read_with)
 
 
 def _read_with(text: str, table: str, sight: Sight) -> tuple[With, ...]:

@@ -95,8 +95,7 @@ def test_a_storm_loses_nothing_and_makes_nothing_up(
     print(tally)
     assert (tally.committed, tally.lost, tally.phantom) == (writes, 0, 0), tally
     # Each kill may repeat what was in flight: more of it where the machine is slow. The figure is that of the long form.
-    # Each kill sends again what was under way, which does not shrink with the number of writes.
-    assert tally.duplicates < writes / (100 if writes >= 10_000 else 5), tally
+    assert tally.duplicates < writes / (100 if writes >= 10_000 else 20), tally
     assert set(tally.answers) <= {"201", "409", "503"}, tally
 
 
