@@ -1,8 +1,8 @@
 """From a request as Granian has it to Django, and back.
 
-In: RSGI's scope and protocol object. Out: one answer through the protocol object. In between, bodies are read on the
-event loop under a deadline and a limit, `/healthz` is answered at once, and Django runs in the lane. So a client that
-stalls costs a coroutine and no thread (threat T11), and `/healthz` tells the truth about this process even while every
+In: RSGI's scope and protocol object. Out: one answer through the protocol object. In between, bodies are awaited
+under a deadline and a limit, `/healthz` is answered at once, and Django runs in the lane. So a client that
+stalls costs a future and no thread (threat T11), and `/healthz` tells the truth about this process even while every
 thread of the lane waits for a database.
 
 What is refused here never reaches Django, and looks the same as if it had: the one error envelope with a request id.
@@ -20,6 +20,7 @@ import orjson
 
 from platform_site.api import errors, ids, waits
 from platform_site.api.requests import close_request, current_request_id, open_request
+from platform_site.server.arrivals import BROKE_OFF, Arrivals, Then, tell_at_once
 from platform_site.server.incoming import Forwarding, Incoming, headers_into, host_of
 from platform_site.server.lane import Lane
 from platform_site.server.outgoing import send
@@ -56,6 +57,7 @@ class Bridge:
 
     def __init__(self) -> None:
         self._lane: Lane[Exchange]
+        self._arrivals: Arrivals
         self._handler: Any
         self._forwarding = Forwarding(())
         self.leaving = False
@@ -91,12 +93,17 @@ class Bridge:
 
         from platform_site.postgres import away
 
+        def later(delay: float, call: Callable[[], None]) -> None:
+            loop.call_soon_threadsafe(loop.call_later, delay, call)
+
         away.serve_by(settings.LANE_THREADS)
+        tell_at_once(loop)
+        self._arrivals = Arrivals(later, BODY_SECONDS, RequestTimeout())
         self._lane = Lane(
             work=self._work,
             refuse=self._refuse,
             leave=connections.close_all,
-            later=lambda delay, call: loop.call_soon_threadsafe(loop.call_later, delay, call),
+            later=later,
             most=settings.LANE_THREADS,
             most_aside=min(settings.LANE_ASIDE, settings.LANE_THREADS - 1),
             patience=settings.LANE_PATIENCE,
@@ -112,10 +119,10 @@ class Bridge:
 
     # ── on Granian's threads ─────────────────────────────────────────────────────────────────────────────────────────
     def begin(self, scope: Any, protocol: Any, finish: Callable[[], None]) -> Coroutine[Any, Any, None] | None:
-        """Do what needs no waiting: for a request without a body, all up to the lane.
+        """Do all up to the lane; a body of a stated length is awaited on the way.
 
-        Returns what is left, for the loop. Any thread may call it; `finish` is called once, from any thread, when the
-        answer is with Granian.
+        Returns what is left for the loop: to read a body whose length nobody knows or that is too large. Any thread may
+        call it; `finish` is called once, from any thread, when the answer is with Granian.
         """
         path = scope.path
         if path == "/healthz" and scope.method in {"GET", "HEAD"}:
@@ -145,31 +152,26 @@ class Bridge:
             _answer_error(protocol, error, meta.get("HTTP_X_REQUEST_ID"), close=True)
             finish()
             return None
-        if "CONTENT_LENGTH" in meta or "HTTP_TRANSFER_ENCODING" in meta:
-            return self._read_first(path, meta, scheme, repeated, protocol, finish)
-        self._lane.submit(Exchange(Incoming(path, meta, b"", scheme, repeated), protocol, finish))
-        return None
 
-    async def _read_first(
-        self,
-        path: str,
-        meta: dict[str, Any],
-        scheme: str,
-        repeated: frozenset[str],
-        protocol: Any,
-        finish: Callable[[], None],
-    ) -> None:
-        """On the loop: read the body, then go on to the lane."""
-        try:
-            body = await _read(protocol, meta)
-        except errors.ApiError as error:
-            _answer_error(protocol, error, meta.get("HTTP_X_REQUEST_ID"), close=True)
-            finish()
-        except BaseException:
-            finish()  # without an answer of ours Granian sends its own 500
-            raise
+        def go_on(body: bytes | errors.ApiError) -> None:
+            try:
+                if isinstance(body, errors.ApiError):
+                    _answer_error(protocol, body, meta.get("HTTP_X_REQUEST_ID"), close=True)
+                    finish()
+                else:
+                    self._lane.submit(Exchange(Incoming(path, meta, body, scheme, repeated), protocol, finish))
+            except BaseException:
+                logger.exception("a request could not be begun")
+                finish()  # without an answer of ours Granian sends its own 500
+
+        stated = meta.get("CONTENT_LENGTH")
+        if "HTTP_TRANSFER_ENCODING" in meta or (stated is not None and int(stated) > BODY_LIMIT):
+            return _read(protocol, meta, go_on)
+        if stated is None or stated == "0":
+            go_on(b"")
         else:
-            self._lane.submit(Exchange(Incoming(path, meta, body, scheme, repeated), protocol, finish))
+            self._arrivals.expect(protocol(), go_on)
+        return None
 
     def _refuse(self, exchange: Exchange) -> None:
         """The lane is stuck and the line too long: say so rather than let the client wait."""
@@ -222,27 +224,25 @@ def _check(meta: dict[str, Any], path: str, repeated: frozenset[str], names: int
         raise errors.InvalidRequest("A header value has characters outside ASCII.")
 
 
-async def _read(protocol: Any, meta: dict[str, Any]) -> bytes:
-    """The whole body. Raises PayloadTooLarge, RequestTimeout, or InvalidRequest for one that broke off."""
-    stated = meta.get("CONTENT_LENGTH")
-    if stated is not None and int(stated) > BODY_LIMIT:
-        if "HTTP_EXPECT" not in meta:
-            await _drain(protocol)
-        raise errors.PayloadTooLarge
-    if stated == "0":
-        return b""
+async def _read(protocol: Any, meta: dict[str, Any], then: Then) -> None:
+    """On the loop: read a body whose length nobody stated, or refuse one that is too large."""
+    body: bytes | errors.ApiError
     try:
+        if "CONTENT_LENGTH" in meta:
+            if "HTTP_EXPECT" not in meta:
+                await _drain(protocol)
+            raise errors.PayloadTooLarge
         async with asyncio.timeout(BODY_SECONDS):
-            body = await protocol() if stated is not None else await _read_chunked(protocol)
+            body = await _read_chunked(protocol)
+        del meta["HTTP_TRANSFER_ENCODING"]
+        meta["CONTENT_LENGTH"] = str(len(body))
     except TimeoutError:
-        raise RequestTimeout from None
-    except errors.ApiError:
-        raise
-    except Exception as error:  # RSGI raises its own for a connection that broke
-        raise errors.InvalidRequest("The request body broke off.") from error
-    meta.pop("HTTP_TRANSFER_ENCODING", None)
-    meta["CONTENT_LENGTH"] = str(len(body))
-    return bytes(body)
+        body = RequestTimeout()
+    except errors.ApiError as error:
+        body = error
+    except Exception:  # RSGI raises its own for a connection that broke
+        body = errors.InvalidRequest(BROKE_OFF)
+    then(body)
 
 
 async def _read_chunked(protocol: Any) -> bytes:

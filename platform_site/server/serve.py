@@ -132,7 +132,7 @@ def serve(listeners: list[socket.socket], *, preload: bool, log: dict[str, Any] 
         load,
         interface=Interfaces.RSGI,
         runtime_mode=RuntimeModes.st,
-        loop=Loops.auto,
+        loop=Loops.asyncio,
         http=HTTPModes.http1,
         websockets=False,
         backlog=BACKLOG,

@@ -2,7 +2,7 @@
 
 Granian would make an asyncio task of every request; for one without a body that is two trips through the event loop and
 60 µs of CPU for nothing. So this takes the place of Granian's own worker function (a parameter of its `serve`): its
-scheduler asks the bridge first, in the thread where the request arrived, and only what has to wait for a body goes to
+scheduler asks the bridge first, in the thread where the request arrived, and only a body of unknown length goes to
 the loop. The names from `granian` with an underscore are its internals, which is why pyproject.toml pins its minor
 release; tests/services/test_wire.py would notice any change.
 """
