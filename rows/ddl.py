@@ -5,7 +5,7 @@ would run without touching a lock. Locks are asked for first and waited for brie
 a change that cannot start (reliability F12). Design section 6; docs/adr/0002-schema-changes.md.
 """
 
-from collections.abc import Callable, Collection, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,11 +20,11 @@ from psycopg import sql
 from platform_site.api import ids, sqlstates
 from platform_site.api.errors import FieldError
 from projects import failpoints
-from rows import states
+from rows import names, states
 from rows.documents import Column, InvalidDocument, Schema, Table
 from rows.editor import RowSchemaEditor
 from rows.execution import opened_door
-from rows.planning import Plan, Step
+from rows.planning import NewUnique, Plan, Step
 
 
 class LockNotWon(Exception):
@@ -117,20 +117,63 @@ def large_tables(connection: BaseDatabaseWrapper, schema: str) -> frozenset[str]
         return frozenset(name for (name,) in cursor.fetchall())
 
 
+# ── Uniques whose index is there before them (`rows.uniques`) ───────────────────────────────────────────────────────
+
+
+NEW_UNIQUE_NAMES: Final = (names.prefix("nu"), names.prefix("nu")[:-1] + chr(ord("_") + 1))
+"""What the names of these indexes lie between: from the first, below the second."""
+
+
+def new_unique_sql(unique: NewUnique, *, concurrently: bool = True) -> sql.Composed:
+    """Makes the index of `unique`, where its table has its old name."""
+    return sql.SQL("CREATE UNIQUE INDEX {}{} ON {} ({})").format(
+        sql.SQL("CONCURRENTLY " if concurrently else ""),
+        sql.Identifier(unique.index),
+        sql.Identifier(unique.table),
+        sql.SQL(", ").join(map(sql.Identifier, unique.columns)),
+    )
+
+
+def new_uniques(cursor: Any, tables: Collection[str] | None = None) -> dict[str, bool]:
+    """Such indexes where unqualified names lead, of all or of these tables, and whether each is whole."""
+    cursor.execute(
+        "SELECT i.relname, x.indisvalid FROM pg_catalog.pg_index x JOIN pg_catalog.pg_class i ON i.oid = x.indexrelid"
+        " JOIN pg_catalog.pg_class t ON t.oid = x.indrelid JOIN pg_catalog.pg_namespace n ON n.oid = i.relnamespace"
+        " WHERE n.nspname = pg_catalog.current_schema() AND i.relname >= %s AND i.relname < %s"
+        " AND (%s::text[] IS NULL OR t.relname = ANY(%s::text[]))",
+        [*NEW_UNIQUE_NAMES, *[None if tables is None else list(tables)] * 2],
+    )
+    return dict(cursor.fetchall())
+
+
+def _take_over(connection: BaseDatabaseWrapper, plan: Plan, made: Sequence[NewUnique]) -> None:
+    """Whatever was made beforehand on the tables that the plan alters is there whole, or goes if it is not of `made`:
+    left by a crash, or by a rival who comes too late now. Raises LockNotWon if one of `made` was taken away."""
+    if not plan.exclusive:
+        return
+    with connection.cursor() as cursor:
+        present = new_uniques(cursor, plan.exclusive)
+        if not all(present.pop(unique.index, False) for unique in made):
+            raise LockNotWon
+        for name in present:
+            cursor.execute(sql.SQL("DROP INDEX {}").format(sql.Identifier(name)))
+
+
 # ── Doing it ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def apply(alias: str, schema: str, plan: Plan) -> Applied:
+def apply(alias: str, schema: str, plan: Plan, made: Sequence[NewUnique] = ()) -> Applied:
     """Run `plan` on the tables of the PostgreSQL schema `schema`, in the transaction at hand.
 
-    Raises LockNotWon, TookTooLong, or InvalidDocument where existing rows do not fit; the transaction must then be
-    rolled back.
+    `made` are the uniques whose indexes were made beforehand (`rows.uniques`). Raises LockNotWon, TookTooLong, or
+    InvalidDocument where existing rows do not fit; the transaction must then be rolled back.
     """
     connection = connections[alias]
     with inside(connection, schema):
         _lock(connection, plan)
+        _take_over(connection, plan, made)
         _refuse_gaps(connection, plan)
-        return _run(connection, plan, large_tables(connection, schema))
+        return _run(connection, plan, large_tables(connection, schema), made)
 
 
 def rehearse(alias: str, schema: str, plan: Plan) -> tuple[Operation, ...]:
@@ -149,7 +192,11 @@ def rehearse(alias: str, schema: str, plan: Plan) -> tuple[Operation, ...]:
             cursor.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(twin)))
         with inside(connection, twin):
             build(connection, plan.old)
-            operations = _run(connection, plan, large).operations
+            made = [unique for unique in plan.new_uniques if unique.table in large]
+            with connection.cursor() as cursor:
+                for unique in made:
+                    cursor.execute(new_unique_sql(unique, concurrently=False))
+            operations = _run(connection, plan, large, made).operations
         transaction.set_rollback(True, using=alias)
     return operations
 
@@ -169,7 +216,7 @@ def exchange(connection: BaseDatabaseWrapper, schema: str, old: Schema, beside: 
 
     Raises LockNotWon while the old ones are in use; the transaction must then be rolled back.
     """
-    with connection.cursor() as cursor, _locks_or_not():
+    with connection.cursor() as cursor, locks_or_not():
         if old.tables:
             tables = sql.SQL(", ").join(sql.Identifier(schema, name) for name in sorted(old.tables))
             with opened_door():
@@ -185,7 +232,7 @@ def exchange(connection: BaseDatabaseWrapper, schema: str, old: Schema, beside: 
 def _lock(connection: BaseDatabaseWrapper, plan: Plan) -> None:
     """All locks at once and in one order, so that no half of them is held while waiting for the other."""
     limit = str(settings.SCHEMA_LOCK_TIMEOUT_MS * 3 // 2)
-    with connection.cursor() as cursor, _locks_or_not():
+    with connection.cursor() as cursor, locks_or_not():
         cursor.execute("SELECT set_config('statement_timeout', %s, true)", [limit])
         for tables, mode in ((plan.exclusive, "ACCESS EXCLUSIVE"), (plan.guarded, "SHARE ROW EXCLUSIVE")):
             if tables:
@@ -198,7 +245,7 @@ _MODES: Final = {"ACCESS EXCLUSIVE": sql.SQL("ACCESS EXCLUSIVE"), "SHARE ROW EXC
 
 
 @contextmanager
-def _locks_or_not() -> Generator[None]:
+def locks_or_not() -> Generator[None]:
     try:
         yield
     except DatabaseError as error:
@@ -224,11 +271,13 @@ def _refuse_gaps(connection: BaseDatabaseWrapper, plan: Plan) -> None:
         raise InvalidDocument(errors)
 
 
-def _run(connection: BaseDatabaseWrapper, plan: Plan, large: Collection[str]) -> Applied:
+def _run(connection: BaseDatabaseWrapper, plan: Plan, large: Collection[str], made: Sequence[NewUnique]) -> Applied:
     now_called = {was: name for name, was in plan.renamed.was_table.items()}
-    with RowSchemaEditor(connection, large=[now_called[name] for name in large if name in now_called]) as editor:
+    renamed_large = [now_called[name] for name in large if name in now_called]
+    indexes = {unique.constraint: (unique.index, new_unique_sql(unique).as_string()) for unique in made}
+    with RowSchemaEditor(connection, renamed_large, indexes) as editor:
         for statement in plan.renamed.statements:
-            with editor.during(statement.operation), _locks_or_not():
+            with editor.during(statement.operation), locks_or_not():
                 editor.execute(statement.text, None)
         if plan.old.tables:
             _run_steps(editor, plan)
@@ -248,7 +297,7 @@ def _run_steps(editor: RowSchemaEditor, plan: Plan) -> None:
                 step.django.database_forwards(states.LABEL, editor, before, state)
                 _refuse_unreadable(editor, plan, step)
         except DatabaseError as error:
-            raise _meaning(step, error) from error
+            raise meaning(step, error) from error
 
 
 def unreadable_columns(connection: BaseDatabaseWrapper, table: Table) -> list[str]:
@@ -281,13 +330,16 @@ def _refuse_unreadable(editor: RowSchemaEditor, plan: Plan, step: Step) -> None:
             raise InvalidDocument([FieldError(step.path, "invalid", f"existing values cannot become {column.type}")])
 
 
-def _meaning(step: Step, error: DatabaseError) -> Exception:
+def meaning(step: Step, error: DatabaseError) -> Exception:
     """What a failed statement says about the document. PostgreSQL's own text carries values and stays behind."""
     state = sqlstates.sqlstate(error)
     if state in _LOCKED_OUT:
         return LockNotWon()
     if state == _CANCELLED:
         return TookTooLong(step.name)
+    if state == "23505" and step.columns:
+        message = f"existing rows are not unique in {', '.join(step.columns)}"
+        return InvalidDocument([FieldError(step.path, "conflict", message)])
     if state in _MISFITS:
         return InvalidDocument([FieldError(step.path, "conflict", _MISFITS[state])])
     if state and state.startswith("22") and step.column:

@@ -5,14 +5,16 @@ Django's introspection, and so every drop, miss its object without a word). It r
 operation at hand. What it changes of Django, and why: docs/adr/0002-schema-changes.md.
 """
 
-from collections.abc import Callable, Collection, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.ddl_references import Statement
 from django.db.backends.postgresql.schema import DatabaseSchemaEditor
+from psycopg.sql import SQL, Identifier
 
 from rows import states
 
@@ -24,7 +26,8 @@ class ForeignKey(Statement):
 class RowSchemaEditor(DatabaseSchemaEditor):
     """`recorded` grows by (operation, statement) as statements run.
 
-    An index on one of the `large` tables is recorded and left out: `rows.indexing` makes it after the commit.
+    An index on one of the `large` tables is recorded and left out: `rows.indexing` makes it after the commit. A unique
+    in `made` (constraint → its index, and the statement that made it) takes over an index that is there already.
     """
 
     # Our keys are immediate and their ON DELETE is the database's; Django's would be deferred and do nothing.
@@ -32,9 +35,15 @@ class RowSchemaEditor(DatabaseSchemaEditor):
     sql_delete_fk = "ALTER TABLE %(table)s DROP CONSTRAINT %(name)s"
     sql_update_with_default = "UPDATE %(table)s SET %(column)s = %(default)s WHERE %(column)s IS NULL"
 
-    def __init__(self, connection: BaseDatabaseWrapper, large: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        connection: BaseDatabaseWrapper,
+        large: Collection[str] = (),
+        made: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+    ) -> None:
         super().__init__(connection, atomic=False)
         self.large = frozenset(large)
+        self.made = made
         self.recorded: list[tuple[str, str]] = []
         self.postponed = False
         """Whether an index was left out."""
@@ -84,6 +93,17 @@ class RowSchemaEditor(DatabaseSchemaEditor):
             return
         self.postponed = True
         self.recorded.append((self._operation, str(index.create_sql(model, self, concurrently=True))))
+
+    def add_constraint(self, model: type[models.Model], constraint: models.BaseConstraint) -> None:
+        if constraint.name not in self.made:
+            super().add_constraint(model, constraint)
+            return
+        index, made_by = self.made[constraint.name]
+        self.recorded.append((self._operation, made_by))
+        statement = SQL("ALTER TABLE {} ADD CONSTRAINT {} UNIQUE USING INDEX {}").format(
+            Identifier(model._meta.db_table), Identifier(constraint.name), Identifier(index)
+        )
+        self.execute(statement.as_string(), None)
 
     def _iter_column_sql(
         self, column_db_type: Any, params: Any, model: Any, field: Any, field_db_params: Any, include_default: Any

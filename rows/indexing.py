@@ -5,15 +5,13 @@ when it is cut off. So nothing here remembers what was begun: the document says 
 catalog which there are, and `make_due` closes the gap, whoever calls it and however often. Design section 6.
 """
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
-from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import sql
 
 from platform_site.api.callers import Place
-from platform_site.postgres.direct import own_connection
+from platform_site.postgres.direct import unhurried
 from rows import schemas, states
 from rows.documents import IndexSpec
 from rows.models import CurrentVersion
@@ -28,7 +26,7 @@ def make_due(place: Place, progress: Progress = lambda name: None) -> bool:
     False if another process is at it. Takes as long as it takes: call it from a worker or a command, outside of
     transactions.
     """
-    with _own_connection(place.cluster) as connection:
+    with unhurried(place.cluster) as connection:
         cursor = connection.cursor()
         cursor.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 2))", [place.environment_id])
         if not cursor.fetchone()[0]:
@@ -47,17 +45,6 @@ def make_due(place: Place, progress: Progress = lambda name: None) -> bool:
             )
             if state.version == 0 or settled.update(indexes_due=False):
                 return True
-
-
-@contextmanager
-def _own_connection(alias: str) -> Generator[BaseDatabaseWrapper]:
-    """A connection for this alone: its limits are the session's, and no pooled connection may keep them."""
-    with own_connection(alias) as connection:
-        with connection.cursor() as cursor:
-            cursor.execute("SET statement_timeout = 0")
-            cursor.execute("SET lock_timeout = 0")
-            cursor.execute("SET idle_in_transaction_session_timeout = 0")
-        yield connection
 
 
 def _present(cursor: Any, schema: str) -> dict[str, bool]:

@@ -15,7 +15,8 @@ PATTERN: Final = re.compile(r"[a-z][a-z0-9_]{0,47}", re.ASCII)
 RESERVED: Final = frozenset({"pk", "check", "objects", "unruled", "id", "created_at", "updated_at"})
 """Names that the implicit columns or Django's models own. `user`, `order`, `select` and their like are free."""
 
-Kind = Literal["pk", "uq", "ix", "fk", "ck"]
+Kind = Literal["pk", "uq", "nu", "ix", "fk", "ck"]
+"""`nu` is the index of a unique that is not yet one (`rows.uniques`)."""
 
 
 def problem(name: object) -> str | None:
@@ -46,4 +47,9 @@ def of(kind: Kind, table: str, *parts: str) -> str:
     that no table can be called as the index of another (they share one namespace in PostgreSQL).
     """
     digest = hashlib.sha256("\0".join((table, *parts)).encode()).hexdigest()
-    return f"_{kind}_{digest[:20]}"
+    return f"{prefix(kind)}{digest[:20]}"
+
+
+def prefix(kind: Kind) -> str:
+    """What all names of one kind begin with, and no others."""
+    return f"_{kind}_"

@@ -31,6 +31,22 @@ class Step:
     """The place in the document that an error of it is about."""
     column: Column | None = None
     """The column that is added or altered."""
+    columns: tuple[str, ...] = ()
+    """The columns of a unique that comes or goes, as people know them."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewUnique:
+    """A unique over columns that are there already and keep their values, so that its index can be made beforehand."""
+
+    step: Step
+    """The operation that adds the constraint."""
+    constraint: str
+    table: str
+    """By its old name, as `columns`."""
+    columns: tuple[str, ...]
+    index: str
+    """The name of the index until the constraint takes it over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +72,8 @@ class Plan:
     destructive: frozenset[str]
     """The names of operations that lose data: they must be confirmed."""
     gaps: tuple[Gap, ...]
+    new_uniques: tuple[NewUnique, ...]
+    """Those over existing columns (`rows.uniques`); others are made with their columns."""
     exclusive: frozenset[str]
     """Existing tables, by their old names, that the change alters."""
     guarded: frozenset[str]
@@ -138,6 +156,7 @@ class _Planning:
             notes=tuple(dict.fromkeys(self._notes())),
             destructive=frozenset(self._destructive(steps)),
             gaps=tuple(self._gaps()),
+            new_uniques=tuple(self._new_uniques(steps)),
             exclusive=frozenset(exclusive | let_go),
             guarded=frozenset(pointed_to - exclusive - let_go),
         )
@@ -183,8 +202,9 @@ class _Planning:
                 added = isinstance(operation, migrations.AddConstraint)
                 name = operation.constraint.name if added else operation.name  # type: ignore[union-attr]
                 if name in self.unique_names:
-                    columns = ", ".join(self._was(at, column) for column in self.unique_names[name])
-                    return Step(operation, f"{'add' if added else 'drop'} unique {table} ({columns})", f"{path}.unique")
+                    columns = tuple(self._was(at, column) for column in self.unique_names[name])
+                    called = f"{'add' if added else 'drop'} unique {table} ({', '.join(columns)})"
+                    return Step(operation, called, f"{path}.unique", columns=columns)
                 column = self._checked_column(at, self.check_names[name])
                 return Step(operation, f"alter column {table}.{column.key}", f"{path}.columns.{column.key}")
             case _:
@@ -232,6 +252,36 @@ class _Planning:
                 continued = self.renamed.columns[name].get(column.name)
                 if continued is None or self.old.tables[was].columns[continued].null:
                     yield Gap(was, continued, f"tables.{name}.columns.{column.key}")
+
+    def _new_uniques(self, steps: Collection[Step]) -> Iterator[NewUnique]:
+        for step in steps:
+            operation = step.django
+            if (
+                not isinstance(operation, migrations.AddConstraint)
+                or operation.constraint.name not in self.unique_names
+            ):
+                continue
+            at = self._table_of(operation)
+            columns: tuple[str, ...] = self.unique_names[operation.constraint.name]
+            if at in self.renamed.tables and all(self._keeps_values(at, column) for column in columns):
+                yield NewUnique(
+                    step=step,
+                    constraint=operation.constraint.name,
+                    table=self.renamed.tables[at],
+                    columns=tuple(self.renamed.columns[at].get(column, column) for column in columns),
+                    index=states.new_unique_name(at, columns),
+                )
+
+    def _keeps_values(self, at: str, column: str) -> bool:
+        """Whether the change adds, converts or fills no value of this column of a table that lives on."""
+        becomes = self.new.tables[at].all_columns[column]
+        if becomes.implicit:
+            return True
+        continued = self.renamed.columns[at].get(column)
+        if continued is None:
+            return False
+        was = self.old.tables[self.renamed.tables[at]].columns[continued]
+        return (was.type, was.max_length) == (becomes.type, becomes.max_length) and (becomes.null or not was.null)
 
     def _targets(self, operations: Collection[DjangoOperation]) -> tuple[set[str], set[str]]:
         """Existing tables, by old name, that foreign keys will point to, and that they cease to point to."""

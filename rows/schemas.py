@@ -8,12 +8,12 @@ compiled statements test, and what receivers of `schema_migrated` write. Design 
 import json
 import random
 import time
-from collections.abc import Collection, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from django.conf import settings
 from django.db import Error as DatabaseError
@@ -28,11 +28,13 @@ from platform_site.api.plans import plan_limits
 from platform_site.api.requests import current_request_id
 from projects import failpoints
 from projects.models import Environment
-from rows import ddl, documents, planning, reading, rules
+from rows import ddl, documents, planning, reading, rules, uniques
 from rows.ddl import LockNotWon, Operation
 from rows.documents import EMPTY, InvalidDocument, Schema
 from rows.models import CurrentVersion, SchemaVersion
-from rows.planning import Plan
+from rows.planning import NewUnique, Plan
+
+T = TypeVar("T")
 
 _FIRST_WAIT: Final = 0.05
 _LONGEST_WAIT: Final = 1.0
@@ -166,12 +168,16 @@ def change(
     expected: int | None = None,
     confirm: Collection[str] = (),
     reverts_to: int | None = None,
+    unhurried: bool = False,
+    progress: uniques.Progress = lambda name: None,
 ) -> Outcome:
     """Make the document `raw` the environment's schema: all of it or nothing. The same document again changes nothing.
 
     `expected` is the version that the author believes in; None takes whatever is current when the call begins. Either
-    way, of two changes at the same time one wins. `confirm` names the operations that may lose data. Raises
-    InvalidDocument, TablesQuotaReached, Unconfirmed, VersionMoved, TablesBusy and TookTooLong.
+    way, of two changes at the same time one wins. `confirm` names the operations that may lose data. New uniques of
+    large tables take as long as the tables are large (`rows.uniques`): at most SCHEMA_STATEMENT_TIMEOUT_MS unless
+    `unhurried`, and `progress` is told of each. Raises InvalidDocument, TablesQuotaReached, Unconfirmed, VersionMoved,
+    TablesBusy and TookTooLong.
     """
     schema = read(raw)
     state = _at(place, expected)
@@ -181,8 +187,16 @@ def change(
         return Outcome(state.version, (), changed=False)
     if missing := plan.destructive.difference(confirm):
         raise Unconfirmed(missing)
-    with _migrating(place):
-        outcome = _with_patience(place, raw, state, plan, actor, reverts_to)
+    with _migrating(place), ExitStack() as until_done:
+        made = uniques.wanted(place, plan)
+        if made:
+            limit = 0 if unhurried else settings.SCHEMA_STATEMENT_TIMEOUT_MS
+            # Who holds the schema still (a copy, an import) or has changed it would make all of it in vain.
+            _with_patience(lambda: _require_version(place, state.version))
+            _with_patience(
+                lambda: until_done.enter_context(uniques.made(place, made, limit_ms=limit, progress=progress))
+            )
+        outcome = _with_patience(lambda: _change_once(place, raw, state, plan, made, actor, reverts_to))
     # The trail is in another database: written once the change is there to stay.
     transaction.on_commit(partial(_record, place, outcome, actor, reverts_to), using=place.cluster)
     if outcome.indexes_due:
@@ -290,14 +304,13 @@ def _source_digest(raw: object) -> str:
     return documents.digest(raw)  # type: ignore[arg-type]  # it has been parsed: it is an object
 
 
-def _with_patience(
-    place: Place, raw: object, state: State, plan: Plan, actor: Caller | Actor, reverts_to: int | None
-) -> Outcome:
-    """The change, tried again while the tables are in use: between attempts readers pass."""
+def _with_patience(attempted: Callable[[], T]) -> T:
+    """A part of a change, tried again while it does not win its locks: between attempts readers pass. Raises
+    TablesBusy."""
     wait = _FIRST_WAIT
     for attempt in range(1, settings.SCHEMA_LOCK_ATTEMPTS + 1):
         try:
-            return _change_once(place, raw, state, plan, actor, reverts_to)
+            return attempted()
         except LockNotWon as error:
             if attempt == settings.SCHEMA_LOCK_ATTEMPTS:
                 raise TablesBusy from error
@@ -306,14 +319,29 @@ def _with_patience(
     raise AssertionError("unreachable")
 
 
+def _require_version(place: Place, number: int) -> None:
+    """Raises VersionMoved if the schema is not at this version, LockNotWon while somebody holds it."""
+    with transaction.atomic(using=place.cluster):
+        row = locked_version(place)
+        transaction.set_rollback(True, using=place.cluster)  # lets go of it, also within another transaction
+    if row.version != number:
+        raise VersionMoved(row.version)
+
+
 def _change_once(
-    place: Place, raw: object, state: State, plan: Plan, actor: Caller | Actor, reverts_to: int | None
+    place: Place,
+    raw: object,
+    state: State,
+    plan: Plan,
+    made: Sequence[NewUnique],
+    actor: Caller | Actor,
+    reverts_to: int | None,
 ) -> Outcome:
     with transaction.atomic(using=place.cluster):
         row = locked_version(place)
         if row.version != state.version:
             raise VersionMoved(row.version)
-        applied = ddl.apply(place.cluster, place.environment_id, plan)
+        applied = ddl.apply(place.cluster, place.environment_id, plan, made)
         failpoints.reach("schema.tables_changed")
         record = SchemaVersion.objects.using(place.cluster).create(
             environment_id=place.environment_id,

@@ -107,6 +107,11 @@ def unique_name(table: str, columns: tuple[str, ...]) -> str:
     return names.of("uq", table, *columns)
 
 
+def new_unique_name(table: str, columns: tuple[str, ...]) -> str:
+    """The name of the index that becomes this unique (`rows.uniques`), until it does."""
+    return names.of("nu", table, *columns)
+
+
 def index_name(table: str, spec: IndexSpec) -> str:
     return names.of("ix", table, *map(str, spec.keys))
 

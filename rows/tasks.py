@@ -1,4 +1,4 @@
-"""What workers do for `rows`: indexes of large tables, and the word `migrating` that a crash left behind."""
+"""What workers do for `rows`: indexes of large tables, and what a crash in a schema change left behind."""
 
 import logging
 
@@ -11,7 +11,7 @@ from platform_site.api.callers import Place
 from platform_site.api.sweeps import sweep
 from projects.environments import place_of
 from projects.models import Environment
-from rows import indexing
+from rows import indexing, uniques
 from rows.models import CurrentVersion
 
 log = logging.getLogger("platform.rows")
@@ -54,8 +54,22 @@ def settle() -> None:
             log.warning("environment %s is still called migrating: %s", environment_id, type(error).__name__)
 
 
+@sweep(every=settings.SWEEP_SECONDS)
+def clear_new_uniques() -> None:
+    """Take away the indexes of uniques whose schema change died: they hold writers to what nobody declared. A sweep of
+    its own, since making indexes may take hours."""
+    for cluster in settings.REGION_DATABASES:
+        try:
+            uniques.clear_all(cluster)
+        except DatabaseError as error:
+            log.warning("region %s could not be swept: %s", cluster, type(error).__name__)
+
+
 def _is_quiet(environment_id: str, cluster: str) -> bool:
-    """Whether no change of its schema is under way: whoever changes it holds the row of its version."""
+    """Whether no change of its schema is under way: whoever changes it holds the row of its version, and before that
+    may be making uniques."""
     rows = CurrentVersion.objects.using(cluster).filter(pk=environment_id)
     with transaction.atomic(using=cluster):
+        if uniques.are_being_made(cluster, environment_id):
+            return False
         return len(rows.select_for_update(skip_locked=True)) == rows.count()

@@ -16,11 +16,19 @@ from django.db import IntegrityError, transaction
 from accounts.models import User
 from platform_site.api import ids, sqlstates
 from platform_site.api.callers import Place
-from platform_site.api.errors import ApiError, Conflict, FieldError, NotFound, PreconditionFailed, ValidationFailed
+from platform_site.api.errors import (
+    ApiError,
+    Conflict,
+    FieldError,
+    NotFound,
+    PreconditionFailed,
+    Unavailable,
+    ValidationFailed,
+)
 from platform_site.api.fields import WHOLE_BODY
 from platform_site.api.requests import current_request_id
 from platform_site.api.signals import row_written
-from rows import compiler, states, values, writing
+from rows import compiler, names, states, values, writing
 from rows.asking import MAX_RUNS, Asking, asked
 from rows.compiler import ROW_ID, Cell, ReadShape
 from rows.conditions import Compare, Condition, IsNull, Path, Search, leaves
@@ -285,6 +293,9 @@ def _meaning(asking: Asking, attempt: _Attempt, error: IntegrityError) -> ApiErr
     state = sqlstates.sqlstate(error)
     known = {*asking.sight.columns(table.name), *(_rule(attempt).columns)}
     if state == "23505":
+        if name.startswith(names.prefix("nu")):
+            # A change under way holds writers to a unique that it may yet have to give up (`rows.uniques`).
+            return Unavailable("The schema is changing. Try again shortly.")
         for unique in table.unique:
             if name == states.unique_name(table.name, unique):
                 if not known.issuperset(unique):

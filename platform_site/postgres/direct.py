@@ -5,7 +5,7 @@ a session keeps there is then somebody else's: its advisory locks, its `SET`, a 
 Almost nothing of ours is a session's: requests, deliveries and runs lock by transaction and say `SET LOCAL`. The rest
 comes here, by `DATABASE_DIRECT_URL` and `REGION_*_DIRECT_URL`; without these the ordinary URLs lead to the servers.
 
-Who calls: the lock of each sweep, the making of indexes, `manage.py migrate`.
+Who calls: the lock of each sweep, the making of indexes on large tables, `manage.py migrate`.
 """
 
 from collections.abc import Generator
@@ -31,6 +31,22 @@ def own_connection(alias: str) -> Generator[BaseDatabaseWrapper]:
         yield own
     finally:
         own.close()
+
+
+@contextmanager
+def unhurried(alias: str) -> Generator[BaseDatabaseWrapper]:
+    """A connection of the block's own, for a statement that may take hours and a lock of the session that says so.
+
+    It has no time limits; but the server looks every second whether its client still lives, and ends both otherwise.
+    """
+    with own_connection(alias) as own:
+        with own.cursor() as cursor:
+            cursor.execute(
+                "SELECT set_config('statement_timeout', '0', false), set_config('lock_timeout', '0', false),"
+                " set_config('idle_in_transaction_session_timeout', '0', false),"
+                " set_config('client_connection_check_interval', '1s', false)"
+            )
+        yield own
 
 
 @contextmanager

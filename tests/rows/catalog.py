@@ -57,10 +57,16 @@ def make(name: str, schema: Schema = EMPTY, alias: str = REGION) -> None:
         change(name, EMPTY, schema, alias)
 
 
-def change(name: str, old: Schema, new: Schema, alias: str = REGION) -> ddl.Applied:
-    """Plan and apply in one transaction."""
+def change(name: str, old: Schema, new: Schema, alias: str = REGION, *, beforehand: bool = False) -> ddl.Applied:
+    """Plan and apply in one transaction. `beforehand`: with the indexes of new uniques made first, as on large tables
+    (`rows.uniques`), where that can be."""
     with transaction.atomic(using=alias):
-        return ddl.apply(alias, name, planning.plan(old, new))
+        plan = planning.plan(old, new)
+        made = plan.new_uniques if beforehand else ()
+        with ddl.inside(connections[alias], name), connections[alias].cursor() as cursor:
+            for unique in made:
+                cursor.execute(ddl.new_unique_sql(unique, concurrently=False))
+        return ddl.apply(alias, name, plan, made)
 
 
 def run(name: str, statement: str, *values: Any, alias: str = REGION) -> list[tuple[Any, ...]]:

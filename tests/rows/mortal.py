@@ -1,11 +1,13 @@
 """A process that changes schemas in children which end by SIGKILL at a failpoint: `python -m tests.rows.mortal`.
 
 It starts Django once and connects to nothing. Each line of JSON on stdin, `{"environment", "document", "failpoint"}`, is
-done by a forked child; the answer is a line with the signal that ended it, 0 for none.
+done by a forked child; the answer is a line with the signal that ended it, 0 for none. `"alarm"` ends it after so many
+seconds wherever it is then (SIGALRM).
 """
 
 import json
 import os
+import signal
 import sys
 from typing import Any
 
@@ -22,6 +24,8 @@ def change(order: dict[str, Any]) -> None:
     place = place_of(order["environment"])
     assert place is not None
     settings.FAILPOINT = order["failpoint"]
+    settings.SCHEMA_LARGE_TABLE_ROWS = order.get("large", settings.SCHEMA_LARGE_TABLE_ROWS)
+    signal.setitimer(signal.ITIMER_REAL, order.get("alarm", 0))
     schemas.change(place, order["document"], actor=audit.SYSTEM, confirm=order["confirm"])
 
 

@@ -167,8 +167,9 @@ def test_rows_schemas_events_runs_and_sweeps_need_no_session(
         wait_for("the events", lambda: len(receiver.requests) >= len(written), 30, every=0.2)
 
         document = ask("GET", "/schema")["document"]
-        document["tables"]["lists"]["indexes"] = [["name"]]
-        ask("PUT", "/schema", {"document": document})
+        document["tables"]["lists"] |= {"indexes": [["name"]], "unique": [["name", "created_at"]]}
+        changed = ask("PUT", "/schema", {"document": document})
+        assert "UNIQUE USING INDEX" in str(changed["operations"]), "its index, made on a connection of its own"
     layout = Layout(Path(os.environ["DATA_DIR"]))
     with postgres.connect(layout, databases["REGION_US_EAST_1_URL"]) as region:
         query = "SELECT count(*) FROM pg_indexes WHERE tablename = 'lists' AND indexdef LIKE '%(name%'"

@@ -175,7 +175,14 @@ class Command(BaseCommand):
             confirm += self._ask(operation for operation in rehearsed.operations if operation.name not in confirm)
         began = time.monotonic()
         outcome = schemas.change(
-            place, document, actor=audit.SYSTEM, expected=expected, confirm=confirm, reverts_to=reverts_to
+            place,
+            document,
+            actor=audit.SYSTEM,
+            expected=expected,
+            confirm=confirm,
+            reverts_to=reverts_to,
+            unhurried=True,
+            progress=lambda name: self._say(f"Making the index of a large table, while rows are served: {name}"),
         )
         if outcome.indexes_due and not options["no_indexes"]:
             self._say("Making the indexes of large tables, while rows are served:")

@@ -1,0 +1,466 @@
+"""Uniques of large tables: made before the change, while rows are read and written, and never left behind."""
+
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+from django.core.management import call_command
+from django.db import connections, transaction
+
+from accounts import audit
+from platform_site.api.callers import Place
+from projects.environments import place_of
+from rows import importing, planning, schemas, states, tasks, uniques
+from rows.ddl import TookTooLong
+from rows.documents import InvalidDocument, Table
+from rows.schemas import TablesBusy, Unconfirmed, VersionMoved
+from tests.projects.conftest import make_account as make_account
+from tests.rows import catalog
+from tests.rows.catalog import REGION, schema
+from tests.rows.conftest import Tracker
+from tests.rows.test_schema_changes import document, execute, in_thread, index_names, raw_connection, status, wait_until
+from tests.rows.test_schema_changes import everything_is_large as everything_is_large
+from tests.rows.test_schema_changes import mortal as mortal
+from tests.rows.test_schema_changes import place as place
+
+pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
+
+UNIQUE = document("title", unique=[["title"]])
+NAME = states.unique_name("tasks", ("title",))
+large = pytest.mark.usefixtures("everything_is_large")
+
+
+def apply(place: Place, wanted: dict[str, Any] = UNIQUE, **how: Any) -> schemas.Outcome:
+    return schemas.change(place, wanted, actor=audit.SYSTEM, **how)
+
+
+def new(place: Place) -> list[bool]:
+    """Whether each index that is made beforehand, or was left over, is whole."""
+    return [valid for name, valid in index_names(place).items() if name.startswith("_nu_")]
+
+
+def assert_as_fresh(place: Place, wanted: dict[str, Any]) -> None:
+    catalog.make("t_fresh", schemas.read(wanted))
+    try:
+        assert catalog.catalog(place.environment_id) == catalog.catalog("t_fresh")
+    finally:
+        catalog.run("t_fresh", "DROP SCHEMA t_fresh CASCADE")
+
+
+@contextmanager
+def held_up(place: Place, how: str) -> Generator[psycopg.Connection[Any]]:
+    """Somebody's transaction for which the making of an index waits: one that `wrote` to the table, before the first
+    look at it; one that `looked` at anything, after the second, when writers are held to the unique already. It ends
+    with the block, or when it is rolled back or committed."""
+    with raw_connection(place) as connection:
+        if how == "wrote":
+            connection.execute("INSERT INTO tasks (id, title) VALUES ('open', 'x')")
+        else:
+            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            connection.execute("SELECT 1")
+        yield connection
+        connection.rollback()
+
+
+@contextmanager
+def in_the_middle(place: Place, how: str, act: Callable[[], Any] | None = None) -> Generator[Future[Any]]:
+    """The change runs, and waits with its index begun. The block may look around; after it nobody holds it up."""
+    with ThreadPoolExecutor(1) as pool:
+        with held_up(place, how):
+            changing = pool.submit(in_thread, act or (lambda: apply(place)))
+            wait_until(lambda: _is_waiting(how))
+            yield changing
+        changing.result(30)
+
+
+def _is_waiting(how: str) -> bool:
+    phase = {"wrote": "waiting for writers before build", "looked": "waiting for old snapshots"}[how]
+    with connections[REGION].cursor() as cursor:
+        cursor.execute("SELECT phase FROM pg_stat_progress_create_index")
+        return (phase,) in cursor.fetchall()
+
+
+# ── It becomes a unique ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@large
+def test_it_is_made_before_the_change_and_is_what_a_fresh_schema_has(place: Place) -> None:
+    rehearsed = schemas.rehearse(place, UNIQUE)
+    [operation] = rehearsed.operations
+    assert operation.name == "add unique tasks (title)"
+    first, second = operation.sql
+    assert first.startswith("CREATE UNIQUE INDEX CONCURRENTLY")
+    assert second.startswith("ALTER TABLE") and "UNIQUE USING INDEX" in second  # noqa: PT018
+    with in_the_middle(place, "wrote") as changing:
+        assert (schemas.current(place).version, status(place)) == (1, "migrating")
+        assert new(place) == [False]
+        assert NAME not in index_names(place)
+        tasks.settle()
+        assert status(place) == "migrating", "somebody is at it"
+        uniques.clear_all(REGION)
+        assert new(place) == [False], "nobody takes away what is being made"
+        with raw_connection(place) as another:
+            another.execute("SET lock_timeout = '200ms'")
+            another.execute("INSERT INTO tasks (id, title) VALUES ('meanwhile', 'y')")
+            assert another.execute("SELECT count(*) FROM tasks").fetchone() == (4,)
+    outcome = changing.result()
+    assert (outcome.version, outcome.operations) == (2, rehearsed.operations)
+    assert (index_names(place)[NAME], status(place)) == (True, "ready")
+    assert_as_fresh(place, UNIQUE)
+    with raw_connection(place) as writer, pytest.raises(psycopg.errors.UniqueViolation) as refused:
+        writer.execute("INSERT INTO tasks (id, title) VALUES ('again', 'Task 1')")
+    assert refused.value.diag.constraint_name == NAME
+
+
+def test_readers_and_writers_go_on_while_it_is_made_of_many_rows(place: Place) -> None:
+    execute(
+        place,
+        "INSERT INTO tasks (id, title) SELECT 'n' || n, sha512(n::text::bytea)::text FROM generate_series(1, 250000) n",
+    )
+    execute(place, "ANALYZE tasks")
+    stop = threading.Event()
+    written: list[str] = []
+    read: list[int] = []
+
+    def keep_on(act: Callable[[psycopg.Connection[Any]], None]) -> None:
+        with raw_connection(place) as connection:
+            connection.autocommit = True
+            connection.execute("SET lock_timeout = '200ms'")  # who waits for longer fails the test
+            while not stop.is_set():
+                act(connection)
+
+    def write(connection: psycopg.Connection[Any]) -> None:
+        row_id = f"w{len(written)}"
+        connection.execute("INSERT INTO tasks (id, title) VALUES (%s, %s)", [row_id, row_id])
+        connection.execute("UPDATE tasks SET title = title || '!' WHERE id = %s", [row_id])
+        written.append(row_id)
+
+    def look(connection: psycopg.Connection[Any]) -> None:
+        read.extend(connection.execute("SELECT count(*) FROM tasks WHERE id < 'n2'").fetchone() or ())
+
+    with ThreadPoolExecutor(2) as pool:
+        others = [pool.submit(keep_on, act) for act in (write, look)]
+        try:
+            wait_until(lambda: len(written) > 5 and len(read) > 1)
+            before = len(written), len(read)
+            assert apply(place).version == 2
+            assert len(written) > before[0] + 5
+            assert len(read) > before[1]
+        finally:
+            stop.set()
+        for other in others:
+            other.result(10)
+    assert execute(place, "SELECT count(*) FROM tasks WHERE id >= 'w'") == [(len(written),)]
+    assert_as_fresh(place, UNIQUE)
+
+
+@large
+def test_several_at_once_with_nulls_and_everything_renamed(place: Place) -> None:
+    first = document("title", "note", "extra")
+    apply(place, first)
+    execute(place, "INSERT INTO tasks (id, title, note) VALUES ('n1', NULL, 'a'), ('n2', NULL, 'a')")
+    text = {"type": "text", "null": True}
+    renamed = {"tables": {"jobs": {
+        "renamed_from": "tasks",
+        "columns": {
+            "name": {**text, "renamed_from": "title"}, "title": {**text, "renamed_from": "note"}, "extra": text,
+        },
+        "unique": [["name"], ["title", "name"], ["extra"]],
+    }}}  # fmt: skip
+    told: list[str] = []
+    outcome = apply(place, renamed, progress=told.append)
+    assert told == ["add unique jobs (name)", "add unique jobs (title, name)", "add unique jobs (extra)"]
+    assert [operation.name for operation in outcome.operations if operation.name.startswith("add")] == told
+    assert execute(place, "SELECT count(*), count(name), count(title) FROM jobs") == [(5, 3, 2)]
+    assert_as_fresh(place, schemas.current(place).schema.document)  # type: ignore[arg-type]
+    assert schemas.revert(place, 2, actor=audit.SYSTEM).version == 4
+    assert_as_fresh(place, first)
+
+
+@large
+def test_dropped_again_it_is_gone_and_can_come_back(place: Place) -> None:
+    apply(place)
+    apply(place, document("title"))
+    execute(place, "INSERT INTO tasks (id, title) VALUES ('again', 'Task 1')")
+    assert_as_fresh(place, document("title"))
+    with pytest.raises(InvalidDocument):
+        apply(place)
+    execute(place, "DELETE FROM tasks WHERE id = 'again'")
+    assert schemas.revert(place, 2, actor=audit.SYSTEM).version == 4
+    assert_as_fresh(place, UNIQUE)
+
+
+def test_a_table_that_is_not_large_is_changed_at_once(place: Place) -> None:
+    told: list[str] = []
+    outcome = apply(place, progress=told.append)
+    assert (told, outcome.version) == ([], 2)
+    assert not any("CONCURRENTLY" in text for operation in outcome.operations for text in operation.sql)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, {"type": "integer", "null": True}),
+        ({"x": {"type": "text"}}, {"type": "text", "max_length": 5}),
+        ({"x": {"type": "text"}}, {"type": "integer"}),
+        ({"x": {"type": "text", "null": True}}, {"type": "text", "backfill": "?"}),
+        ({"x": {"type": "text", "null": True}}, {"type": "text", "default": "?"}),
+    ],
+)
+def test_a_column_whose_values_the_change_makes_or_alters_is_not_indexed_beforehand(
+    before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    old = schema(a={"columns": {**before, "y": "text"}})
+    assert (
+        planning.plan(old, schema(a={"columns": {"x": after, "y": "text"}, "unique": [["x", "y"]]})).new_uniques == ()
+    )
+    [found] = planning.plan(
+        old, schema(a={"columns": {**before, "y": "text"}, "unique": [["y", "created_at"]]})
+    ).new_uniques
+    assert (found.table, found.columns) == ("a", ("y", "created_at"))
+
+
+# ── It does not ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@large
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_rows_that_are_not_unique_are_refused_by_their_columns_and_nothing_is_left(place: Place, when: str) -> None:
+    apply(place, document("title", "note"))
+    wanted = document("title", "note", unique=[["note"], ["title", "note"]])
+    execute(place, "UPDATE tasks SET title = 'secret', note = id")
+    before = catalog.catalog(place.environment_id)
+    double = "UPDATE tasks SET note = 'n' WHERE id <> 't3'"
+    if when == "before":
+        execute(place, double)
+        found = in_thread(lambda: apply(place, wanted))
+    else:
+        with ThreadPoolExecutor(1) as pool, held_up(place, "wrote") as writer:
+            changing = pool.submit(in_thread, lambda: apply(place, wanted))
+            wait_until(lambda: _is_waiting("wrote"))
+            writer.execute(double)
+            writer.commit()
+            found = changing.result(30)
+    assert isinstance(found, InvalidDocument), found
+    assert [(error.field, error.code, error.message) for error in found.errors] == [
+        ("tables.tasks.unique", "conflict", "existing rows are not unique in note")
+    ]
+    assert catalog.catalog(place.environment_id) == before
+    assert (schemas.current(place).version, status(place)) == (2, "ready")
+    execute(place, "INSERT INTO tasks (id, note) VALUES ('another', 'n')")
+
+
+@large
+def test_the_second_of_two_that_does_not_fit_takes_the_first_away_too(place: Place) -> None:
+    apply(place, document("title", "note"))
+    execute(place, "UPDATE tasks SET note = 'n'")
+    with pytest.raises(InvalidDocument) as refused:
+        apply(place, document("title", "note", unique=[["title"], ["note"]]))
+    assert [error.message for error in refused.value.errors] == ["existing rows are not unique in note"]
+    assert new(place) == []
+
+
+@large
+def test_one_that_takes_too_long_is_given_up_unless_nobody_hurries(place: Place, settings: Any) -> None:
+    settings.SCHEMA_STATEMENT_TIMEOUT_MS = 300
+    with held_up(place, "looked"), pytest.raises(TookTooLong, match=r"add unique tasks \(title\)"):
+        apply(place)
+    assert (new(place), schemas.current(place).version, status(place)) == ([], 1, "ready")
+    with in_the_middle(place, "looked", lambda: apply(place, unhurried=True)) as changing:
+        time.sleep(0.5)
+    assert changing.result().version == 2
+
+
+@large
+def test_who_holds_the_schema_still_is_asked_first(place: Place, settings: Any) -> None:
+    settings.SCHEMA_LOCK_ATTEMPTS = 2
+    told: list[str] = []
+    with raw_connection(place) as copy:
+        copy.execute("SELECT FROM platform.rows_currentversion FOR SHARE")
+        with pytest.raises(TablesBusy):
+            apply(place, progress=told.append)
+    assert told == []
+
+
+@large
+def test_a_change_that_never_wins_its_lock_leaves_its_index_to_the_sweep_at_worst(
+    place: Place, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.SCHEMA_LOCK_ATTEMPTS = 2
+    monkeypatch.setattr(uniques, "_CLEARING_MS", 100)
+    with raw_connection(place) as reader:
+        reader.execute("SELECT * FROM tasks")  # which the making of an index does not wait for
+        with pytest.raises(TablesBusy):
+            apply(place)
+        tasks.clear_new_uniques()
+        assert len(new(place)) == 1, "nobody can take it away yet"
+    tasks.clear_new_uniques()
+    assert new(place) == []
+    assert apply(place).version == 2
+
+
+@large
+def test_a_connection_that_is_ended_in_the_middle_leaves_nothing(place: Place) -> None:
+    with in_the_middle(place, "looked") as changing:
+        execute(place, "SELECT pg_terminate_backend(pid) FROM pg_stat_progress_create_index")
+        wait_until(changing.done)
+    assert isinstance(changing.result(), Exception)
+    assert (new(place), schemas.current(place).version, status(place)) == ([], 1, "ready")
+
+
+# ── Crashes ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def kill(mortal: Any, place: Place, **how: Any) -> int:
+    """The signal that ends the process of a change to UNIQUE."""
+    order = {"environment": place.environment_id, "document": UNIQUE, "confirm": [], "large": 0, "failpoint": "", **how}
+    signal: int = mortal(**order)["signal"]
+    return signal
+
+
+@pytest.mark.parametrize("after", ["the sweep", "the same change", "another change of the table"])
+def test_a_change_that_is_killed_with_its_index_made_leaves_nothing_for_long(
+    place: Place, mortal: Any, settings: Any, after: str
+) -> None:
+    settings.SCHEMA_LARGE_TABLE_ROWS = 0
+    assert kill(mortal, place, failpoint="schema.uniques_made") == 9
+    assert new(place) == [True]
+    wait_until(lambda: _is_free(place))
+    if after == "the sweep":
+        tasks.clear_new_uniques()
+        assert_as_fresh(place, document("title"))
+    elif after == "the same change":
+        apply(place)
+        assert_as_fresh(place, UNIQUE)
+    else:
+        apply(place, document("title", "b"))
+        assert_as_fresh(place, document("title", "b"))
+
+
+def test_a_change_that_is_killed_in_its_transaction_leaves_its_index_to_the_sweep(place: Place, mortal: Any) -> None:
+    assert kill(mortal, place, failpoint="schema.before_commit") == 9
+    assert (new(place), schemas.current(place).version) == ([True], 1)
+    wait_until(lambda: _is_free(place))
+    tasks.clear_new_uniques()
+    assert_as_fresh(place, document("title"))
+
+
+def test_the_server_lets_go_of_an_index_whose_maker_was_killed(place: Place, mortal: Any) -> None:
+    with held_up(place, "looked"):
+        assert kill(mortal, place, alarm=2) == 14
+        assert new(place) == [False]
+        wait_until(lambda: not _is_waiting("looked"))
+        wait_until(lambda: _is_free(place))
+        tasks.clear_new_uniques()
+        assert_as_fresh(place, document("title"))
+
+
+def _is_free(place: Place) -> bool:
+    with transaction.atomic(using=REGION):
+        return not uniques.are_being_made(REGION, place.environment_id)
+
+
+class OneRecord:
+    """A file of one line."""
+
+    def __init__(self, record: dict[str, Any]) -> None:
+        self.record = record
+
+    def records(self, table: Table) -> Iterator[tuple[int, dict[str, Any]]]:
+        yield 1, self.record
+
+
+# ── Others ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@large
+def test_of_two_at_the_same_time_one_wins_and_nothing_of_the_other_is_left(place: Place) -> None:
+    apply(place, document("title", "note"))
+    barrier = threading.Barrier(3)
+
+    def change(columns: list[str]) -> Any:
+        def act() -> Any:
+            schemas.current(place)
+            barrier.wait(10)
+            return apply(place, document("title", "note", unique=[columns]), expected=2)
+
+        return in_thread(act)
+
+    with ThreadPoolExecutor(3) as pool:
+        results = list(pool.map(change, [["title"], ["title", "note"], ["title"]]))
+    won = [result for result in results if isinstance(result, schemas.Outcome)]
+    assert len(won) == 1, results
+    assert all(isinstance(result, VersionMoved | Unconfirmed) for result in results if result not in won), results
+    assert_as_fresh(place, schemas.current(place).schema.document)  # type: ignore[arg-type]
+
+
+@large
+def test_a_quick_change_is_not_held_up_and_wins(place: Place) -> None:
+    ruled = document("title", rules={"user": {"read": {}}})
+    with in_the_middle(place, "looked") as changing:
+        assert apply(place, ruled).version == 2
+    assert isinstance(changing.result(), VersionMoved)
+    assert_as_fresh(place, ruled)
+
+
+@large
+def test_a_transaction_around_the_change_may_be_idle_meanwhile(place: Place) -> None:
+    def act() -> schemas.Outcome:
+        with transaction.atomic(using=REGION):
+            with connections[REGION].cursor() as cursor:
+                cursor.execute("SET LOCAL idle_in_transaction_session_timeout = '300ms'")
+                outcome = apply(place)
+                cursor.execute("SHOW idle_in_transaction_session_timeout")
+                assert cursor.fetchone() == ("300ms",)
+        return outcome
+
+    with in_the_middle(place, "looked", act) as changing:
+        time.sleep(0.6)
+    assert changing.result().version == 2
+    assert_as_fresh(place, UNIQUE)
+
+
+@large
+def test_who_writes_what_it_will_not_allow_is_asked_to_try_again(make_tracker: Any) -> None:
+    table = {"columns": {"title": {"type": "text"}}, "rules": {"user": {"read": {}, "insert": {}}}}
+    tracker: Tracker = make_tracker({"tables": {"tasks": table}})
+    place = place_of(tracker.environment_id)
+    assert place is not None
+    assert tracker.post("alice", "/rows/tasks", {"title": "a"}).status == 201
+    wanted = {"tables": {"tasks": {**table, "unique": [["title"]]}}}
+    with in_the_middle(place, "looked", lambda: tracker.apply(wanted)) as changing:
+        refused = tracker.post("alice", "/rows/tasks", {"title": "a"})
+        assert (refused.status, refused.json["error"]["code"]) == (503, "unavailable")
+        assert refused.headers["Retry-After"] == "1"
+        assert "a unique" not in str(refused.json)
+        assert tracker.post("alice", "/rows/tasks", {"title": "b"}).status == 201
+        with pytest.raises(importing.Interfered):
+            importing.import_rows(place, "tasks", OneRecord({"title": "a"}))
+        assert schemas.current(place).version == 1
+    assert changing.result().json["version"] == 2
+    refused = tracker.post("alice", "/rows/tasks", {"title": "a"})
+    assert (refused.status, refused.fields) == (422, {"title": "taken"})
+
+
+@large
+def test_the_command_waits_as_long_as_it_takes_and_says_for_what(
+    place: Place, tmp_path: Any, capsys: pytest.CaptureFixture[str], settings: Any
+) -> None:
+    settings.SCHEMA_STATEMENT_TIMEOUT_MS = 300
+    file = tmp_path / "schema.json"
+    file.write_text(
+        '{"tables": {"tasks": {"columns": {"title": {"type": "text", "null": true}}, "unique": [["title"]]}}}'
+    )
+    with in_the_middle(
+        place, "looked", lambda: call_command("schema", "apply", place.environment_id, str(file))
+    ) as done:
+        time.sleep(0.5)
+    assert done.result() is None
+    said = capsys.readouterr().err
+    assert "Making the index of a large table, while rows are served: add unique tasks (title)" in said
+    assert "Version 2 is applied" in said
