@@ -198,6 +198,9 @@ class Dispatcher:
             self._finish(senders)
             return made
         finally:
+            # Nothing is left of either, unless we failed: then what runs on is nobody's, and its leases run out.
+            self._give_back(senders.unstarted())
+            self.receivers.forget_claims()
             senders.close()
 
     def _claim(self, room: int) -> list[Claimed]:
@@ -238,7 +241,7 @@ class Dispatcher:
         """Best effort: what cannot be given back waits for the end of its lease."""
         for claimed in claims:
             self.receivers.returned(claimed.host)
-        with contextlib.suppress(OperationalError, InterfaceError):
+        with contextlib.suppress(DatabaseError, InterfaceError):
             give_back(self.using, claims)
 
     def _book(self, results: list[Result], should_stop: Callable[[], bool] = lambda: False) -> None:

@@ -82,6 +82,11 @@ class Receivers:
         receiver = self._of(host)
         receiver.in_flight = max(0, receiver.in_flight - 1)
 
+    def forget_claims(self) -> None:
+        """Whoever counted them has ended. A claim that is never booked nor returned would take its room for good."""
+        for receiver in self._known.values():
+            receiver.in_flight = 0
+
     def room_of(self, host: str) -> int:
         """How many attempts may be under way at the same time."""
         return self._of(host).room

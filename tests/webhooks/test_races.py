@@ -3,6 +3,7 @@
 Faults F3, F15 to F17, F22, F24 and F26 of webhooks, in this process. tests/faults/test_webhooks.py kills processes.
 """
 
+import itertools
 import random
 import socket
 import threading
@@ -238,6 +239,41 @@ def test_f3_an_outcome_that_comes_after_its_lease_ended_leaves_the_delivery_alon
     (delivery,) = deliveries(tracker, webhook)
     assert delivery["status"] == "delivered"
     assert [each["response_status"] for each in delivery["attempts"]] == [500, 200]
+
+
+def test_a_dispatcher_that_failed_in_mid_flight_gives_the_receiver_its_room_back(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a receiver with as many attempts in flight as it has room would get nothing more from this process."""
+    turns = itertools.count()
+
+    def relay_once(using: str) -> object:
+        if next(turns) == 1:
+            wait("its room is full", lambda: len(receiver.requests) == receivers.FIRST_ROOM)
+            raise OSError(22, "Invalid argument")
+        return relay_batch(using)
+
+    def behave(connection: socket.socket) -> bool:
+        may_answer.wait(30)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        return True
+
+    may_answer = threading.Event()
+    receiver.behave = behave
+    subscribe(events=["lists.insert"])
+    written = write_lists(tracker, 10)
+    monkeypatch.setattr("webhooks.dispatcher.relay_batch", relay_once)
+    dispatcher = Dispatcher(tracker.project.cluster)
+    with override_settings(WEBHOOK_LEASE=timedelta(seconds=1)):
+        with pytest.raises(OSError, match="Invalid argument"):
+            dispatcher.run()
+        may_answer.set()
+
+        def all_arrived() -> bool:
+            dispatcher.run(linger=0)
+            return {body["data"]["id"] for body in bodies(receiver)} == written
+
+        wait("all arrive", all_arrived)
 
 
 def test_an_environment_that_goes_while_outcomes_are_booked_takes_no_other_outcome_along(

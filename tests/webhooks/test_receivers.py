@@ -53,6 +53,8 @@ def test_what_is_in_flight_takes_room() -> None:
     assert room(receivers, "a:443", 0) == FIRST_ROOM - 1
     receivers.started("a:443")
     assert room(receivers, "a:443", 0) == 0
+    receivers.forget_claims()
+    assert room(receivers, "a:443", 0) == FIRST_ROOM
 
 
 @given(st.lists(st.tuples(st.booleans(), st.floats(0, 20), st.floats(0, 5)), max_size=60))
