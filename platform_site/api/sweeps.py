@@ -6,12 +6,14 @@
 in an app's `tasks.py` is all it takes. Two clocks call it. Celery's beat sends a nudge each `every` seconds to whatever
 worker is free; and each worker process has a clock of its own, which runs a sweep that this process has not seen for
 three periods: beat or Redis is away then, or another worker got every nudge, and then it costs one more look. One
-process at a time runs a sweep (an advisory lock of the control database), so two beats do no double work (fault F24).
+process at a time runs a sweep (an advisory lock of the control database), so two beats do no double work (fault F24). A
+process that stands still keeps its lock; when its session has been silent for three periods, the others go past it.
 
 A sweep must be safe to run at any moment, twice, and cut off anywhere; it pages past its batch until nothing is due.
 """
 
 import logging
+import math
 import random
 import threading
 import time
@@ -28,7 +30,12 @@ from platform_site.postgres.direct import session
 logger = logging.getLogger(__name__)
 
 _LATE: Final = 3
-"""Periods without a run until a process stops waiting for beat."""
+"""Periods without a run until a process stops waiting for beat, or without a word from another that is at it."""
+_PATIENCE: Final = 5.0
+"""Seconds, the least that one that is at it gets: a sweep may take longer than its period."""
+_STALE: Final = 3600.0
+"""Seconds after which a nudge that no worker took is dropped. Celery compares beat's clock with the worker's, so this
+is also by how much they may differ: a worker that is fast by more drops every nudge, and waits for its own clock."""
 
 
 @dataclass(slots=True)
@@ -39,12 +46,14 @@ class Sweep:
     every: float
     function: Callable[[], object]
     seen_at: float = field(default_factory=time.monotonic)
-    """When this process last ran it, or found another running it."""
+    """When this process last ran it, or found another running it; or when it was registered."""
+    ran_at: float = -math.inf
+    """The same, never before the first time."""
 
     def run(self) -> bool:
         """Run it, unless another process is at it now. What it raises, we raise."""
-        with _alone(self.name) as ours:
-            self.seen_at = time.monotonic()
+        with _alone(self.name, patience=max(_PATIENCE, self.every * _LATE)) as ours:
+            self.seen_at = self.ran_at = time.monotonic()
             if ours:
                 self.function()
             return ours
@@ -72,13 +81,13 @@ def all_sweeps() -> list[Sweep]:
 
 
 def beat_schedule() -> dict[str, dict[str, Any]]:
-    """The entries for Celery's beat. A nudge that nobody took within its period is dropped: the next one is there."""
+    """The entries for Celery's beat. Nudges that nobody takes pile up for an hour at most, about two a second."""
     return {
         found.name: {
             "task": run_sweep.name,
             "schedule": found.every,
             "args": (found.name,),
-            "options": {"expires": found.every, "queue": "default"},
+            "options": {"expires": _STALE, "queue": "default"},
         }
         for found in _sweeps.values()
     }
@@ -86,8 +95,10 @@ def beat_schedule() -> dict[str, dict[str, Any]]:
 
 @shared_task(name="platform.run_sweep")
 def run_sweep(name: str) -> None:
-    """One nudge of beat. A name that this release does not know is another release's, and ignored."""
-    if (found := _sweeps.get(name)) is not None:
+    """One nudge of beat. A name that this release does not know is another release's, and ignored; and so is one of a
+    pile, when this process has just seen to that sweep."""
+    found = _sweeps.get(name)
+    if found is not None and time.monotonic() - found.ran_at >= found.every / 2:
         found.run()
 
 
@@ -120,19 +131,32 @@ class Clock(threading.Thread):
         self._stopped.set()
 
 
+_STANDS_STILL: Final = """
+SELECT EXISTS (
+    SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+     WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted AND a.datname = current_database()
+       AND l.database = a.datid AND (l.classid::bigint << 32 | l.objid::bigint) = hashtextextended(%s, 0)
+       AND a.state_change < clock_timestamp() - %s * interval '1 second')
+"""
+
+
 @contextmanager
-def _alone(name: str) -> Iterator[bool]:
-    """Whether we are the only one at this sweep, until the end of the block."""
+def _alone(name: str, patience: float) -> Iterator[bool]:
+    """Whether this sweep is ours to run until the end of the block: nobody is at it, or in a session that has said
+    nothing for `patience` seconds."""
     key = f"sweep:{name}"
     with session(DEFAULT_DB_ALIAS) as connection:
         with connection.cursor() as cursor:
             # The session's lock, not a transaction's: a sweep is many transactions, and a lost connection releases it.
             cursor.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", [key])
-            ours = bool(cursor.fetchone()[0])
+            locked = may_run = bool(cursor.fetchone()[0])
+            if not locked:
+                cursor.execute(_STANDS_STILL, [key, patience])
+                may_run = bool(cursor.fetchone()[0])
         try:
-            yield ours
+            yield may_run
         finally:
-            if ours:
+            if locked:
                 # A connection that broke meanwhile has released it already.
                 with suppress(DatabaseError), connection.cursor() as cursor:
                     cursor.execute("SELECT pg_advisory_unlock(hashtextextended(%s, 0))", [key])
