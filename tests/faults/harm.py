@@ -197,12 +197,12 @@ def forget_next_release(up: Up) -> None:
 
 
 def shifted(seconds: int) -> dict[str, str]:
-    """Variables for a process whose clock is wrong by so much; its timers are right."""
+    """Variables for a Python whose clock is wrong by so much; its timers are right."""
     return {
         "LD_PRELOAD": str(FAKETIME),
         "FAKETIME": f"{seconds:+d}s",
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        "DONT_FAKE_MONOTONIC": "1",
+        "PYTHONPATH": str(Path(__file__).parent / "clock"),
     }
 
 

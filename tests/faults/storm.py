@@ -14,6 +14,7 @@ import threading
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -59,6 +60,10 @@ class Worker:
                 stderr=log,
                 stdin=subprocess.DEVNULL,
             )
+
+    def said(self) -> str:
+        """Its log."""
+        return Path(self._log).read_text(errors="replace")
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGCONT)
