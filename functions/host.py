@@ -17,7 +17,7 @@ import psycopg
 from django.db import Error, close_old_connections, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from functions import runs
+from functions import together
 from functions.runtime.process import HostError
 from platform_site.api import bodies, outbound, sqlstates
 from platform_site.api.callers import Caller, Place
@@ -193,7 +193,7 @@ class RunHost:
         if len(body) > MAX_FETCH_BODY:
             raise HostError("the body has more than 1 MB", code="payload_too_large", name="RangeError")
         if not self._is_durable:  # what goes out cannot be taken back, so its run must outlive a crash
-            runs.make_durable(self._place.cluster)
+            together.make_durable(self._place.cluster)
             self._is_durable = True
         try:
             got = outbound.client().request(

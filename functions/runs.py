@@ -8,6 +8,7 @@ section 8; reliability F2, F4, F5.
 """
 
 import random
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from django.conf import settings
 from django.db import IntegrityError, InterfaceError, OperationalError, connections
 
 from functions.errors import NoSuchFunction, TooManyRuns
+from functions.together import Together
 from platform_site.api import ids
 from platform_site.api.callers import Caller, Place
 from platform_site.api.plans import plan_limits
@@ -104,6 +106,8 @@ SELECT id, name, active_version, source_hash, timeout_ms, memory_mb, array_to_js
 # moment: the second waits for the first's commit and reaches again. Each begins to look at another seat, so that this
 # is rare and the first one looked at is mostly free: to look at all sixty-four and sort them cost more than the insert.
 _REACHES: Final = 50
+_begins: Final = Together(_CHOOSE, is_durable=False)
+_queueings: Final = Together(_CHOOSE, is_durable=True)
 
 
 def begin(
@@ -118,7 +122,6 @@ def begin(
 
     Raises NoSuchFunction (or one that this kind of caller may not invoke), TooManyRuns.
     """
-    may_wait = not is_async and not connections[place.cluster].in_atomic_block
     limit = plan_limits(place.plan).function_concurrency
     run_id, request_id = ids.new("run"), current_request_id()
     values = [
@@ -136,8 +139,8 @@ def begin(
         *_lease(),
     ]
     for _ in range(_REACHES):
-        first_seat = b"%d" % random.randrange(limit)  # noqa: S311 - not a secret
-        found = execution.run(place.cluster, _CHOOSE, [*values, first_seat, b"t" if may_wait else b"f"])
+        seated = [*values, b"%d" % random.randrange(limit)]  # noqa: S311 - not a secret
+        found = (_queueings if is_async else _begins).run(place.cluster, seated)
         if not found:
             raise NoSuchFunction
         [(function_id, found_name, version, source_hash, timeout_ms, memory_mb, hosts, secrets, had_seat, made, _)] = (
@@ -230,8 +233,12 @@ RETURNING r.id, r.attempts, r.environment_id, f.id, f.name, r.version, v.source_
           r.input, r.depth, r.caller_kind, r.caller_id,
           NOT EXISTS (SELECT 1 FROM platform.functions_run other
                        WHERE other.phase = 'queued' AND other.id <> r.id
-                         AND (other.claimed_until IS NULL OR other.claimed_until < now()))
+                         AND (other.claimed_until IS NULL OR other.claimed_until < now())),
+          set_config('synchronous_commit', 'off', true)
 """
+_claiming: Final[dict[str, threading.Lock]] = {}
+# By region. Two that claim at the same moment mostly reach for the same seat: the second would wait for the first's
+# commit, fail, and start over. Between processes that is left to happen.
 
 
 def claim(using: str) -> tuple[Started, bool] | None:
@@ -239,11 +246,13 @@ def claim(using: str) -> tuple[Started, bool] | None:
     is none.
 
     Environments take turns: first the one with the fewest queued runs executing, then the longest wait, so that nobody
-    stands behind a neighbour's thousand. Within an environment the oldest comes first.
+    stands behind a neighbour's thousand. Within an environment the oldest comes first. The claim does not wait for the
+    disk, for the reasons that `begin` gives: one that a crash of PostgreSQL forgets is a run that is still queued.
     """
     for _ in range(_REACHES):
         try:
-            found = execution.run(using, _CLAIM, _lease())
+            with _claiming.setdefault(using, threading.Lock()):
+                found = execution.run(using, _CLAIM, _lease())
         except IntegrityError:  # another worker took that seat at the same moment
             continue
         break
@@ -253,7 +262,7 @@ def claim(using: str) -> tuple[Started, bool] | None:
         return None
     [row] = found
     run_id, attempt, environment_id, function_id, name, version, source_hash, timeout_ms, memory_mb = row[:9]
-    hosts, secrets, input_text, depth, caller_kind, caller_id, is_last = row[9:]
+    hosts, secrets, input_text, depth, caller_kind, caller_id, is_last, _ = row[9:]
     started = Started(
         run_id=_text(run_id),
         attempt=_number(attempt),
@@ -324,10 +333,12 @@ WITH ended AS (
      WHERE id = $1::text AND attempts = $2::int AND phase = 'executing'
  RETURNING id, environment_id, version, request_id, depth
 ), told AS (%b)
-SELECT EXISTS (SELECT 1 FROM ended), EXISTS (SELECT 1 FROM told)
+SELECT EXISTS (SELECT 1 FROM ended), EXISTS (SELECT 1 FROM told),
+       CASE WHEN $11::boolean THEN set_config('synchronous_commit', 'off', true) END
 """
     % _TELL_END
 )
+_ends: Final = Together(_END, is_durable=True)
 _WRITE_WHOLE: Final = (
     b"""
 WITH ended AS (
@@ -345,13 +356,6 @@ SELECT EXISTS (SELECT 1 FROM ended), EXISTS (SELECT 1 FROM told)
 """
     % _TELL_END
 )
-_DURABLE: Final = b"SELECT pg_logical_emit_message(true, 'functions', '')"
-# Any committed record does: a commit that waits for the disk waits for all that came before it in the log.
-
-
-def make_durable(using: str) -> None:
-    """Return when every run that began before is on disk."""
-    execution.run(using, _DURABLE, [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,7 +387,7 @@ def end(started: Started, ending: Ending) -> tuple[bool, bool]:
     ]
     for pause in (0.1, 0.5, 2.0, None):
         try:
-            [(counted, told)] = execution.run(started.cluster, _END, values)
+            [(counted, told, _)] = _ends.run(started.cluster, values)
             if counted != b"t" and not started.is_async:
                 [(counted, told)] = execution.run(started.cluster, _WRITE_WHOLE, [*values, *_whole(started)])
             return counted == b"t", told == b"t"

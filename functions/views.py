@@ -195,15 +195,17 @@ class RunViewSet(ApiViewSet):
 
     def _enqueue(self, name: str, input_text: str, depth: int) -> str:
         """Queue a run, once per Idempotency-Key: the record points at the run."""
+        waits.begin(briefly=True)
         using = self.place.cluster
         ticket = idempotency.read_ticket(self.request._request, self.caller)
+        if ticket is None:
+            return services.enqueue(self.place, self.caller, name, input_text, depth=depth)
         with transaction.atomic(using=using):
-            kept = idempotency.claim(ticket, using=using) if ticket is not None else None
+            kept = idempotency.claim(ticket, using=using)
             if kept is not None and kept.reference is not None:
                 return kept.reference
             run_id = services.enqueue(self.place, self.caller, name, input_text, depth=depth)
-            if ticket is not None:
-                idempotency.keep_reference(ticket, run_id, using=using)
+            idempotency.keep_reference(ticket, run_id, using=using)
         return run_id
 
     def _once(self, ticket: idempotency.Ticket, name: str, input_text: str, depth: int) -> HttpResponseBase:

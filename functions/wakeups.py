@@ -3,23 +3,22 @@
 `webhooks` is this app's sibling and not imported: the event is told by the signal `run_finished`.
 """
 
-from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-from django.db import transaction
-
-from platform_site.api import nudges
 from platform_site.api.signals import run_finished
+from platform_site.api.wakeups import Wakeups
+
+if TYPE_CHECKING:
+    from celery import Task
 
 
-def after_commit(using: str) -> None:
-    """Nudge a worker for the queued runs of the region once the transaction at hand has committed."""
-    transaction.on_commit(partial(_nudge, using), using=using)
-
-
-def _nudge(using: str) -> None:
+def _work() -> "Task[Any, Any]":
     from functions.tasks import work
 
-    nudges.send_now(work, using)
+    return work
+
+
+after_commit: Final = Wakeups("function-wakeups", _work).after_commit
 
 
 def tell(using: str) -> None:

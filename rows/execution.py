@@ -20,12 +20,13 @@ way than the row manager is refused (`refuse_strangers`).
 """
 
 import re
+import select
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 import psycopg
@@ -40,6 +41,9 @@ from platform_site.postgres.base import bounded
 
 Row = tuple[bytes | None, ...]
 """One row of a result: the text of each column, None for NULL."""
+Statement = tuple[bytes, Sequence[bytes | None]]
+"""Its text and its values."""
+Result = TypeVar("Result")
 
 PREPARED_PER_CONNECTION: Final = 256
 _SEEN_PER_CONNECTION: Final = 1024
@@ -74,12 +78,34 @@ def run(alias: str, sql: bytes, values: Sequence[bytes | None]) -> list[Row]:
     Joins the transaction of an enclosing `atomic()`, else commits by itself. Raises Django's database errors, with
     psycopg's as the cause.
     """
+    return _read(_watched(alias, _run, sql, values))
+
+
+def run_each(alias: str, statements: Sequence[Statement]) -> list[list[Row] | DatabaseError]:
+    """As `run` for each of them, in one trip to the server: a transaction for each, in their order.
+
+    One that fails has its error in the place of its rows; the others go on. Outside of `atomic()`. Raises Django's
+    OperationalError where the connection is lost: then nobody knows which of them happened.
+    """
+    connection = connections[alias]
+    outcomes: list[list[Row] | DatabaseError] = []
+    for result in _watched(alias, _run_each, statements):
+        try:
+            with connection.wrap_database_errors:
+                outcomes.append(_read(_checked(connection, connection.connection.pgconn, result)))
+        except DatabaseError as error:
+            outcomes.append(error)
+    return outcomes
+
+
+def _watched(alias: str, work: Callable[..., Result], *arguments: Any) -> Result:
+    """What `work(connection, *arguments)` returns, while the database's watch knows that this thread waits for it."""
     connection = connections[alias]
     watched = watch(alias)
     with connection.wrap_database_errors:
         entered = watched.enter()
         try:
-            return _read(_run(connection, sql, values))
+            return work(connection, *arguments)
         except psycopg.Error:
             if _is_lost(connection):
                 watched.lost(connection.get_connection_params())
@@ -105,18 +131,12 @@ def run_again_if_lost(alias: str, sql: bytes, values: Sequence[bytes | None]) ->
 
 
 def _run(wrapper: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | None]) -> pq.abc.PGresult:
-    wrapper.close_if_health_check_failed()
-    wrapper.ensure_connection()
-    connection: psycopg.Connection[Any] = wrapper.connection
-    libpq: Any = connection.pgconn  # psycopg's protocol does not say that a value may be None
+    libpq, prepared = _opened(wrapper)
     if wrapper.in_atomic_block:
         if wrapper.needs_rollback:
             wrapper.validate_no_broken_transaction()
         if libpq.transaction_status == _IDLE:
             _checked(wrapper, libpq, libpq.exec_(b"BEGIN"))
-    prepared = _prepared.get(connection)
-    if prepared is None:
-        prepared = _prepared[connection] = _Prepared()
     name = prepared.names.get(sql)
     if name is not None:
         prepared.names.move_to_end(sql)
@@ -130,17 +150,89 @@ def _run(wrapper: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | None
             return _checked(wrapper, libpq, result)  # the transaction is lost; its owner may run it again
     elif sql in prepared.seen and libpq.transaction_status in _TAKES_ONE_MORE and settings.PREPARED_STATEMENTS:
         del prepared.seen[sql]
-        name = b"rows_" + sha256(sql).hexdigest()[:40].encode()
-        _checked(wrapper, libpq, libpq.prepare(name, sql))
-        prepared.names[sql] = name
-        if len(prepared.names) > PREPARED_PER_CONNECTION:
-            _, oldest = prepared.names.popitem(last=False)
-            _forget(wrapper, libpq, oldest)
+        name = _prepare(wrapper, libpq, prepared, sql)
         return _checked(wrapper, libpq, libpq.exec_prepared(name, values))
     prepared.seen[sql] = None
     if len(prepared.seen) > _SEEN_PER_CONNECTION:
         prepared.seen.popitem(last=False)
     return _checked(wrapper, libpq, libpq.exec_params(sql, values))
+
+
+def _opened(wrapper: BaseDatabaseWrapper) -> tuple[Any, _Prepared]:
+    """libpq's connection, alive as far as we know, and what is prepared on it."""
+    wrapper.close_if_health_check_failed()
+    wrapper.ensure_connection()
+    connection: psycopg.Connection[Any] = wrapper.connection
+    prepared = _prepared.get(connection)
+    if prepared is None:
+        prepared = _prepared[connection] = _Prepared()
+    return connection.pgconn, prepared  # psycopg's protocol does not say that a value may be None
+
+
+def _prepare(wrapper: BaseDatabaseWrapper, libpq: Any, prepared: _Prepared, sql: bytes) -> bytes:
+    name = b"rows_" + sha256(sql).hexdigest()[:40].encode()
+    _checked(wrapper, libpq, libpq.prepare(name, sql))
+    prepared.names[sql] = name
+    if len(prepared.names) > PREPARED_PER_CONNECTION:
+        _, oldest = prepared.names.popitem(last=False)
+        _forget(wrapper, libpq, oldest)
+    return name
+
+
+def _run_each(wrapper: BaseDatabaseWrapper, statements: Sequence[Statement]) -> list[pq.abc.PGresult]:
+    """The result of each, good or bad, by libpq's pipeline mode."""
+    if wrapper.in_atomic_block:
+        raise RuntimeError("a pipeline of transactions inside of a transaction")
+    libpq, prepared = _opened(wrapper)
+    if settings.PREPARED_STATEMENTS:
+        for sql in {sql for sql, _ in statements} - prepared.names.keys():
+            _prepare(wrapper, libpq, prepared, sql)
+    try:
+        libpq.enter_pipeline_mode()
+        for sql, values in statements:
+            name = prepared.names.get(sql)
+            if name is None:
+                libpq.send_query_params(sql, values)
+            else:
+                libpq.send_query_prepared(name, values)
+            libpq.pipeline_sync()
+        results = _receive(libpq, len(statements))
+        libpq.exit_pipeline_mode()
+    except BaseException:
+        libpq.finish()  # nobody could tell what still comes on it
+        raise
+    for number, result in enumerate(results):
+        if result.error_field(pq.DiagnosticField.SQLSTATE) == _NAME_GONE:
+            prepared.names.clear()
+            sql, values = statements[number]
+            results[number] = libpq.exec_params(sql, values)
+    return results
+
+
+def _receive(libpq: Any, count: int) -> list[pq.abc.PGresult]:
+    """So many results of a pipeline with a sync after each. Waits without the interpreter lock; raises psycopg's
+    OperationalError if the connection is lost."""
+    readable, both = select.poll(), select.poll()
+    readable.register(libpq.socket, select.POLLIN)
+    both.register(libpq.socket, select.POLLIN | select.POLLOUT)
+    while libpq.flush():  # more than the socket takes at once
+        both.poll()
+        libpq.consume_input()
+    results: list[pq.abc.PGresult] = []
+    synced = 0
+    while synced < count:
+        while libpq.is_busy():
+            readable.poll()
+            libpq.consume_input()
+        result = libpq.get_result()
+        if result is None:  # between two statements, and for ever after the end of the connection
+            if libpq.status == _BAD:
+                raise psycopg.OperationalError("the connection to the database was lost")
+        elif result.status == pq.ExecStatus.PIPELINE_SYNC:
+            synced += 1
+        else:
+            results.append(result)
+    return results
 
 
 def _forget(wrapper: BaseDatabaseWrapper, libpq: Any, name: bytes) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.db import connections, transaction
 
-from functions import runs, services, waiting
+from functions import runs, services, together, waiting
 from functions import watch as watching
 from functions.errors import TooManyRuns
 from functions.models import Run
@@ -122,7 +122,7 @@ def test_a_run_is_on_disk_before_anything_of_it_leaves(tracker: Tracker, place: 
             runs.begin(place, key_of(place), "sum", "{}")
             cursor.execute("SELECT pg_current_wal_insert_lsn()")
             (lsn,) = cursor.fetchone()
-            runs.make_durable(place.cluster)
+            together.make_durable(place.cluster)
             cursor.execute("SELECT pg_current_wal_flush_lsn() >= %s::pg_lsn", [lsn])
             assert cursor.fetchone() == (True,)
             cursor.execute("SHOW synchronous_commit")

@@ -3,10 +3,11 @@
 import contextlib
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 import pytest
-from django.db import OperationalError, ProgrammingError, connections, transaction
+from django.db import DataError, IntegrityError, OperationalError, ProgrammingError, connections, transaction
 from psycopg import sql
 
 from rows import execution
@@ -272,3 +273,52 @@ def test_schemas_are_made_and_dropped_without_the_door() -> None:
         cursor.execute('CREATE SCHEMA "env_01k6zzzzzzzzzzzzzzzzzzzzzz"')
         cursor.execute(f"CREATE TABLE {TENANT_TABLE} (id text)")
         cursor.execute('DROP SCHEMA "env_01k6zzzzzzzzzzzzzzzzzzzzzz" CASCADE')
+
+
+def note(n: int) -> execution.Statement:
+    return b"INSERT INTO platform.numbers VALUES ($1::bigint) RETURNING n", [b"%d" % n]
+
+
+def test_statements_in_one_trip_commit_and_fail_each_by_itself() -> None:
+    twice, broken = [note(n) for n in (1, 2, 1, 3)], (b"SELECT 1 / $1::int", [b"0"])
+    outcomes = execution.run_each(REGION, [*twice, broken, note(4)])
+    assert [outcomes[n] for n in (0, 1, 3, 5)] == [[(b"1",)], [(b"2",)], [(b"3",)], [(b"4",)]]
+    assert [type(outcomes[n]) for n in (2, 4)] == [IntegrityError, DataError]
+    assert seen_by_another() == 4
+
+
+def test_a_trip_prepares_its_statements_and_survives_their_disappearance() -> None:
+    assert execution.run_each(REGION, [note(1), note(2)]) == [[(b"1",)], [(b"2",)]]
+    assert len(prepared_names()) == 1
+    with connections[REGION].cursor() as cursor:
+        cursor.execute("DEALLOCATE ALL")
+    assert execution.run_each(REGION, [note(3), note(4)]) == [[(b"3",)], [(b"4",)]]
+    assert execution.run_each(REGION, [note(5)]) == [[(b"5",)]]
+    assert len(prepared_names()) == 1
+    assert all_numbers() == [1, 2, 3, 4, 5]
+
+
+def test_a_trip_without_prepared_statements(settings: Any) -> None:
+    settings.PREPARED_STATEMENTS = False
+    assert execution.run_each(REGION, [note(1), note(2)]) == [[(b"1",)], [(b"2",)]]
+    assert prepared_names() == set()
+
+
+def test_a_trip_with_more_than_the_socket_takes_at_once() -> None:
+    long = b"x" * 3_000_000
+    echo: execution.Statement = (b"SELECT $1::text, length($1::text)", [long])
+    assert execution.run_each(REGION, [echo] * 4) == [[(long, b"3000000")]] * 4
+
+
+def test_a_trip_whose_connection_dies_says_so_and_the_next_has_another() -> None:
+    fatal: execution.Statement = (b"SELECT pg_terminate_backend(pg_backend_pid())", [])
+    with pytest.raises(OperationalError):
+        execution.run_each(REGION, [note(1), fatal, note(2)])
+    assert execution.run_each(REGION, [note(3)]) == [[(b"3",)]]
+    assert all_numbers() == [1, 3]
+
+
+def test_a_trip_is_no_part_of_a_transaction() -> None:
+    with pytest.raises(RuntimeError, match="transaction"), transaction.atomic(using=REGION):
+        execution.run_each(REGION, [note(1)])
+    assert all_numbers() == []

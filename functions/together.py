@@ -1,0 +1,125 @@
+"""One statement for many threads: who comes while it is under way lines up, and is taken along by the next.
+
+A warm call is two short statements, and each costs more for the trip than for the work: a thread put to sleep and woken
+here, a server process there, and a wait for the disk. So of the threads that bring the same statement at the same time
+one goes for all. Nobody waits for company: the first goes at once, and those who come meanwhile go together when it is
+back, led by the first of them. Every statement is a transaction of its own as if it had gone alone, and fails alone.
+"""
+
+import os
+import threading
+import weakref
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from typing import Final
+
+from django.db import DatabaseError, connections
+
+from rows import execution
+from rows.execution import Row
+
+Values = Sequence[bytes | None]
+
+MOST: Final = 16
+"""In one trip: what is read of each is held in memory until all are there."""
+_DURABLE: Final = b"SELECT pg_logical_emit_message(true, 'functions', '')"
+# Any committed record does: a commit that waits for the disk waits for all that came before it in the log.
+
+
+def make_durable(using: str) -> None:
+    """Return when everything that was committed before is on disk."""
+    execution.run(using, _DURABLE, [])
+
+
+class Together:
+    """A statement whose last value says whether its commit may leave the disk to others (`t` or `f`). Thread-safe."""
+
+    def __init__(self, sql: bytes, *, is_durable: bool) -> None:
+        """`is_durable`: `run` returns when the commit is on disk; otherwise as soon as others can see it."""
+        self.sql, self.is_durable = sql, is_durable
+        self._forget()
+        _all.add(self)
+
+    def _forget(self) -> None:
+        self._lock = threading.Lock()
+        self._lines: defaultdict[str, _Line] = defaultdict(_Line)
+
+    def run(self, using: str, values: Values) -> list[Row]:
+        """As `rows.execution.run`, but for the last of the values. In a transaction it goes alone, as a part of it."""
+        if connections[using].in_atomic_block:
+            return execution.run(using, self.sql, [*values, b"f"])
+        mine = _Ticket(values)
+        line = self._lines[using]
+        with self._lock:
+            if line.is_under_way:
+                line.waiting.append(mine)
+            else:
+                line.is_under_way, mine.party = True, [mine]
+        if mine.party is None:
+            mine.gate.acquire()
+        if mine.party is not None:
+            self._lead(using, line, mine.party)
+        if isinstance(mine.outcome, DatabaseError):
+            raise mine.outcome
+        return mine.outcome
+
+    def _lead(self, using: str, line: "_Line", party: list["_Ticket"]) -> None:
+        """Go for all of the party, and give the line to the first of those who came meanwhile."""
+        try:
+            outcomes = self._outcomes(using, party)
+        except DatabaseError as error:  # of the connection: it is everybody's
+            outcomes = [type(error)(*error.args) for _ in party]
+            outcomes[0] = error
+        finally:
+            with self._lock:
+                following = [line.waiting.popleft() for _ in range(min(MOST, len(line.waiting)))]
+                line.is_under_way = bool(following)
+            if following:
+                following[0].party = following
+                following[0].gate.release()
+        for ticket, outcome in zip(party, outcomes, strict=True):
+            ticket.outcome = outcome
+            if ticket is not party[0]:
+                ticket.gate.release()
+
+    def _outcomes(self, using: str, party: list["_Ticket"]) -> "list[list[Row] | DatabaseError]":
+        if len(party) == 1:
+            return [execution.run(using, self.sql, [*party[0].values, b"f" if self.is_durable else b"t"])]
+        statements: list[tuple[bytes, Values]] = [(self.sql, [*each.values, b"t"]) for each in party]
+        if not self.is_durable:
+            return execution.run_each(using, statements)
+        *outcomes, durable = execution.run_each(using, [*statements, (_DURABLE, [])])
+        if isinstance(durable, DatabaseError):
+            raise durable
+        return outcomes
+
+
+class _Line:
+    def __init__(self) -> None:
+        self.is_under_way = False
+        self.waiting: deque[_Ticket] = deque()
+
+
+class _Ticket:
+    """One thread's values and what came of them. Its gate opens when there is an outcome, or when it is to lead."""
+
+    __slots__ = ("gate", "outcome", "party", "values")
+
+    def __init__(self, values: Values) -> None:
+        self.values = values
+        self.party: list[_Ticket] | None = None
+        self.outcome: list[Row] | DatabaseError = []
+        self.gate = threading.Lock()
+        self.gate.acquire()
+
+
+_all: Final[weakref.WeakSet[Together]] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """The child has none of its parent's threads, and must not wait for one of them to come back."""
+    for each in _all:
+        each._forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)
