@@ -8,8 +8,13 @@ import signal
 from typing import Any
 
 from celery import Celery, signals
+from kombu.transport import redis
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "platform_site.settings")
+
+# A connection that is lost would put back the nudges in hand on its way out, and over itself: an AttributeError, and
+# the end of every worker when Redis vanishes without a word. The visibility timeout brings them back.
+redis.Channel.do_restore = False
 
 app = Celery("platform")
 app.config_from_object("django.conf:settings", namespace="CELERY")

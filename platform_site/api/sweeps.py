@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from celery import shared_task
-from django.db import DEFAULT_DB_ALIAS, DatabaseError, close_old_connections
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, InterfaceError, OperationalError, close_old_connections
 
 from platform_site.postgres.direct import session
 
@@ -99,7 +99,11 @@ def run_sweep(name: str) -> None:
     pile, when this process has just seen to that sweep."""
     found = _sweeps.get(name)
     if found is not None and time.monotonic() - found.ran_at >= found.every / 2:
-        found.run()
+        try:
+            found.run()
+        except (OperationalError, InterfaceError) as error:
+            close_old_connections()
+            logger.warning("a sweep waits for PostgreSQL", extra={"sweep": name, "why": type(error).__name__})
 
 
 class Clock(threading.Thread):
@@ -122,6 +126,10 @@ class Clock(threading.Thread):
         try:
             close_old_connections()
             found.run()
+        except (OperationalError, InterfaceError) as error:
+            found.seen_at = time.monotonic()
+            logger.warning("a sweep waits for PostgreSQL", extra={"sweep": found.name, "why": type(error).__name__})
+            close_old_connections()
         except Exception:
             found.seen_at = time.monotonic()  # tried: not again before its time
             logger.exception("a sweep failed", extra={"sweep": found.name})

@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from celery import shared_task
@@ -13,6 +14,7 @@ from django.db import transaction
 from pytest_django.fixtures import Settings
 
 from platform_site.api import nudges
+from platform_site.celery import app
 from platform_site.services import valkey
 from tests.faults.conftest import OwnValkey
 from tests.figures import within
@@ -98,3 +100,13 @@ def test_a_redis_that_is_gone_fails_nobody_and_is_found_again(broker: OwnValkey)
     broker.start()
     wait_for("it sends again", lambda: nudges.send_now(look_at, "prj_3"), nudges.BREAKER_SECONDS + 2)
     assert waiting(broker) == 1, "what was sent before died with the server"
+
+
+def test_a_worker_that_lost_redis_with_a_nudge_in_hand_can_close_its_connection() -> None:
+    """What Celery does before it connects again. Were the nudge put back, it would be over the connection that is gone."""
+    with app.connection_for_read() as connection:
+        queue = connection.SimpleQueue(f"tests-{uuid4().hex}")
+        queue.put({"a": "nudge"})
+        assert queue.get(timeout=5).payload == {"a": "nudge"}
+        queue.channel.connection.client = None  # as Kombu leaves it
+        queue.channel.close()
