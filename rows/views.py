@@ -49,6 +49,8 @@ class RowViewSet(ApiViewSet):
     query_parameters = {
         "list": frozenset({"where", "order", "limit", "cursor", "with", "count"}),
         "retrieve": frozenset({"with"}),
+        # A `where` that was meant for the body of a query, or as a condition of a deletion, must not be lost silently.
+        **dict.fromkeys(("search", "create", "partial_update", "destroy", "explain"), frozenset[str]()),
     }
     also_raises = {
         "create": (Conflict, Unavailable),

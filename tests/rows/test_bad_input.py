@@ -237,6 +237,25 @@ def test_methods_and_addresses_that_are_not_there(tracker: Tracker) -> None:
         assert tracker.post("key", "/rows/lists", body).fields == {"id": "reserved"}
 
 
+@pytest.mark.parametrize("asked", ["where={}", "with=list", "limit=1", "done=true"])
+def test_a_condition_in_an_address_that_takes_none_is_refused_and_changes_nothing(tracker: Tracker, asked: str) -> None:
+    """Somebody meant it: a query without its filter shows more, and a deletion without its condition deletes."""
+    name = asked.split("=")[0]
+    one = tracker.post("key", "/rows/lists", {"name": "x", "owner_id": tracker.users["alice"]}).json["id"]
+    before = tracker.get("key", "/rows/lists?count=exact").body
+    for method, path, body in (
+        ("POST", "/rows/tasks/query", {}),
+        ("POST", "/rows/lists", {"name": "y", "owner_id": tracker.users["alice"]}),
+        ("PATCH", f"/rows/lists/{one}", {"name": "y"}),
+        ("DELETE", f"/rows/lists/{one}", None),
+        ("POST", "/rows/tasks/explain", {"id": one}),
+    ):
+        answer = tracker.call("key", method, f"{path}?{asked}", json=body)
+        assert (answer.status, answer.fields) == (422, {name: "unknown_parameter"}), (method, path)
+    assert tracker.get("key", "/rows/lists?count=exact").body == before
+    assert tracker.call("key", "POST", "/rows/tasks/query?_=1", json={}).status == 200  # to get past a cache
+
+
 def test_values_that_are_together_too_long_for_an_index(make_tracker: Any) -> None:
     """Each fits its own index; only PostgreSQL finds that both do not fit one (54000)."""
     column = {"type": "text"}
