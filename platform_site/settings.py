@@ -262,6 +262,9 @@ SCHEMA_LARGE_TABLE_ROWS = env.integer("SCHEMA_LARGE_TABLE_ROWS", 100_000, minimu
 PREPARED_STATEMENTS = env.boolean("DATABASE_PREPARED_STATEMENTS", True)
 """Off where a pooler does not carry them over (PgBouncer before 1.21, or with `max_prepared_statements=0`)."""
 
+TABLES_PER_CONNECTION = env.integer("TABLES_PER_CONNECTION", 2_000, minimum=1)
+"""A region's connection that has met so many tenant tables is replaced by a fresh one (`rows.execution`)."""
+
 
 def _direct_variable(name: str) -> str:
     """`DATABASE_DIRECT_URL` of `DATABASE_URL`, and so on."""

@@ -23,7 +23,7 @@ from projects import failpoints
 from rows import names, states
 from rows.documents import Column, InvalidDocument, Schema, Table
 from rows.editor import RowSchemaEditor
-from rows.execution import opened_door
+from rows.execution import opened_door, replace_soon
 from rows.planning import NewUnique, Plan, Step
 
 
@@ -89,6 +89,7 @@ def inside(connection: BaseDatabaseWrapper, schema: str, *, limited: bool = True
         found = cursor.fetchone()
     limits = (f"{settings.SCHEMA_LOCK_TIMEOUT_MS}", f"{settings.SCHEMA_STATEMENT_TIMEOUT_MS}") if limited else found[1:]
     _set(connection, f'"{schema}"', *limits)
+    replace_soon(connection)  # its backend now remembers every table that is made, changed or looked at in here
     yield
     _set(connection, *found)  # not after an error: the transaction is lost, and its settings with it
 

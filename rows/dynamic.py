@@ -1,13 +1,15 @@
 """Django models of an environment's tables, made from one version of its schema document.
 
-They live in a registry of their own (never in Django's), are built once per (environment, version) by `rows.registry`
-and are freed with it: nothing global may remember them (rows-notes B). They have no relation fields: a reference is the
-text column that it is in PostgreSQL, so that a join which no rule has passed cannot even be written; every hop is a
-subquery over a queryset that the row manager made. The default and the base manager are closed (`rows.managers`).
+They live in registries of their own (never in Django's) and are made when a statement is to be compiled: nothing
+remembers them (rows-notes B). They have no relation fields: a reference is the text column that it is in PostgreSQL, so
+that a join which no rule has passed cannot even be written; every hop is a subquery over a queryset that the row
+manager made. The default and the base manager are closed (`rows.managers`).
 """
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
+from weakref import WeakValueDictionary
 
 from django.apps.config import AppConfig
 from django.apps.registry import Apps
@@ -53,7 +55,7 @@ class _Config(AppConfig):
 
 
 class RowApps(Apps):
-    """A registry that keeps nothing alive: `Apps.get_models` is cached for ever, keyed by registry."""
+    """A registry of one model, which keeps nothing alive: `Apps.get_models` is cached for ever, keyed by registry."""
 
     def __init__(self) -> None:
         super().__init__(())
@@ -66,30 +68,52 @@ class RowApps(Apps):
         return None
 
     def clear_cache(self) -> None:
-        if self.ready:
-            for model in self.get_models():
-                model._meta._expire_cache()  # type: ignore[attr-defined]
+        for model in self.get_models():
+            model._meta._expire_cache()  # type: ignore[attr-defined]
 
 
-def build(schema: Schema, environment_id: str) -> Mapping[str, type[RowModel]]:
-    """A model for each table, by the table's name. About 0.4 ms and 40 KB each; no query."""
-    registry = RowApps()
-    registry.ready = registry.models_ready = registry.apps_ready = False
-    made = {table.name: _model(table, environment_id, registry) for table in schema.tables.values()}
-    registry.ready = registry.models_ready = registry.apps_ready = True
-    registry.clear_cache()
-    return made
+class RowModels(Mapping[str, type[RowModel]]):
+    """A model for each table of a schema, by the table's name: made when it is asked for, and again once it is gone.
+
+    Models are for compiling. Requests run the statements that were compiled, so that most models are idle from their
+    first day on, and each has 90 objects that the collector would walk through for as long as they live. So nothing
+    here keeps them: they go with the next full collection, and the next shape makes those that it needs. About 0.4 ms
+    and 40 KB each; no query.
+    """
+
+    __slots__ = ("_environment", "_lock", "_made", "_schema")
+
+    def __init__(self, schema: Schema, environment: "Environment") -> None:
+        self._schema, self._environment = schema, environment
+        self._made: WeakValueDictionary[str, type[RowModel]] = WeakValueDictionary()
+        self._lock = threading.Lock()
+
+    def __getitem__(self, name: str) -> type[RowModel]:
+        found = self._made.get(name)
+        if found is None:
+            table = self._schema.tables[name]
+            with self._lock:  # of two threads that ask at once, one makes it
+                found = self._made.get(name)
+                if found is None:
+                    found = self._made[name] = _model(table, self._environment)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._schema.tables)
+
+    def __len__(self) -> int:
+        return len(self._schema.tables)
 
 
-def _model(table: Table, environment_id: str, registry: RowApps) -> type[RowModel]:
+def _model(table: Table, environment: "Environment") -> type[RowModel]:
     meta = type(
         "Meta",
         (),
         {
-            "apps": registry,
+            "apps": RowApps(),
             "app_label": LABEL,
             "managed": False,
-            "db_table": f'"{environment_id}"."{table.name}"',
+            "db_table": f'"{environment.id}"."{table.name}"',
             "base_manager_name": "objects",
             "default_manager_name": "objects",
         },
@@ -101,6 +125,7 @@ def _model(table: Table, environment_id: str, registry: RowApps) -> type[RowMode
         "objects": RowManager(),
         "unruled": UnruledManager(),
         "TABLE": table,
+        "ENVIRONMENT": environment,
     }
     made: type[RowModel] = type(f"Row_{table.name}", (RowModel,), members)
     return made

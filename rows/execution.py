@@ -12,6 +12,8 @@ alone. It speaks libpq through psycopg's connection, because a cursor costs 20-3
   DISCARD ALL), the statement is run by its text and prepared again. A name is a digest of the text: behind a pooler
   that hands server connections round with what others prepared on them, a name can be missing or taken (42P05), and
   never means another statement.
+* What a backend has once looked up of a table it remembers for as long as it lives (20 KB for one of 15 columns), so a
+  connection that has met TABLES_PER_CONNECTION of them is replaced when its request or task ends.
 * A connection that died is closed, so that the next statement opens another; a read outside a transaction is then run
   once more. A write never is: nobody knows whether it happened.
 
@@ -60,13 +62,14 @@ class RowsClosed(RuntimeError):
 
 
 class _Prepared:
-    """What one connection has prepared. Lives as long as psycopg's connection object."""
+    """What one connection has prepared, and which tables it has met. Lives as long as psycopg's connection object."""
 
-    __slots__ = ("names", "seen")
+    __slots__ = ("names", "seen", "tables")
 
     def __init__(self) -> None:
         self.names: OrderedDict[bytes, bytes] = OrderedDict()
         self.seen: OrderedDict[bytes, None] = OrderedDict()
+        self.tables: set[bytes] = set()
 
 
 _prepared: WeakKeyDictionary[Any, _Prepared] = WeakKeyDictionary()
@@ -152,6 +155,8 @@ def _run(wrapper: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | None
         del prepared.seen[sql]
         name = _prepare(wrapper, libpq, prepared, sql)
         return _checked(wrapper, libpq, libpq.exec_prepared(name, values))
+    if sql not in prepared.seen:
+        _meet(wrapper, prepared, sql)
     prepared.seen[sql] = None
     if len(prepared.seen) > _SEEN_PER_CONNECTION:
         prepared.seen.popitem(last=False)
@@ -163,10 +168,7 @@ def _opened(wrapper: BaseDatabaseWrapper) -> tuple[Any, _Prepared]:
     wrapper.close_if_health_check_failed()
     wrapper.ensure_connection()
     connection: psycopg.Connection[Any] = wrapper.connection
-    prepared = _prepared.get(connection)
-    if prepared is None:
-        prepared = _prepared[connection] = _Prepared()
-    return connection.pgconn, prepared  # psycopg's protocol does not say that a value may be None
+    return connection.pgconn, _prepared_on(connection)  # psycopg's protocol does not say that a value may be None
 
 
 def _prepare(wrapper: BaseDatabaseWrapper, libpq: Any, prepared: _Prepared, sql: bytes) -> bytes:
@@ -235,6 +237,27 @@ def _receive(libpq: Any, count: int) -> list[pq.abc.PGresult]:
     return results
 
 
+def _prepared_on(connection: "psycopg.Connection[Any]") -> _Prepared:
+    found = _prepared.get(connection)
+    if found is None:
+        found = _prepared[connection] = _Prepared()
+    return found
+
+
+def _meet(wrapper: BaseDatabaseWrapper, prepared: _Prepared, sql: bytes) -> None:
+    prepared.tables.update(_QUALIFIED.findall(sql))
+    if len(prepared.tables) > settings.TABLES_PER_CONNECTION:
+        replace_soon(wrapper)
+
+
+def replace_soon(wrapper: BaseDatabaseWrapper) -> None:
+    """Have the connection closed when its request or task ends, as if it had reached its age."""
+    wrapper.close_at = 0.0
+
+
+_QUALIFIED: Final = re.compile(rb'"env_[0-9a-z]{26}"\."[^"]+"')
+
+
 def _forget(wrapper: BaseDatabaseWrapper, libpq: Any, name: bytes) -> None:
     """Close a prepared statement by the protocol's own message, which poolers translate as they do names; the SQL
     command would reach a server that has never heard of ours. libpq before 17 has only that."""
@@ -289,10 +312,12 @@ def refuse_strangers(
     Definitions (CREATE SCHEMA, DROP TABLE) pass: they show and change no row, and `projects`, a floor below, makes
     and drops the schemas.
     """
-    if not _door_is_open.get():
-        text = sql if isinstance(sql, str) else _spelled(sql)
-        if _TENANT_TABLE.search(text) and not _DEFINES.match(text):
+    text = sql if isinstance(sql, str) else _spelled(sql)
+    if _TENANT_TABLE.search(text) and not _DEFINES.match(text):
+        if not _door_is_open.get():
             raise RowsClosed("rows are reached through the row manager: visible_to(principal), or unruled")
+        wrapper = context["connection"]
+        _meet(wrapper, _prepared_on(wrapper.connection), text.encode())
     return execute(sql, params, many, context)
 
 

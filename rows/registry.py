@@ -1,9 +1,10 @@
 """What this process knows of environments: for each its current schema version, models, rules and interests.
 
-Loaded at first use with two queries, kept for the MAX_ENVIRONMENTS used last (a cached environment costs memory and
-collector time, rows-notes B), and never trusted: each compiled statement tests the version it was made for, in its own
-round trip, and `rows.services` asks `is_current` before it refuses anything on the strength of what is kept here. So
-a new version is followed by every process on its next request without any message between them.
+Loaded at first use with two queries, kept for the MAX_ENVIRONMENTS used last, or for fewer if those have more than
+MAX_COLUMNS together (what is kept costs memory and collector time, rows-notes B), and never trusted: each compiled
+statement tests the version it was made for, in its own round trip, and `rows.services` asks `is_current` before it
+refuses anything on the strength of what is kept here. So a new version is followed by every process on its next request
+without any message between them.
 """
 
 import threading
@@ -14,15 +15,18 @@ from typing import Final
 from django.db.models import Subquery
 
 from platform_site.api.callers import Place
-from rows import dynamic, reading
+from rows import reading
 from rows.documents import EMPTY, Schema
-from rows.dynamic import RowModel
+from rows.dynamic import RowModel, RowModels
 from rows.models import CurrentVersion, SchemaVersion
 from rows.outbox import ANY, EventInterest
 from rows.rules import Principal, Ruleset, Standing
 from rows.viewers import Viewer, bound_operand, open_operand
 
 MAX_ENVIRONMENTS: Final = 200
+MAX_COLUMNS: Final = 60_000
+"""Of all tables that are kept, as many as 200 environments of 20 tables of 15 have; about 1 KB each. One environment
+may have as many by itself, and then pushes the others out."""
 
 
 class Environment:
@@ -35,10 +39,10 @@ class Environment:
         self.alias = alias
         self.version = version
         self.schema = schema
+        self.columns = sum(len(table.all_columns) for table in schema.tables.values())
+        """How many there are in all its tables."""
         self.rules = Ruleset(schema)
-        self.models: Mapping[str, type[RowModel]] = dynamic.build(schema, environment_id)
-        for model in self.models.values():
-            model.ENVIRONMENT = self
+        self.models: Mapping[str, type[RowModel]] = RowModels(schema, self)
         self._interests = interests
         self._wanted: dict[tuple[str, str], bool] = {}
         self._open_viewers: dict[Standing, Viewer] = {}
@@ -77,6 +81,8 @@ class Environment:
 
 _lock = threading.Lock()
 _known: OrderedDict[str, Environment] = OrderedDict()
+_columns = 0
+"""Of everything in `_known`."""
 
 
 def environment(place: Place) -> Environment:
@@ -91,24 +97,34 @@ def environment(place: Place) -> Environment:
 
 def reload(place: Place) -> Environment:
     """The environment as the database has it now. An environment without a version is empty."""
+    global _columns
     made = _load(place)
     with _lock:
+        _drop(made.id)
         _known[made.id] = made
-        _known.move_to_end(made.id)
-        while len(_known) > MAX_ENVIRONMENTS:
-            _known.popitem(last=False)
+        _columns += made.columns
+        while len(_known) > 1 and (len(_known) > MAX_ENVIRONMENTS or _columns > MAX_COLUMNS):
+            _drop(next(iter(_known)))
     return made
 
 
 def forget(environment_id: str) -> None:
     """Let go of an environment, after its deletion."""
     with _lock:
-        _known.pop(environment_id, None)
+        _drop(environment_id)
 
 
 def forget_all() -> None:
     with _lock:
-        _known.clear()
+        for environment_id in list(_known):
+            _drop(environment_id)
+
+
+def _drop(environment_id: str) -> None:
+    global _columns
+    dropped = _known.pop(environment_id, None)
+    if dropped is not None:
+        _columns -= dropped.columns
 
 
 def is_current(known: Environment) -> bool:

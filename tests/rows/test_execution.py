@@ -157,6 +157,64 @@ def test_the_least_recently_used_statement_is_deallocated(monkeypatch: pytest.Mo
         assert cursor.fetchall() == [("SELECT 1",), ("SELECT 3",)]
 
 
+def _backend() -> int:
+    with connections[REGION].cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        return int(cursor.fetchone()[0])
+
+
+def _ask_for(table: int) -> None:
+    """By the statement of a shape, which is prepared at its second appearance."""
+    execution.run(REGION, b'SELECT $1::int FROM "%b"."t%d"' % (ENVIRONMENT.encode(), table), [b"1"])
+
+
+ENVIRONMENT = "env_" + "0" * 26
+
+
+@pytest.fixture
+def tables() -> Iterator[None]:
+    with connections[REGION].cursor() as cursor:
+        cursor.execute(f'CREATE SCHEMA "{ENVIRONMENT}"')
+        for number in range(5):
+            cursor.execute(f'CREATE TABLE "{ENVIRONMENT}"."t{number}" ()')
+    yield
+    with connections[REGION].cursor() as cursor:
+        cursor.execute(f'DROP SCHEMA "{ENVIRONMENT}" CASCADE')
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_connection_that_met_many_tables_is_replaced_when_its_request_ends(settings: Any) -> None:
+    """A backend keeps what it knows of each table for ever: 10,000 environments would fill the server's memory."""
+    settings.TABLES_PER_CONNECTION = 3
+    wrapper, first = connections[REGION], _backend()
+    for _ in range(4):
+        for table in range(3):
+            _ask_for(table)
+        wrapper.close_if_unusable_or_obsolete()  # as at the end of each request
+    assert _backend() == first  # the same ones again cost nothing
+    with transaction.atomic(using=REGION):
+        _ask_for(3)
+        _ask_for(4)
+        assert _backend() == first
+    wrapper.close_if_unusable_or_obsolete()
+    assert _backend() != first
+    second = _backend()
+    _ask_for(4)
+    wrapper.close_if_unusable_or_obsolete()
+    assert _backend() == second
+
+
+@pytest.mark.usefixtures("tables")
+def test_tables_that_a_cursor_meets_count_too(settings: Any) -> None:
+    settings.TABLES_PER_CONNECTION = 3
+    first = _backend()
+    with execution.opened_door(), connections[REGION].cursor() as cursor:
+        for table in range(4):
+            cursor.execute(f'SELECT FROM "{ENVIRONMENT}"."t{table}"')
+    connections[REGION].close_if_unusable_or_obsolete()
+    assert _backend() != first
+
+
 def test_errors_are_djangos_with_psycopgs_as_the_cause() -> None:
     with pytest.raises(ProgrammingError) as caught:
         execution.run(REGION, b"SELECT nothing FROM platform.numbers", [])

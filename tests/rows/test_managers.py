@@ -1,8 +1,10 @@
 """The door to the rows is closed in every way that nobody opened: each form of Django's is tried."""
 
 import gc
+import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -12,6 +14,8 @@ from django.shortcuts import get_object_or_404
 
 from platform_site.api import ids
 from rows import registry
+from rows.documents import IMPLICIT
+from rows.dynamic import RowModel
 from rows.execution import RowsClosed
 from rows.managers import PrincipalRequired, ReadOnly
 from tests.rows.tenants import ALICE, BOB, OPERATOR, REGION, Tenant
@@ -135,26 +139,67 @@ def test_a_queryset_of_nobodys_values_cannot_run(tenant: Tenant) -> None:
 
 
 @pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """How many environments this process keeps for the length of a test."""
     registry.forget_all()
-    monkeypatch.setattr(registry, "MAX_ENVIRONMENTS", 3)
-    yield
+    monkeypatch.setattr(registry, "MAX_ENVIRONMENTS", 20)
+    yield 20
     registry.forget_all()
 
 
-def test_environments_used_least_recently_are_let_go_of_and_freed(few: None) -> None:
-    tenants = [Tenant(DOCUMENT) for _ in range(5)]
+def _models_of(environment_ids: Collection[str]) -> list[type[RowModel]]:
+    """Every model class of these environments that is anywhere in this process' memory."""
+    gc.collect()
+    return [one for one in RowModel.__subclasses__() if one._meta.db_table.split('"')[1] in environment_ids]
+
+
+def test_of_very_many_environments_the_last_are_kept_and_the_others_freed(few: int) -> None:
+    """Whatever was asked of them: what is remembered of a statement or a filter must not hold an environment. Models are
+    kept of none: they are for compiling."""
+    tenants = [Tenant(DOCUMENT) for _ in range(3 * few)]
     known = []
     for tenant in tenants:
-        tenant.with_users(ALICE)
-        assert tenant.rows(ALICE, "tasks") == []
+        tenant.with_users(ALICE).put("lists", id="lst_1", name="Home", owner_id=ALICE.user_id)
+        for _ in range(2):
+            assert tenant.rows(ALICE, "tasks", where={"list.name": "Home"}, order="title.desc", withs="list") == []
         known.append(weakref.ref(tenant.environment))
-        known += [weakref.ref(model) for model in tenant.environment.models.values()]
+    assert _models_of({tenant.place.environment_id for tenant in tenants}) == []
+    assert [ref() is not None for ref in known] == [False] * 2 * few + [True] * few
+    assert tenants[-1].rows(ALICE, "tasks", where={"title": "x"}) == []  # a new shape of one that is kept
+    assert tenants[0].rows(ALICE, "lists")[0]["id"] == "lst_1"  # and is loaded again
+
+
+def test_large_environments_are_kept_in_smaller_numbers(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    tenants = [Tenant(DOCUMENT) for _ in range(5)]
+    columns = tenants[0].environment.columns
+    assert columns > len(DOCUMENT["tables"]) * len(IMPLICIT)
+    monkeypatch.setattr(registry, "MAX_COLUMNS", 2 * columns)
+    known = [weakref.ref(tenant.environment) for tenant in tenants]
+    registry.reload(tenants[4].place)  # the one that was there counts no more
     gc.collect()
-    alive = {found for ref in known if (found := ref()) is not None}
-    assert len([one for one in alive if isinstance(one, registry.Environment)]) == 3
-    assert len(alive) == 3 * (1 + len(DOCUMENT["tables"]))
-    assert tenants[0].rows(ALICE, "tasks") == []  # and is loaded again
+    assert [ref() is not None for ref in known] == [False, False, False, True, False]
+    monkeypatch.setattr(registry, "MAX_COLUMNS", 1)
+    assert registry.environment(tenants[0].place) is registry.environment(tenants[0].place)  # one there always is
+    registry.forget(tenants[0].place.environment_id)
+    assert registry._columns == 0
+
+
+def test_a_model_is_made_when_it_is_asked_for_and_once_for_all_threads(tenant: Tenant) -> None:
+    environment = registry.reload(tenant.place)
+    assert _models_of({environment.id}) == []
+    begin = threading.Barrier(8)
+
+    def ask(_: int) -> type[RowModel]:
+        begin.wait(10)
+        return environment.models["tasks"]
+
+    with ThreadPoolExecutor(8) as pool:
+        made = set(pool.map(ask, range(8)))
+    assert len(made) == 1
+    assert set(_models_of({environment.id})) == made
+    assert set(environment.models) == set(DOCUMENT["tables"])
+    with pytest.raises(KeyError):
+        environment.models["nothing"]
 
 
 def test_an_environment_without_a_version_has_no_tables() -> None:
