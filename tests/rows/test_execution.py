@@ -173,6 +173,7 @@ ENVIRONMENT = "env_" + "0" * 26
 
 @pytest.fixture
 def tables() -> Iterator[None]:
+    connections[REGION].close()  # an earlier test's may be due
     with connections[REGION].cursor() as cursor:
         cursor.execute(f'CREATE SCHEMA "{ENVIRONMENT}"')
         for number in range(5):
