@@ -11,6 +11,7 @@ What is refused here never reaches Django, and looks the same as if it had: the 
 import asyncio
 import logging
 import re
+import threading
 import warnings
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -87,14 +88,19 @@ class Bridge:
         self._handler = handler
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Be ready for `begin`. Bodies are read on `loop`, which also is the lane's clock."""
+        """Be ready for `begin`. Called in the thread of `loop`, which is the clock of the lane and of the bodies."""
         from django.conf import settings
         from django.db import connections
 
         from platform_site.postgres import away
 
+        of_the_loop = threading.get_ident()
+
         def later(delay: float, call: Callable[[], None]) -> None:
-            loop.call_soon_threadsafe(loop.call_later, delay, call)
+            if threading.get_ident() == of_the_loop:  # a timer that sets itself again need not wake anybody
+                loop.call_later(delay, call)
+            else:
+                loop.call_soon_threadsafe(loop.call_later, delay, call)
 
         away.serve_by(settings.LANE_THREADS)
         tell_at_once(loop)
