@@ -752,8 +752,9 @@ def _read_order(order: str, table: str, sight: Sight) -> tuple[OrderKey, ...]:
         if any(key.path == other.path for other in keys):
             raise ValidationFailed.of("order", "invalid", f"{_shown(text)}: stands there twice.")
         keys.append(key)
+    for number, key in enumerate(keys, 1):
         if key.path == ID_KEY.path:
-            return tuple(keys)  # nothing after a unique column can matter
+            return tuple(keys[:number])  # nothing after a unique column can matter
     last = keys[-1]
     return (*keys, OrderKey(ID_KEY.path, "text", last.descending, last.descending))
 

@@ -59,7 +59,7 @@ def test_bad_queries(tracker: Tracker) -> None:
         answer = ask(where=where)
         assert (answer.status, list(answer.fields)) == (422, ["where"]), where
     for order in ("", "nothing", "internal", "title.up", "title.asc.sideways", "a.b.c.d", "title,done,priority,due_on",
-                  "meta", "tags", "comments.body", "title,title", "title;", "1", "title.desc nulls last", "secrets.body"):  # fmt: skip
+                  "meta", "tags", "comments.body", "title,title", "title;", "1", "id,nothing", "id.desc,", "title,id,internal", "title.desc nulls last", "secrets.body"):  # fmt: skip
         answer = ask(order=order)
         assert (answer.status, list(answer.fields)) == (422, ["order"]), order
     for withs in ("", "nothing", "title", "internal", "secrets", "list.tasks.list", "parent.parent.parent.parent",
