@@ -171,7 +171,9 @@ class RowBrowserAdmin(RegionAdmin):
             "explain_query": query_with(request, explain="1"),
         }
         if seen is None or request.GET.get("explain"):
-            context["explanation"] = services.explain_row(place, asker, table.name, row_id, eyes.principal)
+            context["explanation"] = services.explain_row(
+                place, asker, table.name, row_id, eyes.principal, knows_users=True
+            )
         return context
 
     # ── Through whose eyes ──────────────────────────────────────────────────────────────────────────────────────────

@@ -1,14 +1,15 @@
 """Why a row is seen or not, clause by clause: for the people who write the rules.
 
 Who asks must itself see the row, and learns of cells no more than it may read: a clause's verdict is told, the value
-behind it only where the asker could have read it. The verdicts come from PostgreSQL, by the same translation that the
-rules are enforced with, so they cannot differ from it. Design section 6, "explain".
+behind it only where the asker could have read it; a user's e-mail, role and claims only where it manages users. The
+verdicts come from PostgreSQL, by the same translation that the rules are enforced with, so they cannot differ from it.
+Design section 6, "explain".
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -37,6 +38,9 @@ from rows.rules import Access, Clause, Principal, resolve
 from rows.values import ROW_ID as ROW_ID_PATTERN
 from rows.viewers import Viewer
 
+_TOLD_TO_ALL: Final = frozenset({"user.id", "key.id", "now"})
+"""Variables whose values say nothing of a user but who it is."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Verdicts:
@@ -53,13 +57,16 @@ class _Cells:
     paths: tuple[Path, ...]
 
 
-def explain_row(place: Place, asker: Principal, table: str, row_id: str, seen_as: Principal) -> dict[str, Any]:
+def explain_row(
+    place: Place, asker: Principal, table: str, row_id: str, seen_as: Principal, *, knows_users: bool
+) -> dict[str, Any]:
     """`{"visible", "rules": [{"role", "action", "verdict", "clauses": [{"clause", "verdict", "why"}]}],
     "hidden_columns": [{"column", "why"}]}` for `seen_as`.
 
-    Raises NotFound where `asker` itself sees no such row. Two or three statements.
+    `knows_users`: the asker may be told what is stored of `seen_as` (e-mail, role, claims), beyond its id. Raises
+    NotFound where `asker` itself sees no such row. Two or three statements.
     """
-    return asked(place, asker, lambda asking: _explain(asking, table, row_id, seen_as))
+    return asked(place, asker, lambda asking: _explain(asking, table, row_id, seen_as, knows_users or seen_as == asker))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +85,7 @@ def _asked_of(access: Access) -> list[_Rule]:
     return found
 
 
-def _explain(asking: Asking, name: str, row_id: str, seen_as: Principal) -> dict[str, Any]:
+def _explain(asking: Asking, name: str, row_id: str, seen_as: Principal, knows_users: bool) -> dict[str, Any]:
     table = asking.readable(name)
     if not ROW_ID_PATTERN.fullmatch(row_id):
         raise NotFound
@@ -106,7 +113,7 @@ def _explain(asking: Asking, name: str, row_id: str, seen_as: Principal) -> dict
         raise NotFound
     verdicts = iter([cell == b"t" for cell in rows[0]])
     now = datetime.fromisoformat((shown[0][1] or b"").decode())
-    told = [_tell(rule, access, verdicts, _Facts(cells, other.principal, now)) for rule in rules]
+    told = [_tell(rule, access, verdicts, _Facts(cells, other.principal, now, knows_users)) for rule in rules]
     for action in ("read", "update", "delete"):
         if not any(rule["action"] == action for rule in told):
             told.append({"role": access.role, "action": action, "verdict": False, "clauses": []})
@@ -126,6 +133,7 @@ class _Facts:
     cells: dict[Path, Any]
     principal: Principal
     now: datetime
+    knows_users: bool
 
 
 def _tell(rule: _Rule, access: Access, verdicts: Any, facts: _Facts) -> dict[str, Any]:
@@ -147,11 +155,12 @@ def _why(condition: Condition, facts: _Facts) -> str:
     told = [f"{spelled(path)} is {_json(cells[path])}" for path in dict.fromkeys(_paths(condition)) if path in cells]
     for variable in dict.fromkeys(_variables(condition)):
         value = resolve(variable, facts.principal, facts.now)
-        told.append(
-            f"${variable.name} is missing, which makes the clause false"
-            if value is None
-            else f"${variable.name} is {_json(value)}"
-        )
+        if value is None:
+            told.append(f"${variable.name} is missing, which makes the clause false")
+        elif facts.knows_users or variable.name in _TOLD_TO_ALL:
+            told.append(f"${variable.name} is {_json(value)}")
+        else:
+            told.append(f"${variable.name} has a value")
     return "; ".join(told)
 
 

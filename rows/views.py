@@ -11,7 +11,14 @@ from django.http.response import HttpResponseBase
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 
 from accounts.models import User
-from platform_site.api.errors import Conflict, FieldError, PreconditionFailed, Unavailable, ValidationFailed
+from platform_site.api.errors import (
+    Conflict,
+    FieldError,
+    Forbidden,
+    PreconditionFailed,
+    Unavailable,
+    ValidationFailed,
+)
 from platform_site.api.idempotency import idempotent, in_region
 from platform_site.api.pagination import read_limit
 from platform_site.api.views import ApiViewSet, answer, created, no_content
@@ -141,9 +148,13 @@ class RowViewSet(ApiViewSet):
     @extend_schema(request=row_answers.ExplainQuestion, responses=row_answers.Explanation)
     def explain(self, request: HttpRequest, table: str) -> HttpResponseBase:
         """Why somebody sees a row or not: a verdict for each rule and clause, and the columns hidden from them."""
+        if not self.caller.may("rows:read"):
+            raise Forbidden("This needs the scope rows:read, too.")
         asked = self.read(row_answers.ExplainQuestion)
         seen_as = self._principal_named(asked["as"]) if asked.get("as") else self._principal()
-        return answer(services.explain_row(self.place, self._principal(), table, asked["id"], seen_as))
+        knows_users = self.caller.may("users:manage")
+        told = services.explain_row(self.place, self._principal(), table, asked["id"], seen_as, knows_users=knows_users)
+        return answer(told)
 
     def _principal(self) -> Principal:
         return Principal.of(self.caller)

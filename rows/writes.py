@@ -31,7 +31,7 @@ from platform_site.api.signals import row_written
 from rows import compiler, names, states, values, writing
 from rows.asking import MAX_RUNS, Asking, asked
 from rows.compiler import ROW_ID, Cell, ReadShape
-from rows.conditions import Compare, Condition, IsNull, Path, Search, leaves
+from rows.conditions import And, Compare, Condition, IsNull, Not, Or, Path, Quantified, Search
 from rows.documents import NOW, RANDOM, Column, Table
 from rows.execution import Row
 from rows.outbox import EventInterest
@@ -270,16 +270,24 @@ def _check_refused(asking: Asking, attempt: _Attempt, clauses: Iterable[Clause])
 
 
 def _columns_of(condition: Condition) -> Iterable[str]:
-    """The columns of the row itself that a condition asks about; of a path, the one that it starts from."""
-    for leaf in leaves(condition):
-        paths: tuple[Path, ...] = ()
-        match leaf:
-            case Compare() | IsNull():
-                paths = (leaf.path,)
-            case Search():
-                paths = leaf.paths
-        for path in paths:
-            yield path.hops[0].column if path.hops else path.column
+    """The columns of the row itself that a condition asks about: of a path and of a relation to one row, the column
+    that it starts from. What is asked of other rows has names of its own, which may be the same words."""
+    paths: tuple[Path, ...] = ()
+    match condition:
+        case And() | Or():
+            for part in condition.conditions:
+                yield from _columns_of(part)
+        case Not():
+            yield from _columns_of(condition.condition)
+        case Quantified():
+            if not condition.hop.many:
+                yield condition.hop.column
+        case Compare() | IsNull():
+            paths = (condition.path,)
+        case Search():
+            paths = condition.paths
+    for path in paths:
+        yield path.hops[0].column if path.hops else path.column
 
 
 def _meaning(asking: Asking, attempt: _Attempt, error: IntegrityError) -> ApiError:
@@ -362,11 +370,29 @@ def _insert(asking: Asking, name: str, bodies: Sequence[Any], depth: int, *, num
         raise ValidationFailed(fields=errors)
     if len(attempts) == 1:
         return [_insert_one(asking, attempts[0], "0." if numbered else "")]
-    # In the order of their ids, so that two batches with ids in common wait for each other and never deadlock.
-    order = sorted(range(len(attempts)), key=lambda number: attempts[number].named[ROW_ID] or b"")
     with transaction.atomic(using=asking.environment.alias):
-        made = {number: _insert_one(asking, attempts[number], f"{number}.") for number in order}
+        made = {number: _insert_one(asking, attempts[number], f"{number}.") for number in _turns(table, attempts)}
     return [made[number] for number in range(len(attempts))]
+
+
+def _turns(table: Table, attempts: Sequence[_Attempt]) -> list[int]:
+    """In which order a batch is inserted: by id, so that two batches with ids in common wait for each other and do not
+    deadlock; but a row that others of the batch refer to before these. Rows in a circle come last, to be refused."""
+    numbers = {attempt.named[ROW_ID]: number for number, attempt in enumerate(attempts)}
+    own = [Cell(column.name) for column in table.columns.values() if column.references == table.name]
+    waits_for = {
+        number: {numbers[cell] for key in own if (cell := attempt.named.get(key)) in numbers}
+        for number, attempt in enumerate(attempts)
+    }
+    waiting = sorted(waits_for, key=lambda number: attempts[number].named[ROW_ID] or b"")
+    turns: list[int] = []
+    done: set[int] = set()
+    while waiting:
+        ready = [number for number in waiting if waits_for[number] <= done] or waiting
+        turns += ready
+        done.update(ready)
+        waiting = [number for number in waiting if number not in done]
+    return turns
 
 
 def _new_row(asking: Asking, table: Table, access: Access, body: Any, depth: int) -> _Attempt:

@@ -9,6 +9,7 @@ from urllib.parse import quote
 import pytest
 from django.db import connections
 
+from tests.projects.conftest import key_for
 from tests.rows.conftest import Tracker
 from tests.rows.tracker import DOCUMENT
 
@@ -169,6 +170,39 @@ def test_explain_says_which_clause_refuses(tracker: Tracker) -> None:
     assert tracker.post("key", "/rows/tasks/explain", {"id": task, "as": "member"}).json["visible"] is True
 
 
+def test_explain_tells_no_cell_to_who_may_read_no_rows(tracker: Tracker) -> None:
+    task = new_task(tracker, "alice", new_list(tracker, "alice"))
+    keys = {
+        scopes: key_for(tracker.environment_id, *scopes)
+        for scopes in (("schema:read",), ("rows:read",), ("schema:read", "rows:read"))
+    }
+    for scopes, key in keys.items():
+        answer = tracker.api.post("/v1/rows/tasks/explain", token=key, json={"id": task, "as": tracker.users["alice"]})
+        assert answer.status == (200 if len(scopes) == 2 else 403), scopes
+
+
+def test_explain_tells_what_is_known_of_a_user_to_who_manages_users(make_tracker: Any) -> None:
+    where = {"body": {"$ne": "$user.email"}, "owner_id": "$user.id"}
+    columns = {"body": {"type": "text"}, "owner": {"type": "user"}}
+    tracker: Tracker = make_tracker(
+        {"tables": {"notes": {"columns": columns, "rules": {"user": {"read": {"where": where}}}}}}
+    )
+    alice = tracker.users["alice"]
+    note = tracker.post("key", "/rows/notes", {"body": "x", "owner_id": alice}).json["id"]
+
+    def why(who: str) -> str:
+        answer = tracker.post(who, "/rows/notes/explain", {"id": note, "as": alice})
+        assert answer.json["visible"] is True
+        return str(answer.json)
+
+    assert "$user.email is" in why("owner")
+    assert "alice@" in why("owner")
+    for who in ("viewer", "key"):
+        assert "$user.email has a value" in why(who)
+        assert alice in why(who)
+        assert "alice@" not in why(who)
+
+
 def test_another_environments_tables_are_not_there(tracker: Tracker, make_tracker: Any) -> None:
     other = make_tracker({"tables": {"notes": {"columns": {"body": {"type": "text"}}}}}, "Other")
     assert other.post("key", "/rows/notes", {"body": "x"}).status == 201
@@ -211,6 +245,27 @@ def at_once(*calls: Callable[[], int]) -> list[int]:
 
     with ThreadPoolExecutor(len(calls)) as pool:
         return sorted(pool.map(one, calls))
+
+
+def test_rows_of_one_batch_may_refer_to_each_other_whatever_their_ids(make_tracker: Any) -> None:
+    columns = {
+        "name": {"type": "text"},
+        "parent": {"type": "reference", "to": "nodes", "on_delete": "cascade", "null": True},
+    }
+    tracker: Tracker = make_tracker({"tables": {"nodes": {"columns": columns}}})
+    rows = [
+        {"id": "z", "name": "root"},
+        {"id": "m", "name": "branch", "parent_id": "z"},
+        {"id": "a", "name": "leaf", "parent_id": "m"},
+    ]
+    for batch in (rows, rows[::-1]):
+        made = tracker.post("key", "/rows/nodes", batch)
+        assert made.status == 201, made.json
+        assert [row["id"] for row in made.json["data"]] == [row["id"] for row in batch]
+        assert tracker.delete("key", "/rows/nodes/z").status == 204
+    circle = [{"id": "a", "name": "x", "parent_id": "b"}, {"id": "b", "name": "y", "parent_id": "a"}]
+    refused = tracker.post("key", "/rows/nodes", circle)
+    assert (refused.status, refused.fields) == (422, {"0.parent_id": "no_such_row"})
 
 
 def test_batches_with_ids_in_common_wait_for_each_other(tracker: Tracker) -> None:

@@ -139,6 +139,42 @@ def test_a_check_speaks_of_the_row_after_with_the_columns_that_stay() -> None:
     assert refused(lambda: tenant.update(ALICE, "notes", note, score=None))[0] == 422
 
 
+def test_a_check_that_asks_other_rows_names_the_column_that_leads_to_them() -> None:
+    """And never a column of this table that is only called like the far one that was asked about."""
+    document = {"tables": {
+        "lists": {"columns": {"name": {"type": "text"}}, "rules": {"user": {"read": {}}}},
+        "seats": {"columns": {"list": {"type": "reference", "to": "lists", "on_delete": "cascade"},
+                              "owner": {"type": "user"}, "body": {"type": "text"}}},
+        "notes": {
+            "columns": {"body": {"type": "text"}, "owner": {"type": "user"},
+                        "list": {"type": "reference", "to": "lists", "on_delete": "cascade", "null": True}},
+            "rules": {"user": {
+                "read": {},
+                "insert": {"check": {"list.seats": {"$some": {"owner_id": "$user.id", "body": "writer"}}}},
+                "update": {"check": {"list.seats": {"$none": {"body": "closed"}}}},
+            }},
+        },
+    }}  # fmt: skip
+    tenant = Tenant(document).with_users(ALICE, BOB)
+    theirs, ours = tenant.put("lists", name="Theirs"), tenant.put("lists", name="Ours")
+    tenant.put("seats", list_id=theirs, owner_id=BOB.user_id, body="writer")
+    tenant.put("seats", list_id=ours, owner_id=ALICE.user_id, body="writer")
+    note = {"body": "x", "owner_id": ALICE.user_id}
+    named = (422, {"list_id": "not_allowed"})
+    assert refused(lambda: tenant.insert(ALICE, "notes", **note, list_id=theirs)) == named
+    made = tenant.insert(ALICE, "notes", **note, list_id=ours)["id"]
+    tenant.put("seats", list_id=theirs, owner_id=BOB.user_id, body="closed")
+    assert refused(lambda: tenant.update(ALICE, "notes", made, list_id=theirs)) == named
+
+
+def test_a_check_that_asks_the_rows_that_lead_here_names_no_column() -> None:
+    check = {"notes": {"$none": {"state": "done"}}}
+    tenant = tenant_of(user={"read": {}, "update": {"check": check}})
+    note = tenant.put("notes", body="x", owner_id=ALICE.user_id)
+    tenant.put("notes", body="y", owner_id=ALICE.user_id, parent_id=note, state="done")
+    assert refused(lambda: tenant.update(ALICE, "notes", note, body="z")) == (404, {})
+
+
 def test_a_check_may_compare_with_the_row_before() -> None:
     rules = {"read": {}, "update": {"check": {"score": {"$gt": "$old.score"}}}}
     tenant = tenant_of(user=rules)
@@ -185,7 +221,7 @@ def test_now_is_the_databases_whatever_this_process_takes_for_the_time(
     assert refused(
         lambda: tenant.insert(ALICE, "posts", at=(true_now + timedelta(minutes=5)).isoformat(), owner_id=ALICE.user_id)
     ) == (422, {"at": "not_allowed"})
-    told = services.explain_row(tenant.place, OPERATOR, "posts", posts[5], ALICE)
+    told = services.explain_row(tenant.place, OPERATOR, "posts", posts[5], ALICE, knows_users=True)
     [read] = [rule for rule in told["rules"] if rule["action"] == "read"]
     due = next(clause for clause in read["clauses"] if '"at"' in clause["clause"])
     said = datetime.fromisoformat(due["why"].split('$now is "')[1].rstrip('"'))
