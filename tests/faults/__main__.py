@@ -104,7 +104,7 @@ def _full_log(on: Ground) -> None:
     token = sign_in(on.up)
     full = Worker(on.up, on.environment, log="/dev/full")
     try:
-        with harm.web_with_a_full_log(on.up, on.environment) as other, Load(other, token, clients=2) as load:
+        with harm.another_web(on.up, on.environment, log="/dev/full") as other, Load(other, token, clients=2) as load:
             time.sleep(4)
         assert not [one for one in load.outcomes if one.status not in FINE], load.counts()
         assert full.process.poll() is None

@@ -207,14 +207,14 @@ def shifted(seconds: int) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def web_with_a_full_log(up: Up, environment: dict[str, str]) -> Iterator[Up]:
-    """Another web server of the same service, which can write no line of its log: the disk is full."""
+def another_web(up: Up, environment: dict[str, str], log: str = os.devnull) -> Iterator[Up]:
+    """Another web server of the same service, with variables of its own."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with open("/dev/full", "wb") as full:
+    with open(log, "wb") as output:
         process = subprocess.Popen(
             [sys.executable, str(ROOT / "manage.py"), "serve", "--port", str(port), "--workers", "2"],
-            stdout=full, stderr=full, stdin=subprocess.DEVNULL,
+            stdout=output, stderr=output, stdin=subprocess.DEVNULL,
             env={
                 **os.environ,
                 "OUTBOUND_ALLOWED_NETWORKS": "127.0.0.0/8",

@@ -5,8 +5,10 @@ worker's clock is wrong, a disk is full (F21, F22, F23, and frozen PostgreSQL). 
 import logging
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
+import httpx
 import pytest
 
 from platform_site.services.layout import region_database
@@ -128,6 +130,40 @@ def test_f22_a_worker_whose_clock_is_wrong_delivers_in_time_and_signs_the_right_
         worker.kill()
 
 
+@pytest.mark.skipif(not harm.FAKETIME.exists(), reason="there is no libfaketime on this machine")
+@pytest.mark.parametrize("seconds", [600, -600])
+def test_f22_a_web_host_whose_clock_is_wrong_is_wrong_about_access_tokens_alone(
+    battered: Up, receiver: Receiver, environment: dict[str, str], seconds: int
+) -> None:
+    """Rows, events, idempotency and refresh tokens go by the database's clock. Access tokens are read by each host's own
+    (docs/deployment.md, "Clocks"): nobody takes one from the future, or after its time."""
+    with harm.another_web(battered, environment | harm.shifted(seconds)) as there:
+        with Storm(there, receiver, 40, 2.0, f"web{seconds}") as storm:
+            pass
+        storm.up = battered
+        assert set(storm.answers) == {"201"}, storm.answers
+        assert_nothing_is_lost(storm)
+        row = {"name": "once", "owner_id": battered.facts["app_users"][0]["id"]}
+        once = storm.headers | {"Idempotency-Key": f"once-{time.monotonic_ns()}"}
+        made = [httpx.post(f"{up.base_url}/v1/rows/lists", json=row, headers=once) for up in (there, battered, there)]
+        assert [answer.status_code for answer in made] == [201] * 3
+        assert len({answer.json()["id"] for answer in made}) == 1
+        age = time.time() - datetime.fromisoformat(made[0].json()["created_at"]).timestamp()
+        assert abs(age) < 60, "the database's"
+
+        account = battered.facts["account"]
+        body = {"grant_type": "password", "email": account["email"], "password": account["password"]}
+        for issuer, reader in ((there, battered), (battered, there)):
+            begun = httpx.post(f"{issuer.base_url}/v1/auth/token", json=body).json()
+            renewal = {"grant_type": "refresh_token", "refresh_token": begun["refresh_token"]}
+            assert httpx.post(f"{reader.base_url}/v1/auth/token", json=renewal).status_code == 200
+            bearer = {"Authorization": f"Bearer {begun['access_token']}"}
+            assert httpx.get(f"{issuer.base_url}/v1/projects", headers=bearer).status_code == 200
+            is_of_the_future = (issuer is there) == (seconds > 0)
+            read = httpx.get(f"{reader.base_url}/v1/projects", headers=bearer).status_code
+            assert read == (401 if is_of_the_future else 200)
+
+
 def test_f23_a_full_disk_for_the_log_stops_nobody(
     battered: Up, token: str, receiver: Receiver, environment: dict[str, str]
 ) -> None:
@@ -135,7 +171,7 @@ def test_f23_a_full_disk_for_the_log_stops_nobody(
     worker = Worker(battered, environment, log="/dev/full")
     try:
         with (
-            harm.web_with_a_full_log(battered, environment) as there,
+            harm.another_web(battered, environment, log="/dev/full") as there,
             harm.without_the_worker_of(battered),
             Load(there, token, clients=2) as load,
             Storm(there, receiver, 100, 3.0, "full-disk") as storm,
