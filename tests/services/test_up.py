@@ -22,7 +22,7 @@ import pytest
 from psycopg import sql
 
 from platform_site.services import postgres, valkey
-from platform_site.services.layout import REGIONS, Layout, region_variable
+from platform_site.services.layout import REGIONS, Layout, region_database, region_variable
 from tests.figures import within
 from tests.serving import ROOT, Up, start_up, wait_for, wait_for_ready
 
@@ -77,6 +77,32 @@ def test_the_first_start_makes_a_demo_whose_facts_are_in_demo_json(up: Up, data_
             connection.execute(pools, [[user["id"] for user in facts["app_users"]]]).fetchall()
             == [(facts["environments"]["production"],)] * 2
         )
+
+
+def made_of(data_dir: Path, region: str) -> dict[str, list[object]]:
+    """What a region's own tables consist of, as PostgreSQL describes it, and which migrations it believes it had."""
+    asked = {
+        "columns": "SELECT attrelid::regclass::text, attname, attnum, format_type(atttypid, atttypmod), attnotnull,"
+        " pg_get_expr(adbin, adrelid) FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum"
+        " WHERE attnum > 0 AND attrelid IN (SELECT oid FROM pg_class WHERE relnamespace = 'platform'::regnamespace)",
+        "indexes": "SELECT indexdef FROM pg_indexes WHERE schemaname = 'platform'",
+        "constraints": "SELECT conname, conrelid::regclass::text, pg_get_constraintdef(oid) FROM pg_constraint"
+        " WHERE connamespace = 'platform'::regnamespace",
+        "triggers": "SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal",
+        "settings": "SELECT relname, reloptions FROM pg_class WHERE relnamespace = 'platform'::regnamespace",
+        "migrations": "SELECT app, name FROM platform.django_migrations",
+    }
+    with postgres.connect(Layout(data_dir), region_database(region)) as connection:
+        connection.execute("SET search_path = platform")
+        return {what: sorted(connection.execute(question).fetchall(), key=str) for what, question in asked.items()}
+
+
+def test_every_region_is_made_alike(up: Up, data_dir: Path) -> None:
+    first, *others = (made_of(data_dir, region) for region in REGIONS)
+    assert len(first["migrations"]) > 30
+    assert all(first.values()), "nothing asked in vain"
+    for other in others:
+        assert other == first
 
 
 def test_no_process_of_a_function_stays_before_somebody_calls_one(up: Up) -> None:

@@ -11,8 +11,9 @@ from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import CommandParser, OutputWrapper
 from django.core.management.commands import migrate
-from django.db import DEFAULT_DB_ALIAS, connections
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.db.migrations.executor import MigrationExecutor
+from django.db.migrations.recorder import MigrationRecorder
 
 from platform_site.postgres import direct
 
@@ -45,12 +46,51 @@ class Command(migrate.Command):
 
 
 def bring_up_to_date(stdout: OutputWrapper) -> None:
-    """Migrate the databases that are behind this release; for one that is not, the cost is one query."""
+    """Migrate the databases that are behind this release; for one that is not, the cost is one query.
+
+    Regions are alike, and most of the time of a migration goes into Django's working out what to say. So what was said
+    to the first new one is said again to every other new one.
+    """
+    said: list[_Said] = []
     for alias in [DEFAULT_DB_ALIAS, *settings.REGION_DATABASES]:
         executor = MigrationExecutor(connections[alias])
-        if executor.migration_plan(executor.loader.graph.leaf_nodes()):
-            stdout.write(f"Bringing the database {alias} up to date")
-            call_command("migrate", database=alias, verbosity=0, interactive=False, skip_checks=True)
+        if not executor.migration_plan(executor.loader.graph.leaf_nodes()):
+            continue
+        stdout.write(f"Bringing the database {alias} up to date")
+        is_new_region = alias in settings.REGION_DATABASES and not executor.loader.applied_migrations
+        if is_new_region and said:
+            _say_again(alias, said)
+        else:
+            with _overheard(alias, said if is_new_region else []):
+                call_command("migrate", database=alias, verbosity=0, interactive=False, skip_checks=True)
+
+
+_Said = tuple[Any, Any, bool]
+"""A statement, its parameters, and whether they are many."""
+_OF_THE_SESSION: Final = ("SELECT", "SET ", "RESET ", "SAVEPOINT ", "RELEASE ")
+
+
+@contextmanager
+def _overheard(alias: str, said: list[_Said]) -> Iterator[None]:
+    """Write down what the block does to the database. Asking, locking and settings belong to its session alone."""
+
+    def write_down(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
+        if not str(sql).lstrip().upper().startswith(_OF_THE_SESSION):
+            said.append((sql, params, many))
+        return execute(sql, params, many, context)
+
+    with connections[alias].execute_wrapper(write_down):
+        yield
+
+
+def _say_again(alias: str, said: list[_Said]) -> None:
+    """All of it or, if it is cut off, nothing: then the next start begins anew."""
+    with _alone(alias):
+        if MigrationRecorder(connections[alias]).has_table():  # another host was faster
+            return
+        with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
+            for sql, params, many in said:
+                (cursor.executemany if many else cursor.execute)(sql, params)
 
 
 @contextmanager
