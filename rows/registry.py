@@ -24,9 +24,9 @@ from rows.rules import Principal, Ruleset, Standing
 from rows.viewers import Viewer, bound_operand, open_operand
 
 MAX_ENVIRONMENTS: Final = 200
-MAX_COLUMNS: Final = 60_000
-"""Of all tables that are kept, as many as 200 environments of 20 tables of 15 have; about 1 KB each. One environment
-may have as many by itself, and then pushes the others out."""
+MAX_COLUMNS: Final = 200_000
+"""Of all tables that are kept, about 0.5 KB each: 200 environments of 60 tables of 15, or ten of the largest documents
+that there can be (20,000, which take 0.25 s to load), so that a few of these do not push everybody else out."""
 
 
 class Environment:

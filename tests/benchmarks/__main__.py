@@ -172,8 +172,6 @@ def main() -> None:
             if name in options.only:
                 for made in PARTS[name](on, options.seconds):
                     print(line(made, on.figures[0].per_second), flush=True)
-        if "rows" in options.only:
-            print(f"\n{rows.many_environments()}")
         if options.json:
             facts = {
                 "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -271,64 +270,6 @@ def pgbench(setting: Setting, statement: Any, found: Any, seconds: float) -> flo
     return float(spoken[1])
 
 
-# ── Many environments ───────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def many_environments(count: int = 1_000) -> str:
-    """What a cold environment of ten tables costs its first request, and what `count` of them leave behind in a process
-    that keeps the last 200."""
-    import statistics
-
-    import psutil
-    from django.db import connections
-
-    from platform_site.api import ids
-    from platform_site.api.callers import Place
-    from rows import registry, services
-    from rows.models import CurrentVersion, SchemaVersion
-    from rows.reading import parse
-    from rows.rules import Principal
-    from tests.rows import catalog
-
-    table = DOCUMENT["tables"]["lists"]
-    columns = {**{f"text_{number}": {"type": "text", "null": True} for number in range(11)}, **table["columns"]}
-    document = {"tables": {f"table_{number}": {**table, "columns": columns} for number in range(10)}}
-    schema = parse(document)
-    who = Principal("user", user_id="usr_01kaaaaaaaaaaaaaaaaaaaaaaa")
-
-    def known(environment_id: str) -> Place:
-        SchemaVersion.objects.using(catalog.REGION).create(
-            environment_id=environment_id,
-            version=1,
-            document_text=json.dumps(document),
-            source_digest="",
-            author_kind="system",
-        )
-        CurrentVersion.objects.using(catalog.REGION).create(environment_id=environment_id, version=1)
-        return Place(environment_id, "production", "prj_x", catalog.REGION, catalog.REGION, "free", environment_id)
-
-    real = [known(ids.new("env")) for _ in range(20)]
-    for place in real:
-        catalog.make(place.environment_id, schema)
-    connections[catalog.REGION].close()
-    times = []
-    for place in real:
-        began = time.perf_counter()
-        services.list_rows(place, who, "table_0", services.ListQuery())
-        times.append((time.perf_counter() - began) * 1000)
-    before = psutil.Process().memory_info().rss
-    for _ in range(count):
-        place = known(ids.new("env"))
-        environment = registry.environment(place)
-        for name in environment.models:
-            environment.models[name].objects.visible_to(environment.open_viewer("user"))
-    grown = (psutil.Process().memory_info().rss - before) / 1e6
-    return (
-        f"first request to a cold environment of ten tables: median {statistics.median(times):.0f} ms, worst {max(times):.0f} ms\n"
-        f"memory after {count:,} environments of ten tables, of which the last {registry.MAX_ENVIRONMENTS} are kept: +{grown:.0f} MB"
-    )
-
-
 # ── The table ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -351,7 +292,6 @@ def main(seconds: float = 3.0, workers: int = 2) -> None:
         print(HEAD)
         for made in workloads(on, seconds):
             print(line(made, on.figures[0].per_second), flush=True)
-        print(many_environments())
 
 
 if __name__ == "__main__":
