@@ -215,7 +215,9 @@ def say(up: Up, asked: int, times: Sequence[float], cpu: float = 0.0) -> None:
     largest = max((anonymous_mb([one]) for one in serving), default=0.0)
     worker = anonymous_mb(up.named("manage.py work", parent=up.process.pid))
     late = sorted(times)
-    figures = f"{statistics.median(late):9.1f}{late[int(len(late) * 0.99)]:8.1f}{late[-1]:8.1f}" if late else f"{'':25}"
+    figures = ""
+    if late:
+        figures = f"{cpu:8.1f}{statistics.median(late):9.1f}{late[int(len(late) * 0.99)]:8.1f}{late[-1]:8.1f}"
     print(
         f"{asked:8,}{resident_mb(web):10.0f}{anonymous_mb([web]):10.0f}{len(serving):10}{largest:10.0f}"
         f"{anonymous_mb(serving):10.0f}{worker:9.0f}{figures}",
