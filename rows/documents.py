@@ -68,6 +68,21 @@ class InvalidDocument(Exception):
         super().__init__("; ".join(f"{error.field}: {error.message}" for error in self.errors))
 
 
+MAX_ERRORS: Final = 100
+"""So many errors are named at once. Each costs time, for a word that might have been meant, and room in the answer."""
+
+
+class Errors(list[FieldError]):
+    """The errors of one document as they are found. Raises InvalidDocument with the last that is named: what has more
+    is not read to its end."""
+
+    def append(self, error: FieldError) -> None:
+        super().append(error)
+        if len(self) >= MAX_ERRORS:
+            more = FieldError("tables", "too_many", f"may have more errors: these are the first {MAX_ERRORS}")
+            raise InvalidDocument([*self, more])
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """One real column of a table.

@@ -21,6 +21,7 @@ from rows.documents import (
     SQL_TYPES,
     Action,
     Column,
+    Errors,
     IndexKey,
     IndexSpec,
     InvalidDocument,
@@ -111,7 +112,7 @@ class _Reader:
     """One reading of one document; `errors` grows as it goes."""
 
     def __init__(self) -> None:
-        self.errors: list[FieldError] = []
+        self.errors = Errors()
 
     # ── Small tools ─────────────────────────────────────────────────────────────────────────────────────────────────
 

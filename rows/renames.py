@@ -14,7 +14,7 @@ from psycopg import sql
 
 from platform_site.api.errors import FieldError
 from rows import names, states
-from rows.documents import Column, ColumnType, IndexSpec, InvalidDocument, Schema, Table
+from rows.documents import Column, ColumnType, Errors, IndexSpec, InvalidDocument, Schema, Table
 
 Conversion = Literal["free", "checked", "lossy"]
 """How values pass from one type to another: all as they are; all or the change is refused; or with something lost."""
@@ -127,7 +127,7 @@ def _unclear(name: str, source: str | None) -> str:
 class _Renaming:
     def __init__(self, old: Schema, new: Schema) -> None:
         self.old, self.new = old, new
-        self.errors: list[FieldError] = []
+        self.errors = Errors()
         self.statements: list[Statement] = []
         self.unconstrained: set[tuple[str, str]] = set()
         self._aside = 0

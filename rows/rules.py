@@ -22,7 +22,7 @@ from platform_site.api.callers import Caller
 from platform_site.api.errors import FieldError
 from rows import names
 from rows.conditions import FALSE, TRUE, Condition, Constant, Hop, Operand, Present, Variable, all_of, any_of, guarded
-from rows.documents import ACTIONS, ID, IMPLICIT, Action, Column, Relation, RuleSpec, Schema, Table
+from rows.documents import ACTIONS, ID, IMPLICIT, Action, Column, Errors, Relation, RuleSpec, Schema, Table
 from rows.grammar import InvalidCondition, Use, read_literal, read_rule, read_variable, shape_operand
 from rows.values import ELEMENTS, OPERAND_TYPES, InvalidValue, read, read_cell, wire
 
@@ -268,9 +268,9 @@ def _everything(table: Table) -> Access:
 
 class _RuleCompiler:
     """The rules of one role of one table. Raises InvalidCondition with a path inside the role's rules, or, with a list
-    of errors, notes them there and goes on."""
+    of errors, notes them there by their whole paths and goes on, as far as the list takes them."""
 
-    def __init__(self, author: "_AuthorSight", table: Table, role: str, errors: list[InvalidCondition] | None = None):
+    def __init__(self, author: "_AuthorSight", table: Table, role: str, errors: Errors | None = None):
         self.author = author
         self.table = table
         self.role = role
@@ -279,7 +279,8 @@ class _RuleCompiler:
     def fail(self, error: InvalidCondition) -> None:
         if self.errors is None:
             raise error
-        self.errors.append(error)
+        path = f"tables.{self.table.name}.rules.{self.role}.{error.path}"
+        self.errors.append(FieldError(path, error.code, error.message))
 
     def access(self) -> Access:
         rules = self.table.rules[self.role]
@@ -522,15 +523,11 @@ def _texts(table: Table, readable: Iterable[str]) -> tuple[str, ...]:
 def validate(schema: Schema) -> list[FieldError]:
     """Everything that is wrong with the rules of a document, each with its path such as
     `tables.tasks.rules.user.read.where.$or.1.list.nme`; an empty list if nothing is. Asked before a version is applied.
+    Raises InvalidDocument if there are more than are named.
     """
     author = _AuthorSight(schema)
-    found: list[FieldError] = []
+    found = Errors()
     for table in schema.tables.values():
         for role in table.rules:
-            errors: list[InvalidCondition] = []
-            _RuleCompiler(author, table, role, errors).access()
-            found += [
-                FieldError(f"tables.{table.name}.rules.{role}.{error.path}", error.code, error.message)
-                for error in errors
-            ]
+            _RuleCompiler(author, table, role, found).access()
     return found

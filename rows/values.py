@@ -21,7 +21,7 @@ from platform_site.api import ids
 from platform_site.api.errors import FieldError, ValidationFailed
 from platform_site.api.fields import WHOLE_BODY
 from rows.conditions import Type
-from rows.documents import ID, Column, ColumnType, Table
+from rows.documents import ID, MAX_ERRORS, Column, ColumnType, Table
 
 MAX_JSON_DEPTH: Final = 64
 MAX_INDEXED_BYTES: Final = 2_600
@@ -361,7 +361,7 @@ def read_insert(
     known = frozenset(writable)
     cells, errors = _read_columns(table, body, known, frozenset(readable))
     given = {*cells, *(error.field for error in errors), *forced}
-    for column in table.columns.values():
+    for column in table.columns.values() if len(errors) < MAX_ERRORS else ():  # else it was not read to its end
         if column.name not in given and not column.null and column.default is None and column.name in known:
             errors.append(FieldError(column.name, "required", "Must be given."))
     if errors:
@@ -390,6 +390,8 @@ def _read_columns(
     cells: dict[str, bytes | None] = {}
     errors: list[FieldError] = []
     for name, value in body.items():
+        if len(errors) >= MAX_ERRORS:
+            break
         column = table.all_columns.get(name)
         try:
             if column is None or name not in writable:

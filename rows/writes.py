@@ -32,7 +32,7 @@ from rows import compiler, names, states, values, writing
 from rows.asking import MAX_RUNS, Asking, asked
 from rows.compiler import ROW_ID, Cell, ReadShape
 from rows.conditions import And, Compare, Condition, IsNull, Not, Or, Path, Quantified, Search
-from rows.documents import NOW, RANDOM, Column, Table
+from rows.documents import MAX_ERRORS, NOW, RANDOM, Column, Table
 from rows.execution import Row
 from rows.outbox import EventInterest
 from rows.reads import RowAnswer, etag_of
@@ -361,6 +361,8 @@ def _insert(asking: Asking, name: str, bodies: Sequence[Any], depth: int, *, num
     attempts: list[_Attempt] = []
     errors: list[FieldError] = []
     for number, body in enumerate(bodies):
+        if len(errors) >= MAX_ERRORS:
+            break
         prefix = f"{number}." if numbered else ""
         try:
             attempts.append(_new_row(asking, table, access, body, depth))

@@ -363,6 +363,13 @@ def test_a_column_that_may_be_written_and_not_read_is_taken() -> None:
     assert read_update(TASKS, {"internal": "x"}, writable={"internal"}, readable={"id"}) == {"internal": b"x"}
 
 
+def test_of_a_body_with_nothing_but_strange_members_a_hundred_are_named() -> None:
+    body = {f"strange_{number}": 1 for number in range(5_000)}
+    found = refusal(read_insert, TASKS, body, writable=SENT, readable=SEEN)
+    assert len(found) == 100
+    assert {code for _, code in found} == {"unknown"}
+
+
 def test_an_id_is_chosen_by_those_who_may() -> None:
     body = {"id": "my-own_ID", "title": "Tea", "list_id": "l"}
     assert read_insert(TASKS, body, writable={*SENT, "id"}, readable=SEEN)["id"] == b"my-own_ID"
