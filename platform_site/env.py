@@ -1,6 +1,7 @@
 """Typed readers of the environment. A value that cannot be read stops the start with a sentence that names it."""
 
 import os
+import re
 from collections.abc import Iterable
 from urllib.parse import unquote, urlsplit
 
@@ -52,6 +53,11 @@ def words(name: str, default: Iterable[str] = ()) -> list[str]:
     if not value:
         return list(default)
     return [word.strip() for word in value.split(",") if word.strip()]
+
+
+def postgres_urls(name: str) -> list[str]:
+    """A comma-separated list of `postgresql://` URLs, in which libpq's lists of hosts have commas of their own."""
+    return re.split(r"\s*,\s*(?=postgres(?:ql)?://)", value.strip()) if (value := os.environ.get(name)) else []
 
 
 def choice(name: str, options: tuple[str, ...], default: str) -> str:

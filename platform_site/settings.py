@@ -285,7 +285,10 @@ def _direct_databases() -> dict[str, dict[str, Any]]:
 DIRECT_DATABASES = _direct_databases()
 
 
-def _database(name: str, url: str, search_path: str, *, prepare_threshold: int | None) -> dict[str, Any]:
+def _database(
+    name: str, url: str, search_path: str, *, prepare_threshold: int | None, session: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """`session` has settings of the session beside those that all have, or in their place."""
     parts = env.postgres(name, url)
     libpq = {key.removeprefix("OPTIONS:"): parts.pop(key) for key in list(parts) if key.startswith("OPTIONS:")}
     settings_of_the_session = {
@@ -300,6 +303,7 @@ def _database(name: str, url: str, search_path: str, *, prepare_threshold: int |
         "tcp_keepalives_interval": "5",
         "tcp_keepalives_count": "2",
         "tcp_user_timeout": "20000",
+        **(session or {}),
     }
     return parts | {
         "ENGINE": "platform_site.postgres",
@@ -340,6 +344,26 @@ DATABASES = {
         for region in REGIONS
     },
 }
+REPLICA_LAG_LIMIT = env.number("REPLICA_LAG_LIMIT_MS", 1000, minimum=100) / 1000
+"""Seconds. A replica that may be further behind its primary answers nothing."""
+
+
+def _replicas(region: str) -> dict[str, dict[str, Any]]:
+    """The replicas of a region, by the name that logs and figures give them."""
+    name = region_variable(region).removesuffix("_URL") + "_REPLICA_URLS"
+    session = {
+        "default_transaction_read_only": "on",
+        # Who waits for a lock there waits for a schema change to be replayed.
+        "lock_timeout": f"{min(LOCK_TIMEOUT_MS, int(REPLICA_LAG_LIMIT * 1000))}",
+    }
+    return {
+        f"{region}-replica-{number}": _database(name, url, "platform", prepare_threshold=None, session=session)
+        for number, url in enumerate(env.postgres_urls(name), 1)
+    }
+
+
+REPLICAS = {region: found for region in REGIONS if (found := _replicas(region))}
+"""For each region that has some, its read replicas (`platform_site.postgres.replicas`)."""
 DATABASE_ROUTERS = ["platform_site.routers.RegionRouter"]
 
 # ── Redis ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import orjson
+from django.conf import settings
 from django.db import DatabaseError
 from django.db.models import Value
 from django.http import HttpRequest
@@ -30,6 +31,7 @@ from platform_site.api import ids, limits, store
 from platform_site.api.callers import Caller, Place
 from platform_site.api.errors import Forbidden, NotFound, Unauthorized, ValidationFailed
 from platform_site.api.requests import named_environment
+from platform_site.postgres import replicas
 from projects import places, roles
 
 EnvironmentUse = Literal["required", "optional", "unused"]
@@ -123,6 +125,8 @@ def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse) -
     where = trip.get(question.where) if question.where is not None else None
     begun = limits.begin(request, trip, question.payer)
     guesses = limits.Refusals(request, trip) if _may_be_invented(question) else None
+    mark_name = _mark_names.get(question.where) if settings.REPLICAS and question.where else None
+    mark = trip.highest(mark_name) if mark_name is not None else None
     trip.run()
     if who.value == GONE:
         raise Unauthorized
@@ -134,6 +138,8 @@ def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse) -
     _check_expiry(found.identity)
     begun.settle(found.caller.plan, found.caller.id)
     _check_place(question, found, use)
+    if settings.REPLICAS and found.caller.place is not None:
+        _note_freshness(request, question, found.caller.place, mark_name, mark)
     return found.caller
 
 
@@ -181,6 +187,26 @@ def _check_place(question: _Question, found: _Found, use: EnvironmentUse) -> Non
         raise ValidationFailed.of(
             HEADER, "required", "Name the environment that this call means, by the header X-Environment or by its host."
         )
+
+
+_mark_names: Final[dict[str, str]] = {}
+"""Of a place's record, the name of its environment's mark: what must be known before the record is."""
+
+
+def _note_freshness(
+    request: HttpRequest, question: _Question, place: Place, asked: str | None, mark: store.Fetched | None
+) -> None:
+    """Leave with the request what a replica must show to answer it (`platform_site.postgres.replicas`), if one may."""
+    name = replicas.mark_name(place.cluster, place.environment_id)
+    if name is None or question.where is None:
+        return
+    if name == asked and mark is not None:
+        position = None if mark.value is None else int(float(mark.value))
+        request.__dict__["freshness"] = replicas.freshness(place.cluster, name, position)
+        return
+    while len(_mark_names) >= _MOST_REMEMBERED:
+        _mark_names.pop(next(iter(_mark_names)), None)
+    _mark_names[question.where] = name
 
 
 # ── Records ─────────────────────────────────────────────────────────────────────────────────────────────────────────

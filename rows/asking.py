@@ -13,19 +13,22 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
+from django.conf import settings
 from django.db import DatabaseError, connections, transaction
 
 from platform_site.api import sqlstates, waits
 from platform_site.api.callers import Place
 from platform_site.api.errors import ApiError, NotFound, Unavailable
+from platform_site.postgres import replicas
+from platform_site.postgres.replicas import Freshness
 from rows import registry
 from rows.compiler import ENVIRONMENT, VERSION, Statement
 from rows.documents import Table
-from rows.execution import Row, run, run_again_if_lost
+from rows.execution import Row, run, run_again_if_lost, run_on_replica
 from rows.memo import Memo
 from rows.registry import Environment
 from rows.rules import Access, Principal
-from rows.viewers import Viewer
+from rows.viewers import CLOCK, Viewer
 
 T = TypeVar("T")
 
@@ -49,14 +52,18 @@ class StaleVersion(Exception):
 class Asking:
     """A principal before one version of an environment's schema, for the length of one verb."""
 
-    __slots__ = ("environment", "is_verified", "place", "principal", "sight", "standing")
+    __slots__ = ("environment", "freshness", "is_verified", "place", "principal", "sight", "standing")
 
-    def __init__(self, place: Place, principal: Principal, environment: Environment) -> None:
+    def __init__(
+        self, place: Place, principal: Principal, environment: Environment, freshness: Freshness | None = None
+    ) -> None:
         self.place = place
         self.principal = principal
         self.environment = environment
         self.standing = environment.rules.standing(principal)
         self.sight = environment.rules.sight(self.standing)
+        self.freshness = freshness
+        """What a replica must show to answer what this verb reads; None where only the primary may."""
         self.is_verified = False
         """The version was found to be current afterwards, so what was concluded from it stands."""
 
@@ -87,12 +94,24 @@ class Asking:
         return found
 
     def read(self, statement: Statement, named: Mapping[Any, bytes | None], wires: Sequence[bytes] = ()) -> list[Row]:
-        """Run a statement that changes nothing; once more if the connection turns out to be dead."""
-        return run_again_if_lost(self.environment.alias, statement.sql, self._bound(statement, named, wires))
+        """Run a statement that changes nothing; once more if the connection turns out to be dead.
+
+        What a replica finds is an answer, that it finds nothing is none: it may have another version of the schema. And
+        a replica's clock is another one than that which stamped the rows.
+        """
+        values = self._bound(statement, named, wires)
+        if self.freshness is not None and CLOCK not in statement.sql:
+            found = run_on_replica(self.environment.alias, self.freshness, statement.sql, values)
+            if found:
+                return found
+        return run_again_if_lost(self.environment.alias, statement.sql, values)
 
     def write(self, statement: Statement, named: Mapping[Any, bytes | None]) -> list[Row]:
         waits.begin(briefly=True)  # what is written is committed, here or later, and a commit waits for the disk
-        return run(self.environment.alias, statement.sql, self._bound(statement, named, ()))
+        found = run(self.environment.alias, statement.sql, self._bound(statement, named, ()))
+        if settings.REPLICAS:
+            replicas.written(self.environment.alias, self.environment.id)
+        return found
 
     def _bound(
         self, statement: Statement, named: Mapping[Any, bytes | None], wires: Sequence[bytes]
@@ -110,15 +129,19 @@ class Asking:
             self.is_verified = True
 
 
-def asked(place: Place, principal: Principal, verb: Callable[[Asking], T]) -> T:
+def asked(
+    place: Place, principal: Principal, verb: Callable[[Asking], T], freshness: Freshness | None = None
+) -> T:  # fmt: skip
     """Run `verb` against the schema as this process knows it, and again against a newer one where that was stale.
+
+    With `freshness` a replica may answer what the first run reads.
 
     Also again where PostgreSQL undid it (deadlock, serialization), unless a transaction around it would have to run
     again as a whole: its owner does that (`platform_site.api.views`).
     """
     environment = registry.environment(place)
     for runs_left in reversed(range(MAX_RUNS)):
-        asking = Asking(place, principal, environment)
+        asking = Asking(place, principal, environment, freshness)
         try:
             with _kept_usable(environment.alias):
                 return verb(asking)
@@ -133,7 +156,7 @@ def asked(place: Place, principal: Principal, verb: Callable[[Asking], T]) -> T:
             if sqlstates.is_repeatable(error):
                 # At once it would meet the same opponent in the same place.
                 time.sleep(random.uniform(0.02, 0.1))  # noqa: S311 - a pause, not a secret
-        environment = registry.reload(place)
+        environment, freshness = registry.reload(place), None
     raise Unavailable("The schema is changing. Try again shortly.")
 
 

@@ -38,8 +38,11 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import pq
 from psycopg.sql import Composable
 
+from platform_site.api import sqlstates
+from platform_site.postgres import replicas
 from platform_site.postgres.away import watch
 from platform_site.postgres.base import bounded
+from platform_site.postgres.replicas import Freshness
 
 Row = tuple[bytes | None, ...]
 """One row of a result: the text of each column, None for NULL."""
@@ -55,6 +58,8 @@ _IDLE: Final = pq.TransactionStatus.IDLE
 _TAKES_ONE_MORE: Final = frozenset({_IDLE, pq.TransactionStatus.INTRANS})
 _BAD: Final = pq.ConnStatus.BAD
 _NAME_GONE: Final = b"26000"
+_LOOK_UP_MS: Final = 100
+"""So long a wait for a pipeline lasts before it is asked whether it makes sense."""
 
 
 class RowsClosed(RuntimeError):
@@ -133,6 +138,54 @@ def run_again_if_lost(alias: str, sql: bytes, values: Sequence[bytes | None]) ->
         return run(alias, sql, values)
 
 
+def run_on_replica(
+    alias: str, freshness: Freshness, sql: bytes, values: Sequence[bytes | None]
+) -> list[Row] | None:  # fmt: skip
+    """As `run`, for a statement that only reads, on a replica of `alias` that is as fresh as asked; notes which one.
+
+    None where the primary must answer: no replica is fit, it has not come so far, or it failed (gone, a conflict with
+    what it replays, a column that it does not have yet). Raises only what the primary would say as well, and as late:
+    that the statement took too long.
+    """
+    chosen = replicas.region(alias).choose(freshness)
+    if chosen is None:
+        return None
+    replica, position = chosen
+    wrapper, watched, entered = replica.connection, watch(replica.name), False
+    try:
+        with wrapper.wrap_database_errors:
+            entered = watched.enter()
+            reached, result = _run_in_order(wrapper, [(_REACHED, ()), (sql, values)], replica.is_silent)
+    except DatabaseError as error:
+        state = sqlstates.sqlstate(error)
+        if state == _TOOK_TOO_LONG:
+            raise
+        if state is None or state[:2] not in _PASSING:
+            wrapper.close()
+            replica.leave_out()
+        replica.count("failed")
+        return None
+    finally:
+        if entered:
+            watched.leave()
+    [[at]] = _read(reached)
+    if at is None or int(at) < position:
+        replica.count("behind")
+        return None
+    found = _read(result)
+    replica.count("answered" if found else "empty")
+    if found:
+        freshness.answered_by = replica.name
+    return found
+
+
+_REACHED: Final = replicas.REACHED.encode()
+_TOOK_TOO_LONG: Final = "57014"
+_PASSING: Final = frozenset({"22", "40", "42", "55"})
+"""Classes of errors that say nothing against a replica: values, a conflict with what it replays, an older schema, a
+lock that what it replays holds."""
+
+
 def _run(wrapper: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | None]) -> pq.abc.PGresult:
     libpq, prepared = _opened(wrapper)
     if wrapper.in_atomic_block:
@@ -151,15 +204,9 @@ def _run(wrapper: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | None
         prepared.names.clear()  # who deallocates one deallocates all
         if libpq.transaction_status != _IDLE:
             return _checked(wrapper, libpq, result)  # the transaction is lost; its owner may run it again
-    elif sql in prepared.seen and libpq.transaction_status in _TAKES_ONE_MORE and settings.PREPARED_STATEMENTS:
-        del prepared.seen[sql]
+    if libpq.transaction_status in _TAKES_ONE_MORE and _comes_again(wrapper, prepared, sql):
         name = _prepare(wrapper, libpq, prepared, sql)
         return _checked(wrapper, libpq, libpq.exec_prepared(name, values))
-    if sql not in prepared.seen:
-        _meet(wrapper, prepared, sql)
-    prepared.seen[sql] = None
-    if len(prepared.seen) > _SEEN_PER_CONNECTION:
-        prepared.seen.popitem(last=False)
     return _checked(wrapper, libpq, libpq.exec_params(sql, values))
 
 
@@ -171,14 +218,36 @@ def _opened(wrapper: BaseDatabaseWrapper) -> tuple[Any, _Prepared]:
     return connection.pgconn, _prepared_on(connection)  # psycopg's protocol does not say that a value may be None
 
 
+def _comes_again(wrapper: BaseDatabaseWrapper, prepared: _Prepared, sql: bytes) -> bool:
+    """Whether to prepare the statement now: this connection has seen it once. If not, that is noted."""
+    if sql in prepared.seen and settings.PREPARED_STATEMENTS:
+        del prepared.seen[sql]
+        return True
+    if sql not in prepared.seen:
+        _meet(wrapper, prepared, sql)
+    prepared.seen[sql] = None
+    if len(prepared.seen) > _SEEN_PER_CONNECTION:
+        prepared.seen.popitem(last=False)
+    return False
+
+
 def _prepare(wrapper: BaseDatabaseWrapper, libpq: Any, prepared: _Prepared, sql: bytes) -> bytes:
-    name = b"rows_" + sha256(sql).hexdigest()[:40].encode()
+    name = _name_of(sql)
     _checked(wrapper, libpq, libpq.prepare(name, sql))
-    prepared.names[sql] = name
+    _keep(wrapper, libpq, prepared, sql)
+    return name
+
+
+def _name_of(sql: bytes) -> bytes:
+    return b"rows_" + sha256(sql).hexdigest()[:40].encode()
+
+
+def _keep(wrapper: BaseDatabaseWrapper, libpq: Any, prepared: _Prepared, sql: bytes) -> None:
+    """Note that the statement is prepared."""
+    prepared.names[sql] = _name_of(sql)
     if len(prepared.names) > PREPARED_PER_CONNECTION:
         _, oldest = prepared.names.popitem(last=False)
         _forget(wrapper, libpq, oldest)
-    return name
 
 
 def _run_each(wrapper: BaseDatabaseWrapper, statements: Sequence[Statement]) -> list[pq.abc.PGresult]:
@@ -192,11 +261,7 @@ def _run_each(wrapper: BaseDatabaseWrapper, statements: Sequence[Statement]) -> 
     try:
         libpq.enter_pipeline_mode()
         for sql, values in statements:
-            name = prepared.names.get(sql)
-            if name is None:
-                libpq.send_query_params(sql, values)
-            else:
-                libpq.send_query_prepared(name, values)
+            _send(libpq, prepared.names.get(sql), sql, values)
             libpq.pipeline_sync()
         results = _receive(libpq, len(statements))
         libpq.exit_pipeline_mode()
@@ -211,21 +276,69 @@ def _run_each(wrapper: BaseDatabaseWrapper, statements: Sequence[Statement]) -> 
     return results
 
 
-def _receive(libpq: Any, count: int) -> list[pq.abc.PGresult]:
-    """So many results of a pipeline with a sync after each. Waits without the interpreter lock; raises psycopg's
-    OperationalError if the connection is lost."""
+def _run_in_order(
+    wrapper: BaseDatabaseWrapper, statements: Sequence[Statement], is_silent: Callable[[], bool]
+) -> list[pq.abc.PGresult]:
+    """The results of statements that go out together, outside of any transaction of ours: each sees what is committed
+    when its turn comes. Raises the first error; OperationalError once the server `is_silent`."""
+    libpq, prepared = _opened(wrapper)
+    made: list[bytes | None] = []
+    """Of each result the statement that was prepared; None for a statement's own."""
+    try:
+        libpq.enter_pipeline_mode()
+        for sql, values in statements:
+            name = prepared.names.get(sql)
+            if name is not None:
+                prepared.names.move_to_end(sql)
+            elif _comes_again(wrapper, prepared, sql):
+                name = _name_of(sql)
+                libpq.send_prepare(name, sql)
+                made.append(sql)
+            _send(libpq, name, sql, values)
+            made.append(None)
+        libpq.pipeline_sync()
+        results = _receive(libpq, 1, is_silent)
+        libpq.exit_pipeline_mode()
+    except BaseException:
+        libpq.finish()  # nobody could tell what still comes on it
+        raise
+    wanted = []
+    for result, sql_made in zip(results, made, strict=False):  # behind an error there are fewer
+        _checked(wrapper, libpq, result)
+        if sql_made is None:
+            wanted.append(result)
+        else:
+            _keep(wrapper, libpq, prepared, sql_made)
+    return wanted
+
+
+def _send(libpq: Any, name: bytes | None, sql: bytes, values: Sequence[bytes | None]) -> None:
+    if name is None:
+        libpq.send_query_params(sql, values)
+    else:
+        libpq.send_query_prepared(name, values)
+
+
+def _receive(libpq: Any, syncs: int, is_silent: Callable[[], bool] | None = None) -> list[pq.abc.PGresult]:
+    """The results of a pipeline with so many syncs. Waits without the interpreter lock; raises psycopg's
+    OperationalError if the connection is lost, or once the server `is_silent`."""
     readable, both = select.poll(), select.poll()
     readable.register(libpq.socket, select.POLLIN)
     both.register(libpq.socket, select.POLLIN | select.POLLOUT)
-    while libpq.flush():  # more than the socket takes at once
-        both.poll()
+
+    def wait(until: select.poll) -> None:
+        while not until.poll(_LOOK_UP_MS):
+            if is_silent is not None and is_silent():
+                raise psycopg.OperationalError("the database does not answer")
         libpq.consume_input()
+
+    while libpq.flush():  # more than the socket takes at once
+        wait(both)
     results: list[pq.abc.PGresult] = []
     synced = 0
-    while synced < count:
+    while synced < syncs:
         while libpq.is_busy():
-            readable.poll()
-            libpq.consume_input()
+            wait(readable)
         result = libpq.get_result()
         if result is None:  # between two statements, and for ever after the end of the connection
             if libpq.status == _BAD:

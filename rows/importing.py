@@ -22,6 +22,7 @@ from accounts.models import User
 from platform_site.api import ids, sqlstates
 from platform_site.api.callers import Place
 from platform_site.api.requests import current_request_id
+from platform_site.postgres import replicas
 from rows import rendering, schemas, states, values
 from rows.documents import ID, NOW, RANDOM, Column, Table
 from rows.execution import opened_door
@@ -123,6 +124,7 @@ def import_rows(
     with transaction.atomic(using=place.cluster), opened_door():
         job = _Import(place, state.version, table, skip_bad=skip_bad, events=events)
         report = job.run(source)
+        replicas.written(place.cluster, place.environment_id)
         transaction.set_rollback(dry_run, using=place.cluster)
     return report
 

@@ -12,6 +12,7 @@ import orjson
 from platform_site.api import cursors
 from platform_site.api.callers import Place
 from platform_site.api.errors import NotFound, ValidationFailed
+from platform_site.postgres.replicas import Freshness
 from rows import compiler, grammar
 from rows.asking import Asking, StaleVersion, asked
 from rows.compiler import LIMIT, ROW_ID, After, CountShape, ReadShape
@@ -59,21 +60,32 @@ class RowAnswer:
     etag: str | None
 
 
-def list_rows(place: Place, principal: Principal, table: str, query: ListQuery) -> Page:
-    """A page of the rows that `principal` may read: one statement, and one for a count.
+def list_rows(
+    place: Place, principal: Principal, table: str, query: ListQuery, freshness: Freshness | None = None
+) -> Page:
+    """A page of the rows that `principal` may read: one statement, and one for a count. With `freshness` a replica may
+    answer.
 
     Raises NotFound (no such table for this principal) and ValidationFailed naming `where`, `order`, `with` or `cursor`.
     Contract section 4.6.
     """
-    return asked(place, principal, lambda asking: _list(asking, table, query))
+    return asked(place, principal, lambda asking: _list(asking, table, query), freshness)
 
 
-def retrieve_row(place: Place, principal: Principal, table: str, row_id: str, withs: Any = None) -> RowAnswer:
-    """One row, with relations. Its `etag` is of the row without them. One statement.
+def retrieve_row(
+    place: Place,
+    principal: Principal,
+    table: str,
+    row_id: str,
+    withs: Any = None,
+    freshness: Freshness | None = None,
+) -> RowAnswer:
+    """One row, with relations. Its `etag` is of the row without them. One statement. With `freshness` a replica may
+    answer.
 
     Raises NotFound (no such row or table for this principal) and ValidationFailed naming `with`. Contract section 4.7.
     """
-    return asked(place, principal, lambda asking: _retrieve(asking, table, row_id, withs))
+    return asked(place, principal, lambda asking: _retrieve(asking, table, row_id, withs), freshness)
 
 
 def etag_of(row: bytes) -> str:

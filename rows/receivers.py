@@ -7,6 +7,7 @@ from typing import Any
 from accounts import audit
 from platform_site.api import signals
 from platform_site.api.callers import Place
+from platform_site.postgres import replicas
 from projects import branching as branching_of_projects
 from projects.environments import place_of
 from projects.models import Environment
@@ -19,6 +20,7 @@ def connect() -> None:
     signals.environment_ready.connect(let_go_of_users_since, dispatch_uid="rows.let_go_of_users_since")
     signals.environment_branched.connect(branching.follow_branch, dispatch_uid="rows.follow_branch")
     signals.environment_deleted.connect(remove_versions, dispatch_uid="rows.remove_versions")
+    signals.schema_migrated.connect(read_nothing_older, dispatch_uid="rows.read_nothing_older")
     signals.user_deleted.connect(let_go_of_user, dispatch_uid="rows.let_go_of_user")
 
 
@@ -29,6 +31,11 @@ def remove_versions(*, environment_id: str, cluster: str, **_: Any) -> None:
     EventInterest.objects.using(cluster).filter(environment_id=environment_id).delete()
     OutboxEvent.objects.using(cluster).filter(environment_id=environment_id).delete()
     registry.forget(environment_id)
+
+
+def read_nothing_older(*, place: Place, **_: Any) -> None:
+    """No replica answers by the schema and the rules before this change, once it is acknowledged."""
+    replicas.written(place.cluster, place.environment_id)
 
 
 def let_go_of_user(*, user_id: str, pool_id: str | None, **_: Any) -> None:

@@ -7,7 +7,7 @@ that Django runs (`Environment.viewer`). The SQL is the same. Design section 6.
 """
 
 from collections.abc import Callable, Hashable, Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from django.db.models import Expression
 
@@ -22,10 +22,14 @@ if TYPE_CHECKING:
     from rows.managers import RowQuerySet
 
 
+CLOCK: Final = b"statement_timestamp()"
+"""What a statement has in it that asks for `$now`."""
+
+
 def _clock(type_: str) -> Sql:
     """`$now`: the clock that stamps `created_at`, so that no web process' clock decides who sees a row (reliability
     F22), and a row written a moment ago is not in the future."""
-    return Sql(f"statement_timestamp()::{type_}")
+    return Sql(f"{CLOCK.decode()}::{type_}")
 
 
 def open_operand(operand: Operand) -> Expression:

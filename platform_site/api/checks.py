@@ -9,6 +9,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from platform_site.api import keyring
 from platform_site.api.outbound.networks import networks
+from platform_site.services.layout import region_variable
 
 _INNER: Final = ("127.0.0.1", "::1", "169.254.169.254", "fd00:ec2::254")
 """This machine, and the metadata services of clouds."""
@@ -44,6 +45,23 @@ def check_outbound_networks_in_production(**_: Any) -> list[CheckMessage]:
     if not reached:
         return []
     return [Warning(f"OUTBOUND_ALLOWED_NETWORKS lets tenants call {', '.join(reached)}", id="api.W001")]
+
+
+@register(Tags.security)
+def check_replicas(**_: Any) -> list[CheckMessage]:
+    """No replica is its own primary or named twice."""
+    found: list[CheckMessage] = []
+    for region, replicas in settings.REPLICAS.items():
+        seen = {_server(settings.DATABASES[region]): "the primary itself"}
+        for name, database in replicas.items():
+            if (same := seen.setdefault(_server(database), name)) != name:
+                variable = region_variable(region).removesuffix("_URL") + "_REPLICA_URLS"
+                found.append(Error(f"{variable}: {name} is {same}", id="api.E003"))
+    return found
+
+
+def _server(database: dict[str, Any]) -> tuple[str, ...]:
+    return database["HOST"], database["PORT"] or "5432", database["NAME"]
 
 
 def _covers(network: Any, text: str) -> bool:

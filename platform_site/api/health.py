@@ -22,6 +22,7 @@ from django.http import HttpRequest, HttpResponse
 
 from platform_site.api.metrics import reads_only
 from platform_site.api.views import answer
+from platform_site.postgres import replicas
 
 LIMIT: Final = 2.0
 """Seconds that one dependency may take to answer."""
@@ -103,13 +104,20 @@ def state() -> Mapping[str, str]:
 
 
 def readyz(request: HttpRequest) -> HttpResponse:
-    """`{"status": "ready" | "unavailable", "dependencies": {name: "ok" | "slow" | "down"}}`, 200 or 503."""
+    """`{"status": "ready" | "unavailable", "dependencies": {name: "ok" | "slow" | "down"}}`, 200 or 503.
+
+    Where there are read replicas also `"replicas": {name: {"state", "lag_seconds"}}`. They decide nothing: their
+    primaries answer in their place.
+    """
     reads_only(request)
     found = state()
     headers = {"Cache-Control": "no-store"}
+    facts: dict[str, object] = {"dependencies": found}
+    if settings.REPLICAS:
+        facts["replicas"] = replicas.states()
     if all(one == "ok" for one in found.values()):
-        return answer({"status": "ready", "dependencies": found}, 200, headers)
-    return answer({"status": "unavailable", "dependencies": found}, 503, headers | {"Retry-After": "1"})
+        return answer({"status": "ready", **facts}, 200, headers)
+    return answer({"status": "unavailable", **facts}, 503, headers | {"Retry-After": "1"})
 
 
 def healthz(request: HttpRequest) -> HttpResponse:

@@ -97,9 +97,17 @@ _access = logging.getLogger("platform.access")
 
 
 def access(
-    method: str, route: str, status: int, seconds: float, caller: str | None, environment_id: str | None, ip: str | None
+    method: str,
+    route: str,
+    status: int,
+    seconds: float,
+    caller: str | None,
+    environment_id: str | None,
+    ip: str | None,
+    replica: str | None = None,
 ) -> None:
     """The one line of a request. `route` is the template (`/v1/rows/{table}`), so no value of a client's is in it.
+    `replica` names the one that answered in the primary's place.
 
     Built without `Logger._log`, which would walk the stack to learn who called: half of what a line costs.
     """
@@ -115,6 +123,7 @@ def access(
         caller=caller,
         environment=environment_id,
         ip=ip,
+        replica=replica,
     )
     _access.handle(record)
 
@@ -149,6 +158,8 @@ class JsonAccessFormatter(JsonFormatter):
             "environment": facts["environment"],
             "ip": facts["ip"],
         }
+        if facts["replica"] is not None:
+            line["replica"] = facts["replica"]
         return orjson.dumps(line).decode()
 
 

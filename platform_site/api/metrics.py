@@ -51,6 +51,12 @@ BREAKER_OPEN: Final = Gauge(
     "platform_redis_breaker_open", "Processes that have given up on Redis for the moment.", multiprocess_mode="livesum"
 )
 BREAKER_TRIPS: Final = Counter("platform_redis_breaker_trips", "How often a process gave up on Redis for a while.")
+REPLICA_LAG: Final = Gauge(
+    "platform_replica_lag_seconds", "At most so far behind its primary.", ["replica"], multiprocess_mode="livemax"
+)
+REPLICA_READS: Final = Counter(
+    "platform_replica_reads", "Statements that were tried on a replica, by what came of it.", ["replica", "outcome"]
+)
 
 _requests: Final[dict[tuple[str, str, int], Counter]] = {}
 _seconds: Final[dict[tuple[str, str], Histogram]] = {}

@@ -107,6 +107,7 @@ class Front:
         route = f"/{match.route}" if match is not None else "(unknown)"
         method = request.method if request.method in _METHODS else "OTHER"
         caller = request.__dict__.get("caller")
+        freshness = request.__dict__.get("freshness")
         metrics.observe_request(method, route, status, seconds)
         logs.access(
             method,
@@ -116,6 +117,7 @@ class Front:
             None if caller is None else caller.id,
             None if caller is None or caller.place is None else caller.place.environment_id,
             request.META.get("REMOTE_ADDR"),
+            None if freshness is None else freshness.answered_by,
         )
 
 

@@ -53,6 +53,7 @@ _MOST_LINES: Final = 8
 """One carries about 15,000 trips a second; more would only be more to make when many threads begin at once."""
 _RETRY_SECONDS: Final = 0.25
 _MOST_PENDING_MARKS: Final = 100_000
+_HIGHEST: Final = "highest"
 
 Command = tuple[str | bytes | int, ...]
 _pack: Final[Callable[[Command], bytes]] = hiredis.pack_command  # type: ignore[assignment]  # its stub: one word only
@@ -210,6 +211,16 @@ class Store:
                 self._writer = threading.Thread(target=self._write_pending, name="store-marks", daemon=True)
                 self._writer.start()
         return False
+
+    def raise_to(self, values: Mapping[str, int], ttl: int) -> bool:
+        """Store each number for `ttl` seconds unless a higher one is there. False if Redis did not do it. Never raises.
+
+        Numbers up to 2**53, for `Trip.highest`: Redis compares nothing but the scores of sorted sets.
+        """
+        commands: list[bytes] = []
+        for key, value in values.items():
+            commands += [_pack(("ZADD", key, "GT", value, _HIGHEST)), _pack(("EXPIRE", key, ttl))]
+        return self._try(b"".join(commands), len(commands))
 
     def _write_pending(self) -> None:
         while True:
@@ -376,6 +387,13 @@ class Trip:
     def get(self, key: str) -> Fetched:
         """Ask for the value of `key`."""
         self._packed.append(_pack(("GET", key)))
+        fetched = Fetched()
+        self._replies.append(fetched)
+        return fetched
+
+    def highest(self, key: str) -> Fetched:
+        """Ask for the number that `Store.raise_to` keeps under `key`, as text."""
+        self._packed.append(_pack(("ZSCORE", key, _HIGHEST)))
         fetched = Fetched()
         self._replies.append(fetched)
         return fetched

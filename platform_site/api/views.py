@@ -41,6 +41,7 @@ from platform_site.api.callers import Caller, Place
 from platform_site.api.errors import ApiError, Forbidden, MethodNotAllowed, Unauthorized, ValidationFailed
 from platform_site.api.requests import read_parameters
 from platform_site.postgres.commits import commits_of_this_thread
+from platform_site.postgres.replicas import Freshness
 
 LIST_PARAMETERS = frozenset({"limit", "cursor"})
 MAX_RUNS = 3
@@ -138,6 +139,13 @@ class ApiViewSet(ViewSet):
         if place is None:
             raise RuntimeError(f"{type(self).__name__} requires no environment, so a call may mean none")
         return place
+
+    @property
+    def freshness(self) -> Freshness | None:
+        """What a replica must show to answer this request's reads; None where only the primary may, and always while
+        no replica is configured. For actions that change nothing."""
+        found: Freshness | None = self.request._request.__dict__.get("freshness")
+        return found
 
     # ── What an action uses ──
 

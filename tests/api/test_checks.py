@@ -3,6 +3,9 @@
 import pytest
 from django.conf import LazySettings
 from django.core.checks import run_checks
+from django.core.exceptions import ImproperlyConfigured
+
+from platform_site import env
 
 
 def found(*, deploy: bool = False) -> list[str]:
@@ -33,3 +36,25 @@ def test_an_inner_network_that_is_open_in_production(settings: LazySettings, net
     assert found(deploy=True) == ["api.W001"]
     settings.OUTBOUND_ALLOWED_NETWORKS = ["10.1.0.0/16"]
     assert found(deploy=True) == []
+
+
+def test_a_replica_that_is_its_own_primary_or_there_twice(settings: LazySettings) -> None:
+    primary = settings.DATABASES["us-east-1"]
+    one, two = ({**primary, "HOST": host, "PORT": port} for host, port in (("one", ""), ("two", "6432")))
+    settings.REPLICAS = {"us-east-1": {"us-east-1-replica-1": one, "us-east-1-replica-2": two}}
+    assert found() == []
+    settings.REPLICAS = {"us-east-1": {"us-east-1-replica-1": one, "us-east-1-replica-2": {**one, "PORT": "5432"}}}
+    assert found() == ["api.E003"]
+    settings.REPLICAS = {"us-east-1": {"us-east-1-replica-1": primary}}
+    [message] = [message for message in run_checks() if message.id == "api.E003"]
+    assert message.msg == "REGION_US_EAST_1_REPLICA_URLS: us-east-1-replica-1 is the primary itself"
+
+
+def test_a_list_of_addresses_may_have_lists_of_hosts_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = "postgresql://u:p@/name?host=a,b&target_session_attrs=standby", "postgres://c:6432/name"
+    monkeypatch.setenv("REGION_US_EAST_1_REPLICA_URLS", f" {one}, {two} ")
+    assert env.postgres_urls("REGION_US_EAST_1_REPLICA_URLS") == [one, two]
+    monkeypatch.setenv("REGION_US_EAST_1_REPLICA_URLS", "")
+    assert env.postgres_urls("REGION_US_EAST_1_REPLICA_URLS") == []
+    with pytest.raises(ImproperlyConfigured, match="REGION_US_EAST_1_REPLICA_URLS must start with postgresql://"):
+        env.postgres("REGION_US_EAST_1_REPLICA_URLS", "replica-1")

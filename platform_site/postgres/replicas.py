@@ -1,0 +1,298 @@
+"""Read replicas: which one may answer a read, and what it must have replayed before.
+
+Off unless settings name some (`REGION_*_REPLICA_URLS`). Positions are bytes of the primary's write-ahead log since its
+beginning. A replica answers only if it has replayed the log up to the later of two:
+
+* **The environment's mark**: where the log ended after the environment's last acknowledged write, whoever made it. A
+  writer raises it in Redis after its commit and before its answer (`written`); a request reads it on the round trip
+  that fetches its caller (`projects.callers`). So everybody sees what anybody was told is done: rows, and the schema
+  with its rules. A mark that is not known (Redis away, emptied) sends the reader to the primary, and a thread here
+  raises it to where the log ends now.
+* **The floor**: where the log ended at most REPLICA_LAG_LIMIT ago, which a thread asks the primary. It bounds how old
+  an answer can be whatever became of the marks. Without a floor, since the primary is silent, nothing is fit.
+
+Whether it has is asked of the replica itself, on the connection and in the round trip of the read, and before the
+read's snapshot is taken (`rows.execution.run_on_replica`): what was known of it a moment ago may have been another
+server behind the same name, or the same one before it crashed. Positions need no clocks, and an idle primary does not
+look like a lagging replica, as it does by `pg_last_xact_replay_timestamp`. A thread for each replica asks the same
+between times, so that one that is late, silent or gone is passed by, and comes back by itself.
+
+Who calls: `projects.callers`, `rows.asking` and `rows.execution`, whoever changes rows or schemas by other ways
+(`written`), `platform_site.api.health`.
+"""
+
+import itertools
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Final, Literal
+
+from django.conf import settings
+from django.db import Error, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.utils.connection import ConnectionDoesNotExist
+
+from platform_site.api import store
+from platform_site.api.metrics import REPLICA_LAG, REPLICA_READS
+
+logger = logging.getLogger("platform.databases")
+
+REACHED: Final = "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() - '0/0' END"
+"""How far this server has replayed; null where it is no replica (any more)."""
+_WRITTEN: Final = "SELECT pg_current_wal_insert_lsn() - '0/0'"
+"""How far this primary has written, and beyond every commit that it acknowledged, flushed or not."""
+_IDENTITY: Final = "SELECT system_identifier || '/' || current_database() FROM pg_control_system()"
+_LOOK_AT_REPLICA: Final = f"SELECT ({_IDENTITY}), ({REACHED})"
+_LOOK_AT_PRIMARY: Final = f"SELECT ({_IDENTITY}), ({_WRITTEN})"
+_LOOKS_IN_A_LIMIT: Final = 4
+_REMEMBERED: Final = 60.0
+"""Seconds of samples: what a replica that catches up is measured by."""
+_MARK_SECONDS: Final = 3600
+
+State = Literal["ok", "lagging", "down", "primary", "foreign"]
+"""`foreign`: of another cluster or database than its primary."""
+
+
+@dataclass(slots=True)
+class Freshness:
+    """What a request asks of a replica, and which one answered it in the end."""
+
+    position: int
+    answered_by: str | None = None
+
+
+class Replica:
+    """What this process knows of one replica. All methods may be called by any thread."""
+
+    def __init__(self, name: str, region: "Region") -> None:
+        self.name = name
+        self._region = region
+        self._as_of = -inf
+        """It has replayed all that the primary had written then (monotonic)."""
+        self._heard_at = -inf
+        self._is_out = False
+        self._fault: State | None = None
+        self.reported: State | None = None
+        self._reads: dict[str, Any] = {}
+
+    @property
+    def connection(self) -> BaseDatabaseWrapper:
+        """This thread's connection. Django finds it by its name, and not on its way through all databases: whoever goes
+        that way means to change something in each."""
+        try:
+            wrapper: BaseDatabaseWrapper = connections[self.name]
+        except ConnectionDoesNotExist:
+            primary = connections[self._region.alias]
+            own = {**deepcopy(primary.settings_dict), **settings.REPLICAS[self._region.alias][self.name]}
+            connections[self.name] = wrapper = type(primary)(own, self.name)
+        return wrapper
+
+    def is_fit(self, now: float) -> bool:
+        return not self._is_out and self._fault is None and now - self._as_of <= settings.REPLICA_LAG_LIMIT
+
+    def is_silent(self) -> bool:
+        """Whether its watcher has heard nothing for so long that nobody should wait for it."""
+        return time.monotonic() - self._heard_at > settings.REPLICA_LAG_LIMIT
+
+    def leave_out(self) -> None:
+        """Pass it by until its watcher hears of it again: a read met a broken connection."""
+        self._is_out = True
+
+    def count(self, outcome: Literal["answered", "behind", "empty", "failed"]) -> None:
+        counter = self._reads.get(outcome)
+        if counter is None:
+            counter = self._reads[outcome] = REPLICA_READS.labels(self.name, outcome)
+        counter.inc()
+
+    def lag(self) -> float:
+        """At most so many seconds behind its primary; infinite if it was never seen."""
+        return time.monotonic() - self._as_of
+
+    def state(self) -> State:
+        if self._is_out or self.is_silent():
+            return "down"
+        return self._fault or ("ok" if self.lag() <= settings.REPLICA_LAG_LIMIT else "lagging")
+
+    def look(self) -> None:
+        with self.connection.cursor() as cursor:
+            cursor.execute(_LOOK_AT_REPLICA)
+            identity, reached = cursor.fetchone()
+        if reached is None:
+            self._fault = "primary"
+        elif self._region.identity not in (None, identity):
+            self._fault = "foreign"
+        else:
+            self._fault = None
+            passed = [at for at, position in self._region.samples if position <= reached]
+            self._as_of = max([self._as_of, *passed[-1:]])
+        self._heard_at, self._is_out = time.monotonic(), False
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+class Region:
+    """A primary with replicas, and the threads of this process that watch them."""
+
+    def __init__(self, alias: str) -> None:
+        self.alias = alias
+        self.identity: str | None = None
+        self.samples: tuple[tuple[float, int], ...] = ()
+        """When the primary was asked (monotonic), and how far it had written at least; oldest first."""
+        self.unmarked: dict[str, float] = {}
+        """Marks that are not known or could not be raised, and since when."""
+        self.replicas = [Replica(name, self) for name in settings.REPLICAS[alias]]
+        self._turns = itertools.count()
+        self._began = time.monotonic()
+        for look, close in [(self.look, self.close), *((one.look, one.close) for one in self.replicas)]:
+            threading.Thread(target=_watch, args=(look, close), name="replicas", daemon=True).start()
+
+    def choose(self, freshness: Freshness) -> tuple[Replica, int] | None:
+        """A replica to ask, and what it must have replayed; None where the primary must answer."""
+        now = time.monotonic()
+        floor = None
+        for at, position in reversed(self.samples):
+            if now - at > settings.REPLICA_LAG_LIMIT:
+                break
+            floor = position
+        fit = [replica for replica in self.replicas if replica.is_fit(now)]
+        if floor is None or not fit:
+            return None
+        return fit[next(self._turns) % len(fit)], max(floor, freshness.position)
+
+    def look(self) -> None:
+        try:
+            began = time.monotonic()
+            with connections[self.alias].cursor() as cursor:
+                cursor.execute(_LOOK_AT_PRIMARY)
+                self.identity, position = cursor.fetchone()
+            kept = [sample for sample in self.samples if began - sample[0] < _REMEMBERED]
+            self.samples = (*kept, (began, int(position)))
+            self._raise_marks(began, int(position))
+        finally:
+            self._report()
+
+    def close(self) -> None:
+        connections[self.alias].close()
+
+    def _raise_marks(self, began: float, position: int) -> None:
+        due = [key for key, since in list(self.unmarked.items()) if since <= began]
+        if due and store.current().raise_to(dict.fromkeys(due, position), _MARK_SECONDS):
+            for key in due:
+                if self.unmarked[key] <= began:  # else somebody has written since
+                    del self.unmarked[key]
+
+    def _report(self) -> None:
+        for replica in self.replicas:
+            REPLICA_LAG.labels(replica.name).set(replica.lag())
+            state = replica.state()
+            if state != replica.reported and time.monotonic() - self._began > settings.REPLICA_LAG_LIMIT:
+                level = logging.INFO if state == "ok" else logging.WARNING
+                logger.log(level, "replica %s is %s", replica.name, _IN_WORDS[state])
+                replica.reported = state
+
+
+_IN_WORDS: Final[dict[State, str]] = {
+    "ok": "up to date: it answers reads",
+    "lagging": "behind by more than REPLICA_LAG_LIMIT_MS: it answers nothing until it has caught up",
+    "down": "not answering",
+    "primary": "no replica but a primary: it answers nothing",
+    "foreign": "a replica of another cluster or database: it answers nothing",
+}
+
+
+def _watch(look: Callable[[], None], close: Callable[[], None]) -> None:
+    while True:
+        try:
+            look()
+        except Error:  # away, restarting, full: the next look tries a new connection
+            close()
+        time.sleep(settings.REPLICA_LAG_LIMIT / _LOOKS_IN_A_LIMIT)
+
+
+_regions: dict[str, Region] = {}
+_making = threading.Lock()
+
+
+def region(alias: str) -> Region:
+    """What this process knows of a region that has replicas; it begins to watch them at the first call."""
+    found = _regions.get(alias)
+    if found is None:
+        with _making:
+            found = _regions.get(alias)
+            if found is None:
+                found = _regions[alias] = Region(alias)
+    return found
+
+
+def _after_fork() -> None:
+    """The child has none of its parent's threads."""
+    global _making
+    _making = threading.Lock()
+    _regions.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def states() -> dict[str, dict[str, Any]]:
+    """For each replica `{"state", "lag_seconds"}`; the seconds are None if it was never seen."""
+    found: dict[str, dict[str, Any]] = {}
+    for alias in settings.REPLICAS:
+        for replica in region(alias).replicas:
+            lag = replica.lag()
+            found[replica.name] = {"state": replica.state(), "lag_seconds": None if lag == inf else round(lag, 3)}
+    return found
+
+
+# ── Marks ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def mark_name(alias: str, environment_id: str) -> str | None:
+    """Under which name Redis keeps an environment's mark; None where its region has no replicas."""
+    return f"pos:{alias}:{environment_id}" if alias in settings.REPLICAS else None
+
+
+def freshness(alias: str, name: str, mark: int | None) -> Freshness | None:
+    """What a request that found `mark` under `name` asks of a replica; None where the primary must answer it."""
+    unmarked = region(alias).unmarked
+    if mark is None:
+        unmarked.setdefault(name, time.monotonic())
+    return None if mark is None or name in unmarked else Freshness(mark)
+
+
+def written(alias: str, environment_id: str) -> None:
+    """An environment's rows or schema change on this thread's connection to `alias`: raise its mark once they have.
+
+    Called in the transaction, or after a statement that was one. Two round trips after the commit, one to the primary
+    and one to Redis. Never raises.
+    """
+    name = mark_name(alias, environment_id)
+    if name is not None:
+        raising = _Raising(alias, name)
+        if not any(raising in hook for hook in connections[alias].run_on_commit):
+            transaction.on_commit(raising, using=alias)
+
+
+@dataclass(frozen=True, slots=True)
+class _Raising:
+    """What is done after the commit; once, however often the transaction wrote."""
+
+    alias: str
+    name: str
+
+    def __call__(self) -> None:
+        try:
+            with connections[self.alias].cursor() as cursor:
+                cursor.execute(_WRITTEN)
+                position = int(cursor.fetchone()[0])
+            is_raised = store.current().raise_to({self.name: position}, _MARK_SECONDS)
+        except Error:  # the write is done, whatever became of the connection since
+            is_raised = False
+        if not is_raised:
+            region(self.alias).unmarked[self.name] = time.monotonic()
