@@ -79,19 +79,27 @@ class _Arrival:
     def __call__(self, future: Future) -> None:
         if not self._is_first():
             return
+        then = self._let_go()
         try:
             body: bytes | errors.ApiError = future.result()
         except Exception:  # RSGI raises its own for a connection that broke
             body = errors.InvalidRequest(BROKE_OFF)
-        self._then(body)
+        then(body)
 
     def give_up(self, why: errors.ApiError) -> None:
         if self._is_first():
             self._future.cancel()
-            self._then(why)
+            self._let_go()(why)
 
     def _is_first(self) -> bool:
         return self._line.pop(self, self) is None
+
+    def _let_go(self) -> Then:
+        """What to go on with. The future keeps us, and Python's collector does not look into it: while we kept the
+        future, neither would ever be freed, nor the request."""
+        then = self._then
+        del self._then, self._future
+        return then
 
 
 def tell_at_once(loop: asyncio.AbstractEventLoop) -> None:

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextvars
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -127,3 +129,28 @@ def test_what_is_not_a_body_still_goes_to_the_loop(room: Room) -> None:
     room.loop.call_soon_threadsafe(lambda: ran.append(threading.current_thread()))
     wait_for("the loop", lambda: ran, 20)
     assert ran == [room.thread]
+
+
+@pytest.mark.parametrize("outcome", [b"{}", RuntimeError("the stream broke"), None])
+def test_a_future_keeps_nothing_of_a_request_that_went_on(room: Room, outcome: bytes | Exception | None) -> None:
+    """Granian's keeps its callback, and Python's collector does not look into it."""
+
+    class Request:
+        def go_on(self, what: bytes | ApiError) -> None:
+            room.heard.append((what, threading.current_thread()))
+
+    request = Request()
+    kept = weakref.ref(request)
+    body = Body(room.loop)
+    room.arrivals.expect(body, request.go_on)
+    if outcome is not None:
+        body.complete(outcome)
+    wait_for("it goes on", lambda: room.heard, 20)
+    del request
+    assert body.tell is not None, "the future is there, and what it tells"
+
+    def is_gone() -> bool:
+        gc.collect()
+        return kept() is None
+
+    wait_for("nobody keeps it", is_gone, 10)
