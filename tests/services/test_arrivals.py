@@ -131,8 +131,8 @@ def test_what_is_not_a_body_still_goes_to_the_loop(room: Room) -> None:
     assert ran == [room.thread]
 
 
-@pytest.mark.parametrize("outcome", [b"{}", RuntimeError("the stream broke"), None])
-def test_a_future_keeps_nothing_of_a_request_that_went_on(room: Room, outcome: bytes | Exception | None) -> None:
+@pytest.mark.parametrize("outcome", [b"{}", None])
+def test_a_future_keeps_nothing_of_a_request_that_went_on(room: Room, outcome: bytes | None) -> None:
     """Granian's keeps its callback, and Python's collector does not look into it."""
 
     class Request:
