@@ -1,6 +1,7 @@
 """Documents are read whole: what is valid becomes facts, and every error is named at once with its path."""
 
 from copy import deepcopy
+from time import process_time
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from rows.documents import (
     digest,
 )
 from rows.reading import parse
+from tests.figures import within
 
 TRACKER: dict[str, Any] = {
     "tables": {
@@ -340,3 +342,25 @@ def test_of_many_renames_that_name_nothing_the_first_hundred_are_named() -> None
     with pytest.raises(InvalidDocument) as caught:
         planning.plan(tables(), tables(**lost))
     assert len(caught.value.errors) == MAX_ERRORS + 1
+
+
+def test_a_plan_takes_time_that_grows_with_the_change_and_not_with_its_cube() -> None:
+    """Ten tables that refer to each other in a circle, eighty times each; then most columns of twenty dropped."""
+
+    def circle(tables: int, references: int) -> dict[str, Any]:
+        return {f"t{n}": {"columns": {
+            f"c{i}": {"type": "reference", "to": f"t{(n + 1) % tables}", "on_delete": "cascade", "related_name": f"r{n}x{i}"}
+            for i in range(references)
+        }} for n in range(tables)}  # fmt: skip
+
+    wide = parse({"tables": {f"w{n}": {"columns": {f"c{i}": {"type": "text"} for i in range(200)}} for n in range(20)}})
+    narrow = parse({"tables": {f"w{n}": {"columns": {"c0": {"type": "text"}}} for n in range(20)}})
+    began = process_time()
+    made = planning.plan(wide, parse({"tables": {**wide.document["tables"], **circle(10, 80)}}))
+    dropped = planning.plan(wide, narrow)
+    assert process_time() - began < within(3)
+    created = [step.name for step in made.steps if step.name.startswith("create")]
+    assert created == [f"create table t{n}" for n in (0, *range(9, 0, -1))], (
+        "each but the first after what it refers to"
+    )
+    assert len(dropped.steps) == 20 * 199
