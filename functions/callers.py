@@ -2,11 +2,14 @@
 member who left in the meantime runs nothing any more. Design section 8.
 """
 
+from typing import Final
+
 from django.db.models import Q
 from django.db.models.functions import Now
 
 from accounts.models import ServerKey, User
 from platform_site.api.callers import Caller, Place
+from platform_site.postgres.compiled import Compiled
 from projects import roles
 from projects.environments import EnvironmentDirectory, place_of
 
@@ -27,12 +30,19 @@ def caller_again(kind: str, caller_id: str, environment_id: str) -> tuple[Caller
 
 
 def _key(key_id: str, place: Place) -> tuple[Caller, Place] | None:
-    alive = Q(expires_at__isnull=True) | Q(expires_at__gt=Now())
-    key = ServerKey.objects.filter(alive, pk=key_id, revoked_at=None, environment_id=place.environment_id).first()
-    if key is None:
+    found = _KEY.first(key_id, place.environment_id)
+    if found is None:
         return None
-    scopes = roles.of_key(frozenset(key.scopes), bound_to_environment=True)
-    return Caller("key", key.pk, scopes, plan=place.plan, place=place, name=key.name), place
+    name, granted = found
+    scopes = roles.of_key(frozenset(granted), bound_to_environment=True)
+    return Caller("key", key_id, scopes, plan=place.plan, place=place, name=name), place
+
+
+_KEY: Final = Compiled(
+    lambda pk, environment_id: ServerKey.objects.filter(
+        Q(expires_at__isnull=True) | Q(expires_at__gt=Now()), pk=pk, revoked_at=None, environment_id=environment_id
+    ).values_list("name", "scopes")
+)
 
 
 def _user(user: User, place: Place) -> tuple[Caller, Place] | None:

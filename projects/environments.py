@@ -7,9 +7,13 @@ region, no copy that could go stale. Design sections 4 and 5.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import orjson
 
 from platform_site.api import ids
 from platform_site.api.callers import Caller, Place
+from platform_site.postgres.compiled import Compiled
 from projects import places, roles
 from projects.models import Environment
 
@@ -47,8 +51,11 @@ def place_of(environment_id: str) -> Place | None:
     reached (unknown, failed, deleted). One query."""
     if not ids.matches("env", environment_id):
         return None
-    found = Environment.objects.reachable().filter(pk=environment_id).places_as_json().first()
-    return places.from_json(found["place"]) if found else None
+    found = _PLACE.first(environment_id)
+    return places.from_json(orjson.loads(found[0])) if found else None
+
+
+_PLACE: Final = Compiled(lambda pk: Environment.objects.reachable().filter(pk=pk).places_as_json())
 
 
 class EnvironmentDirectory:
