@@ -10,7 +10,7 @@ section 8; reliability F2, F4, F5.
 import random
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -233,8 +233,7 @@ RETURNING r.id, r.attempts, r.environment_id, f.id, f.name, r.version, v.source_
           r.input, r.depth, r.caller_kind, r.caller_id,
           NOT EXISTS (SELECT 1 FROM platform.functions_run other
                        WHERE other.phase = 'queued' AND other.id <> r.id
-                         AND (other.claimed_until IS NULL OR other.claimed_until < now())),
-          set_config('synchronous_commit', 'off', true)
+                         AND (other.claimed_until IS NULL OR other.claimed_until < now()))
 """
 _claiming: Final[dict[str, threading.Lock]] = {}
 # By region. Two that claim at the same moment mostly reach for the same seat: the second would wait for the first's
@@ -246,8 +245,8 @@ def claim(using: str) -> tuple[Started, bool] | None:
     is none.
 
     Environments take turns: first the one with the fewest queued runs executing, then the longest wait, so that nobody
-    stands behind a neighbour's thousand. Within an environment the oldest comes first. The claim does not wait for the
-    disk, for the reasons that `begin` gives: one that a crash of PostgreSQL forgets is a run that is still queued.
+    stands behind a neighbour's thousand. Within an environment the oldest comes first. The claim is on disk when
+    this returns: one that a crash forgot would be given out again, by the same number, while we execute it.
     """
     for _ in range(_REACHES):
         try:
@@ -262,7 +261,7 @@ def claim(using: str) -> tuple[Started, bool] | None:
         return None
     [row] = found
     run_id, attempt, environment_id, function_id, name, version, source_hash, timeout_ms, memory_mb = row[:9]
-    hosts, secrets, input_text, depth, caller_kind, caller_id, is_last, _ = row[9:]
+    hosts, secrets, input_text, depth, caller_kind, caller_id, is_last = row[9:]
     started = Started(
         run_id=_text(run_id),
         attempt=_number(attempt),
@@ -286,20 +285,31 @@ def claim(using: str) -> tuple[Started, bool] | None:
 
 
 _RENEW = """
-UPDATE platform.functions_run r SET claimed_until = now() + %(lease)s
-  FROM unnest(%(ids)s::text[], %(attempts)s::int[]) AS ours(id, attempt)
- WHERE r.id = ours.id AND r.attempts = ours.attempt AND r.phase = 'executing'
-RETURNING r.id
+WITH ours AS (
+    SELECT * FROM unnest(%(ids)s::text[], %(attempts)s::int[], %(functions)s::text[]) AS ours(id, attempt, function_id)
+), renewed AS (
+    UPDATE platform.functions_run r SET claimed_until = now() + %(lease)s
+      FROM ours WHERE r.id = ours.id AND r.attempts = ours.attempt AND r.phase = 'executing'
+ RETURNING r.id
+)
+SELECT id FROM renewed
+ UNION ALL
+SELECT ours.id FROM ours JOIN platform.functions_function f ON f.id = ours.function_id
+ WHERE NOT EXISTS (SELECT 1 FROM platform.functions_run r WHERE r.id = ours.id)
 """
 _CANCELLED = "SELECT id FROM platform.functions_run WHERE id = ANY (%s) AND cancel_requested_at IS NOT NULL"
 
 
-def renew(using: str, executing: Mapping[str, int]) -> set[str]:
-    """Hold the leases of these runs (id to attempt) for another while. Returns the ids of those that are still ours."""
+def renew(using: str, executing: Collection[Started]) -> set[str]:
+    """Hold the leases of these runs for another while. Returns the ids of those that are still ours.
+
+    One that a crash of PostgreSQL forgot is (`begin`); one that went with its function is not.
+    """
     parameters: dict[str, Any] = {
         "lease": settings.FUNCTION_LEASE,
-        "ids": list(executing),
-        "attempts": list(executing.values()),
+        "ids": [started.run_id for started in executing],
+        "attempts": [started.attempt for started in executing],
+        "functions": [started.function_id for started in executing],
     }
     with connections[using].cursor() as cursor:
         cursor.execute(_RENEW, parameters)

@@ -31,8 +31,8 @@ class Watch:
     def __init__(self, end: Callable[[str], object]) -> None:
         self._end = end
         self._lock = threading.Lock()
-        self._executing: dict[str, dict[str, int]] = defaultdict(dict)
-        """For each region the attempts by run id."""
+        self._executing: dict[str, dict[str, Started]] = defaultdict(dict)
+        """For each region, by run id."""
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
 
@@ -43,7 +43,7 @@ class Watch:
             if self._pid != os.getpid():  # forked: the other process watches over its own
                 self._pid, self._thread = os.getpid(), None
                 self._executing.clear()
-            self._executing[started.cluster][started.run_id] = started.attempt
+            self._executing[started.cluster][started.run_id] = started
             if self._thread is None:
                 self._thread = threading.Thread(target=self._watch, name="function-watch", daemon=True)
                 self._thread.start()
@@ -72,11 +72,11 @@ class Watch:
             for using, executing in now.items():
                 self._look(using, executing, renew=is_due)
 
-    def _look(self, using: str, executing: dict[str, int], *, renew: bool) -> None:
+    def _look(self, using: str, executing: dict[str, Started], *, renew: bool) -> None:
         try:
             gone = set(runs.cancelled_among(using, list(executing)))
             if renew:
-                gone |= set(executing) - runs.renew(using, executing)
+                gone |= set(executing) - runs.renew(using, executing.values())
         except DatabaseError as error:
             # Away for longer than a lease: others may begin our runs again, and only one outcome will count.
             connections[using].close()

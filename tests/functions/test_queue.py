@@ -114,6 +114,18 @@ def test_a_synchronous_run_that_a_crash_of_postgresql_forgot_is_written_down_at_
     assert not kept.filter(environment_id=place.environment_id).exists()
 
 
+def test_a_run_that_a_crash_forgot_is_still_ours_until_its_function_is_gone(tracker: Tracker, place: Place) -> None:
+    deploy(tracker, "sum", SUM)
+    forgotten, remembered, taken = (runs.begin(place, key_of(place), "sum", "{}") for _ in range(3))
+    kept = Run.objects.using(place.cluster)
+    kept.filter(pk=forgotten.run_id).delete()
+    kept.filter(pk=taken.run_id).update(attempts=2)
+    ours = {forgotten.run_id, remembered.run_id}
+    assert runs.renew(place.cluster, [forgotten, remembered, taken]) == ours
+    services.delete_function(place, "sum", actor=key_of(place))
+    assert runs.renew(place.cluster, [forgotten, remembered, taken]) == set()
+
+
 def test_a_run_is_on_disk_before_anything_of_it_leaves(tracker: Tracker, place: Place) -> None:
     deploy(tracker, "sum", SUM)
     with connections[place.cluster].cursor() as cursor:
