@@ -343,7 +343,10 @@ def test_orphans_are_adopted_and_buried(up: Up) -> None:
         pytest.skip("orphans go to the system's first process here")
     wait_for("the worker is ready", lambda: "ready." in up.output)
     main = up.part("manage.py work")
-    [beat] = main.children()
+    [beat] = wait_for("beat runs beside it", main.children)
     main.kill()
     wait_for("beat has ended with its worker, and is no zombie", lambda: not psutil.pid_exists(beat.pid))
-    assert not [child for child in up.children() if child.status() == psutil.STATUS_ZOMBIE]
+    wait_for(
+        "nobody else is one",
+        lambda: not [child for child in up.children() if child.is_running() and child.status() == psutil.STATUS_ZOMBIE],
+    )
