@@ -1,6 +1,9 @@
 """`manage.py serve`: the web server alone, as production runs it; `manage.py up` starts it with the last options."""
 
 import logging
+import multiprocessing
+import os
+import signal
 import socket
 import sys
 from argparse import ArgumentParser
@@ -14,6 +17,7 @@ from platform_site.api import metrics
 from platform_site.management.commands import migrate
 from platform_site.server.serve import serve
 from platform_site.services import floors
+from platform_site.services.launch import die_with_parent
 from platform_site.services.listen import default_workers, listen
 
 logger = logging.getLogger("platform.start")
@@ -60,14 +64,27 @@ class Command(BaseCommand):
 
     def _prepare(self, *, with_demo: bool) -> None:
         """Import what a worker needs while `up` starts the databases; then bring them to this release."""
-        from functions import executor
-        from platform_site import demo
         from platform_site.server.bridge import bridge
 
         bridge.load()
         if not sys.stdin.readline():
             raise SystemExit(1)  # `up` has gone
-        migrate.bring_up_to_date(self.stdout)
+        # In a process apart: what migrations leave in memory would be with every worker for as long as it lives.
+        child = multiprocessing.get_context("fork").Process(target=self._fill_databases, args=(os.getpid(), with_demo))
+        child.start()
+        child.join()
+        if child.exitcode:
+            raise SystemExit(1)  # it has said why
+
+    def _fill_databases(self, parent: int, with_demo: bool) -> None:
+        from functions import executor
+        from platform_site import demo
+
+        die_with_parent(parent, signal.SIGTERM)
+        try:
+            migrate.bring_up_to_date(self.stdout)
+        except CommandError as error:
+            raise SystemExit(str(error)) from None
         if with_demo:
             demo.complete(settings.LAYOUT, base_url=settings.BASE_URL)
-            executor.close_pool()  # the processes that tried the demo's functions are of no use to the workers
+            executor.close_pool()  # nobody asks for the processes that tried the demo's functions
