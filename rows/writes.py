@@ -28,6 +28,7 @@ from platform_site.api.errors import (
 from platform_site.api.fields import WHOLE_BODY
 from platform_site.api.requests import current_request_id
 from platform_site.api.signals import row_written
+from platform_site.postgres.compiled import Compiled
 from rows import compiler, names, states, values, writing
 from rows.asking import MAX_RUNS, Asking, asked
 from rows.compiler import ROW_ID, Cell, ReadShape
@@ -322,21 +323,19 @@ def _meaning(asking: Asking, attempt: _Attempt, error: IntegrityError) -> ApiErr
 
 
 def _check_users(asking: Asking, table: Table, cells: _Cells) -> list[FieldError]:
-    """Errors for the user columns in `cells` that name nobody of the pool. No query where they name the caller."""
+    """Errors for the user columns in `cells` that name nobody of the pool. A query for each of them but the caller."""
     own = asking.principal.user_id if asking.principal.kind == "user" else None
     named = {
         column.name: cell.decode()
         for column in table.columns.values()
         if column.is_user and (cell := cells.get(column.name)) is not None
     }
-    strangers = {user for user in named.values() if user != own}
-    if not strangers:
-        return []
-    found = set(User.objects.in_pool(asking.place.pool_id).filter(id__in=strangers).values_list("id", flat=True))
+    unknown = {user for user in set(named.values()) - {own} if _USER.first(asking.place.pool_id, user) is None}
     missing = values.missing_user()
-    return [
-        FieldError(column, missing.code, missing.message) for column, user in named.items() if user in strangers - found
-    ]
+    return [FieldError(column, missing.code, missing.message) for column, user in named.items() if user in unknown]
+
+
+_USER: Final = Compiled(lambda pool_id, pk: User.objects.in_pool(pool_id).filter(pk=pk).values_list("pk"))
 
 
 def _is_readable_answer(row_id: str, body: bytes | None) -> RowAnswer:
