@@ -13,7 +13,7 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import Final
 
-from django.db import DatabaseError, connections
+from django.db import DatabaseError, OperationalError, connections
 
 from rows import execution
 from rows.execution import Row
@@ -59,7 +59,7 @@ class Together:
             mine.gate.acquire()
         if mine.party is not None:
             self._lead(using, line, mine.party)
-        if isinstance(mine.outcome, DatabaseError):
+        if isinstance(mine.outcome, BaseException):
             raise mine.outcome
         return mine.outcome
 
@@ -67,9 +67,8 @@ class Together:
         """Go for all of the party, and give the line to the first of those who came meanwhile."""
         try:
             outcomes = self._outcomes(using, party)
-        except DatabaseError as error:  # of the connection: it is everybody's
-            outcomes = [type(error)(*error.args) for _ in party]
-            outcomes[0] = error
+        except BaseException as error:  # of the connection, or of our own making: nobody may wait for ever
+            outcomes = [error, *(_everybodys(error) for _ in party[1:])]
         finally:
             with self._lock:
                 following = [line.waiting.popleft() for _ in range(min(MOST, len(line.waiting)))]
@@ -82,16 +81,26 @@ class Together:
             if ticket is not party[0]:
                 ticket.gate.release()
 
-    def _outcomes(self, using: str, party: list["_Ticket"]) -> "list[list[Row] | DatabaseError]":
+    def _outcomes(self, using: str, party: list["_Ticket"]) -> "list[_Outcome]":
         if len(party) == 1:
             return [execution.run(using, self.sql, [*party[0].values, b"f" if self.is_durable else b"t"])]
         statements: list[tuple[bytes, Values]] = [(self.sql, [*each.values, b"t"]) for each in party]
         if not self.is_durable:
-            return execution.run_each(using, statements)
+            return [*execution.run_each(using, statements)]
         *outcomes, durable = execution.run_each(using, [*statements, (_DURABLE, [])])
         if isinstance(durable, DatabaseError):
             raise durable
-        return outcomes
+        return [*outcomes]
+
+
+_Outcome = list[Row] | BaseException
+
+
+def _everybodys(error: BaseException) -> DatabaseError:
+    """The leader's error for one who came along: each thread raises its own, with PostgreSQL's as the cause."""
+    made = OperationalError(*error.args)
+    made.__cause__ = error.__cause__ if isinstance(error, DatabaseError) else error
+    return made
 
 
 class _Line:
@@ -108,7 +117,7 @@ class _Ticket:
     def __init__(self, values: Values) -> None:
         self.values = values
         self.party: list[_Ticket] | None = None
-        self.outcome: list[Row] | DatabaseError = []
+        self.outcome: _Outcome = []
         self.gate = threading.Lock()
         self.gate.acquire()
 

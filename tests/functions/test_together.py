@@ -148,6 +148,26 @@ def test_a_connection_that_dies_takes_its_party_along_and_the_line_goes_on() -> 
     assert kept() == [4]
 
 
+def test_an_error_of_our_own_making_leaves_nobody_waiting() -> None:
+    together = Together(NOTE, is_durable=False)
+    with Crowd(together) as crowd:
+        first = crowd.bring(0)
+        crowd.wait_until(0)
+        wrong = crowd.threads.submit(together.run, REGION, [b"1", 17])  # type: ignore[list-item]
+        crowd.wait_until(1)
+        others = [crowd.bring(n) for n in range(2, 5)]
+        crowd.wait_until(4)
+        crowd.go()
+        assert first.result(30)[0][0] == b"0"
+        with pytest.raises((TypeError, AttributeError)):
+            wrong.result(30)
+        for each in others:
+            with pytest.raises(OperationalError):
+                each.result(30)
+        assert crowd.bring(5).result(30)[0][0] == b"5"
+    assert kept() == [0, 5]
+
+
 def test_a_durable_one_answers_when_all_of_its_party_is_on_disk() -> None:
     def as_in_production() -> None:
         with connections[REGION].cursor() as cursor:
