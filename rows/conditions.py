@@ -308,20 +308,39 @@ def every(hop: Hop, condition: Condition) -> Quantified:
     return Quantified("none", hop, negate(condition))
 
 
-def leaves(condition: Condition) -> Iterator[Leaf | Present]:
-    """Every leaf and guard of the tree, quantified conditions included, left to right."""
+def parts(condition: Condition) -> Iterator[Leaf | Present | Always | Quantified]:
+    """What And, Or and Not hold together, left to right; quantified conditions as one, unopened."""
     match condition:
-        case Compare() | IsNull() | Search() | Present():
-            yield condition
-        case Not():
-            yield condition.condition
         case And() | Or():
             for part in condition.conditions:
-                yield from leaves(part)
-        case Quantified():
-            yield from leaves(condition.condition)
-        case Always():
-            pass
+                yield from parts(part)
+        case Not():
+            yield condition.condition
+        case _:
+            yield condition
+
+
+def paths_of(part: Condition) -> tuple[Path, ...]:
+    """The cells that one of `parts` looks at itself."""
+    match part:
+        case Compare() | IsNull():
+            return (part.path,)
+        case Search():
+            return part.paths
+        case _:
+            return ()
+
+
+def leaves(condition: Condition) -> Iterator[Leaf | Present]:
+    """Every leaf and guard of the tree, quantified conditions included, left to right."""
+    for part in parts(condition):
+        match part:
+            case Quantified():
+                yield from leaves(part.condition)
+            case Always():
+                pass
+            case _:
+                yield part
 
 
 def operands(condition: Condition) -> Iterator[Operand]:

@@ -19,17 +19,15 @@ from rows.asking import Asking, asked
 from rows.compiler import ROW_ID, Statement, Writer, is_row, numbered
 from rows.conditions import (
     TRUE,
-    And,
     Compare,
     Condition,
-    IsNull,
-    Not,
     Operand,
-    Or,
     Path,
     Search,
     Variable,
     leaves,
+    parts,
+    paths_of,
 )
 from rows.documents import Table
 from rows.expressions import Sql, boolean
@@ -177,18 +175,8 @@ def _variables(condition: Condition) -> Iterable[Variable]:
 
 def _paths(condition: Condition) -> Iterable[Path]:
     """The cells that a condition looks at, but for those of many rows."""
-    match condition:
-        case And() | Or():
-            for part in condition.conditions:
-                yield from _paths(part)
-        case Not():
-            yield from _paths(condition.condition)
-        case Compare() | IsNull():
-            yield condition.path
-        case Search():
-            yield from condition.paths
-        case _:
-            pass
+    for part in parts(condition):
+        yield from paths_of(part)
 
 
 def _is_known(asking: Asking, table: str, path: Path) -> bool:

@@ -32,6 +32,8 @@ from rows.conditions import (
     Quantified,
     Search,
     Variable,
+    parts,
+    paths_of,
 )
 from rows.documents import Schema
 from rows.expressions import ALWAYS, NEVER, Sql, boolean, joined
@@ -243,19 +245,9 @@ def _shorter(path: Path) -> Path:
 
 def hops_of(condition: Condition) -> Iterator[Hop]:
     """Every step to another row that `condition` takes."""
-    match condition:
-        case Quantified():
-            yield condition.hop
-            yield from hops_of(condition.condition)
-        case And() | Or():
-            for part in condition.conditions:
-                yield from hops_of(part)
-        case Not():
-            yield from hops_of(condition.condition)
-        case Search():
-            for path in condition.paths:
-                yield from path.hops
-        case Compare() | IsNull():
-            yield from condition.path.hops
-        case Present() | Always():
-            pass
+    for part in parts(condition):
+        if isinstance(part, Quantified):
+            yield part.hop
+            yield from hops_of(part.condition)
+        for path in paths_of(part):
+            yield from path.hops

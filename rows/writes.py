@@ -32,7 +32,7 @@ from platform_site.postgres.compiled import Compiled
 from rows import compiler, names, states, values, writing
 from rows.asking import MAX_RUNS, Asking, asked
 from rows.compiler import ROW_ID, Cell, ReadShape
-from rows.conditions import And, Compare, Condition, IsNull, Not, Or, Path, Quantified, Search
+from rows.conditions import Condition, Quantified, parts, paths_of
 from rows.documents import MAX_ERRORS, NOW, RANDOM, Column, Table
 from rows.execution import Row
 from rows.outbox import EventInterest
@@ -273,22 +273,11 @@ def _check_refused(asking: Asking, attempt: _Attempt, clauses: Iterable[Clause])
 def _columns_of(condition: Condition) -> Iterable[str]:
     """The columns of the row itself that a condition asks about: of a path and of a relation to one row, the column
     that it starts from. What is asked of other rows has names of its own, which may be the same words."""
-    paths: tuple[Path, ...] = ()
-    match condition:
-        case And() | Or():
-            for part in condition.conditions:
-                yield from _columns_of(part)
-        case Not():
-            yield from _columns_of(condition.condition)
-        case Quantified():
-            if not condition.hop.many:
-                yield condition.hop.column
-        case Compare() | IsNull():
-            paths = (condition.path,)
-        case Search():
-            paths = condition.paths
-    for path in paths:
-        yield path.hops[0].column if path.hops else path.column
+    for part in parts(condition):
+        if isinstance(part, Quantified) and not part.hop.many:
+            yield part.hop.column
+        for path in paths_of(part):
+            yield path.hops[0].column if path.hops else path.column
 
 
 def _meaning(asking: Asking, attempt: _Attempt, error: IntegrityError) -> ApiError:
