@@ -3,22 +3,12 @@
 `webhooks` is this app's sibling and not imported: the event is told by the signal `run_finished`.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from platform_site.api.signals import run_finished
 from platform_site.api.wakeups import Wakeups
 
-if TYPE_CHECKING:
-    from celery import Task
-
-
-def _work() -> "Task[Any, Any]":
-    from functions.tasks import work
-
-    return work
-
-
-after_commit: Final = Wakeups("function-wakeups", _work).after_commit
+after_commit: Final = Wakeups("function-wakeups", "functions.tasks.work").after_commit
 
 
 def tell(using: str) -> None:

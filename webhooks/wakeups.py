@@ -1,21 +1,11 @@
-"""Who tells a worker that there is something to deliver, after a commit. The task is imported when it is first sent."""
+"""Who tells a worker that there is something to deliver, after a commit."""
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from platform_site.api import nudges
 from platform_site.api.wakeups import Wakeups
 
-if TYPE_CHECKING:
-    from celery import Task
-
-
-def _dispatch() -> "Task[Any, Any]":
-    from webhooks.tasks import dispatch
-
-    return dispatch
-
-
-_wakeups: Final = Wakeups("webhook-wakeups", _dispatch)
+_wakeups: Final = Wakeups("webhook-wakeups", "webhooks.tasks.dispatch")
 after_commit = _wakeups.after_commit
 wake = _wakeups.wake
 

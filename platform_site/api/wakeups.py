@@ -7,12 +7,11 @@ request pays for setting a flag. A message that is lost costs one period of the 
 
 import threading
 import time
-from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from celery import Task
 from django.db import transaction
+from django.utils.module_loading import import_string
 
 from platform_site.api import nudges
 
@@ -23,9 +22,10 @@ message costs a millisecond here and another one there."""
 
 
 class Wakeups:
-    """Those of one queue. `task()` is the task that works at it, called with a region's alias."""
+    """Those of one queue. `task` is the path of the task that works at it, called with a region's alias; it is imported
+    when it is first sent, since tasks import what queues work for them."""
 
-    def __init__(self, name: str, task: "Callable[[], Task[Any, Any]]") -> None:
+    def __init__(self, name: str, task: str) -> None:
         self._name, self._task = name, task
         self._lock = threading.Lock()
         self._wanted: set[str] = set()
@@ -52,6 +52,6 @@ class Wakeups:
             self._flag.wait()
             self._flag.clear()
             while self._wanted:
-                nudges.send_now(self._task(), self._wanted.pop())
+                nudges.send_now(import_string(self._task), self._wanted.pop())
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE) if self._flag.is_set() else PAUSE
