@@ -324,10 +324,8 @@ class RedirectUriAdmin(_Managed):
 
     def save_model(self, request: HttpRequest, obj: RedirectUri, form: Any, change: bool) -> None:
         environment_id, uri = form.cleaned_data["environment_id"], form.cleaned_data["uri"]
-        redirects.replace(environment_id, [*redirects.of(environment_id), uri], actor=staff(request))
-        made = RedirectUri.objects.get(environment_id=environment_id, uri=uri)
+        made = redirects.add(environment_id, uri, actor=staff(request))
         obj.pk, obj._state.adding = made.pk, False
 
     def delete_model(self, request: HttpRequest, obj: RedirectUri) -> None:
-        left = [uri for uri in redirects.of(obj.environment_id) if uri != obj.uri]
-        redirects.replace(obj.environment_id, left, actor=staff(request))
+        redirects.remove(obj.environment_id, obj.uri, actor=staff(request))

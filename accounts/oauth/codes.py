@@ -74,7 +74,7 @@ def exchange(
     if code.used_at is not None:
         _end_if_replayed(code, device)
         raise InvalidGrant(_REFUSED)
-    if redirect_uri not in (None, code.redirect_uri) or not _proves(code_verifier, code.code_challenge):
+    if redirect_uri not in (None, code.redirect_uri) or not proves(code_verifier, code.code_challenge):
         log.info("code refused", extra={"environment_id": environment_id, "user_id": code.user_id})
         raise InvalidGrant(_REFUSED)
     signing_keys.signing()  # the first one is made outside of this transaction
@@ -92,7 +92,17 @@ def exchange(
     return grant
 
 
-def _proves(code_verifier: str | None, challenge: str | None) -> bool:
+def withdraw(user_id: str) -> None:
+    """Let no code that was issued to this user start a session any more, in the transaction at hand.
+
+    Whoever ends all sessions of a user calls it with the user's row locked. An exchange that read its code before is
+    refused by `sessions.start`, which asks for the user as it was read.
+    """
+    AuthorizationCode.objects.filter(user_id=user_id, used_at__isnull=True).delete()
+
+
+def proves(code_verifier: str | None, challenge: str | None) -> bool:
+    """Whether the verifier is that of the challenge (RFC 7636 4.6); without a challenge there must be none."""
     if challenge is None:
         # A verifier without a challenge: somebody took the challenge out of the request (RFC 9700 4.8.2).
         return code_verifier is None

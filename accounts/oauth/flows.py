@@ -52,6 +52,8 @@ class Flow:
     """Ours, towards the provider."""
     expires_at: int
     """Unix seconds."""
+    links: bool = False
+    """Nobody signs in: the application wants to link whoever comes back to an account (`accounts.oauth.proofs`)."""
 
 
 def begin(
@@ -61,6 +63,7 @@ def begin(
     redirect_uri: str,
     client_state: str | None,
     code_challenge: str | None,
+    links: bool = False,
 ) -> tuple[Flow, str]:
     """A flow and its `state`, 256 random bits."""
     flow = Flow(
@@ -72,6 +75,7 @@ def begin(
         nonce=secrets.token_urlsafe(32),
         code_verifier=secrets.token_urlsafe(48),
         expires_at=int(time.time()) + LIFETIME,
+        links=links,
     )
     return flow, secrets.token_urlsafe(32)
 
@@ -89,7 +93,10 @@ def surplus(cookies: Iterable[str]) -> list[str]:
 
 def sealed(flow: Flow, state: str) -> str:
     """The value of the cookie."""
-    text = keyring.seal_under(_key(state), orjson.dumps(asdict(flow)), purpose=_PURPOSE)
+    members = asdict(flow)
+    if not flow.links:
+        del members["links"]  # a process of the release before, which may read it, knows no such member
+    text = keyring.seal_under(_key(state), orjson.dumps(members), purpose=_PURPOSE)
     return urlsafe_b64encode(text).decode().rstrip("=")
 
 

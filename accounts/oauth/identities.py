@@ -3,8 +3,11 @@
 By (provider, subject) if the two have met before, whatever the e-mail says now. Else by e-mail, and only if both sides
 have shown that it is theirs: the provider vouches for it, and our user has verified it. An address that only one side
 claims links nothing, for then whoever typed it first would own the other's account (pre-hijacking; threat T16). Else
-a new user is made, whose e-mail counts as verified, if the pool admits new ones or has invited this one.
+a new user is made, whose e-mail counts as verified, if the pool admits new ones or has invited this one. Who is signed
+in can link any other identity of theirs (`link`), whatever its e-mail.
 """
+
+from typing import Final
 
 from django.db import IntegrityError, transaction
 from django.db.models import Q, QuerySet
@@ -12,15 +15,20 @@ from django.db.models.functions import Now
 
 from accounts import audit, services
 from accounts.audit import Actor
-from accounts.lifecycle import invitations
-from accounts.lifecycle.models import PoolSettings, SignUpMode
+from accounts.lifecycle import invitations, outbox
+from accounts.lifecycle.models import AccountEmail, PoolSettings, SignUpMode
 from accounts.models import User
-from accounts.oauth import errors
+from accounts.oauth import errors, proofs
 from accounts.oauth.claims import Profile
 from accounts.oauth.models import Identity, IdentityProvider
+from accounts.oauth.proofs import Proof
 from platform_site.api import ids
 from platform_site.api.callers import Caller
 from platform_site.api.errors import Conflict, NotFound, QuotaExceeded, ValidationFailed
+
+Kind = AccountEmail.Kind
+MOST: Final = 20
+"""Identities of one account."""
 
 
 def recognise(provider: IdentityProvider, profile: Profile, *, most: int | None) -> User:
@@ -50,20 +58,40 @@ def _recognise(provider: IdentityProvider, profile: Profile, most: int | None) -
     user = User.objects.with_email(provider.environment_id, profile.email).select_for_update().first()
     if user is None:
         user = _made(provider, profile, profile.email, most)
+        _remember(user, provider, profile.subject, profile.email, actor=Actor.of(user))
     elif user.disabled_at is not None:
         raise errors.UserDisabled
     elif user.email_verified_at is None:
         raise errors.EmailTaken
-    identity = Identity.objects.create(user=user, provider=provider, subject=profile.subject, email=profile.email)
+    else:
+        _link(user, provider, profile.subject, profile.email, actor=Actor.of(user))
+    return user
+
+
+def _link(
+    user: User, provider: IdentityProvider, subject: str, email: str | None, *, actor: Caller | Actor
+) -> Identity:
+    """Another way into an account that is there: its owner is told."""
+    identity = _remember(user, provider, subject, email, actor=actor)
+    outbox.tell(
+        user, Kind.IDENTITY_LINKED, recipient=user.email, subject=identity.pk, provider=provider.display_name
+    )  # fmt: skip
+    return identity
+
+
+def _remember(
+    user: User, provider: IdentityProvider, subject: str, email: str | None, *, actor: Caller | Actor
+) -> Identity:
+    identity = Identity.objects.create(user=user, provider=provider, subject=subject, email=email)
     audit.record(
         "identity.linked",
-        actor=Actor.of(user),
+        actor=actor,
         target_id=user.pk,
         environment_id=provider.environment_id,
         identity_id=identity.pk,
         provider=provider.name,
     )
-    return user
+    return identity
 
 
 def _made(provider: IdentityProvider, profile: Profile, email: str, most: int | None) -> User:
@@ -88,6 +116,42 @@ def _made(provider: IdentityProvider, profile: Profile, email: str, most: int | 
         )
     except QuotaExceeded:
         raise errors.UsersQuotaReached from None
+
+
+def link(user: User, proof: Proof, *, actor: Caller) -> Identity:
+    """Let the person of `proof` be `user` from now on. If they are already, nothing happens.
+
+    `user` is as read before the owner proved to be here. Raises InvalidGrant if the provider is gone or off by now,
+    Conflict if they are another user here or `user` got another password or was disabled since, QuotaExceeded, and
+    NotFound if the user is gone.
+    """
+    try:
+        return _linked(user, proof, actor)
+    except IntegrityError:
+        return _linked(user, proof, actor)  # two tabs: the other one was first
+
+
+@transaction.atomic
+def _linked(user: User, proof: Proof, actor: Caller) -> Identity:
+    locked = User.objects.select_for_update().filter(pk=user.pk).first()
+    if locked is None:
+        raise NotFound
+    if locked.disabled_at is not None or locked.password != user.password:
+        # Whoever took the account back a moment ago must not find another way into it beside theirs.
+        raise Conflict("The account was changed at this moment. Try again.")
+    provider = (
+        IdentityProvider.objects.of_pool(locked.environment_id).filter(pk=proof.provider_id, enabled=True).first()
+    )
+    if provider is None:
+        raise proofs.refused()
+    met = Identity.objects.filter(provider=provider, subject=proof.subject).first()
+    if met is None:
+        if of_user(locked.pk).count() >= MOST:
+            raise QuotaExceeded(f"An account is linked to at most {MOST} identities.")
+        met = _link(locked, provider, proof.subject, proof.email, actor=actor)
+    elif met.user_id != locked.pk:
+        raise Conflict("Whoever signed in at the provider is another user here.")
+    return of_user(locked.pk).get(pk=met.pk)
 
 
 def admits_new_users(provider: IdentityProvider) -> bool:

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 from django.db import transaction
 from django.db.models import QuerySet
 
-from accounts import audit
+from accounts import audit, locks
 from accounts.audit import Actor
 from accounts.oauth.models import RedirectUri
 from platform_site.api.callers import Caller
@@ -115,6 +115,7 @@ def replace(environment_id: str | None, uris: Sequence[str], *, actor: Caller | 
 
     Raises ValidationFailed naming each entry that cannot be one, as `redirect_uris.<place>`.
     """
+    _hold(environment_id)
     wrong = []
     for place, uri in enumerate(uris):
         try:
@@ -130,8 +131,7 @@ def replace(environment_id: str | None, uris: Sequence[str], *, actor: Caller | 
     if wanted != known:
         _of(environment_id).exclude(uri__in=wanted).delete()
         RedirectUri.objects.bulk_create(
-            [RedirectUri(environment_id=environment_id, uri=uri) for uri in sorted(wanted - known)],
-            ignore_conflicts=True,  # a parallel call with the same
+            [RedirectUri(environment_id=environment_id, uri=uri) for uri in sorted(wanted - known)]
         )
         audit.record(
             "redirect_uris.changed",
@@ -142,3 +142,23 @@ def replace(environment_id: str | None, uris: Sequence[str], *, actor: Caller | 
             removed=sorted(known - wanted),
         )
     return sorted(wanted)
+
+
+@transaction.atomic
+def add(environment_id: str | None, uri: str, *, actor: Caller | Actor) -> RedirectUri:
+    """Put one more on the list, whatever else is put there meanwhile. Raises as `replace`."""
+    _hold(environment_id)
+    replace(environment_id, [*of(environment_id), uri], actor=actor)
+    return _of(environment_id).get(uri=uri)
+
+
+@transaction.atomic
+def remove(environment_id: str | None, uri: str, *, actor: Caller | Actor) -> list[str]:
+    """Take one off the list; nothing is written if it is gone already. Returns the list."""
+    _hold(environment_id)
+    return replace(environment_id, [each for each in of(environment_id) if each != uri], actor=actor)
+
+
+def _hold(environment_id: str | None) -> None:
+    """One change at a time: else the second would take off what the first has just put on."""
+    locks.hold(f"redirect URIs of {environment_id or 'the platform'}")

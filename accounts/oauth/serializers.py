@@ -4,9 +4,11 @@ from typing import Any
 
 from rest_framework.serializers import DictField
 
-from accounts.oauth import redirects
+from accounts import passwords
+from accounts.oauth import proofs, redirects
 from accounts.oauth.models import Identity, IdentityProvider
 from accounts.oauth.providers import PRESETS, callback_url
+from accounts.serializers import PasswordField
 from platform_site.api.fields import (
     BooleanField,
     CharField,
@@ -58,6 +60,14 @@ class NewProvider(ProviderChanges):
 
 class RedirectUrisInput(Serializer):
     redirect_uris = ListField(child=CharField(trim_whitespace=False), max_length=redirects.MOST)
+
+
+class LinkIdentityInput(Serializer):
+    code = CharField(max_length=proofs.LONGEST, write_only=True, help_text="From `/v1/auth/authorize?intent=link`.")
+    code_verifier = CharField(max_length=200, write_only=True, help_text="That of the `code_challenge` sent there.")
+    current_password = PasswordField(
+        required=False, max_length=passwords.LONGEST_OFFERED, help_text="Needed by whoever has one."
+    )
 
 
 # ── Answers ──

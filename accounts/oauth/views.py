@@ -19,14 +19,27 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 
 from accounts import environments
+from accounts.lifecycle import oneself
 from accounts.models import User
-from accounts.oauth import claims, codes, errors, flows, identities, metadata, pages, providers, redirects, serializers
+from accounts.oauth import (
+    claims,
+    codes,
+    errors,
+    flows,
+    identities,
+    metadata,
+    pages,
+    proofs,
+    providers,
+    redirects,
+    serializers,
+)
 from accounts.oauth.flows import Flow
 from accounts.oauth.models import IdentityProvider
 from accounts.oauth.transport import Calls, oauth_client
 from platform_site.api import handler, ids, limits
 from platform_site.api.callers import Place
-from platform_site.api.errors import Conflict, Forbidden, NotFound, QuotaExceeded, ValidationFailed
+from platform_site.api.errors import Conflict, Forbidden, InvalidGrant, NotFound, QuotaExceeded, ValidationFailed
 from platform_site.api.idempotency import idempotent
 from platform_site.api.openapi import ENVIRONMENT, listing
 from platform_site.api.plans import plan_limits
@@ -96,6 +109,7 @@ class ProviderSignInViewSet(_ForBrowsers):
             _query("code_challenge", "PKCE (RFC 7636): the S256 of a verifier that the exchange will need."),
             _query("code_challenge_method", "`S256`, the only one."),
             _query("response_type", "`code`, the only one."),
+            _query("intent", "`link`: nobody signs in; the code is for `POST /v1/auth/identities`. Needs PKCE."),
         ],
         responses={(200, "text/html"): OpenApiTypes.STR, 303: None},
     )
@@ -126,11 +140,12 @@ class ProviderSignInViewSet(_ForBrowsers):
         try:
             provider = _provider(pool_id, self.query.get("provider"))
             challenge = _challenge(self.query)
+            links = _links(self.query, challenge)
             if provider is None:
                 if not pages.is_wanted(request):
                     raise errors.InvalidFlowRequest("Name a provider: there are several.")
                 return pages.choice(providers.of_pool(pool_id).filter(enabled=True), self.query, pool_id)
-            return _sent_to(provider, raw, application, environment_id, challenge)
+            return _sent_to(provider, raw, application, environment_id, challenge, links=links)
         except errors.FlowError as error:
             return _logged(application, error, environment_id)
 
@@ -202,12 +217,25 @@ def _challenge(query: Mapping[str, str]) -> str | None:
     return challenge
 
 
+def _links(query: Mapping[str, str], challenge: str | None) -> bool:
+    """Whether the application wants to link, and not to sign in. Raises InvalidFlowRequest."""
+    intent = query.get("intent")
+    if intent not in (None, "link"):
+        raise errors.InvalidFlowRequest("intent must be link, or left out to sign in.")
+    if intent == "link" and challenge is None:
+        # Else a code of somebody else's, brought to the application, would link that person to its user.
+        raise errors.InvalidFlowRequest("Linking needs a code_challenge.")
+    return intent == "link"
+
+
 def _sent_to(
     provider: IdentityProvider,
     request: HttpRequest,
     application: _Application,
     environment_id: str | None,
     challenge: str | None,
+    *,
+    links: bool,
 ) -> HttpResponse:
     """The redirect to the provider, with the flow's cookie."""
     calls = Calls(provider)
@@ -218,6 +246,7 @@ def _sent_to(
         redirect_uri=application.redirect_uri,
         client_state=application.state,
         code_challenge=challenge,
+        links=links,
     )
     is_oidc = provider.kind == IdentityProvider.Kind.OIDC
     client = oauth_client(calls, auth_method=known.auth_method(provider))
@@ -341,6 +370,14 @@ def _code_of(flow: Flow, provider: IdentityProvider, query: Mapping[str, str], p
         code_verifier=flow.code_verifier,
         nonce=flow.nonce,
     )
+    if flow.links:
+        return proofs.made(
+            provider_id=provider.pk,
+            subject=profile.subject,
+            email=profile.email,
+            environment_id=flow.environment_id,
+            code_challenge=str(flow.code_challenge),
+        )
     most = plan_limits(plan).app_users_per_environment if plan is not None else None
     user = identities.recognise(provider, profile, most=most)
     return _issued(user, flow, provider)
@@ -465,18 +502,45 @@ class RedirectUriViewSet(ApiViewSet):
 
 
 class IdentityViewSet(ApiViewSet):
-    """`GET /v1/auth/identities`, `DELETE /v1/auth/identities/{id}`: by which providers the caller signs in."""
+    """`GET|POST /v1/auth/identities`, `DELETE /v1/auth/identities/{id}`: by which providers the caller signs in."""
 
-    required_scopes: ClassVar = {"list": None, "destroy": None}
+    required_scopes: ClassVar = {"list": None, "create": None, "destroy": None}
     environment = "unused"
     query_parameters: ClassVar = {"list": frozenset()}
-    also_raises: ClassVar = {"list": (Forbidden,), "destroy": (Forbidden, Conflict)}
+    also_raises: ClassVar = {
+        "list": (Forbidden,),
+        "create": (Forbidden, Conflict, InvalidGrant, QuotaExceeded),
+        "destroy": (Forbidden, Conflict),
+    }
+    serializer_class = serializers.LinkIdentityInput
 
     @extend_schema(responses=listing(serializers.IdentityDetail, paged=False))
     def list(self, request: Any) -> HttpResponse:
         """By which identity providers the caller signs in, the newest first."""
         found = identities.of_user(self._person()).order_by("-id")
         return answer({"data": [serializers.identity(each) for each in found]})
+
+    @idempotent()
+    @extend_schema(
+        operation_id="linkIdentity",
+        request=serializers.LinkIdentityInput,
+        responses={201: serializers.IdentityDetail},
+    )
+    def create(self, request: Any) -> HttpResponse:
+        """Link another identity provider to the caller's account. The owner is told by e-mail.
+
+        Send the browser to `/v1/auth/authorize?intent=link&code_challenge=…`; what comes back as `code` is good for
+        60 s. Needs the current password; of an account without one, a session that is younger than ten minutes.
+        """
+        self._person()
+        values = self.read(serializers.LinkIdentityInput)
+        caller, user = self.caller, oneself.of(self.caller)
+        limits.count_token_request(request._request, pool_id=user.environment_id, email=user.email)
+        environment_id = caller.place.environment_id if caller.kind == "user" and caller.place else None
+        proof = proofs.opened(values["code"], environment_id=environment_id, code_verifier=values["code_verifier"])
+        oneself.prove(user, actor=caller, current_password=values.get("current_password"))
+        identity = identities.link(user, proof, actor=caller)
+        return created(f"/v1/auth/identities/{identity.pk}", serializers.identity(identity))
 
     @extend_schema(responses={204: None})
     def destroy(self, request: Any, identity_id: str) -> HttpResponse:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.db.models import F
 
-from accounts import opaque
+from accounts import audit, opaque, services
 from accounts.models import AuditEntry, AuthorizationCode, Session, User
 from accounts.oauth import codes
 from accounts.tasks import forget_what_ended
@@ -199,6 +199,26 @@ def test_a_code_dies_with_its_user(api: Api, una: User, production: Environment)
     code = issue(una, production)
     una.delete()
     assert exchange(api, code, production).error == "invalid_grant"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"password": "another horse, another battery"}, id="another password"),
+        pytest.param({"is_disabled": True}, id="disabled"),
+    ],
+)
+def test_a_code_ends_with_the_sessions_of_its_user(
+    api: Api, una: User, production: Environment, change: dict[str, Any]
+) -> None:
+    """It is a session that has not begun: whoever takes an account back ends that, too."""
+    used, code = issue(una, production), issue(una, production)
+    exchange(api, used, production)
+    services.change_user(una, actor=audit.SYSTEM, **change)
+    services.change_user(una, actor=audit.SYSTEM, is_disabled=False)
+    assert exchange(api, code, production).error == "invalid_grant"
+    assert not Session.objects.filter(revoked_at__isnull=True).exists()
+    assert AuthorizationCode.objects.count() == 1, "a used one is still recognised when it comes again"
 
 
 def test_codes_are_forgotten_when_nobody_asks_for_them_any_more(una: User, production: Environment) -> None:

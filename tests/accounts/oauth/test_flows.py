@@ -12,7 +12,7 @@ import pytest
 from django.utils import timezone
 
 from accounts import audit
-from accounts.lifecycle import invitations
+from accounts.lifecycle import invitations, outbox
 from accounts.models import AuditEntry, AuthorizationCode, Identity, User
 from accounts.models import IdentityProvider as ProviderRecord
 from accounts.oauth import metadata, providers, views
@@ -33,6 +33,7 @@ from tests.accounts.oauth.conftest import (
     told,
 )
 from tests.accounts.oauth.identity_provider import CLIENT_SECRET, IdentityProvider, sign_in_at
+from tests.accounts.postbox import Postbox, html_of, text_of
 from tests.client import Api
 
 pytestmark = pytest.mark.django_db(databases="__all__")
@@ -254,6 +255,23 @@ def test_an_email_links_only_if_both_sides_verified_it(
     assert exchange(api, code_for(production, "una"), production).json["user"]["id"] == una.pk
     una.refresh_from_db()
     assert una.has_usable_password(), "what was there stays"
+
+
+def test_who_was_a_user_already_is_told_that_there_is_another_way_in(
+    idp: IdentityProvider, provider: ProviderRecord, production: Environment, una: User, postbox: Postbox
+) -> None:
+    User.objects.filter(pk=una.pk).update(email_verified_at=timezone.now())
+    providers.change(provider, actor=audit.SYSTEM, display_name="Acme <b>& Sons</b>")
+    for login in ("una", "new"):
+        idp.person(login, email=f"{login}@example.com", email_verified=True)
+        code_for(production, login)
+        code_for(production, login)
+    outbox.send_due()
+    [told_una] = postbox.messages
+    assert told_una["To"] == "una@example.com"
+    assert "can now also be signed in to with Acme <b>& Sons</b>." in text_of(told_una)
+    assert "Acme &lt;b&gt;&amp; Sons&lt;/b&gt;" in html_of(told_una)
+    assert "lnk_" not in str(told_una)
 
 
 def test_an_unverified_email_tells_nothing_about_who_is_here(

@@ -1,0 +1,222 @@
+"""Linking another provider while signed in: what it takes, and that nobody's identity ends up in another's account."""
+
+import secrets
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from accounts import audit, services, sessions
+from accounts.lifecycle import oneself, outbox
+from accounts.models import AuditEntry, AuthorizationCode, Identity, Session, User
+from accounts.models import IdentityProvider as ProviderRecord
+from accounts.oauth import identities, proofs, providers
+from projects.models import Environment
+from tests.accounts.conftest import PASSWORD, SignedIn, branch_of, make_environment, session_of
+from tests.accounts.oauth.conftest import APP, Browser, add, allow, code_for, exchange, in_parallel, s256, told
+from tests.accounts.oauth.identity_provider import IdentityProvider
+from tests.accounts.postbox import Postbox, text_of
+from tests.client import Answer, Api
+
+pytestmark = pytest.mark.django_db(databases="__all__")
+
+VERIFIER = secrets.token_urlsafe(48)
+
+
+@pytest.fixture
+def una_s(una: User) -> SignedIn:
+    User.objects.filter(pk=una.pk).update(email_verified_at=timezone.now())
+    return session_of(una)
+
+
+@pytest.fixture
+def octo(idp: IdentityProvider, provider: ProviderRecord) -> str:
+    """A person at the provider whose e-mail says nothing about una."""
+    idp.person("octo", email="octo@elsewhere.example", email_verified=False)
+    return "octo"
+
+
+def brought(environment: Environment | None, login: str, **asked: Any) -> str:
+    """What comes back to the application."""
+    heard = told(Browser().sign_in(environment, login, intent="link", code_challenge=s256(VERIFIER), **asked))
+    assert "error" not in heard, heard
+    return heard["code"]
+
+
+def link(api: Api, who: SignedIn | str, code: str, **given: Any) -> Answer:
+    body = {"code": code, "code_verifier": VERIFIER, "current_password": PASSWORD} | given
+    token = who if isinstance(who, str) else who.access_token
+    return api.post("/v1/auth/identities", token=token, json={k: v for k, v in body.items() if v is not None})
+
+
+def test_who_is_signed_in_links_another_provider_and_signs_in_by_it_from_then_on(
+    api: Api, octo: str, una_s: SignedIn, production: Environment, postbox: Postbox
+) -> None:
+    code = brought(production, octo, state="s")
+    assert not Identity.objects.exists()
+    assert not AuthorizationCode.objects.exists()
+    made = link(api, una_s, code)
+    assert made.status == 201, made.json
+    assert (made.json["provider"], made.json["email"]) == ("acme", "octo@elsewhere.example")
+    assert made.headers["Location"] == f"/v1/auth/identities/{made.json['id']}"
+    assert api.get("/v1/auth/identities", token=una_s.access_token).json["data"] == [made.json]
+    assert exchange(api, code_for(production, octo), production).json["user"]["id"] == una_s.user.pk
+    assert User.objects.in_pool(production.pk).count() == 1
+
+    linked = AuditEntry.objects.get(action="identity.linked")
+    assert (linked.actor_id, linked.target_id) == (una_s.user.pk, una_s.user.pk)
+    outbox.send_due()
+    [message] = postbox.messages
+    assert message["To"] == una_s.user.email
+    assert "can now also be signed in to with Acme." in text_of(message)
+    assert "elsewhere" not in str(message), "what a provider says may be anybody's words"
+
+    again = link(api, una_s, code)
+    assert (again.status, again.json["id"]) == (201, made.json["id"]), "to link twice is to link once"
+    assert Identity.objects.count() == 1
+    assert AuditEntry.objects.filter(action="identity.linked").count() == 1
+
+
+def test_platform_accounts_and_branches_link_too(
+    api: Api, idp: IdentityProvider, octo: str, una: User, alice: User, production: Environment
+) -> None:
+    branch = branch_of(production)
+    allow(branch.pk, APP)
+    in_branch = session_of(una, environment=branch.pk)
+    assert link(api, in_branch, brought(branch, octo)).status == 201
+    allow(None, APP)
+    add(None, "acme", issuer=idp.issuer)
+    assert link(api, session_of(alice), brought(None, octo)).status == 201
+    assert {identity.user_id for identity in Identity.objects.all()} == {una.pk, alice.pk}
+
+
+def test_a_stolen_access_token_is_not_enough(api: Api, octo: str, una_s: SignedIn, production: Environment) -> None:
+    code = brought(production, octo)
+    assert link(api, una_s, code, current_password=None).fields == {"current_password": "required"}
+    assert link(api, una_s, code, current_password="wrong").fields == {"current_password": "wrong"}
+    User.objects.filter(pk=una_s.user.pk).update(password="!")
+    Session.objects.update(created_at=timezone.now() - timedelta(minutes=11))
+    assert link(api, una_s, code, current_password=None).status == 403
+    assert not Identity.objects.exists()
+    fresh = sessions.start(
+        User.objects.get(pk=una_s.user.pk),
+        environment_id=production.pk,
+        device=sessions.Device(),
+        method="oauth:acme",
+        password_hash="!",
+    )
+    assert link(api, fresh.access_token, code, current_password=None).status == 201
+
+
+@pytest.mark.parametrize("change", [{"password": "another horse, another battery"}, {"is_disabled": True}])
+def test_who_lost_the_account_at_that_moment_links_nothing(
+    api: Api,
+    octo: str,
+    una_s: SignedIn,
+    production: Environment,
+    change: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between the password's being right and the link the owner takes the account back."""
+    code = brought(production, octo)
+    prove = oneself.prove
+
+    def proved_just_before(user: User, **facts: Any) -> None:
+        prove(user, **facts)
+        services.change_user(user, actor=audit.SYSTEM, **change)
+
+    monkeypatch.setattr(oneself, "prove", proved_just_before)
+    assert link(api, una_s, code).error == "conflict"
+    assert not Identity.objects.exists()
+
+
+def test_a_key_has_no_identities(api: Api, octo: str, production: Environment, make_key: Callable[..., Any]) -> None:
+    _, secret = make_key(production)
+    assert link(api, secret, brought(production, octo)).status == 403
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(lambda code: {"code_verifier": secrets.token_urlsafe(48)}, id="of another application"),
+        pytest.param(lambda code: {"code_verifier": ""}, id="without its verifier"),
+        pytest.param(lambda code: {"code": code[:-2] + "xx"}, id="changed"),
+        pytest.param(lambda code: {"code": code.removeprefix("oal_")}, id="without its prefix"),
+        pytest.param(lambda code: {"code": "oal_é"}, id="no base64"),
+        pytest.param(lambda code: {"code": "oal_"}, id="empty"),
+    ],
+)
+def test_what_was_not_brought_by_whoever_asked_links_nothing(
+    api: Api, octo: str, una_s: SignedIn, production: Environment, spoil: Callable[[str], dict[str, str]]
+) -> None:
+    refused = link(api, una_s, **{"code": (code := brought(production, octo))} | spoil(code))
+    assert refused.status in (400, 422), refused.json
+    assert set(refused.fields or {}) <= {"code", "code_verifier"}
+    assert not Identity.objects.exists()
+
+
+def test_it_counts_for_a_minute_in_its_own_environment_while_the_provider_is_on(
+    api: Api, octo: str, una_s: SignedIn, production: Environment, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = brought(production, octo)
+    other = make_environment(alice)
+    stranger = User.objects.create(environment_id=other.pk, email="x@example.com", password=una_s.user.password)
+    elsewhere = link(api, session_of(stranger), code)
+    assert (elsewhere.status, elsewhere.error, elsewhere.fields) == (400, "invalid_grant", {"code": "unknown"})
+    assert link(api, session_of(alice), code).status == 400
+    provider = ProviderRecord.objects.get()
+    providers.change(provider, actor=audit.SYSTEM, enabled=False)
+    assert link(api, una_s, code).status == 400
+    providers.change(provider, actor=audit.SYSTEM, enabled=True)
+    monkeypatch.setattr(proofs, "LIFETIME", -1)
+    assert link(api, una_s, brought(production, octo)).status == 400
+    assert not Identity.objects.exists()
+    assert link(api, una_s, code).status == 201
+
+
+def test_it_signs_nobody_in(api: Api, octo: str, production: Environment) -> None:
+    refused = exchange(api, brought(production, octo), production, code_verifier=VERIFIER)
+    assert (refused.status, refused.error) == (400, "invalid_grant")
+    assert not Session.objects.exists()
+
+
+def test_whoever_is_somebody_here_already_stays_that(
+    api: Api, idp: IdentityProvider, provider: ProviderRecord, una_s: SignedIn, production: Environment
+) -> None:
+    idp.person("new", email="new@example.com", email_verified=True)
+    theirs = exchange(api, code_for(production, "new"), production).json["user"]["id"]
+    refused = link(api, una_s, brought(production, "new"))
+    assert (refused.status, refused.error) == (409, "conflict")
+    assert Identity.objects.get().user_id == theirs
+
+
+def test_an_account_has_so_many_identities_and_no_more(
+    api: Api, octo: str, una_s: SignedIn, production: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identities, "MOST", 0)
+    refused = link(api, una_s, brought(production, octo))
+    assert (refused.status, refused.error) == (422, "quota_exceeded")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        pytest.param({"intent": "link"}, id="without PKCE"),
+        pytest.param({"intent": "sign-in", "code_challenge": s256(VERIFIER)}, id="another intent"),
+    ],
+)
+def test_what_is_wrong_with_the_intent_the_application_hears(
+    provider: ProviderRecord, production: Environment, asked: dict[str, str]
+) -> None:
+    heard = told(Browser().begin(production, **asked))
+    assert (heard["error"], heard["error_code"]) == ("invalid_request", "invalid_request")
+
+
+@pytest.mark.django_db(databases="__all__", transaction=True)
+def test_two_tabs_link_once(octo: str, una_s: SignedIn, production: Environment) -> None:
+    code = brought(production, octo)
+    answers = in_parallel(*[lambda: link(Api(), una_s, code)] * 4)
+    assert {answer.status for answer in answers} == {201}
+    assert len({answer.json["id"] for answer in answers}) == 1

@@ -1,0 +1,34 @@
+"""Two members of staff, or an owner and one of them, change the list of redirect URIs at once."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from django.db import connection
+
+from accounts import audit
+from accounts.models import AuditEntry
+from accounts.oauth import redirects
+
+pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+
+
+def test_nobody_takes_off_what_another_puts_on() -> None:
+    redirects.replace(None, ["https://old.example/"], actor=audit.SYSTEM)
+    together = threading.Barrier(8)
+
+    def change(number: int) -> None:
+        together.wait(30)
+        try:
+            if number:
+                redirects.add(None, f"https://app{number}.example/", actor=audit.SYSTEM)
+            else:
+                redirects.remove(None, "https://old.example/", actor=audit.SYSTEM)
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(change, range(8)))
+    assert redirects.of(None) == [f"https://app{number}.example/" for number in range(1, 8)]
+    changes = AuditEntry.objects.filter(action="redirect_uris.changed")
+    assert sum(len(entry.detail["removed"]) for entry in changes) == 1
