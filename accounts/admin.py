@@ -16,7 +16,7 @@ from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
-from django.utils.html import format_html
+from django.utils.html import format_html_join
 from unfold.decorators import action, display
 from unfold.enums import ActionVariant
 from unfold.forms import BaseDialogForm
@@ -30,7 +30,7 @@ from accounts.models import AuditEntry, ServerKey, Session, SigningKey, User
 from accounts.staff import roles, second_factor
 from accounts.staff.views import SignIn
 from platform_site.api.callers import ACCOUNT_SCOPES, SCOPES
-from platform_site.api.errors import ValidationFailed
+from platform_site.api.errors import Conflict, ValidationFailed
 
 admin.site.login_form = ConsoleSignInForm
 admin.site.login = SignIn.as_view()  # type: ignore[method-assign, assignment]  # with its second step
@@ -93,6 +93,8 @@ def _sign_out(user: User, actor: Actor) -> object:
 
 
 def _reset_second_factor(user: User, actor: Actor) -> object:
+    if actor.id == user.pk:  # whoever finds a browser open does not know the password
+        raise Conflict("Turn your own off under “Your sign-in”: it asks for your password.")
     return second_factor.disable(user, actor=actor)
 
 
@@ -131,7 +133,7 @@ class UserAdmin(ReadOnlyAdmin):
         pointless = {"enable_user" if user is None or user.disabled_at is None else "disable_user"}
         if user is None or user.environment_id is not None or user.pk == request.user.pk:
             pointless.add("change_staff_role")
-        if user is None or second_factor.device_of(user) is None:
+        if user is None or user.pk == request.user.pk or second_factor.device_of(user) is None:
             pointless.add("reset_second_factor")
         return [one for one in super().get_actions_detail(request, object_id) if one.path not in pointless]
 
@@ -169,11 +171,10 @@ class UserAdmin(ReadOnlyAdmin):
 
     @display(description="See also")
     def elsewhere(self, user: User) -> str:
-        return format_html(
-            "{} · {}",
-            list_link("accounts_session", "sessions", q=user.pk),
-            list_link("accounts_auditentry", "audit trail", q=user.pk),
-        )
+        found = [("accounts_session", "sessions"), ("accounts_auditentry", "audit trail")]
+        if user.environment_id is None:  # what disabling the account does not stop: the floor above has its pages
+            found += [("accounts_serverkey", "account keys"), ("projects_project", "projects")]
+        return format_html_join(" · ", "{}", ((list_link(model, text, q=user.pk),) for model, text in found))
 
     @action(description="Disable (all sessions die)", permissions=["operate"])
     def disable_users(self, request: HttpRequest, queryset: "QuerySet[User]") -> HttpResponse | None:

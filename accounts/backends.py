@@ -1,5 +1,6 @@
 """The console's sign-in: platform staff only, counted and hashed as every other sign-in is."""
 
+import logging
 from typing import Any
 
 from django.contrib.auth.backends import ModelBackend
@@ -12,6 +13,8 @@ from accounts.models import User
 from accounts.staff import known_browsers
 from platform_site.api import limits
 from platform_site.api.errors import RateLimited
+
+log = logging.getLogger(__name__)
 
 
 class PlatformAccountBackend(ModelBackend):
@@ -27,7 +30,11 @@ class PlatformAccountBackend(ModelBackend):
         user = User.objects.with_email(None, email).first()
         enabled = user is not None and user.disabled_at is None
         is_right = passwords.is_right(password, user.password if user is not None and enabled else None)
-        return user if is_right else None
+        if not is_right:
+            known = user.pk if user is not None else None
+            log.info("sign-in refused", extra={"door": "console", "user_id": known})
+            return None
+        return user
 
     def get_user(self, user_id: Any) -> User | None:
         """Asked on every request of the console, so a disabled account is out with its next click."""

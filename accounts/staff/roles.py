@@ -16,10 +16,10 @@ from django.contrib import admin
 from django.contrib.auth.models import Group, Permission
 from django.db import DEFAULT_DB_ALIAS, models, transaction
 
-from accounts import audit
+from accounts import audit, superusers
 from accounts.audit import Actor
 from accounts.models import User
-from platform_site.api.errors import Conflict, NotFound, ValidationFailed
+from platform_site.api.errors import NotFound, ValidationFailed
 
 OPERATE: Final = "staff.operate"
 MANAGE_STAFF: Final = "staff.manage_staff"
@@ -52,9 +52,8 @@ def set_role(user: User, role: StaffRole | None, *, actor: Actor) -> User:
     if actor.id == user.pk:
         raise ValidationFailed.of("role", "own_role", "Nobody changes their own role. Ask another superuser.")
     with transaction.atomic():
-        # All superusers are locked, not this one: two that demote each other at once would leave none.
-        superusers = User.objects.select_for_update().filter(is_superuser=True, disabled_at__isnull=True).order_by("pk")
-        others = [each.pk for each in superusers if each.pk != user.pk]
+        if role != StaffRole.SUPERUSER:
+            superusers.keep_one(user.pk)
         locked = User.objects.select_for_update().filter(pk=user.pk).first()
         if locked is None:
             raise NotFound
@@ -63,8 +62,6 @@ def set_role(user: User, role: StaffRole | None, *, actor: Actor) -> User:
         before = role_of(locked)
         if before == role:
             return locked
-        if before == StaffRole.SUPERUSER and not others:
-            raise Conflict("This is the last superuser. Make another one first.")
         locked.is_staff, locked.is_superuser = role is not None, role == StaffRole.SUPERUSER
         locked.save(update_fields=["is_staff", "is_superuser"])
         locked.groups.set(Group.objects.filter(name=_GROUPS[role]) if role in _GROUPS else [])

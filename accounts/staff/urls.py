@@ -7,5 +7,6 @@ from accounts.staff import views
 app_name = "staff"
 urlpatterns = [
     path("login/code/", views.code, name="code"),
+    path("login/forgotten/", views.forgotten, name="forgotten"),
     path("security/", views.security, name="security"),
 ]

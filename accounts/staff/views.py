@@ -1,5 +1,6 @@
 """Signing in to the console, its second step, and the page on which people look after their own second factor."""
 
+import logging
 import time
 from typing import Any, Final
 
@@ -19,18 +20,24 @@ from django.views.decorators.csrf import csrf_protect
 from django_otp import login as show_device
 from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget
 
-from accounts import passwords
+from accounts import audit, emails, passwords
 from accounts.audit import Actor
 from accounts.backends import ConsoleSignInForm
+from accounts.lifecycle import letters, recovery
+from accounts.lifecycle.models import AccountEmail
+from accounts.lifecycle.pools import Pool
 from accounts.models import User
 from accounts.staff import known_browsers, second_factor
 from platform_site.api import limits
-from platform_site.api.errors import ApiError
+from platform_site.api.errors import ApiError, RateLimited, ValidationFailed
 
 PENDING: Final = "console_pending"
 PENDING_SECONDS: Final = 300
 """From the password to the code."""
+RESET: Final = AccountEmail.Kind.RESET_PASSWORD
 BACKEND: Final = "accounts.backends.PlatformAccountBackend"
+
+log = logging.getLogger(__name__)
 
 
 @method_decorator([never_cache, csrf_protect], name="dispatch")
@@ -38,7 +45,7 @@ class SignIn(LoginView):
     """The password. Where the account has a second factor nobody is signed in yet: the next page asks for it."""
 
     authentication_form = ConsoleSignInForm
-    template_name = "admin/login.html"
+    template_name = "accounts/staff/login.html"
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         if admin.site.has_permission(request):
@@ -56,7 +63,7 @@ class SignIn(LoginView):
     def form_valid(self, form: Any) -> HttpResponse:
         user: User = form.get_user()
         if second_factor.device_of(user) is None:
-            begin_session(self.request, user)
+            _begin(self.request, user, by="password")
             response = HttpResponseRedirect(self.get_success_url())
             known_browsers.remember(self.request, response, user)
             return response
@@ -68,6 +75,48 @@ class SignIn(LoginView):
             "next": self.get_success_url(),
         }
         return redirect("staff:code")
+
+
+def _begin(request: HttpRequest, user: User, *, by: str) -> None:
+    """The console's session and its entry in the trail: whoever may do so much leaves a trace of having come in."""
+    begin_session(request, user, backend=BACKEND)
+    audit.record("console.signed_in", actor=Actor.staff(user), target_id=user.pk, by=by)
+
+
+class ForgottenForm(forms.Form):
+    email = forms.CharField(
+        max_length=emails.LONGEST,
+        widget=UnfoldAdminTextInputWidget(attrs={"autocomplete": "username", "type": "email", "autofocus": True}),
+        label="E-mail address",
+    )
+
+
+@never_cache
+@csrf_protect
+def forgotten(request: HttpRequest) -> HttpResponse:
+    """`/admin/login/forgotten/`: asks for the link that `POST /v1/auth/password-reset` asks for, and counts with it.
+
+    The answer is the same whoever has the address, after the same statements: a worker looks it up later.
+    """
+    form = ForgottenForm(request.POST if request.method == "POST" else None)
+    shown: dict[str, Any] = {"title": "A new password", "form": form}
+    status = 200
+    if form.is_bound and form.is_valid():
+        email = form.cleaned_data["email"]
+        try:
+            limits.count_email_request(request, pool_id=None, email=email)
+            recovery.ask(Pool(None, None), email=email)
+        except ValidationFailed as error:
+            form.add_error("email", _sentence(error))
+            status = error.status
+        except RateLimited as error:
+            form.add_error(None, f"Too many tries. Come back in {error.headers['Retry-After']} seconds.")
+            status = error.status
+        else:
+            shown |= {"sent_to": email, "lifetime": letters.words(letters.LIFETIMES[RESET])}
+    return TemplateResponse(
+        request, "accounts/staff/forgotten.html", admin.site.each_context(request) | shown, status=status
+    )
 
 
 class CodeForm(forms.Form):
@@ -95,10 +144,12 @@ def code(request: HttpRequest) -> HttpResponse:
         try:
             device = second_factor.verify(user, form.cleaned_data["code"])
         except ApiError as error:
+            # The password was right before: this may be somebody who should not have it.
+            log.warning("second factor refused", extra={"user_id": user.pk, "why": error.code})
             form.add_error("code", _sentence(error))
         else:
             target = str(pending["next"])
-            begin_session(request, user, backend=BACKEND)
+            _begin(request, user, by="second factor")
             request.session.pop(PENDING, None)
             show_device(request, device)
             if not url_has_allowed_host_and_scheme(target, {request.get_host()}, request.is_secure()):

@@ -3,6 +3,7 @@
 Issue 2 item 7; reliability T17, T27. The browser is Django's client here; tests/console drives a real one.
 """
 
+import html
 import re
 import secrets
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from django.contrib.admin.utils import quote
 from django.test import Client
 from django.urls import reverse
 
-from accounts import audit, keys, services, signing_keys
+from accounts import audit, grants, keys, services, signing_keys
 from accounts.console import address
 from accounts.models import AuditEntry, ServerKey, Session, SigningKey, User
 from projects.models import Environment
@@ -219,6 +220,19 @@ def test_disabling_a_user_ends_the_sessions(api: Api, console: Client, staff: Us
     assert User.objects.get(pk=una.pk).disabled_at is None
 
 
+def test_from_an_account_to_what_disabling_it_does_not_stop(
+    console: Client, production: Environment, una: User
+) -> None:
+    owner = production.project.memberships.get().user
+    shown = console.get(page_of("user", owner.pk)).content.decode()
+    for model in ("accounts_serverkey", "projects_project"):
+        assert f'{reverse(f"admin:{model}_changelist")}?q={owner.pk}"' in shown
+    listed = console.get(f"{reverse('admin:projects_project_changelist')}?q={owner.pk}").content.decode()
+    assert production.project_id in listed
+    assert f"?q={una.pk}" in (of_user := console.get(page_of("user", una.pk)).content.decode())
+    assert f"{reverse('admin:projects_project_changelist')}?q=" not in of_user
+
+
 def test_signing_a_user_out_and_revoking_a_session(api: Api, console: Client, una: User, sign_in: Any) -> None:
     first, second = sign_in(una), sign_in(una)
     session = Session.objects.order_by("pk")[0]
@@ -326,6 +340,18 @@ def test_a_wrong_form_issues_nothing_and_says_why(
     assert "errorlist" in answer.content.decode() or "text-red" in answer.content.decode()
     assert ServerKey.objects.count() == 0
     assert AuditEntry.objects.filter(action="key.issued").count() == 0
+
+
+def test_what_a_service_refuses_of_a_right_form_is_said_on_the_page(
+    console: Client, production: Environment, make_key: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grants, "MOST_FOR_OPERATORS", 1)
+    make_key(production)
+    path = reverse("admin:accounts_serverkey_add")
+    body = {"name": "One more", "environment_id": production.pk, "scopes": ["rows:read"]}
+    answer = console.post(path, body | {"csrfmiddlewaretoken": csrf(console, path)}, follow=True)
+    assert "The plan allows 1 keys here" in html.unescape(answer.content.decode())
+    assert ServerKey.objects.count() == 1
 
 
 def test_groups_have_no_page_and_every_model_here_has_one() -> None:

@@ -8,6 +8,7 @@ from io import StringIO
 from typing import Any
 
 import pytest
+from django.contrib.admin.utils import quote
 from django.core.management import CommandError, call_command
 from django.test import Client
 from django.urls import reverse
@@ -140,6 +141,39 @@ def test_a_recovery_code_opens_once(boss: User) -> None:
     assert not is_in(one), "new codes void the old"
 
 
+def test_coming_in_leaves_a_trace_and_so_does_trying(boss: User, caplog: pytest.LogCaptureFixture) -> None:
+    """Who came in is in the trail, by what; who was refused is in the log, so that no stranger writes to the database."""
+
+    def entered() -> list[tuple[str, str, str]]:
+        found = AuditEntry.objects.filter(action="console.signed_in").order_by("at", "id")
+        return [(entry.actor_kind, entry.actor_id or "", entry.detail["by"]) for entry in found]
+
+    def refused() -> list[tuple[str, Any]]:
+        lines = [(line.message, vars(line).get("user_id")) for line in caplog.records if "refused" in line.message]
+        caplog.clear()
+        return lines
+
+    caplog.set_level("INFO")
+    enter(Client(), boss, password="wrong horse")
+    assert refused() == [("sign-in refused", boss.pk)]
+    Client().post(reverse("admin:login"), {"username": "nobody@example.com", "password": "wrong horse"})
+    assert refused() == [("sign-in refused", None)]
+    assert entered() == []
+    browser = Client()
+    enter(browser, boss)
+    assert entered() == [("staff", boss.pk, "password")]
+    enrol(browser, boss)
+    other = Client()
+    enter(other, boss)
+    assert entered() == [("staff", boss.pk, "password")], "half of the way is not in"
+    other.post(CODE, {"code": "000000"})
+    assert refused() == [("second factor refused", boss.pk)]
+    TotpDevice.objects.update(throttling_failure_count=0)
+    other.post(CODE, {"code": code_of(boss)})
+    assert entered()[1:] == [("staff", boss.pk, "second factor")]
+    assert "wrong horse" not in caplog.text
+
+
 def test_the_second_step_needs_a_fresh_first(boss: User, settings: Any) -> None:
     browser = Client()
     enter(browser, boss)
@@ -189,6 +223,18 @@ def test_turning_it_off_needs_the_password_and_the_command_needs_nothing(boss: U
     assert AuditEntry.objects.filter(action="totp.disabled").values_list("actor_kind", flat=True)[0] == "system"
     with pytest.raises(CommandError):
         call_command("reset_totp", alice.email)
+
+
+def test_an_open_browser_does_not_turn_it_off_by_the_button_for_others(boss: User) -> None:
+    browser = Client()
+    enter(browser, boss)
+    enrol(browser, boss)
+    own = reverse("admin:accounts_user_change", args=[quote(boss.pk)])
+    assert "Reset second factor" not in browser.get(own).content.decode()
+    button = reverse("admin:accounts_user_reset_second_factor", args=[quote(boss.pk)])
+    assert browser.post(button, {"_form_submitted": "True"}).headers["HX-Redirect"] == own
+    assert "asks for your password" in browser.get(own).content.decode()
+    assert second_factor.device_of(boss) is not None
 
 
 def test_where_it_is_required_nothing_else_opens(boss: User, settings: Any) -> None:
