@@ -7,11 +7,14 @@ names the cache entry under which the record of the rest is kept. Contract secti
 from dataclasses import dataclass
 from typing import Final
 
-from accounts import keys, tokens
+from accounts import keys, refresh_tokens, tokens
 from accounts.tokens import AccessClaims
 from platform_site.api.errors import Unauthorized
 
 _SCHEME: Final = "bearer"
+_EXPECTED: Final = 'Send "Authorization: Bearer …" with an access token (eyJ…) or a server key (sk_…).'
+"""What an answer may say of a credential is what follows from its form: whether there is such a key or session is not
+told in words, and neither is why it ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +51,19 @@ def key_cache_name(secret_hash: bytes) -> str:
     return f"who:key:{secret_hash[:16].hex()}"
 
 
+def missing() -> Unauthorized:
+    """The answer to a request without an `Authorization` header."""
+    return Unauthorized(f"The header Authorization is missing. {_EXPECTED}")
+
+
 def bearer(header: str | None) -> str:
     """The token of `Authorization: Bearer <token>`. Raises Unauthorized for a missing, other or doubled one."""
-    scheme, _, token = (header or "").partition(" ")
+    if not header:
+        raise missing()
+    scheme, _, token = header.partition(" ")
     token = token.strip()
     if scheme.lower() != _SCHEME or not token or not token.isascii() or " " in token or "," in token:
-        raise Unauthorized
+        raise Unauthorized(f"The header Authorization cannot be read. {_EXPECTED}")
     return token
 
 
@@ -66,6 +76,10 @@ def read(header: str | None) -> Credential:
     if token.startswith(keys.PREFIX):
         secret_hash = keys.parse(token)
         if secret_hash is None:
-            raise Unauthorized
+            raise Unauthorized("This is no whole server key: a character is missing or mistyped.")
         return KeyCredential(secret_hash)
+    if token.startswith(refresh_tokens.PREFIX):
+        raise Unauthorized("This is a refresh token. POST /v1/auth/token makes an access token of it.")
+    if token.count(".") != 2:
+        raise Unauthorized(f"This is no token of ours. {_EXPECTED}")
     return SessionCredential(tokens.verify_access_token(token))

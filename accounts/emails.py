@@ -3,7 +3,14 @@
 ASCII only: comparing without case is then the same in Python, in PostgreSQL and in the recipient's mail server, and no
 look-alike (`ı` for `i`, the Kelvin sign for `k`) finds another person's account (Django CVE-2019-19844). An
 internationalised domain is written as it travels, `xn--…`.
+
+Of RFC 5321's forms, quoted local parts and addresses of machines (`a@[10.0.0.1]`) are refused, and so is what mail
+programs decode (RFC 2047): an e-mail to `=?utf-8?q?b=6fss?=@example.com` goes to `boss@example.com`, so each of the
+thousand spellings of one mailbox would have been an address, and a limit, of its own.
 """
+
+import re
+from typing import Final
 
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
@@ -11,6 +18,7 @@ from django.core.validators import validate_email
 from platform_site.api.errors import ValidationFailed
 
 LONGEST = 254
+_UNUSUAL: Final = re.compile(r'["\\\[\]]|=\?')
 
 
 def check(text: str, *, field: str = "email") -> str:
@@ -18,8 +26,8 @@ def check(text: str, *, field: str = "email") -> str:
     if len(text) > LONGEST:
         raise ValidationFailed.of(field, "too_long", f"An e-mail address has at most {LONGEST} characters.")
     try:
-        if not text.isascii():
-            raise ValidationError("not ASCII")
+        if not text.isascii() or _UNUSUAL.search(text):
+            raise ValidationError("not ASCII, or of a form that is not taken")
         validate_email(text)
     except ValidationError:
         raise ValidationFailed.of(field, "invalid_email", "This is not an e-mail address (ASCII only).") from None

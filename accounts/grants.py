@@ -2,11 +2,12 @@
 
 A key belongs to an environment or to a platform account. An owner of the project handles all keys of its
 environments, a developer those it made, a key with `keys:manage` those of its own environment; an account handles its
-own. Nobody hands on a scope that they do not hold. What the caller may not see is 404, what it may see and not do
-403. Design section 4.
+own. Nobody hands on a scope that they do not hold, and no key more time than it has. What the caller may not see is
+404, what it may see and not do 403. Design section 4.
 """
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from django.db.models import QuerySet
@@ -35,6 +36,8 @@ class KeyAuthority:
     grantable: frozenset[str]
     most: int
     """How many live keys the plan allows."""
+    until: datetime | None = None
+    """When the keys that the caller makes end at the latest: a key that expires makes none that outlives it."""
 
     @property
     def owner(self) -> str:
@@ -65,7 +68,7 @@ def over_keys(caller: Caller, environment_id: str | None) -> KeyAuthority:
     """The caller's authority over the keys of `environment_id`; None means a key's own environment, an account itself.
 
     Raises NotFound for an environment that the caller cannot see, Forbidden where it may not handle keys. One query for
-    an account that names an environment, else none.
+    a key, and for an account that names an environment.
     """
     if caller.kind == "account":
         return _of_account(caller, environment_id)
@@ -80,6 +83,7 @@ def over_keys(caller: Caller, environment_id: str | None) -> KeyAuthority:
         made_by=None,
         grantable=caller.scopes,
         most=plan_limits(caller.place.plan).keys_per_environment,
+        until=ServerKey.objects.filter(pk=caller.id).values_list("expires_at", flat=True).first(),
     )
 
 

@@ -12,11 +12,12 @@ from django.db import IntegrityError, transaction
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from accounts import audit, emails, keys, locks, markers, passwords, sessions
+from accounts import audit, emails, keys, locks, markers, passwords, sessions, superusers
 from accounts.audit import Actor
 from accounts.credentials import key_cache_name, session_cache_name
 from accounts.grants import KeyAuthority
 from accounts.models import ServerKey, User
+from accounts.oauth import codes
 from accounts.records import TOUCH_EVERY
 from platform_site.api import signals
 from platform_site.api.callers import ACCOUNT_SCOPES, ENVIRONMENT_SCOPES, Caller
@@ -139,13 +140,16 @@ def change_user(
     Another e-mail counts as not verified unless `is_email_verified` says so. `password_hash` stands in place of a
     password that was checked and hashed before; `known_password_hash` is that of the password that somebody proved to
     know, refused if it is another by now; `via` says in the trail by which door. Nothing given, or nothing different:
-    no write. Raises as `create_user` does, and NotFound if the user is gone by now.
+    no write. Raises as `create_user` does, NotFound if the user is gone by now, and Conflict where the last superuser
+    would be disabled.
     """
     new_password = None if isinstance(password_hash, Unset) else password_hash
     if not isinstance(password, Unset):
         passwords.check_chosen(password, user)
         new_password = passwords.hashed(password)
     with transaction.atomic():
+        if is_disabled is True and user.is_superuser:
+            superusers.keep_one(user.pk)
         locked = User.objects.select_for_update().filter(pk=user.pk).first()
         if locked is None:
             raise NotFound
@@ -190,6 +194,8 @@ def change_user(
 
 
 def _let_sessions_know(user: User, changed: list[str], kept_session_id: str | None) -> None:
+    if {"password", "disabled_at"} & set(changed):
+        codes.withdraw(user.pk)  # each is a session that has not begun yet
     if "disabled_at" in changed and user.disabled_at is not None:
         sessions.end_where(Q(user_id=user.pk), "user_disabled")
         markers.revoke(_account_key_names(user))
@@ -212,9 +218,11 @@ def wrong_password(field: str = "current_password") -> ValidationFailed:
 def delete_user(user: User, *, actor: Caller | Actor) -> None:
     """Delete a user with sessions and account keys; the floors above hear `user_deleted` in the same transaction.
 
-    Raises NotFound if another call did it first.
+    Raises NotFound if another call did it first, Conflict for the last superuser.
     """
     with transaction.atomic():
+        if user.is_superuser:
+            superusers.keep_one(user.pk)
         locked = User.objects.select_for_update().filter(pk=user.pk).first()
         if locked is None:
             raise NotFound
@@ -239,12 +247,17 @@ def issue_key(
 ) -> tuple[ServerKey, str]:
     """A new key, and its secret, which exists nowhere else.
 
-    `authority` says for what environment or account it is, and which scopes and how many keys its maker may make
-    (`accounts.grants`). Raises ValidationFailed naming `scopes` (none, unknown, not for this kind of key, not held by
-    the maker) or `expires_at` (past), and QuotaExceeded.
+    `authority` says for what environment or account it is, and which scopes, how many keys and until when its maker
+    may make (`accounts.grants`); without `expires_at` it ends with its maker. Raises ValidationFailed naming `scopes`
+    (none, unknown, not for this kind of key, not held by the maker) or `expires_at` (past, later than the maker's), and
+    QuotaExceeded.
     """
     wanted = sorted(set(scopes))
     check_scopes(wanted, authority)
+    expires_at = expires_at or authority.until
+    if authority.until is not None and expires_at is not None and expires_at > authority.until:
+        message = f"A key makes none that outlives it: at the latest {authority.until:%Y-%m-%dT%H:%M:%SZ}."
+        raise ValidationFailed.of("expires_at", "too_late", message)
     secret = keys.make()
     with transaction.atomic():
         locks.hold(f"keys of {authority.owner}")

@@ -19,7 +19,7 @@ from typing import Any, Final
 import jwt
 from django.db import Error as DatabaseError
 from rest_framework_simplejwt.backends import TokenBackend
-from rest_framework_simplejwt.exceptions import TokenBackendError, TokenBackendExpiredToken
+from rest_framework_simplejwt.exceptions import ExpiredTokenError, TokenBackendError, TokenBackendExpiredToken
 from rest_framework_simplejwt.settings import api_settings
 from rest_framework_simplejwt.tokens import AccessToken as SimpleAccessToken
 
@@ -157,8 +157,13 @@ def verify_access_token(text: str) -> AccessClaims:
     # A key that was withdrawn takes its tokens along, remembered or not.
     if claims.expires_at + api_settings.LEEWAY <= time.time() or claims.key_id not in signing_keys.current().verifying:
         _remembered.pop(mark, None)
-        raise Unauthorized
+        raise expired()
     return claims
+
+
+def expired() -> Unauthorized:
+    """The answer to a token that was good until its time was over."""
+    return Unauthorized("The access token has expired. POST /v1/auth/token makes a new one of the refresh token.")
 
 
 def _verify(text: str) -> AccessClaims:
@@ -167,6 +172,8 @@ def _verify(text: str) -> AccessClaims:
         return token.claims(str(jwt.get_unverified_header(text)["kid"]))
     except DatabaseError:
         raise  # our trouble, not the stranger's
+    except ExpiredTokenError:
+        raise expired() from None
     except Exception:  # the codec meets a stranger's bytes: whatever it trips over is no token of ours
         raise Unauthorized from None
 

@@ -4,7 +4,7 @@ Each action reads its input, asks a service and answers; who may do what is said
 `accounts.grants`. Contract 4.5; design sections 4 and 10.
 """
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
@@ -45,6 +45,12 @@ SESSION_STATE = OpenApiParameter(
 
 def device_of(request: HttpRequest) -> Device:
     return Device(user_agent=request.META.get("HTTP_USER_AGENT", ""), ip_address=client_address(request))
+
+
+_NO_ENVIRONMENT: Final = (
+    "The credentials are wrong. They were taken for those of a platform account, since no environment is named: an "
+    "application's users sign in with the header X-Environment."
+)
 
 
 class TokenViewSet(ApiViewSet):
@@ -91,9 +97,14 @@ class TokenViewSet(ApiViewSet):
                 limits.count_token_request(request)
                 raise InvalidGrant(fields=[FieldError("X-Environment", "unknown", "There is no such environment.")])
         limits.count_token_request(request, pool_id=pool_id, email=email)
-        return sessions.sign_in(
-            pool_id=pool_id, environment_id=environment_id, email=email, password=password, device=device
-        )
+        try:
+            return sessions.sign_in(
+                pool_id=pool_id, environment_id=environment_id, email=email, password=password, device=device
+            )
+        except InvalidGrant:
+            if environment_id is not None:
+                raise
+            raise InvalidGrant(_NO_ENVIRONMENT) from None
 
 
 class SessionViewSet(ApiViewSet):

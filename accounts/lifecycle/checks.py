@@ -33,7 +33,7 @@ def check_email_in_production(**_: Any) -> list[CheckMessage]:
         return []
     found: list[CheckMessage] = []
     if settings.EMAIL_BACKEND != _SMTP:
-        if settings.EMAIL_BACKEND.startswith("django.core.mail.backends."):
+        if settings.EMAIL_BACKEND.startswith(("django.core.mail.backends.", "accounts.")):
             found.append(Warning(f"EMAIL_BACKEND {settings.EMAIL_BACKEND} delivers nothing.", id="accounts.W001"))
         return found
     if not settings.EMAIL_HOST:

@@ -27,6 +27,7 @@ LIFETIMES: Final = {
     Kind.CHANGE_EMAIL: timedelta(hours=1),
     Kind.EMAIL_CHANGED: timedelta(days=2),
     Kind.PASSWORD_CHANGED: timedelta(days=2),
+    Kind.IDENTITY_LINKED: timedelta(days=2),
 }
 """How long a link works from the moment its e-mail is sent; until when an e-mail may wait to be sent."""
 
@@ -39,6 +40,7 @@ _SUBJECTS: Final = {
     Kind.CHANGE_EMAIL: "Confirm your new e-mail address for {app}",
     Kind.EMAIL_CHANGED: "Your e-mail address at {app} was changed",
     Kind.PASSWORD_CHANGED: "Your password at {app} was changed",
+    Kind.IDENTITY_LINKED: "There is another way to sign in to your account at {app}",
 }
 
 
@@ -61,9 +63,10 @@ def message(email: AccountEmail, token: str | None, *, says: str | None = None) 
         "app": pools.app_name(found),
         "app_url": found.app_url,
         "link": link(email, token) if token else None,
-        "lifetime": _words(LIFETIMES[Kind(email.kind)]),
+        "lifetime": words(LIFETIMES[Kind(email.kind)]),
         "recipient": email.recipient,
         "new_email": email.details.get("new_email"),
+        "provider": email.details.get("provider"),
     }
     made = EmailMultiAlternatives(
         subject=_SUBJECTS[name].format(app=facts["app"]),
@@ -78,7 +81,7 @@ def message(email: AccountEmail, token: str | None, *, says: str | None = None) 
     return made
 
 
-def _words(lifetime: timedelta) -> str:
+def words(lifetime: timedelta) -> str:
     hours = int(lifetime.total_seconds()) // 3600
     if hours >= 48:
         return f"{hours // 24} days"

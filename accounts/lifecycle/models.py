@@ -58,6 +58,7 @@ class AccountEmail(models.Model):
         CHANGE_EMAIL = "change_email"
         EMAIL_CHANGED = "email_changed"
         PASSWORD_CHANGED = "password_changed"  # noqa: S105
+        IDENTITY_LINKED = "identity_linked"
 
     id = models.CharField(primary_key=True, max_length=30, default=partial(ids.new, "eml"), editable=False)
     """`inv_…` for an invitation, whose id the API shows."""

@@ -68,7 +68,7 @@ def change(
             kept_session_id=actor.session_id,
         )
         if not isinstance(password, Unset):
-            _tell(changed, Kind.PASSWORD_CHANGED, recipient=changed.email)
+            outbox.tell(changed, Kind.PASSWORD_CHANGED, recipient=changed.email)
     return changed
 
 
@@ -83,12 +83,6 @@ def _known_password(user: User, offered: str | None) -> str:
     if not passwords.is_right(offered, user.password):
         raise services.wrong_password()
     return user.password
-
-
-def _tell(user: User, kind: Kind, *, recipient: str, **details: str) -> None:
-    """Tell the owner by e-mail what happened, if the address is known to be theirs."""
-    if user.email_verified_at is not None:
-        outbox.write(kind, pool_id=user.environment_id, recipient=recipient, user=user, **details)
 
 
 # ── The address ──
@@ -145,7 +139,7 @@ def change_email(token: str, password: str, *, pool_id: str | None | Unset = UNS
         changed = services.change_user(
             before, actor=Actor.of(before), email=found.recipient, is_email_verified=True, via="email_change"
         )
-        _tell(before, Kind.EMAIL_CHANGED, recipient=before.email, new_email=found.recipient)
+        outbox.tell(before, Kind.EMAIL_CHANGED, recipient=before.email, new_email=found.recipient)
     return changed
 
 
@@ -155,12 +149,20 @@ def change_email(token: str, password: str, *, pool_id: str | None | Unset = UNS
 def delete(user: User, *, actor: Caller, current_password: str | None) -> None:
     """Delete one's own account, for good, with its sessions. Rows that name the user follow their columns' policies.
 
-    Raises ValidationFailed naming `current_password`; Forbidden for a user without one whose session is not FRESH;
-    Conflict for the only owner of a project; RateLimited.
+    Raises as `prove`, and Conflict for the only owner of a project.
+    """
+    prove(user, actor=actor, current_password=current_password)
+    services.delete_user(user, actor=actor)
+
+
+def prove(user: User, *, actor: Caller, current_password: str | None) -> None:
+    """That the owner of the account is here, and not only somebody with a token of theirs.
+
+    Raises ValidationFailed naming `current_password`, RateLimited; Forbidden for a user without a password whose
+    session is not FRESH.
     """
     if user.has_usable_password():
         _known_password(user, current_password)
     elif not Session.objects.filter(Q(pk=actor.session_id), created_at__gt=Now() - FRESH).exists():
         minutes = int(FRESH.total_seconds()) // 60
         raise Forbidden(f"Sign in again first: this takes a session that is younger than {minutes} minutes.")
-    services.delete_user(user, actor=actor)

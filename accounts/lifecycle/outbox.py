@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from django.core.mail import get_connection
 from django.core.mail.backends.base import BaseEmailBackend
-from django.db import transaction
+from django.db import DatabaseError, transaction
 from django.db.models.functions import Now
 
 from accounts import locks
@@ -72,6 +72,12 @@ def write(
     return email
 
 
+def tell(user: User, kind: Kind, *, recipient: str, subject: str | None = None, **details: str) -> None:
+    """Tell the owner of an account by e-mail what happened to it, if the address is known to be theirs."""
+    if user.email_verified_at is not None:
+        write(kind, pool_id=user.environment_id, recipient=recipient, subject=subject, user=user, **details)
+
+
 def withdraw(pool_id: str | None, address: str, kinds: Iterable[Kind]) -> None:
     """Delete the e-mails of these kinds about an address, with their links."""
     AccountEmail.objects.filter(environment_id=pool_id, kind__in=list(kinds), subject=address.lower()).delete()
@@ -95,10 +101,17 @@ class Nobody:
 
 
 def claim(email_id: str | None = None) -> Claimed | Nobody | None:
-    """Take up an e-mail that is due (that one, if it is), for LEASE. None if there is none."""
+    """Take up an e-mail that is due (that one, if it is), for LEASE. None if there is none.
+
+    An e-mail of a kind that a newer release has brought is left to workers of that release.
+    """
     with transaction.atomic():
         due = AccountEmail.objects.filter(
-            sent_at__isnull=True, failed_at__isnull=True, next_attempt_at__lte=Now(), expires_at__gt=Now()
+            kind__in=Kind.values,
+            sent_at__isnull=True,
+            failed_at__isnull=True,
+            next_attempt_at__lte=Now(),
+            expires_at__gt=Now(),
         )
         if email_id is not None:
             due = due.filter(pk=email_id)
@@ -122,7 +135,7 @@ def claim(email_id: str | None = None) -> Claimed | Nobody | None:
 def _resolve(email: AccountEmail) -> Claimed | None:
     """Whom it concerns, now: an address that was typed is looked up here, where nobody can measure it."""
     kind = Kind(email.kind)
-    if kind in (Kind.EMAIL_CHANGED, Kind.PASSWORD_CHANGED):
+    if kind in (Kind.EMAIL_CHANGED, Kind.PASSWORD_CHANGED, Kind.IDENTITY_LINKED):
         return Claimed(email, None)
     token = links.make_token()
     if kind in (Kind.SIGN_UP, Kind.INVITATION):
@@ -186,9 +199,9 @@ def send_due(most: int = 1000) -> int:
 def _deliver(claimed: Claimed, server: BaseEmailBackend) -> bool | None:
     """Hand it to the mail server and note what became of it. None if the server could not be reached."""
     email = claimed.email
-    made = letters.message(email, claimed.token, says=claimed.says)
-    made.connection = server
     try:
+        made = letters.message(email, claimed.token, says=claimed.says)
+        made.connection = server
         server.open()  # stays open for the next one
         made.send()
     except (smtplib.SMTPRecipientsRefused, smtplib.SMTPDataError) as error:
@@ -197,6 +210,12 @@ def _deliver(claimed: Claimed, server: BaseEmailBackend) -> bool | None:
     except (OSError, smtplib.SMTPException) as error:  # OSError: no route, no answer, TLS that does not work
         _retry_later(email, type(error).__name__)
         return None
+    except DatabaseError:
+        raise
+    except Exception as error:  # of this e-mail alone: those behind it must not wait for it
+        log.exception("an e-mail could not be made", extra={"email_id": email.pk, "kind": email.kind})
+        _retry_later(email, type(error).__name__)
+        return False
     _record(email, sent_at=Now(), last_error="")
     log.info("e-mail sent", extra={"email_id": email.pk, "kind": email.kind, "environment_id": email.environment_id})
     return True

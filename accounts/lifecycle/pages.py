@@ -12,13 +12,14 @@ from django import forms
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
+from django.urls import reverse
 from django.utils.decorators import method_decorator
 from django.views import View
 from django.views.decorators.csrf import csrf_exempt
 
 from accounts import passwords
 from accounts.lifecycle import invitations, links, oneself, pools, recovery, sign_up
-from accounts.lifecycle.models import AccountEmail
+from accounts.lifecycle.models import AccountEmail, PoolSettings
 from accounts.serializers import LONGEST_NAME
 from platform_site.api import limits
 from platform_site.api.errors import ApiError, InvalidGrant
@@ -148,7 +149,7 @@ class LinkPage(View):
             "title": title.format(app=app),
             "lead": lead.format(app=app, email=found.recipient if found else ""),
             "app": app,
-            "app_url": pool.app_url if pool else "",
+            "app_url": _way_back(pool, found) if pool and found else "",
             "email": found.recipient if found else "",
             "request_id": current_request_id() if status >= 400 and "form" not in facts else None,
             **facts,
@@ -158,6 +159,13 @@ class LinkPage(View):
             status=status,
             headers={"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"},
         )
+
+
+def _way_back(pool: PoolSettings, found: AccountEmail) -> str:
+    """Where the last page leads: to the application, and those who look after the platform to its console."""
+    if pool.app_url or found.user is None or not found.user.is_staff:
+        return pool.app_url
+    return reverse("admin:index")
 
 
 class ConfirmSignUp(LinkPage):

@@ -5,6 +5,8 @@ nobody proved takes no place in the pool, and somebody who signs up with a stran
 the stranger could confirm by accident (an account "pre-hijacked", its password known to another).
 """
 
+from typing import Final
+
 from django.db import transaction
 
 from accounts import emails, passwords, services
@@ -38,23 +40,35 @@ def ask(pool: Pool, *, email: str, password: str, name: str = "") -> None:
     )
 
 
+_WHO_SAYS: Final = "`sign_up` of PATCH /v1/auth/settings is off."
+_NO_ENVIRONMENT: Final = (
+    "no environment is named, so a platform account is meant. An application's users sign up with the header "
+    "X-Environment."
+)
+
+
 def _check_open(pool: Pool) -> None:
     if pool.is_branch:
         raise Forbidden(f"These users belong to {pool.id}, from which this environment branched. Sign up there.")
-    mode = pools.settings_of(pool.id).sign_up
+    _check_mode(pool.id)
+
+
+def _check_mode(pool_id: str | None) -> None:
+    mode = pools.settings_of(pool_id).sign_up
     if mode == SignUpMode.INVITED:
         raise Forbidden("Accounts are made by invitation here.")
     if mode != SignUpMode.OPEN:
-        raise Forbidden("Nobody can sign up here by themselves.")
+        raise Forbidden(f"Nobody can sign up here by themselves: {_WHO_SAYS if pool_id else _NO_ENVIRONMENT}")
 
 
 def confirm(token: str, password: str, *, pool_id: str | None | Unset = UNSET) -> User:
     """The address is theirs, and the password the one they chose: make the user, its address verified.
 
-    Raises InvalidGrant (`token` or `password` named), ValidationFailed if the address got an account meanwhile,
-    QuotaExceeded, RateLimited.
+    Raises InvalidGrant (`token` or `password` named), Forbidden if the pool takes no sign-ups by now (the link works
+    again once it does), ValidationFailed if the address got an account meanwhile, QuotaExceeded, RateLimited.
     """
     found = links.find(token, Kind.SIGN_UP, pool_id=pool_id)
+    _check_mode(found.environment_id)  # who closes the door stops those who are on their way, too
     if not passwords.is_right(password, found.details["password_hash"]):
         links.count_wrong_password(found)
         raise wrong_password()

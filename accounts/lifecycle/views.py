@@ -73,7 +73,7 @@ class SignUpViewSet(_Public):
 
     also_raises: ClassVar = {
         "create": (Forbidden, NotFound, QuotaExceeded),
-        "confirm": (InvalidGrant, NotFound, QuotaExceeded),
+        "confirm": (Forbidden, InvalidGrant, NotFound, QuotaExceeded),
     }
     serializer_class = serializers.SignUpInput
 

@@ -102,8 +102,13 @@ def environment(options: dict[str, Any]) -> str | None:
     """The environment that the options name, None for the platform. Raises CommandError."""
     environment_id: str | None = options["environment"]
     if environment_id is not None and environments.directory().pool_of(environment_id) is None:
-        raise CommandError(f"There is no environment {environment_id}.")
+        raise no_environment(environment_id)
     return environment_id
+
+
+def no_environment(named: str) -> CommandError:
+    """What to raise for an environment that is not there."""
+    return CommandError(f'There is no environment "{named}". `manage.py list_projects` shows those that there are.')
 
 
 def pool(options: dict[str, Any]) -> str | None:

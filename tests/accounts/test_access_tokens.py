@@ -241,6 +241,32 @@ def test_another_authorization_header_is_401(api: Api, signed_in: SignedIn, head
         assert api.get(path, headers=sent).status == 401
 
 
+@pytest.mark.parametrize(
+    ("header", "hint"),
+    [
+        (None, "Authorization is missing"),
+        ("{}", "Authorization cannot be read"),
+        ("Basic YWxpY2U6c2VjcmV0", "Authorization cannot be read"),
+        ("Bearer sk_12345678901234567890123456789012345678", "mistyped"),
+        ("Bearer rt_12345678901234567890123456789012345678", "refresh token"),
+        ("Bearer null", "no token of ours"),
+    ],
+)
+def test_a_401_says_what_is_wrong_with_the_form(api: Api, signed_in: SignedIn, header: str | None, hint: str) -> None:
+    sent = {} if header is None else {"Authorization": header.replace("{}", signed_in.access_token)}
+    assert hint in api.get("/v1/auth/me", headers=sent).json["error"]["message"]
+
+
+def test_a_401_says_no_more_of_a_token_than_that_its_time_is_over(api: Api, signed_in: SignedIn) -> None:
+    said = {
+        kind: api.get("/v1/auth/me", token=token).json["error"]["message"]
+        for kind, token in hostile(signed_in.access_token).items()
+        if token.count(".") == 2
+    }
+    assert "expired. POST /v1/auth/token" in said.pop("expired")
+    assert len(set(said.values())) == 1, said
+
+
 def test_the_word_bearer_is_read_without_case(api: Api, signed_in: SignedIn) -> None:
     for word in ("Bearer", "bearer", "BEARER"):
         assert api.get("/v1/auth/me", headers={"Authorization": f"{word} {signed_in.access_token}"}).status == 200

@@ -124,6 +124,26 @@ def test_an_address_that_is_refused_for_good_is_not_tried_again(production: Envi
     assert len(postbox.messages) == 1
 
 
+def test_an_email_that_cannot_be_made_holds_up_nobody(production: Environment, postbox: Postbox) -> None:
+    write(production, "n@example.com\nBcc: m@example.com", Kind.INVITATION)  # what no door lets in
+    write(production)
+    assert outbox.send_due() == 1
+    assert [message["To"] for message in postbox.messages] == [UNA]
+    left = AccountEmail.objects.get(sent_at=None)
+    assert (left.failed_at, left.last_error) == (None, "ValueError")
+
+
+def test_an_email_of_a_kind_of_a_newer_release_is_left_to_its_workers(
+    production: Environment, postbox: Postbox
+) -> None:
+    newer = write(production, "n@example.com")
+    AccountEmail.objects.filter(pk=newer.pk).update(kind="of_tomorrow")
+    write(production)
+    assert outbox.send_due() == 1, "an upgrade that rolls along must not stop what an older worker can send"
+    tasks.send_account_email(newer.pk)
+    assert AccountEmail.objects.filter(pk=newer.pk, sent_at=None, attempts=0).exists()
+
+
 def test_a_full_mailbox_is_tried_again_later(production: Environment, postbox: Postbox) -> None:
     email = write(production)
     postbox.answers.append("452 4.2.2 mailbox full")
@@ -266,6 +286,7 @@ def test_settings_that_cannot_work_are_named(settings: Any, changes: dict[str, A
         ({"EMAIL_HOST": "smtp.example.com", "EMAIL_USE_TLS": False}, ["accounts.W002"]),
         ({"EMAIL_HOST": ""}, ["accounts.W003"]),
         ({"EMAIL_BACKEND": "django.core.mail.backends.console.EmailBackend"}, ["accounts.W001"]),
+        ({"EMAIL_BACKEND": "accounts.lifecycle.printing.EmailBackend"}, ["accounts.W001"]),
     ],
 )
 def test_production_is_told_what_its_emails_lack(settings: Any, changes: dict[str, Any], ids: list[str]) -> None:

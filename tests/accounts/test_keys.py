@@ -149,6 +149,20 @@ def test_a_key_grants_no_scope_that_its_maker_does_not_hold(
     assert issue(api, powerless, "rows:read").status == 403
 
 
+def test_a_key_that_expires_makes_none_that_outlives_it(api: Api, owner: SignedIn, production: Environment) -> None:
+    """Else an hour with `keys:manage` is for ever."""
+    end = (datetime.now(UTC) + timedelta(hours=1)).replace(microsecond=0)
+    sooner, later = (end + timedelta(seconds=seconds) for seconds in (-60, 1))
+    token, environment = owner.access_token, production.pk
+    maker = issue(api, token, "keys:manage", environment_id=environment, expires_at=end.isoformat()).json
+    assert issue(api, maker["secret"], "keys:manage").json["expires_at"] == maker["expires_at"]
+    made = issue(api, maker["secret"], "keys:manage", expires_at=sooner.isoformat())
+    assert made.json["expires_at"] < maker["expires_at"]
+    refused = issue(api, maker["secret"], "keys:manage", expires_at=later.isoformat())
+    assert (refused.status, refused.fields) == (422, {"expires_at": "too_late"})
+    assert not ServerKey.objects.filter(expires_at=None).exists()
+
+
 def test_a_key_stays_in_its_environment(
     api: Api, alice: User, production: Environment, make_key: Callable[..., tuple[ServerKey, str]]
 ) -> None:

@@ -43,7 +43,7 @@ def link_to(served: Up, recipient: str, page_name: str) -> str:
     """The newest link to this page in an e-mail to this address, in what `up` prints."""
 
     def newest() -> str | None:
-        _, told, text = served.output.rpartition(f"To: {recipient}")
+        _, told, text = served.output.rpartition(f"e-mail to {recipient}:")
         found = re.search(rf"http://\S+/auth/{page_name}\?token=lnk_\w+", text) if told else None
         return found[0] if found else None
 

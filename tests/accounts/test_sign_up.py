@@ -91,6 +91,20 @@ def test_a_closed_pool_takes_nobody(api: Api, opened: Environment, mode: str) ->
     assert not AccountEmail.objects.exists()
 
 
+@pytest.mark.parametrize("mode", ["off", "invited"])
+def test_who_was_on_the_way_when_the_door_was_closed_stays_outside(
+    api: Api, opened: Environment, postbox: Postbox, mode: str
+) -> None:
+    sign_up(api, opened)
+    outbox.send_due()
+    link = token_in(postbox.last(NIA))
+    pools.change_settings(opened.pk, actor=audit.SYSTEM, sign_up=mode)
+    assert confirm(api, opened, link).error == "forbidden"
+    assert not User.objects.filter(environment_id=opened.pk).exists()
+    pools.change_settings(opened.pk, actor=audit.SYSTEM, sign_up="open")
+    assert confirm(api, opened, link).status == 200, "nothing was used up"
+
+
 def test_nobody_signs_up_at_an_environment_that_is_none_or_another_ones_branch(api: Api, opened: Environment) -> None:
     for name in ("env_01k60000000000000000000000", "prod", "x"):
         answer = api.post("/v1/auth/signup", json={"email": NIA, "password": PASSWORD}, environment=name)
@@ -302,6 +316,10 @@ def test_parallel_sign_ups_and_confirmations_make_one_user(api: Api, opened: Env
         ({"email": "nia@example.com\r\nBcc: x@example.com"}, "email", "invalid_email"),
         ({"email": "nia@example.com,x@example.com"}, "email", "invalid_email"),
         ({"email": "Nia <nia@example.com>"}, "email", "invalid_email"),
+        ({"email": '"nia"@example.com'}, "email", "invalid_email"),
+        ({"email": '"\x01"@example.com'}, "email", "invalid_email"),
+        ({"email": "nia@[127.0.0.1]"}, "email", "invalid_email"),
+        ({"email": "=?utf-8?q?n=69a?=@example.com"}, "email", "invalid_email"),
         ({"email": ["nia@example.com"]}, "email", "invalid"),
         ({"name": "x" * 201}, "name", "max_length"),
         ({"role": "admin"}, "role", "unknown_field"),

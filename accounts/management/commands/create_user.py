@@ -4,8 +4,6 @@ import json
 from argparse import ArgumentParser, ArgumentTypeError
 from typing import Any
 
-from django.core.management.base import CommandError
-
 from accounts import audit, environments, serializers, services
 from accounts.management import terminal
 
@@ -35,7 +33,7 @@ class Command(terminal.Command):
     def handle(self, *args: Any, **options: Any) -> None:
         pool_id = environments.directory().pool_of(options["environment"])
         if pool_id is None:
-            raise CommandError(f"There is no environment {options['environment']}.")
+            raise terminal.no_environment(options["environment"])
         given = {name: options[name] for name in ("email", "name", "role", "claims") if options[name] is not None}
         with terminal.sentences():
             values = terminal.validated(serializers.UserFields, given)

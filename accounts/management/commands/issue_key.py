@@ -4,8 +4,6 @@ from argparse import ArgumentParser, ArgumentTypeError
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.core.management.base import CommandError
-
 from accounts import audit, environments, grants, serializers, services
 from accounts.management import terminal
 from platform_site.api.callers import ACCOUNT_SCOPES, ENVIRONMENT_SCOPES, SCOPES
@@ -37,7 +35,7 @@ class Command(terminal.Command):
     def handle(self, *args: Any, **options: Any) -> None:
         if options["environment"]:
             if environments.directory().pool_of(options["environment"]) is None:
-                raise CommandError(f"There is no environment {options['environment']}.")
+                raise terminal.no_environment(options["environment"])
             authority, everything = grants.operators(environment_id=options["environment"]), ENVIRONMENT_SCOPES
         else:
             account = terminal.account(options["account"])

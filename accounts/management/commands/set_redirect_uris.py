@@ -24,6 +24,6 @@ class Command(terminal.Command):
         if options["json"]:
             self.stdout.write(json.dumps({"redirect_uris": uris}))
             return
-        self.stderr.write(f"{len(uris)} redirect URIs for {environment_id or 'platform accounts'}.", self.style.SUCCESS)
+        self.stderr.write(f"Redirect URIs of {environment_id or 'platform accounts'}: {len(uris)}.", self.style.SUCCESS)
         for uri in uris:
             self.stdout.write(uri)

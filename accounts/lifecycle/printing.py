@@ -1,0 +1,17 @@
+"""E-mails where there is no mail server, in development: printed by the process that would send them.
+
+Django's backend for a terminal prints what would travel, headers and HTML and all; people at a terminal want the text
+and its link.
+"""
+
+from django.core.mail.backends.console import EmailBackend as ConsoleBackend
+from django.core.mail.message import EmailMessage
+
+
+class EmailBackend(ConsoleBackend):
+    """Prints to whom an e-mail goes, its subject and its text."""
+
+    def write_message(self, message: EmailMessage) -> None:
+        lines = (line for line in str(message.body).splitlines() if line.strip())
+        self.stream.write(f"e-mail to {', '.join(message.to)}: {message.subject}\n")
+        self.stream.write("".join(f"    {line}\n" for line in lines))
