@@ -4,11 +4,9 @@ They live in the region of their environment (`projects.region_pages`). Secrets 
 section 9.
 """
 
-import difflib
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import orjson
 from django.contrib import admin, messages
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -20,9 +18,8 @@ from platform_site.api import cursors
 from platform_site.api.callers import Place
 from platform_site.api.errors import ValidationFailed
 from projects.region_pages import PAGE, Listed, RegionAdmin, Verb, bounded_count, list_address, listed, query_with
+from projects.texts import difference, readable
 
-MAX_SHOWN: Final = 64_000
-"""Characters of an input or output; more is cut in the page, not in the record."""
 _CALLERS: Final = {"key": "accounts_serverkey", "user": "accounts_user", "account": "accounts_user"}
 
 _ACTIVATE = Verb("Activate", "This version answers all calls that begin from now on.", has_form=True)
@@ -62,7 +59,7 @@ class FunctionAdmin(RegionAdmin):
             "chosen": chosen,
             "source": highlight.coloured(source),
             "lines": highlight.line_numbers(source),
-            "difference": _difference(active, chosen) if is_other and active and chosen else None,
+            "difference": _changed(active, chosen) if is_other and active and chosen else None,
             "secrets": [
                 (secret.name, secret.sealed_value is not None, secret.updated_at)
                 for secret in Secret.objects.using(using).filter(function=thing).order_by("name")
@@ -122,8 +119,8 @@ class RunAdmin(RegionAdmin):
         return {
             "run": thing,
             "function": thing.function,
-            "input": _shown(thing.input),
-            "output": None if thing.output is None else _shown(thing.output),
+            "input": readable(thing.input),
+            "output": None if thing.output is None else readable(thing.output),
             "error": error,
             "logs": [(_moment(line.get("at")), line.get("level", ""), line.get("text", "")) for line in thing.logs],
             "caller": link(_CALLERS[thing.caller_kind], thing.caller_id) if thing.caller_kind in _CALLERS else "–",
@@ -178,20 +175,6 @@ def _number(text: str, otherwise: int) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else otherwise
 
 
-def _difference(active: Version, chosen: Version) -> list[tuple[str, str]]:
-    """The lines that differ from the active version, each with its kind: added, removed, place or same."""
-    lines = difflib.unified_diff(
-        active.source.splitlines(), chosen.source.splitlines(), f"version {active.number} (active)",
-        f"version {chosen.number}", lineterm="",
-    )  # fmt: skip
-    kinds = {"+": "added", "-": "removed", "@": "place"}
-    return [("place" if line[:3] in ("+++", "---") else kinds.get(line[:1], "same"), line) for line in lines]
-
-
-def _shown(text: str) -> tuple[str, bool]:
-    """JSON to look at, and whether it was cut."""
-    try:
-        text = orjson.dumps(orjson.loads(text), option=orjson.OPT_INDENT_2).decode()
-    except orjson.JSONDecodeError:
-        pass
-    return text[:MAX_SHOWN], len(text) > MAX_SHOWN
+def _changed(active: Version, chosen: Version) -> list[tuple[str, str]]:
+    names = (f"version {active.number} (active)", f"version {chosen.number}")
+    return difference(active.source, chosen.source, *names)

@@ -17,6 +17,7 @@ from django.conf import settings
 from django.db import DatabaseError
 
 from functions import runs
+from functions.errors import NoSuchFunction
 from functions.host import RunHost
 from functions.runs import Ending, Started
 from functions.runtime import scratch
@@ -30,12 +31,14 @@ from platform_site.api.plans import plan_limits
 logger = logging.getLogger("platform.functions")
 
 SECRET_PURPOSE: Final = "functions.secret"  # noqa: S105 - a purpose, not a secret
-_SOURCES_KEPT: Final = 200
+_SOURCES_KEPT_BYTES: Final = 16 * 1024 * 1024
+"""Of thousands of usual functions, or of the thirty largest."""
 
 _lock = threading.Lock()
 _pool: Pool | None = None
 _pool_pid: int | None = None
 _sources: OrderedDict[str, bytes] = OrderedDict()
+_sources_bytes = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,8 @@ def execute(started: Started, caller: Caller, place: Place) -> Ended:
         walls = outcome.walls
     except LoadFailed as error:
         outcome = _failure("user_error", "LoadFailed", str(error))
+    except NoSuchFunction:
+        outcome = _failure("platform", "FunctionGone", "the function was deleted before it ran")
     except Busy:
         outcome = _failure("platform", "Busy", "no process was free to run the function; try again shortly")
     except keyring.KeyringError:
@@ -141,11 +146,18 @@ def _program(started: Started) -> Program:
             _sources.move_to_end(key)
     if source is None:
         source = runs.source_of(started)
-        with _lock:
-            _sources[key] = source
-            while len(_sources) > _SOURCES_KEPT:
-                _sources.popitem(last=False)
+        _keep_source(key, source)
     return Program(key, started.environment_id, source, started.memory_mb)
+
+
+def _keep_source(key: str, source: bytes) -> None:
+    """Remember it for the next run, and forget those used longest ago while all together are too large."""
+    global _sources_bytes
+    with _lock:
+        _sources_bytes += len(source) - len(_sources.pop(key, b""))
+        _sources[key] = source
+        while _sources_bytes > _SOURCES_KEPT_BYTES:
+            _sources_bytes -= len(_sources.popitem(last=False)[1])
 
 
 def _secrets(started: Started) -> dict[str, str]:

@@ -208,6 +208,8 @@ class RunHost:
             raise HostError(error.reason, code="fetch_failed", name=type(error).__name__) from error
         except ValueError as error:
             raise HostError(str(error), code="refused", name="TypeError") from error
+        if got.is_cut:
+            raise HostError("the answer has more than 1 MB", code="payload_too_large", name="RangeError")
         shown = {"status": got.status, "headers": dict(got.headers), "body": base64.b64encode(got.body).decode()}
         return orjson.dumps(shown)
 

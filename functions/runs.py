@@ -99,7 +99,7 @@ WITH chosen AS (
 )
 SELECT id, name, active_version, source_hash, timeout_ms, memory_mb, array_to_json(allowed_hosts), secrets,
        slot IS NOT NULL, EXISTS (SELECT 1 FROM made),
-       CASE WHEN $15::boolean THEN set_config('synchronous_commit', 'off', true) END
+       CASE WHEN $15::boolean THEN set_config('synchronous_commit', 'off', true) END, $16::text
   FROM chosen
 """
 # A seat is taken by an unique index, so that no race goes past the limit. Two that reach for the same one at the same
@@ -140,7 +140,12 @@ def begin(
     ]
     for _ in range(_REACHES):
         seated = [*values, b"%d" % random.randrange(limit)]  # noqa: S311 - not a secret
-        found = (_queueings if is_async else _begins).run(place.cluster, seated)
+        try:
+            found = (_queueings if is_async else _begins).run(place.cluster, seated)
+        except IntegrityError:  # the function was deleted before we could commit: look again
+            if connections[place.cluster].in_atomic_block:
+                raise
+            continue
         if not found:
             raise NoSuchFunction
         [(function_id, found_name, version, source_hash, timeout_ms, memory_mb, hosts, secrets, had_seat, made, _)] = (
@@ -344,7 +349,7 @@ WITH ended AS (
  RETURNING id, environment_id, version, request_id, depth
 ), told AS (%b)
 SELECT EXISTS (SELECT 1 FROM ended), EXISTS (SELECT 1 FROM told),
-       CASE WHEN $11::boolean THEN set_config('synchronous_commit', 'off', true) END
+       CASE WHEN $11::boolean THEN set_config('synchronous_commit', 'off', true) END, $12::text
 """
     % _TELL_END
 )
@@ -466,7 +471,8 @@ WITH lost AS (
 ), failed AS (
     UPDATE platform.functions_run r
        SET status = 'failed', phase = 'ended', slot = NULL, ended_at = now(), claimed_until = NULL,
-           duration_ms = extract(epoch FROM now() - r.started_at) * 1000,
+           -- The service may have stood still for longer than the 24 days that the column holds.
+           duration_ms = least(extract(epoch FROM now() - r.started_at) * 1000, 2147483647),
            error = CASE WHEN lost.is_cancelled
                         THEN '{{"name": "Cancelled", "reason": "cancelled", "message": "the run was cancelled"}}'
                         ELSE '{{"name": "WorkerLost", "reason": "worker_lost",
@@ -495,11 +501,14 @@ SELECT source FROM platform.functions_version WHERE function_id = %s AND number 
 
 
 def source_of(started: Started) -> bytes:
-    """The module's text. Asked once per process and version (`functions.executor` keeps it)."""
+    """The module's text. Asked once per process and version (`functions.executor` keeps it). Raises NoSuchFunction if
+    the function was deleted since."""
     with connections[started.cluster].cursor() as cursor:
         cursor.execute(_SOURCE, [started.function_id, started.version])
-        (source,) = cursor.fetchone()
-    return str(source).encode()
+        found = cursor.fetchone()
+    if found is None:
+        raise NoSuchFunction
+    return str(found[0]).encode()
 
 
 _CANCEL = f"""

@@ -115,8 +115,8 @@ def activate(place: Place, name: str, version: int, *, actor: Caller | Actor) ->
 def delete_function(place: Place, name: str, *, actor: Caller | Actor) -> None:
     """The function, its versions, secrets and runs go for good. Raises NoSuchFunction."""
     using = place.cluster
-    function = function_of(place, name)
     with transaction.atomic(using=using):
+        function = function_of(place, name, lock=True)  # no run of it is begun from here on
         # In one statement each: Django's collector would load every run to delete it.
         with connections[using].cursor() as cursor:
             for statement in _DELETE:

@@ -6,12 +6,12 @@ from typing import Any
 
 from celery import shared_task, signals
 from django.conf import settings
-from django.db import DatabaseError, connections
+from django.db import Error, connections
 
 from functions import retention, runs, wakeups
 from functions.runtime import scratch
 from functions.worker import Worker
-from platform_site.api.sweeps import sweep
+from platform_site.api.sweeps import apart, sweep
 
 logger = logging.getLogger("platform.functions")
 
@@ -32,7 +32,7 @@ def work(using: str) -> None:
         return
     try:
         _workers.setdefault(using, Worker(using)).run(_stopping.is_set)
-    except DatabaseError as error:
+    except Error as error:
         connections[using].close()
         logger.warning("region %s: executing stopped: %s", using, type(error).__name__)
 
@@ -47,7 +47,7 @@ SELECT EXISTS (SELECT 1 FROM platform.functions_run
 def settle_and_start() -> None:
     """End or requeue runs whose worker died; find queued ones that nobody was nudged for."""
     for using in settings.REGION_DATABASES:
-        try:
+        with apart(f"runs in {using}", using=using):
             requeued, failed, told = runs.settle_lost(using)
             if requeued or failed:
                 logger.warning("region %s: lost workers: %s runs requeued, %s failed", using, requeued, failed)
@@ -58,9 +58,6 @@ def settle_and_start() -> None:
                 (is_due,) = cursor.fetchone()
             if is_due:
                 work.delay(using)
-        except DatabaseError as error:
-            connections[using].close()
-            logger.warning("region %s could not be swept: %s", using, type(error).__name__)
 
 
 @sweep(every=300)
@@ -68,8 +65,5 @@ def forget_old_runs() -> None:
     """Runs are kept for 7 days. Contract section 8."""
     scratch.sweep()
     for using in settings.REGION_DATABASES:
-        try:
+        with apart(f"old runs in {using}", using=using):
             retention.purge(using)
-        except DatabaseError as error:
-            connections[using].close()
-            logger.warning("region %s: old runs stay for now: %s", using, type(error).__name__)

@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Sequence
+from itertools import count
 from typing import Final
 
 from django.db import DatabaseError, OperationalError, connections
@@ -32,7 +33,11 @@ def make_durable(using: str) -> None:
 
 
 class Together:
-    """A statement whose last value says whether its commit may leave the disk to others (`t` or `f`). Thread-safe."""
+    """A statement whose last two values are whether its commit may leave the disk to others (`t` or `f`), and a mark
+    that it returns in the last column of each row. Thread-safe.
+
+    By its mark each outcome is known to be of who gets it: these are of different tenants.
+    """
 
     def __init__(self, sql: bytes, *, is_durable: bool) -> None:
         """`is_durable`: `run` returns when the commit is on disk; otherwise as soon as others can see it."""
@@ -45,9 +50,10 @@ class Together:
         self._lines: defaultdict[str, _Line] = defaultdict(_Line)
 
     def run(self, using: str, values: Values) -> list[Row]:
-        """As `rows.execution.run`, but for the last of the values. In a transaction it goes alone, as a part of it."""
+        """As `rows.execution.run`, without the last two values and the last column. In a transaction it goes alone, as
+        a part of it."""
         if connections[using].in_atomic_block:
-            return execution.run(using, self.sql, [*values, b"f"])
+            return _rows_of(b"", execution.run(using, self.sql, [*values, b"f", b""]))
         mine = _Ticket(values)
         line = self._lines[using]
         with self._lock:
@@ -82,15 +88,34 @@ class Together:
                 ticket.gate.release()
 
     def _outcomes(self, using: str, party: list["_Ticket"]) -> "list[_Outcome]":
+        marks = [b"%d" % next(_marks) for _ in party]
+        relaxed = b"f" if self.is_durable and len(party) == 1 else b"t"
+        statements: list[tuple[bytes, Values]] = [
+            (self.sql, [*each.values, relaxed, mark]) for each, mark in zip(party, marks, strict=True)
+        ]
+        outcomes: list[list[Row] | DatabaseError]
         if len(party) == 1:
-            return [execution.run(using, self.sql, [*party[0].values, b"f" if self.is_durable else b"t"])]
-        statements: list[tuple[bytes, Values]] = [(self.sql, [*each.values, b"t"]) for each in party]
-        if not self.is_durable:
-            return [*execution.run_each(using, statements)]
-        *outcomes, durable = execution.run_each(using, [*statements, (_DURABLE, [])])
-        if isinstance(durable, DatabaseError):
-            raise durable
-        return [*outcomes]
+            outcomes = [execution.run(using, *statements[0])]
+        elif not self.is_durable:
+            outcomes = execution.run_each(using, statements)
+        else:
+            *outcomes, durable = execution.run_each(using, [*statements, (_DURABLE, [])])
+            if isinstance(durable, DatabaseError):
+                raise durable
+        return [
+            outcome if isinstance(outcome, DatabaseError) else _rows_of(mark, outcome)
+            for mark, outcome in zip(marks, outcomes, strict=True)
+        ]
+
+
+_marks: Final = count(1)
+
+
+def _rows_of(mark: bytes, rows: list[Row]) -> list[Row]:
+    """The rows without their mark. Raises RuntimeError, for all of the party, if they are somebody else's."""
+    if any(row[-1] != mark for row in rows):
+        raise RuntimeError("a statement got the rows of another one")
+    return [row[:-1] for row in rows]
 
 
 _Outcome = list[Row] | BaseException

@@ -2,12 +2,13 @@
 
 import re
 import time
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
 import orjson
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
@@ -21,7 +22,7 @@ from functions.filters import RunFilter
 from functions.models import Function, Run, Secret, Version
 from functions.runs import Started
 from functions.serializers import error_text, function_detail, listed_run, run_detail, version_detail
-from platform_site.api import fields, idempotency, waits
+from platform_site.api import fields, idempotency, sqlstates, waits
 from platform_site.api.errors import Forbidden, FunctionTimeout, RateLimited, Unavailable, ValidationFailed
 from platform_site.api.idempotency import idempotent, in_region
 from platform_site.api.pagination import paginate, read_limit
@@ -103,7 +104,8 @@ class FunctionViewSet(ApiViewSet):
 
     @extend_schema(operation_id="listFunctionVersions", responses=serializers.VersionPage)
     def versions(self, request: HttpRequest, name: str) -> HttpResponseBase:
-        """Every version of a function with its source, the newest first."""
+        """Every version of a function with its source, the newest first. A page of large ones holds fewer than
+        `limit`."""
         self._for_makers()
         function = services.function_of(self.place, name)
         page = paginate(
@@ -113,6 +115,7 @@ class FunctionViewSet(ApiViewSet):
             self.query.get("cursor"),
             "versions",
             [function.pk],
+            heavy="source",
         )
         data = [version_detail(each, function.active_version) for each in page.items]
         return answer({"data": data, "next_cursor": page.next_cursor})
@@ -200,7 +203,7 @@ class RunViewSet(ApiViewSet):
         ticket = idempotency.read_ticket(self.request._request, self.caller)
         if ticket is None:
             return services.enqueue(self.place, self.caller, name, input_text, depth=depth)
-        with transaction.atomic(using=using):
+        with _together_with_its_record(using):
             kept = idempotency.claim(ticket, using=using)
             if kept is not None and kept.reference is not None:
                 return kept.reference
@@ -212,7 +215,7 @@ class RunViewSet(ApiViewSet):
         """A synchronous call under an Idempotency-Key: the run is committed with its record before it executes, and a
         repetition answers with what became of that run."""
         using = self.place.cluster
-        with transaction.atomic(using=using):
+        with _together_with_its_record(using):
             kept = idempotency.claim(ticket, using=using)
             started = None
             if kept is None or kept.reference is None:
@@ -315,6 +318,19 @@ class RunViewSet(ApiViewSet):
         if run is None:
             raise NoSuchRun
         return run
+
+
+@contextmanager
+def _together_with_its_record(using: str) -> Generator[None]:
+    """A transaction for a run and the record of its Idempotency-Key. Raises NoSuchFunction where the function was
+    deleted meanwhile: PostgreSQL asks for a run's function at the commit."""
+    try:
+        with transaction.atomic(using=using):
+            yield
+    except IntegrityError as error:
+        if sqlstates.sqlstate(error) == "23503":
+            raise NoSuchFunction from error
+        raise
 
 
 def _preferred_wait(header: str) -> float | None:

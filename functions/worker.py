@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 
 from django.conf import settings
-from django.db import DatabaseError, close_old_connections, connections
+from django.db import Error, close_old_connections, connections
 
 from functions import executor, runs, wakeups
 from functions.callers import caller_again
@@ -56,7 +56,7 @@ class Worker:
         def join_in() -> None:
             try:
                 counted.append(self.run(should_stop))
-            except DatabaseError as error:
+            except Error as error:
                 logger.warning("region %s: a worker's thread stopped: %s", self.using, type(error).__name__)
             finally:
                 connections.close_all()

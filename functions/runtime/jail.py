@@ -10,6 +10,7 @@ program after `--` that is all it does.
 SPEC: {"report": fd, "uid": int | null, "scratch": path, "limits": {"RLIMIT_X": value}, "parent": pid}
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -18,7 +19,7 @@ import signal
 import sys
 
 CLONE_NEWUSER, CLONE_NEWNET, CLONE_NEWIPC, CLONE_NEWUTS = 0x10000000, 0x40000000, 0x08000000, 0x04000000
-PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS, PR_SET_DUMPABLE = 1, 38, 4
+PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
 LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446  # the same on every architecture
 LANDLOCK_RULE_PATH_BENEATH = 1
 
@@ -45,7 +46,11 @@ class PathBeneathAttr(ctypes.Structure):
 
 
 def own_namespaces() -> str | None:
-    """A network, IPC and UTS namespace of our own. An unprivileged user reaches them through a user namespace."""
+    """A network, IPC and UTS namespace of our own. An unprivileged user reaches them through a user namespace.
+
+    In that one we have our own name only if the host lets us say so; some give the namespaces and refuse that (AppArmor
+    on Ubuntu 24.04, a /proc that is read-only). To the kernel we are the same user with and without it.
+    """
     wanted = CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS
     if os.geteuid() == 0:
         return "namespaces" if libc.unshare(wanted) == 0 else None
@@ -53,7 +58,7 @@ def own_namespaces() -> str | None:
     if libc.unshare(wanted | CLONE_NEWUSER) != 0:
         return None
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
-        with open(f"/proc/self/{name}", "w") as file:
+        with contextlib.suppress(OSError), open(f"/proc/self/{name}", "w") as file:
             file.write(text)
     return "namespaces"
 

@@ -25,7 +25,7 @@ class Program:
 
     key: str
     owner: str
-    """The environment: two never share a process, an uid or a directory."""
+    """The environment: two never share a process."""
     source: bytes
     memory_mb: int
 
@@ -59,6 +59,11 @@ class Crowd:
 
     def took(self, seconds: float) -> None:
         self.usual += (seconds - self.usual) / 4
+
+    def call_next(self) -> None:
+        """Wake the first of the line, who leaves it: of two processes that come free each wakes somebody."""
+        if self.line:
+            self.line.popleft().notify()
 
 
 class Pool:
@@ -149,12 +154,11 @@ class Pool:
 
     def cancel(self, run_id: str) -> bool:
         """End a run of this pool. False if it is not running here."""
-        with self._changed:
+        with self._changed:  # until it is killed: the process may be another run's the moment after
             running = self._running.get(run_id)
-        if running is None:
-            return False
-        running.process.kill("cancelled")
-        return True
+            if running is not None:
+                running.process.kill("cancelled")
+        return running is not None
 
     def warm(self, program: Program) -> None:
         """Start and load a process ahead of its first call; nothing where no place is free. Raises LoadFailed."""
@@ -194,15 +198,6 @@ class Pool:
         finally:
             self._checks.release()
 
-    def forget(self, key: str) -> None:
-        """End the idle processes of one version (deleted, or no longer active)."""
-        with self._changed:
-            gone = [process for process, (theirs, _) in self._idle.items() if theirs == key]
-            for process in gone:
-                del self._idle[process]
-        for process in gone:
-            self._discard(process, key, was_busy=False)
-
     def sizes(self) -> tuple[int, int]:
         """How many processes are idle, and how many run a call."""
         with self._changed:
@@ -216,8 +211,8 @@ class Pool:
             self._idle.clear()
             self._changed.notify_all()
             for crowd in self._crowds.values():
-                for waiting in crowd.line:
-                    waiting.notify()
+                while crowd.line:
+                    crowd.call_next()
         for process in gone:
             process.close()
         self._starter.shutdown(wait=False)
@@ -303,21 +298,19 @@ class Pool:
         """One process of the program less. Call with the lock held."""
         crowd = self._crowds[key]
         crowd.alive -= 1
-        if crowd.line:
-            crowd.line[0].notify()  # it may have to start one itself now
+        crowd.call_next()  # it may have to start one itself now
         self._forget_crowd(key)
 
     def _forget_crowd(self, key: str) -> None:
-        crowd = self._crowds[key]
-        if not crowd.alive and not crowd.line:
+        crowd = self._crowds.get(key)  # of two who gave up, the first did
+        if crowd is not None and not crowd.alive and not crowd.line:
             del self._crowds[key]
 
     def _has_started(self, key: str) -> None:
         with self._changed:
             crowd = self._crowds[key]
             crowd.starting -= 1
-            if crowd.line:
-                crowd.line[0].notify()
+            crowd.call_next()
 
     def _started(self, program: Program) -> Process:
         return self._starter.submit(Process, program.memory_mb, program.owner, self.required_walls).result()
@@ -333,8 +326,10 @@ class Pool:
     def _give_back(self, process: Process, program: Program, outcome: Outcome) -> None:
         with self._changed:
             self._crowds[program.key].took(outcome.duration)
-        healthy = outcome.reason in (None, "user_error", "output_too_large") and process.calls < self.max_calls
-        if not healthy or (self._is_due(process, outcome) and self._has_grown(process, program)):
+        # One that was killed as its call ended may look alive for a moment, and would be the next call's end.
+        healthy = outcome.reason in (None, "user_error", "output_too_large") and process.killed_for is None
+        is_worn = process.calls >= self.max_calls
+        if not healthy or is_worn or (self._is_due(process, outcome) and self._has_grown(process, program)):
             self._discard(process, program.key, was_busy=True)
         else:
             self._shelve(process, program.key, was_busy=True)
@@ -357,8 +352,7 @@ class Pool:
                 process.heated_at = now
                 self._idle[process] = (key, now)
                 self._watch()
-                if crowd.line:
-                    crowd.line[0].notify()
+                crowd.call_next()
                 self._changed.notify()  # somebody else's program may want the place
                 return
         process.close()
@@ -391,7 +385,7 @@ class Pool:
                 if not self._running and not self._idle:
                     self._watcher = None
                     return
-                running = list(self._running.values())
+                running = list(self._running.items())
                 now = self.clock()
                 expired = [(p, key) for p, (key, used) in self._idle.items() if now - used > self.idle_seconds]
                 for process, _ in expired:
@@ -404,9 +398,11 @@ class Pool:
                 self._alarm.clear()
             for process, key in expired:
                 self._discard(process, key, was_busy=False)
-            for each in running:
+            for run_id, each in running:
                 if each.process.rss_bytes() > each.limit_bytes:
-                    each.process.kill("memory")
+                    with self._changed:
+                        if self._running.get(run_id) is each:
+                            each.process.kill("memory")
                 each.process.hurry()
             self._alarm.wait(min(1.0, self.idle_seconds / 4) if self._dozes else 0.02)
 

@@ -12,14 +12,16 @@ cleaned of what PostgreSQL cannot keep, so that no run can end without being wri
 
 import base64
 import contextlib
-import hashlib
+import errno
 import json
 import math
 import os
+import random
 import re
 import select
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -77,6 +79,23 @@ class HostError(Exception):
     ) -> None:
         super().__init__(message)
         self.value = {"name": name, "message": message, "code": code, "fields": fields}
+
+
+_IMPORTS_REFUSED: Final = re.compile(
+    "npm specifiers were requested|Requires import access|not a dependency|cannot-be-a-base|"
+    "Deno.execPath is not a function"
+)
+"""Deno's words where a module asks for another one that is not there."""
+
+
+def _advised(message: str) -> str:
+    """What Deno says of a module that does not load, led by what to do where its words are for somebody else."""
+    if _IMPORTS_REFUSED.search(message) is None:
+        return message
+    return (
+        "A function is one module, and what it imports has to be in it: bundle it (esbuild --bundle --format=esm)."
+        f" Of Node's modules some are there, see the guide to functions. {message}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,22 +187,57 @@ FLAGS = (
 )
 
 
-def _uid_for(owner: str) -> int | None:
-    """As root: an unprivileged uid that no account has and that no other environment shares. Else None."""
-    if os.geteuid() != 0:
-        return None
-    return 1_900_000_000 + int.from_bytes(hashlib.sha256(owner.encode()).digest()[:4], "big") % 100_000_000
+_UIDS: Final = range(1_900_000_000, 2_000_000_000)
+"""Far above what accounts and containers' ranges of them use."""
+
+
+class _Uid:
+    """An unprivileged uid for one process of ours to give away, that no account has: nobody else's until `close`.
+
+    Held by a name among the kernel's Unix sockets, which goes with us however we die. Platforms in network namespaces
+    of their own (containers) do not see each other's names: between those only chance keeps two apart, one in 10^8.
+    """
+
+    def __init__(self) -> None:
+        """Raises OSError."""
+        self._name: socket.socket | None = None
+        while True:
+            self.number = random.choice(_UIDS)  # noqa: S311 - no secret
+            if sys.platform != "linux" or self._is_claimed():
+                return
+
+    def _is_claimed(self) -> bool:
+        name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            name.bind(f"\0platform-functions-uid-{self.number}")
+        except OSError as error:
+            name.close()
+            if error.errno == errno.EADDRINUSE:
+                return False
+            raise
+        self._name = name
+        return True
+
+    def close(self) -> None:
+        if self._name is not None:
+            self._name.close()
+
+
+def _claim_uid() -> _Uid | None:
+    """None where we are not root, and cannot become anybody else."""
+    return _Uid() if os.geteuid() == 0 else None
 
 
 def walls_of_this_host() -> list[str]:
     """Which walls a process would stand behind here (`jail.WALLS` are all), by putting up those of one that does
     nothing. Some 30 ms. Raises OSError, subprocess.SubprocessError."""
     directory = scratch.make()
+    claimed = _claim_uid()
+    uid = None if claimed is None else claimed.number
     report_in, report_out = os.pipe()
     try:
         with os.fdopen(report_in, "rb") as report:
             try:
-                uid = _uid_for("")
                 if uid is not None:
                     os.chown(directory, uid, uid)
                 spec: dict[str, Any] = {
@@ -201,6 +255,8 @@ def walls_of_this_host() -> list[str]:
                 os.close(report_out)
             return list(json.loads(report.readline() or b"[]"))
     finally:
+        if claimed is not None:
+            claimed.close()
         shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -226,8 +282,10 @@ class Process:
         self._interrupting: threading.Thread | None = None
         self._buffer = bytearray()
         self._error_tail = b""
+        self._uid: _Uid | None = None
         self.scratch = scratch.make()
         try:
+            self._uid = _claim_uid()
             self._start()
             if missing := required_walls - set(self.walls):
                 raise StartFailed(f"This host does not give the required walls: {', '.join(sorted(missing))}.")
@@ -239,13 +297,28 @@ class Process:
     def _start(self) -> None:
         runner = self.scratch / "runner.ts"
         runner.write_bytes(RUNNER.read_bytes())
-        uid = _uid_for(self.owner)
+        uid = None if self._uid is None else self._uid.number
         if uid is not None:
             os.chown(self.scratch, uid, uid)
             runner.chmod(0o444)
         report_in, report_out = os.pipe()
+        with os.fdopen(report_in, "rb") as report:
+            try:
+                self.popen = self._spawn(runner, uid, report_out)
+            finally:
+                os.close(report_out)
+            self.walls = json.loads(report.readline() or b"[]")
+        pipes = [pipe for pipe in (self.popen.stdin, self.popen.stdout, self.popen.stderr) if pipe]
+        self._in, self._out, self._errors = (pipe.fileno() for pipe in pipes)
+        for descriptor in (self._in, self._out, self._errors):
+            os.set_blocking(descriptor, False)
+        self._poll = select.poll()
+        self._poll.register(self._out, select.POLLIN)
+        self._poll.register(self._errors, select.POLLIN)
+
+    def _spawn(self, runner: Path, uid: int | None, report: int) -> "subprocess.Popen[bytes]":
         spec = {
-            "report": report_out,
+            "report": report,
             "uid": uid,
             "scratch": str(self.scratch),
             "parent": os.getpid(),
@@ -263,28 +336,16 @@ class Process:
             f"--v8-flags=--max-old-space-size={self.memory_mb}",
             str(runner),
         ]
-        try:
-            self.popen = subprocess.Popen(  # noqa: S603 - our own program
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                pass_fds=[report_out],
-                start_new_session=True,
-                cwd="/",
-                env={},
-            )
-        finally:
-            os.close(report_out)
-        pipes = [pipe for pipe in (self.popen.stdin, self.popen.stdout, self.popen.stderr) if pipe]
-        self._in, self._out, self._errors = (pipe.fileno() for pipe in pipes)
-        for descriptor in (self._in, self._out, self._errors):
-            os.set_blocking(descriptor, False)
-        self._poll = select.poll()
-        self._poll.register(self._out, select.POLLIN)
-        self._poll.register(self._errors, select.POLLIN)
-        with os.fdopen(report_in, "rb") as report:
-            self.walls = json.loads(report.readline() or b"[]")
+        return subprocess.Popen(  # noqa: S603 - our own program
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=[report],
+            start_new_session=True,
+            cwd="/",
+            env={},
+        )
 
     def wait_until_ready(self) -> None:
         """Block until the runner reads frames. Raises StartFailed with what Deno printed."""
@@ -309,7 +370,7 @@ class Process:
             )
             raise LoadFailed(f"The module could not be loaded: {reason}.") from error
         if frame.get("t") != "loaded":
-            raise LoadFailed(_error_of(frame.get("error"))["message"] or "unknown")
+            raise LoadFailed(_advised(_error_of(frame.get("error"))["message"] or "unknown"))
 
     def pause(self) -> None:
         """Stop it until its next call."""
@@ -363,6 +424,8 @@ class Process:
                     with contextlib.suppress(OSError):
                         pipe.close()
         shutil.rmtree(self.scratch, ignore_errors=True)
+        if self._uid is not None:
+            self._uid.close()  # nothing runs by it any more, and nothing lies about
 
     def _signal(self, number: signal.Signals) -> None:
         if self.popen.returncode is None:
@@ -390,26 +453,44 @@ class Process:
             try:
                 left = left[os.write(self._in, left) :]
             except BlockingIOError:
-                if not select.select([], [self._in], [], max(0.0, deadline - time.monotonic()))[1]:
-                    self.kill("timeout")
-                    raise ProcessGone("it does not read") from None
+                self._await_room(deadline)
             except OSError as error:
                 raise ProcessGone("it closed its input") from error
 
+    def _await_room(self, deadline: float) -> None:
+        """Until it reads on. It may itself be waiting for us, in a burst of questions or of log lines: so what it says
+        meanwhile is taken in, as much of it as may be in one frame."""
+        listens = len(self._buffer) <= MAX_FRAME_BYTES
+        self._poll.modify(self._out, select.POLLIN if listens else 0)
+        self._poll.register(self._in, select.POLLOUT)
+        try:
+            if self._out in self._ready(deadline, {self._in, self._out}):
+                self._take_in()
+        finally:
+            self._poll.unregister(self._in)
+            self._poll.modify(self._out, select.POLLIN)
+
     def _fill(self, deadline: float) -> None:
-        while True:
-            ready = self._poll.poll(max(0.0, (deadline - time.monotonic()) * 1000))
-            if not ready:
-                self.kill("timeout")
-                raise ProcessGone("the deadline passed")
-            if any(descriptor == self._errors for descriptor, _ in ready):
-                self._discard_errors()
-            if any(descriptor == self._out for descriptor, _ in ready):
-                break
+        self._ready(deadline, {self._out})
+        self._take_in()
+
+    def _take_in(self) -> None:
         more = os.read(self._out, 1 << 18)
         if not more:
             raise ProcessGone("it ended")
         self._buffer += more
+
+    def _ready(self, deadline: float, wanted: set[int]) -> set[int]:
+        """Wait for one of the descriptors that are `wanted`. Raises ProcessGone at the deadline."""
+        while True:
+            ready = {found for found, _ in self._poll.poll(max(0.0, (deadline - time.monotonic()) * 1000))}
+            if self._errors in ready:
+                self._discard_errors()
+            if ready & wanted:
+                return ready
+            if time.monotonic() >= deadline:
+                self.kill("timeout")
+                raise ProcessGone("the deadline passed")
 
     def _discard_errors(self) -> None:
         """Keep stderr from filling up, and the end of it: V8 says there that its heap is full."""

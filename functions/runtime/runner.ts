@@ -14,7 +14,7 @@
 
 // ── taken before any tenant's code ──────────────────────────────────────────────────────────────────────────────────
 const { stringify, parse } = JSON;
-const { freeze, defineProperty } = Object;
+const { freeze, defineProperty, fromEntries } = Object;
 const uncurry = Function.prototype.call.bind.bind(Function.prototype.call) as (f: unknown) => any;
 const encoder = new TextEncoder();
 const decoder = new TextDecoder();
@@ -24,12 +24,16 @@ const set = uncurry(Uint8Array.prototype.set);
 const subarray = uncurry(Uint8Array.prototype.subarray);
 const slice = uncurry(String.prototype.slice);
 const Bytes = Uint8Array;
+const NativeBuffer = ArrayBuffer;
+const isView = ArrayBuffer.isView;
 const NativePromise = Promise;
 const NativeError = Error;
 const NativeRangeError = RangeError;
+const NativeTypeError = TypeError;
 const NativeString = String;
 const fromCharCodes = Function.prototype.call.bind(Function.prototype.apply, String.fromCharCode) as any;
-const NativeResponse = Response;
+const NativeResponse = Response, NativeHeaders = Headers;
+const NativeBlob = Blob, NativeFormData = FormData, NativeStream = ReadableStream;
 const NativeMap = Map;
 const mapGet = uncurry(Map.prototype.get);
 const mapSet = uncurry(Map.prototype.set);
@@ -42,6 +46,12 @@ const exit = Deno.exit;
 const atob64 = globalThis.atob;
 const btoa64 = globalThis.btoa;
 const clearTimer = globalThis.clearTimeout;
+const now = performance.now.bind(performance) as () => number;
+/** V8 carries it along promises, timers, events and streams: which call the code that runs now comes from. */
+const { AsyncVariable, setAsyncContext } = (Deno as any)[(Deno as any).internal].core;
+const origin = new AsyncVariable();
+const enterCall = origin.enter.bind(origin) as (tag: string) => unknown;
+const callOfCode = origin.get.bind(origin) as () => string | undefined;
 const timerStart = { setTimeout: globalThis.setTimeout, setInterval: globalThis.setInterval };
 
 const MAX_LOG_LINES = 256, MAX_LOG_CHARACTERS = 4096, MAX_FETCH_BODY = 1024 * 1024;
@@ -124,8 +134,9 @@ function cleaned(stack: string): string {
   return text(replace(replace(stack, MODULE_URL, "function.ts$1"), OWN_FRAMES, ""), 4000);
 }
 
+/** Of an earlier call's code, and of what the module began as it was loaded, nothing: the log is for whoever called. */
 function log(level: string, parts: unknown[]): void {
-  if (tag === null || lines > MAX_LOG_LINES) return;
+  if (tag === null || callOfCode() !== tag || lines > MAX_LOG_LINES) return;
   lines += 1;
   let line = "";
   if (lines > MAX_LOG_LINES) line = "(more lines were dropped)";
@@ -169,6 +180,16 @@ function bytesToBase64(bytes: Uint8Array): string {
   return btoa64(binary);
 }
 
+/** What `fetch` sends as text or as bytes. What it would read piece by piece is refused: as text it would be its type's name. */
+function bytesOf(body: unknown): Uint8Array {
+  if (body instanceof NativeBuffer) return new Bytes(body);
+  if (isView(body)) return new Bytes(body.buffer as ArrayBuffer, body.byteOffset, body.byteLength);
+  if (body instanceof NativeBlob || body instanceof NativeFormData || body instanceof NativeStream) {
+    throw new NativeTypeError("the body must be text or bytes: await its text() or arrayBuffer() first");
+  }
+  return encode(encoder, NativeString(body));
+}
+
 function coded(error: Error, code: string): Error {
   return defineProperty(error, "code", { value: code, enumerable: true });
 }
@@ -184,9 +205,9 @@ function contextOf(mine: string, run: any): unknown {
   const fetch = async (address: string | URL, init: any = {}) => {
     let body: string | null = null;
     if (init.body !== undefined && init.body !== null) {
-      body = bytesToBase64(init.body instanceof Bytes ? init.body : encode(encoder, NativeString(init.body)));
+      body = bytesToBase64(bytesOf(init.body));
     }
-    const headers = init.headers instanceof Headers ? Object.fromEntries(init.headers) : init.headers ?? {};
+    const headers = fromEntries(new NativeHeaders(init.headers ?? {}));
     const answer = await ask(mine, "fetch", { url: NativeString(address), method: init.method ?? "GET", headers, body });
     const binary = atob64(answer.body);
     const content = new Bytes(binary.length);
@@ -204,9 +225,33 @@ function prepareWorld(): void {
     console[name] = (...parts: unknown[]) => log(level, parts);
   }
   for (const name of ["dir", "dirxml", "table", "group", "groupCollapsed"]) console[name] = (...parts: unknown[]) => log("info", parts);
+  // Deno's own print these past the other methods, some on stdout, which is the channel.
+  const counts = new NativeMap<string, number>(), begun = new NativeMap<string, number>();
+  console.count = (label: unknown = "default") => {
+    const name = NativeString(label), times = (mapGet(counts, name) ?? 0) + 1;
+    mapSet(counts, name, times);
+    log("info", [name + ": " + times]);
+  };
+  const timeLog = console.timeLog = (label: unknown = "default", ...parts: unknown[]) => {
+    const name = NativeString(label), at = mapGet(begun, name);
+    if (at === undefined) log("warning", ["Timer '" + name + "' does not exist"]);
+    else log("info", [name + ": " + NativeString(now() - at) + "ms", ...parts]);
+  };
+  console.countReset = (label: unknown = "default") => void mapDelete(counts, NativeString(label));
+  console.time = (label: unknown = "default") => void mapSet(begun, NativeString(label), now());
+  console.timeEnd = (label: unknown = "default") => {
+    timeLog(label);
+    mapDelete(begun, NativeString(label));
+  };
+  console.assert = (condition: unknown = false, ...parts: unknown[]) => {
+    if (!condition) log("error", ["Assertion failed", ...parts]);
+  };
+  console.clear = () => {};
   for (const name of ["setTimeout", "setInterval"] as const) {
     const start = timerStart[name] as any;
     (globalThis as any)[name] = (...args: unknown[]) => {
+      const by = callOfCode();
+      if (by !== undefined && by !== tag) return 0; // its call has ended, and with it its timers
       const id = start(...args);
       timers[timers.length] = id;
       return id;
@@ -224,11 +269,11 @@ function prepareWorld(): void {
 addEventListener("unhandledrejection", (event) => {
   event.preventDefault();
   const error = (event as PromiseRejectionEvent).reason;
-  if (failCall) failCall(error);
+  if (failCall && callOfCode() === tag) failCall(error);
 });
 addEventListener("error", (event) => {
   event.preventDefault();
-  if (failCall) failCall((event as ErrorEvent).error);
+  if (failCall && callOfCode() === tag) failCall((event as ErrorEvent).error);
 });
 
 async function run(frame: any, handler: (input: unknown, ctx: unknown) => unknown): Promise<void> {
@@ -239,7 +284,9 @@ async function run(frame: any, handler: (input: unknown, ctx: unknown) => unknow
   let answer: string;
   try {
     const stopped = new NativePromise((_, reject) => { failCall = reject; });
+    const outside = enterCall(mine);
     const work = (async () => await handler(frame.input, contextOf(mine, frame)))();
+    setAsyncContext(outside);
     const output = await NativePromise.race([work, stopped]);
     let body: string | undefined;
     try {

@@ -1,13 +1,16 @@
 """Functions over the API: deployed, invoked, listed, cancelled, with real Deno and real rows."""
 
+import threading
 from typing import Any
 
 import orjson
 import pytest
+from django.db import connections
 
 from functions import retention, runs
-from functions.models import Run
+from functions.models import Function, Run, Version
 from functions.worker import Worker
+from platform_site.api import idempotency
 from tests.client import Answer
 from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture
 from tests.rows.tracker import DOCUMENT
@@ -60,6 +63,19 @@ def test_a_version_can_be_rolled_back(tracker: Tracker) -> None:
     assert tracker.post("owner", "/functions/v/activate", {"version": 9}).status == 404
     versions = tracker.get("owner", "/functions/v/versions").json["data"]
     assert [(each["version"], each["is_active"]) for each in versions] == [(2, False), (1, True)]
+
+
+def test_a_page_of_large_versions_ends_early_and_goes_on(tracker: Tracker) -> None:
+    deploy(tracker, "v", "export default () => 1")
+    function = Function.objects.using(tracker.project.cluster).get(name="v")
+    Version.objects.using(tracker.project.cluster).bulk_create(
+        Version(function=function, number=number, source=f"//{'x' * 500_000}", source_hash="", author_kind="key")
+        for number in range(2, 12)
+    )
+    first = tracker.get("owner", "/functions/v/versions").json
+    assert [each["version"] for each in first["data"]] == [11, 10, 9, 8, 7, 6, 5, 4]
+    rest = tracker.get("owner", f"/functions/v/versions?cursor={first['next_cursor']}").json
+    assert ([each["version"] for each in rest["data"]], rest["next_cursor"]) == ([3, 2, 1], None)
 
 
 def test_a_timeout_is_504_and_a_failed_run(tracker: Tracker) -> None:
@@ -158,6 +174,9 @@ def test_a_lost_worker_leaves_no_eternal_run(tracker: Tracker) -> None:
     assert Worker(using).run() == 1
     (run,) = tracker.get("owner", "/functions/sum/runs").json["data"]
     assert run["status"] == "succeeded"
+    # The service stood still for months, or a backup of then was restored.
+    Run.objects.using(using).update(**lost, is_async=False, started_at="2020-01-01T00:00:00Z")
+    assert runs.settle_lost(using) == (0, 1, 0)
 
 
 def test_a_queued_run_can_be_cancelled_once(tracker: Tracker) -> None:
@@ -183,6 +202,48 @@ def test_the_same_idempotency_key_runs_once(tracker: Tracker) -> None:
     assert second.json["output"] == 1
     assert second.headers["Idempotency-Replayed"] == "true"
     assert len(tracker.get("owner", "/functions/count/runs").json["data"]) == 1
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_function_that_is_deleted_as_a_keyed_run_begins_is_not_there(
+    tracker: Tracker, monkeypatch: pytest.MonkeyPatch, is_async: bool
+) -> None:
+    deploy(tracker, "count", SUM)
+    keep, statuses = idempotency.keep_reference, list[int]()
+
+    def delete() -> None:
+        statuses.append(tracker.call("owner", "DELETE", "/functions/count").status)
+        connections.close_all()
+
+    def keep_late(*args: Any, **options: Any) -> None:
+        keep(*args, **options)
+        thread = threading.Thread(target=delete)
+        thread.start()
+        thread.join()
+
+    monkeypatch.setattr(idempotency, "keep_reference", keep_late)
+    body = {"input": {"a": 1, "b": 1}, "async": is_async}
+    got = tracker.post("owner", "/functions/count/invoke", body, headers={"Idempotency-Key": "once"})
+    assert statuses == [204]
+    assert (got.status, got.json["error"]["code"]) == (404, "not_found")
+
+
+def test_a_function_that_is_deleted_before_its_run_was_read_says_so(
+    tracker: Tracker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    deploy(tracker, "count", SUM)
+    begin = runs.begin
+
+    def begin_and_delete(*args: Any, **options: Any) -> runs.Started:
+        started = begin(*args, **options)
+        assert tracker.call("owner", "DELETE", "/functions/count").status == 204
+        return started
+
+    monkeypatch.setattr(runs, "begin", begin_and_delete)
+    got = invoke(tracker, "count", {"a": 1, "b": 1})
+    assert (got.status, got.json["status"]) == (200, "failed")
+    assert got.json["error"].startswith("FunctionGone")
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == [], "nothing is wrong with us"
 
 
 def test_secrets_reach_the_code_and_no_answer(tracker: Tracker) -> None:

@@ -1,6 +1,7 @@
 """`manage.py check` on a host that does not give every wall, and what happens to functions there."""
 
 import os
+import shutil
 import subprocess
 import sys
 from typing import Any
@@ -52,15 +53,14 @@ def test_without_a_required_wall_no_function_runs() -> None:
         strict.close()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_an_ordinary_user_gets_every_wall_but_the_uid(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """As `nobody`, whom the virtual environment below /root may be closed to: only the walls go up, by the system's own
-    Python."""
-    source = jail.__file__
-    with open(source) as file:
+def _walls_of_nobody(*before: str) -> set[str]:
+    """Those that go up for `nobody`, to whom the virtual environment below /root may be closed: only the walls go up, by
+    the system's own Python, started by the command `before`."""
+    with open(jail.__file__) as file:
         program = file.read()
     script = f"""
 import json, os, subprocess, sys, tempfile
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
 report_in, report_out = os.pipe()
 spec = {{"report": report_out, "uid": None, "scratch": tempfile.mkdtemp(), "parent": os.getpid(), "limits": {{"RLIMIT_CORE": 0}}}}
 done = subprocess.run([sys.executable, "-I", "-S", "-c", {program!r}, json.dumps(spec), "--"], pass_fds=[report_out])
@@ -68,18 +68,29 @@ os.close(report_out)
 print(done.returncode, os.read(report_in, 1000).decode())
 """
     python = next((path for path in ("/usr/bin/python3", sys.executable) if os.access(path, os.X_OK)), sys.executable)
-    done = subprocess.run(
-        [python, "-I", "-S", "-c", script],
-        user=65534,
-        group=65534,
-        extra_groups=[],
-        capture_output=True,
-        text=True,
-        cwd="/",
-    )
+    done = subprocess.run([*before, python, "-I", "-S", "-c", script], capture_output=True, text=True, cwd="/")
     if not done.stdout:
-        pytest.skip(f"nobody may not run {python}")
+        pytest.skip(f"nobody may not run {python}, or root may not {before}: {done.stderr[-200:]}")
     code, _, walls = done.stdout.partition(" ")
     assert code == "0", done.stderr
-    assert {"limits", "no_new_privileges"} <= set(jail.json.loads(walls))
+    return set(jail.json.loads(walls))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_an_ordinary_user_gets_every_wall_but_the_uid() -> None:
+    walls = _walls_of_nobody()
+    assert {"limits", "no_new_privileges"} <= walls
     assert "uid" not in walls
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="only root can make /proc read-only")
+def test_where_nobody_may_name_himself_in_his_namespace_he_has_it_all_the_same() -> None:
+    read_only = (
+        "unshare",
+        "-m",
+        "sh",
+        "-c",
+        'mount -o remount,bind,ro /proc || mount -t proc -o ro proc /proc; exec "$@"',
+        "-",
+    )
+    assert _walls_of_nobody(*read_only) == _walls_of_nobody()

@@ -50,6 +50,14 @@ def test_a_module_is_deployed_and_run(tracker: Tracker, deploy: Any) -> None:
     assert "replaces version 1" in deploy("sum", SUM + "\n")
 
 
+def test_an_output_is_printed_with_all_its_digits(tracker: Tracker, tmp_path: Path) -> None:
+    module = tmp_path / "long.ts"
+    module.write_text(f"export default () => (JSON as any).rawJSON('{2**64 + 1}');")
+    run("deploy_function", tracker.environment_id, "long", str(module))
+    output, _ = run("run_function", tracker.environment_id, "long", "--input", f'{{"n": {2**70}}}')
+    assert output.strip() == str(2**64 + 1)
+
+
 def test_settings_and_secrets_are_set_kept_and_removed(
     tracker: Tracker, deploy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -118,6 +118,27 @@ def test_a_function_shows_its_versions_their_source_and_no_secret(
     assert AuditEntry.objects.get(action="function.activated").actor_kind == "staff"
 
 
+def test_a_run_with_an_output_deeper_than_most_readers_go_has_its_page(
+    console: Client,
+    tracker: Tracker,  # noqa: F811
+) -> None:
+    deploy(
+        tracker,
+        "deep",
+        "export default () => { let deep = 1; for (let i = 0; i < 300; i++) deep = [deep]; return deep }",
+    )
+    run_id = invoke(tracker, "deep").json["run_id"]
+    assert "[\n  [\n    [" in page(console, of(run_id, RUNS))
+
+
+def test_sources_made_to_be_slow_to_compare_are_not_compared(console: Client, tracker: Tracker) -> None:  # noqa: F811
+    for step in (1, 7):
+        numbers = "\n".join(f"//{number * step % 200}" for number in range(30_000))
+        assert deploy(tracker, "long", f"{SUM}\n{numbers}").status in (200, 201)
+    shown = page(console, f"{of(the_function(tracker).pk, FUNCTIONS)}?version=1")
+    assert "Not compared: 30,001 lines and 30,001 lines" in shown
+
+
 def test_deleting_wants_the_name_typed(console: Client, tracker: Tracker) -> None:  # noqa: F811
     deploy(tracker, "sum", SUM)
     path = of(the_function(tracker).pk, FUNCTIONS)

@@ -228,6 +228,39 @@ def test_the_length_of_a_chain_is_not_the_codes_to_forget(tracker: Tracker, sett
     assert (deep.status, deep.error) == (409, "conflict")
 
 
+def test_what_is_fetched_arrives_whole_or_not_at_all(tracker: Tracker, settings: Any) -> None:
+    """In both directions: no type's name for a body, no spelling of ours for a header, no silent end after 1 MB."""
+    settings.OUTBOUND_ALLOWED_NETWORKS = ["127.0.0.0/8"]
+    exactly = 1024 * 1024
+
+    def run(receiver: Receiver, said: str) -> Any:
+        body = f"""const said: any[] = [], send = (init: any) => ctx.fetch("{receiver.url("/")}", {{method: "POST", ...init}});
+            const attempt = async (init: any) => {{
+                try {{ said.push((await (await send(init)).arrayBuffer()).byteLength) }}
+                catch (error: any) {{ said.push([error.name, error.code]) }}
+            }};
+            {said}
+            return said"""
+        return run_body(tracker, body, allowed_hosts=["127.0.0.1"], timeout_ms=10_000)[0].json["output"]
+
+    with Receiver(answer("200 OK", b"x" * exactly)) as receiver:
+        assert run(receiver, "await attempt({})") == [exactly]
+    with Receiver(answer("200 OK", b"x" * (exactly + 1))) as receiver:
+        assert run(receiver, "await attempt({})") == [["RangeError", "payload_too_large"]]
+    with Receiver(answer("200 OK", b"ok")) as receiver:
+        said = """const bytes = new Uint8Array([1, 2, 3, 4]);
+            for (const body of [bytes, bytes.buffer, new DataView(bytes.buffer, 1, 2), new Uint16Array(bytes.buffer), new URLSearchParams({a: "b"})])
+                await attempt({body, headers: {"X-Flag": true, "X-Number": 1.5}});
+            await attempt({headers: [["X-Flag", "true"], ["X-Number", "1.5"]]});
+            for (const body of [new Blob(["a"]), new FormData(), new Blob(["a"]).stream()]) await attempt({body});
+            await attempt({headers: {"a b": "c"}});"""
+        assert run(receiver, said) == [2] * 6 + [["TypeError", None]] * 4
+        heads = [request.lower().split(b"\r\n") for request in receiver.requests]
+        assert all({b"x-flag: true", b"x-number: 1.5"} <= set(head) for head in heads)
+        bodies = [request.partition(b"\r\n\r\n")[2] for request in receiver.requests]
+        assert bodies == [b"\x01\x02\x03\x04", b"\x01\x02\x03\x04", b"\x02\x03", b"\x01\x02\x03\x04", b"a=b", b""]
+
+
 # ── Time ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

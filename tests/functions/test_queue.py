@@ -10,13 +10,14 @@ from django.db import connections, transaction
 
 from functions import runs, services, together, waiting
 from functions import watch as watching
-from functions.errors import TooManyRuns
+from functions.errors import NoSuchFunction, TooManyRuns
 from functions.models import Run
 from functions.runs import Ending, Started
 from functions.worker import Worker
 from platform_site.api.callers import ENVIRONMENT_SCOPES, Caller, Place
 from projects.environments import place_of
 from tests.functions.test_api import SUM, deploy, invoke
+from tests.functions.test_hostile import waiting_for_locks
 from tests.projects.conftest import environment_of, make_project
 from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture
 from tests.rows.tracker import DOCUMENT
@@ -146,6 +147,33 @@ def test_a_run_is_on_disk_before_anything_of_it_leaves(tracker: Tracker, place: 
                 assert cursor.fetchone() == ("on",)
         finally:
             cursor.execute("RESET synchronous_commit")
+
+
+def test_a_function_goes_while_it_is_called_and_its_callers_are_told_that_it_is_not_there(
+    tracker: Tracker, place: Place
+) -> None:
+    """Whoever commits in the midst of the deletion: neither is refused for the other's sake, and no run is left."""
+    deploy(tracker, "sum", SUM, secrets={"A": "b"})
+
+    def begin(is_async: bool) -> Any:
+        try:
+            return runs.begin(place, key_of(place), "sum", "{}", is_async=is_async)
+        except NoSuchFunction as error:
+            return error
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(9) as threads, transaction.atomic(using=place.cluster):
+        with connections[place.cluster].cursor() as cursor:
+            cursor.execute("SELECT FROM platform.functions_secret FOR UPDATE")
+        deleting = threads.submit(tracker.call, "owner", "DELETE", "/functions/sum")
+        wait_for("it waits for the lock", lambda: waiting_for_locks(place.cluster))
+        callers = [threads.submit(begin, number % 2 == 0) for number in range(8)]
+        wait_for("one of each kind is at its commit", lambda: waiting_for_locks(place.cluster) == 3)
+        transaction.set_rollback(True, using=place.cluster)
+    assert deleting.result().status == 204
+    assert [type(call.result()) for call in callers] == [NoSuchFunction] * 8
+    assert not Run.objects.using(place.cluster).exists()
 
 
 def test_queued_runs_wait_for_seats_of_their_own(tracker: Tracker, place: Place) -> None:

@@ -1,15 +1,19 @@
 """The runtime: what a function may do, what it may not, and what becomes of one that tries."""
 
 import os
+import re
+import resource
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from functions import executor
 from functions.runtime.pool import Busy, Pool, Program
 from functions.runtime.process import Call, LoadFailed, Process
 from tests.figures import within
@@ -52,6 +56,60 @@ def test_the_console_becomes_the_log_and_is_bounded(run_code: RunCode) -> None:
     assert outcome.logs[-1].text == "(more lines were dropped)"
     long = run_code("export default () => { console.error('x'.repeat(100000)) }")
     assert (long.logs[0].level, len(long.logs[0].text)) == ("error", 4096)
+
+
+def test_no_method_of_the_console_writes_anywhere_else(run_code: RunCode) -> None:
+    source = """export default () => {
+        const names = Object.getOwnPropertyNames(console).filter((name) => typeof (console as any)[name] === "function");
+        for (const name of names) for (let i = 0; i < 3; i++) (console as any)[name](name, i);
+        console.log("all of them");
+        return names;
+    }"""
+    outcome = run_code(source)
+    assert {"log", "clear", "count", "time", "timeLog", "timeEnd", "assert"} <= set(outcome.output)
+    assert outcome.logs[-1].text == "all of them"
+    counted = run_code("""export default () => {
+        console.count(); console.count(); console.countReset(); console.count("rows");
+        console.time(); console.timeLog("default", "still"); console.timeEnd(); console.timeEnd();
+        console.assert(true, "held"); console.assert(1 > 2, "broke");
+    }""")
+    texts = [line.text for line in counted.logs]
+    assert texts[:3] == ["default: 1", "default: 2", "rows: 1"]
+    assert texts[3].startswith("default: ")
+    assert texts[3].endswith("ms still")
+    assert texts[4].endswith("ms")
+    assert texts[5:] == ["Timer 'default' does not exist", "Assertion failed broke"]
+
+
+@pytest.mark.parametrize(("times", "size"), [(900, 10), (60, 20_000)])
+def test_a_burst_of_questions_is_answered_however_much_there_is_to_say(
+    run_code: RunCode, host: RecordingHost, times: int, size: int
+) -> None:
+    """More of them than the channel holds, with answers that it does not hold either: both sides write."""
+    source = """export default async ([times, size]: number[], ctx: any) => {
+        const row = {body: "x".repeat(size)};
+        const made = Array.from({length: times}, () => ctx.rows.insert("tasks", row));
+        for (let i = 0; i < 200; i++) console.log("y".repeat(4000));
+        return (await Promise.all(made)).filter((answer) => answer.arguments.row.body === row.body).length;
+    }"""
+    outcome = run_code(source, [times, size], timeout=within(5))
+    assert (outcome.reason, outcome.output, len(host.asked)) == (None, times, times)
+    assert len(outcome.logs) == 200
+
+
+def test_a_large_input_goes_in_where_the_platform_has_thousands_of_descriptors(run_code: RunCode) -> None:
+    """`select` takes none from 1,024 up, and a web process has one for each client."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 2048)), hard))
+    opened = [os.open(os.devnull, os.O_RDONLY)]
+    try:
+        while opened[-1] < 1024:
+            opened.append(os.dup(opened[0]))
+        assert run_code("export default (s: string) => s.length", "x" * 1_000_000).output == 1_000_000
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_the_secrets_and_the_caller_are_given_and_frozen(run_code: RunCode) -> None:
@@ -112,6 +170,28 @@ def test_a_module_that_does_not_load_says_where(run_code: RunCode) -> None:
         run_code("export default () => {const x = 1 +; }")
     with pytest.raises(LoadFailed, match="default export"):
         run_code("export const x = 1")
+
+
+@pytest.mark.parametrize(
+    "wanted", ["npm:lodash", "jsr:@std/assert", "https://esm.sh/lodash", "lodash", "./other.ts", "node:fs"]
+)
+def test_what_cannot_be_imported_says_what_to_do(run_code: RunCode, wanted: str) -> None:
+    with pytest.raises(LoadFailed, match="bundle it") as refused:
+        run_code(f'import * as x from "{wanted}"; export default () => x')
+    assert "function.ts:1:20" in str(refused.value) or wanted == "node:fs"
+
+
+def test_those_of_nodes_modules_that_the_guide_names_are_there(run_code: RunCode) -> None:
+    guide = Path("docs/functions.md").read_text()
+    named = guide[guide.index("`node:assert`") : guide.index("those for files, processes")]
+    modules = re.findall(r"`(?:node:)?([a-z_]+)`", named)
+    assert len(modules) == 11
+    imports = "".join(f'import * as m{number} from "node:{name}"; ' for number, name in enumerate(modules))
+    used = ", ".join(f"Object.keys(m{number}).length > 0" for number in range(len(modules)))
+    assert run_code(f"{imports} export default () => [{used}]").output == [True] * len(modules)
+    assert run_code("""import { Buffer } from "node:buffer"; import { format } from "node:util";
+        export default async () => [Buffer.from("a").toString("hex"), format("%d", 5),
+            (await crypto.subtle.digest("SHA-256", new Uint8Array(1))).byteLength]""").output == ["61", "5", 32]
 
 
 @pytest.mark.parametrize(
@@ -216,6 +296,55 @@ def test_nothing_of_a_call_runs_after_it(run_code: RunCode, pool: Pool) -> None:
     assert stopped.status() == psutil.STATUS_STOPPED
 
 
+LEFTOVERS = """
+    let open: any; const gate = new Promise((resolve) => { open = resolve });
+    const { port1, port2 } = new MessageChannel();
+    const said = (who: string) => async () => {
+        console.log(who + " said");
+        await crypto.subtle.digest("SHA-256", new Uint8Array(1 << 16));
+        console.error(who + " said more");
+        setTimeout(() => console.log(who + " said later"), 1);
+        await new Blob(["x"]).text();
+        queueMicrotask(() => console.warn(who + " said last"));
+        if (who === "first") { setTimeout(() => { throw new Error("late") }); throw new Error("not caught") }
+    };
+    gate.then(() => console.log("the module said"));
+    export default async (who: string) => {
+        if (who === "first") { gate.then(said(who)); port1.onmessage = said(who); return who }
+        open();
+        port2.postMessage(null);
+        await said(who)();
+        await new Promise((resolve) => setTimeout(resolve, 50));
+        return who }"""
+
+
+def test_what_a_call_left_running_says_nothing_in_the_log_of_the_next(run_code: RunCode) -> None:
+    """An app user reads the log of their own run: it must not tell of another's."""
+    assert run_code(LEFTOVERS, "first").output == "first"
+    second = run_code(LEFTOVERS, "second")
+    assert (second.output, second.error) == ("second", None)
+    assert sorted(line.text for line in second.logs) == [
+        "second said", "second said last", "second said later", "second said more",
+    ]  # fmt: skip
+
+
+def test_sources_are_kept_by_what_they_weigh(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: OrderedDict[str, bytes] = OrderedDict()
+    monkeypatch.setattr(executor, "_sources", kept)
+    monkeypatch.setattr(executor, "_sources_bytes", 0)
+    monkeypatch.setattr(executor, "_SOURCES_KEPT_BYTES", 100)
+    for key, size in (("a", 60), ("b", 30), ("b", 30), ("b", 30)):
+        executor._keep_source(key, bytes(size))
+    assert list(kept) == ["a", "b"], "who read the same at the same time is counted once"
+    executor._keep_source("c", bytes(40))
+    assert list(kept) == ["b", "c"]
+    executor._keep_source("d", bytes(101))
+    assert list(kept) == []
+    for number in range(1000):
+        executor._keep_source(str(number), b"x")
+    assert len(kept) == 100
+
+
 def test_a_crash_takes_no_neighbour_down(pool: Pool, host: RecordingHost, run_code: RunCode) -> None:
     results: list[Any] = []
     slow = "export default () => new Promise((r) => setTimeout(() => r('done'), 600))"
@@ -311,7 +440,7 @@ def test_who_waits_too_long_gets_a_process_of_its_own(host: RecordingHost) -> No
 
 
 def test_who_waits_for_a_process_that_dies_starts_another(host: RecordingHost) -> None:
-    patient = Pool(size=2, idle_seconds=30, max_calls=1000, wait_seconds=20)
+    patient = Pool(size=2, idle_seconds=1, max_calls=1000, wait_seconds=20)
     source = b"export default (loops: boolean) => { while (loops) {} return 1 }"
     program = Program("dies", "env_a", source, 128)
     try:
@@ -319,7 +448,9 @@ def test_who_waits_for_a_process_that_dies_starts_another(host: RecordingHost) -
             calls = [Call(text, f"run_{text}", {}, {}, 0.7, 100) for text in ("true", "false", "false ")]
             outcomes = [*threads.map(lambda call: patient.call(program, call, host), calls)]
         assert [outcome.reason for outcome in outcomes] == ["timeout", None, None]
-        patient.forget("dies")
+        deadline = time.monotonic() + 10
+        while patient._places and time.monotonic() < deadline:
+            time.sleep(0.02)
         assert (patient.sizes(), patient._places, patient._crowds) == ((0, 0), 0, {})
     finally:
         patient.close()
@@ -336,8 +467,10 @@ def test_a_full_pool_says_so(host: RecordingHost) -> None:
         deadline = time.monotonic() + 5
         while small.sizes()[1] == 0 and time.monotonic() < deadline:
             time.sleep(0.005)
-        with pytest.raises(Busy):
-            small.call(other, Call("null", "run_2", {}, {}, 5, 100), host)
+        with ThreadPoolExecutor(3) as threads:
+            refused = [threads.submit(small.call, other, _call(number), host) for number in (2, 3, 4)]
+            assert [type(call.exception()) for call in refused] == [Busy] * 3
+        assert set(small._crowds) == {"w"}
         busy.join(10)
     finally:
         small.close()
@@ -354,6 +487,88 @@ def test_a_run_can_be_cancelled(pool: Pool, host: RecordingHost) -> None:
         time.sleep(0.01)
     thread.join(10)
     assert outcomes[0].reason == "cancelled"
+
+
+def test_a_cancellation_that_comes_as_the_run_ends_is_not_the_next_runs(
+    pool: Pool, host: RecordingHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = Program("ends", "env_a", b"export default () => 1", 128)
+    call = Process.call
+
+    def cancelled_at_its_end(self: Process, this: Call, host: Any) -> Any:
+        outcome = call(self, this, host)
+        assert this.run_id != "run_1" or pool.cancel("run_1")
+        return outcome
+
+    monkeypatch.setattr(Process, "call", cancelled_at_its_end)
+    assert [pool.call(program, _call(number), host).output for number in (1, 2)] == ["1", "1"]
+
+
+def test_a_cancellation_that_takes_its_time_is_not_the_next_runs(
+    pool: Pool, host: RecordingHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = Program("sleeps", "env_a", b"export default (ms: number) => new Promise((r) => setTimeout(r, ms))", 128)
+    kill, begun = Process.kill, threading.Event()
+
+    def late(self: Process, reason: Any) -> None:
+        begun.wait(1)
+        kill(self, reason)
+
+    monkeypatch.setattr(Process, "kill", late)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(pool.call, program, Call("200", "run_1", {}, {}, 10, 100), host)
+        while not pool._running:
+            time.sleep(0.005)
+        cancelling = threads.submit(pool.cancel, "run_1")
+        first.result()
+        second = threads.submit(pool.call, program, Call("300", "run_2", {}, {}, 10, 100), host)
+        while "run_2" not in pool._running and not second.done():
+            time.sleep(0.005)
+        begun.set()
+        assert cancelling.result()
+        assert second.result().reason is None
+
+
+def test_of_two_processes_that_come_free_each_is_given_to_somebody_who_waits(
+    host: RecordingHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pool, "QUEUE_SECONDS", 30.0)
+    pair = Pool(size=2, idle_seconds=300, max_calls=1000, wait_seconds=30)
+    program = Program("pair", "env_a", b"export default () => 1", 128)
+    try:
+        processes = []
+        for _ in range(2):
+            with monkeypatch.context() as impatient:
+                impatient.setattr(Pool, "QUEUE_SECONDS", 0.0)
+                process, _warm = pair._take(program)
+            pair._has_started(program.key)
+            processes.append(process)
+        with ThreadPoolExecutor(2) as threads:
+            waiting = [threads.submit(pair._take, program) for _ in range(2)]
+            while len(pair._crowds["pair"].line) < 2:
+                time.sleep(0.005)
+            with pair._lock:
+                for process in processes:
+                    pair._shelve(process, "pair", was_busy=True)
+            taken = [call.result(within(5)) for call in waiting]
+        assert {process for process, _ in taken} == set(processes)
+        for process in processes:
+            pair._discard(process, "pair", was_busy=True)
+    finally:
+        pair.close()
+
+
+def test_a_process_that_cannot_be_started_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    Process(128, "env_a").close()
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise BlockingIOError("no more processes")
+
+    monkeypatch.setattr("functions.runtime.process.subprocess.Popen", fails)
+    opened = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="no more processes"):
+        Process(128, "env_a")
+    assert len(os.listdir("/proc/self/fd")) <= opened
 
 
 def test_a_process_that_died_while_idle_is_replaced_unseen(pool: Pool, run_code: RunCode) -> None:

@@ -18,10 +18,12 @@ pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 NOTE = b"""
 WITH kept AS (INSERT INTO platform.notes SELECT $1::int, 100 / ($2::int - 7) RETURNING n)
 SELECT n, pg_backend_pid(), txid_current(), pg_current_wal_insert_lsn(), pg_advisory_xact_lock_shared(7) IS NULL,
-       CASE WHEN $3::boolean THEN set_config('synchronous_commit', 'off', true) END
+       CASE WHEN $3::boolean THEN set_config('synchronous_commit', 'off', true) END,
+       CASE WHEN $2::int <> 9 THEN $4::text ELSE $4::text || '!' END
   FROM kept
 """
-"""Keeps a number, fails for a second value of 7, and waits while somebody holds the lock."""
+"""Keeps a number, fails for a second value of 7, answers for another one with 9, and waits while somebody holds the
+lock."""
 
 
 @pytest.fixture(autouse=True)
@@ -146,6 +148,21 @@ def test_a_connection_that_dies_takes_its_party_along_and_the_line_goes_on() -> 
         crowd.go()
         assert late.result(30)[0][0] == b"4"
     assert kept() == [4]
+
+
+def test_rows_of_somebody_else_are_given_to_nobody() -> None:
+    with Crowd(Together(NOTE, is_durable=False)) as crowd:
+        first = crowd.bring(0)
+        crowd.wait_until(0)
+        others = [crowd.bring(n, divisor=9 if n == 2 else 8) for n in range(1, 4)]
+        crowd.wait_until(3)
+        crowd.go()
+        assert first.result(30)[0][0] == b"0"
+        with pytest.raises(RuntimeError, match="another one"):
+            others[0].result(30)
+        for each in others[1:]:
+            with pytest.raises(OperationalError):
+                each.result(30)
 
 
 def test_an_error_of_our_own_making_leaves_nobody_waiting() -> None:

@@ -359,3 +359,17 @@ def test_a_directory_that_only_looks_like_ours_is_left_alone(tmp_path: Path, mon
     assert scratch.sweep() == 0
     assert (precious / "in-use").exists()
     assert (tmp_path / f"{scratch.PREFIX}nolock").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_no_two_living_processes_have_an_uid_in_common(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even where there are hardly more uids than processes, as for hashes that collide; and they come free again."""
+    two = process._UIDS[:2]
+    monkeypatch.setattr(process, "_UIDS", two)
+    for _ in range(2):
+        pair = [process.Process(128, owner) for owner in ("env_a", "env_b")]
+        try:
+            assert sorted(psutil.Process(each.popen.pid).uids().real for each in pair) == list(two)
+        finally:
+            for each in pair:
+                each.close()

@@ -17,7 +17,7 @@ from functions import executor, serializers, services
 from functions.callers import caller_again
 from functions.management.terminal import plain, sentences, tame
 from functions.models import Run
-from platform_site.api import bodies, ids
+from platform_site.api import bodies, exact, ids
 from platform_site.api.callers import ENVIRONMENT_SCOPES, Caller, Place
 from projects import roles
 from rows.management.places import HELP, place_named
@@ -61,7 +61,7 @@ class Command(BaseCommand):
             given = bodies.read(_given(options["input"]))
             if not isinstance(given, dict):
                 raise CommandError("The input must be a JSON object.")
-            input_text = orjson.dumps(given).decode()
+            input_text = exact.dumps(given)
             if options["queue"]:
                 if not options["caller"]:
                     raise CommandError("A queued run looks its caller up when it starts: say who with --as.")
@@ -86,7 +86,7 @@ class Command(BaseCommand):
             if run.status == Run.Status.SUCCEEDED:
                 # Written anew in ASCII: an output may hold what drives a terminal.
                 indent = 2 if self.stdout.isatty() else None
-                self.stdout.write(json.dumps(orjson.loads(run.output or "null"), indent=indent))
+                self.stdout.write(json.dumps(exact.loads(run.output or "null"), indent=indent))
                 self.stderr.write(f"{run.pk} succeeded in {run.duration_ms} ms.", self.style.SUCCESS)
         if run.status == Run.Status.FAILED:
             self.stderr.write(f"{run.pk} failed after {run.duration_ms} ms: {tame(serializers.error_text(run.error))}")
