@@ -7,18 +7,27 @@ answers a rotation. Design section 9.
 from datetime import UTC, datetime
 from typing import Any
 
-import orjson
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
-from django.db.models import OuterRef, QuerySet, Subquery
+from django.db.models import Exists, OuterRef, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 
 from accounts.console import address, staff
-from platform_site.api import ids
+from platform_site.api import exact, ids
 from platform_site.api.callers import Place
 from platform_site.api.errors import ValidationFailed
-from projects.region_pages import RegionAdmin, Verb, bounded_count, found_anywhere, list_address, listed, query_with
+from projects.region_pages import (
+    RegionAdmin,
+    RegionAwayError,
+    Verb,
+    bounded_count,
+    found_anywhere,
+    list_address,
+    listed,
+    query_with,
+)
+from projects.texts import readable
 from rows.browser import row_address
 from rows.outbox import OutboxEvent
 from webhooks import health, services
@@ -26,6 +35,8 @@ from webhooks.attempts import USER_AGENT
 from webhooks.managers import HEALTH_WINDOW
 from webhooks.models import Attempt, Delivery, Webhook
 
+ATTEMPTS_SHOWN = 100
+"""The latest of a delivery, with what the receiver said each time."""
 _TEST = Verb("Send a test event")
 _ROTATE = Verb(
     "Rotate the secret",
@@ -60,9 +71,16 @@ class WebhookAdmin(RegionAdmin):
         return thing.pk
 
     def list_context(self, request: HttpRequest, place: Place) -> dict[str, Any]:
+        tried = Delivery.objects.using(place.cluster).filter(webhook=OuterRef("pk"), last_attempt_at__isnull=False)
         found = Webhook.objects.using(place.cluster).live(place.environment_id).with_health()
         return {
-            "page": listed(request, found, ["-created_at", "-id"], "webhooks", [place.environment_id]),
+            "page": listed(
+                request,
+                found.annotate(was_tried=Exists(tried)),
+                ["-created_at", "-id"],
+                "webhooks",
+                [place.environment_id],
+            ),
             "first_query": query_with(request),
         }
 
@@ -74,17 +92,16 @@ class WebhookAdmin(RegionAdmin):
         times = sorted(each.duration_ms for each in tried if each.duration_ms is not None)
         return {
             "webhook": webhook,
-            "filter": None if webhook.filter is None else _json(webhook.filter),
-            "columns": None if webhook.columns is None else _json(webhook.columns),
+            "filter": None if webhook.filter is None else exact.dumps(webhook.filter, indent=True),
+            "columns": None if webhook.columns is None else exact.dumps(webhook.columns, indent=True),
             "bars": health.bars(tried, HEALTH_WINDOW),
             "grid": health.grid(),
             "picture": {"width": health.WIDTH, "height": health.HEIGHT},
-            "window": HEALTH_WINDOW,
             "median_ms": times[len(times) // 2] if times else None,
             "slow_ms": times[min(len(times) - 1, len(times) * 95 // 100)] if times else None,
             "counts": [
                 (status, bounded_count(deliveries.filter(status=status)))
-                for status in ("pending", "held", "exhausted", "dropped")
+                for status in ("pending", "held", "exhausted", "dropped", "filtered")
             ],
             "latest": deliveries.defer("body").order_by("-created_at", "-id")[:10],
         }
@@ -151,7 +168,10 @@ class DeliveryAdmin(RegionAdmin):
         if ids.matches("evt", sought):
             if not self.has_view_permission(request):
                 raise PermissionDenied
-            place = _place_of_event(sought)
+            try:
+                place = _place_of_event(sought)
+            except RegionAwayError as error:
+                return self.away(request, error)
             if place is not None:
                 return HttpResponseRedirect(self.list_address(environment=place, event=sought))
             self.message_user(
@@ -202,7 +222,7 @@ class DeliveryAdmin(RegionAdmin):
         return {
             "delivery": thing,
             "webhook": thing.webhook,
-            "payload": _pretty(thing.body),
+            "payload": readable(thing.body),
             "sent_headers": [
                 ("content-type", "application/json"),
                 ("user-agent", USER_AGENT),
@@ -213,7 +233,9 @@ class DeliveryAdmin(RegionAdmin):
             ],
             "attempts": [
                 (each, sorted(each.response_headers.items()))
-                for each in Attempt.objects.using(place.cluster).filter(delivery=thing).order_by("-number")
+                for each in Attempt.objects.using(place.cluster)
+                .filter(delivery=thing)
+                .order_by("-number")[:ATTEMPTS_SHOWN]
             ],
             "event_address": _event_address(place, thing.event_id),
             "row_address": _row_address(place, thing.subject),
@@ -267,14 +289,3 @@ def _moment(text: str) -> datetime:
     except ValueError:
         raise ValidationFailed("Say since when: a date and a time, in UTC.") from None
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
-
-
-def _json(value: Any) -> str:
-    return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
-
-
-def _pretty(text: str) -> str:
-    try:
-        return _json(orjson.loads(text)) if text else ""
-    except orjson.JSONDecodeError:
-        return text

@@ -30,12 +30,16 @@ def attempt(claimed: Claimed, client: outbound.Client | None = None) -> Result:
             total=settings.WEBHOOK_TIMEOUT_SECONDS,
             is_repeatable=True,
         )
+        return _answered(claimed, at, started, answer)
     except outbound.OutboundError as error:
         return _failed(claimed, at, started, error.reason)
     except keyring.KeyringError:
         return _failed(claimed, at, started, "the signing secret cannot be opened")
     except Exception as error:
         return _failed(claimed, at, started, f"internal: {type(error).__name__}")
+
+
+def _answered(claimed: Claimed, at: datetime, started: float, answer: outbound.Answer) -> Result:
     duration = timedelta(seconds=time.monotonic() - started)
     succeeded = 200 <= answer.status < 300
     wait = None

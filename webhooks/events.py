@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import orjson
+from platform_site.api import exact
 
 ROW_ACTIONS: Final = ("insert", "update", "delete")
 SYSTEM_EVENTS: Final = frozenset(
@@ -93,14 +93,13 @@ def body(
     data: Mapping[str, Any],
 ) -> str:
     """The JSON text of a delivery, the same at every attempt. Design section 7, "Payload"."""
-    return orjson.dumps(
-        {
-            "id": event_id,
-            "type": event_type,
-            "timestamp": at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-            "environment_id": environment_id,
-            "schema_version": schema_version,
-            "request_id": request_id,
-            "data": data,
-        }
-    ).decode()
+    told = {
+        "id": event_id,
+        "type": event_type,
+        "timestamp": at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "environment_id": environment_id,
+        "schema_version": schema_version,
+        "request_id": request_id,
+        "data": data,
+    }
+    return exact.dumps(told)

@@ -27,12 +27,18 @@ def wake_for_event(*, using: str, **_: Any) -> None:
     wakeups.after_commit(using)
 
 
-def tell_of_migration(*, place: Place, version: int, operations: list[str], using: str, **_: Any) -> None:
-    """A `schema.migrated` event for whoever wants one, in the transaction of the change."""
+def tell_of_migration(*, place: Place, version: int, using: str, **_: Any) -> None:
+    """A `schema.migrated` event for whoever wants one, in the transaction of the change. It names the version and says
+    no more: whoever may make a webhook may not therefore read the names of all tables and columns."""
     wanting = EventInterest.objects.using(using).filter(environment_id=place.environment_id)
     if wanting.filter(table_name__in=[ANY, "schema"]).exists():
-        data = {"version": version, "operations": operations}
-        record("schema.migrated", data, using=using, environment_id=place.environment_id, schema_version=version)
+        record(
+            "schema.migrated",
+            {"version": version},
+            using=using,
+            environment_id=place.environment_id,
+            schema_version=version,
+        )
         wakeups.after_commit(using)
 
 

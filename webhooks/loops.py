@@ -10,7 +10,7 @@ import threading
 import time
 from typing import Final
 
-from django.db import DatabaseError, close_old_connections, connections
+from django.db import Error, close_old_connections, connections
 
 from webhooks.dispatcher import GRACE, Dispatcher
 
@@ -45,7 +45,7 @@ class Loop(threading.Thread):
                     close_old_connections()
                     self._dispatcher.run(should_stop=_stopping.is_set)
                     failures = 0
-                except DatabaseError as error:
+                except Error as error:
                     connections[self._using].close()
                     failures += 1
                     logger.warning("region %s: dispatching stopped: %s", self._using, type(error).__name__)

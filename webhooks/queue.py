@@ -1,8 +1,9 @@
 """The queue of due deliveries, kept in PostgreSQL: claim, then send with no transaction open, then record.
 
 A claim is a lease: `claimed_until` in the database's own time, and `attempts` as the fencing token. Whoever records an
-outcome names the attempt that it claimed; if another worker has claimed since, the delivery is left alone. So a worker
-that stalls beyond its lease costs a duplicate at most (same `webhook-id`, same body), never a lost attempt.
+outcome names the attempt that it claimed; if another worker has claimed since, the delivery is left alone, unless the
+receiver had taken the event: then it is not sent a third time. So a worker that stalls beyond its lease costs a
+duplicate at most (same `webhook-id`, same body), never a lost attempt.
 """
 
 import time
@@ -19,6 +20,9 @@ LEASE: Final = timedelta(seconds=30)
 WINDOW: Final = 2000
 """How many due deliveries of a webhook with `ordering: "row"` a claim looks at: those of a row whose turn has not come
 may lie before others'."""
+
+BYTES: Final = 8 * 2**20
+"""Of the bodies that one claim brings; the last one may reach beyond. They are in memory until they have arrived."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,7 @@ WITH {_HEADS}, open AS (
 ), ready AS (
     SELECT first.*, open.host, open.room
       FROM open, LATERAL (
-           SELECT d.id, d.next_attempt_at, d.sequence FROM platform.webhooks_delivery d
+           SELECT d.id, d.next_attempt_at, d.sequence, octet_length(d.body) AS size FROM platform.webhooks_delivery d
             WHERE d.webhook_id = open.id AND open.ordering = 'none'
               AND d.status = 'pending' AND d.next_attempt_at <= now()
               AND (d.claimed_until IS NULL OR d.claimed_until < now())
@@ -100,7 +104,7 @@ WITH {_HEADS}, open AS (
      UNION ALL
     SELECT first.*, open.host, open.room
       FROM open, LATERAL (
-           SELECT d.id, d.next_attempt_at, d.sequence
+           SELECT d.id, d.next_attempt_at, d.sequence, octet_length(d.body) AS size
              FROM (SELECT * FROM platform.webhooks_delivery each
                     WHERE each.webhook_id = open.id AND open.ordering = 'row'
                       AND each.status = 'pending' AND each.next_attempt_at <= now()
@@ -117,8 +121,12 @@ WITH {_HEADS}, open AS (
             ORDER BY d.next_attempt_at LIMIT open.room) AS first
 ), due AS (
     SELECT *, row_number() OVER (PARTITION BY host ORDER BY next_attempt_at, sequence) AS place FROM ready
+), counted AS (
+    SELECT id, place, next_attempt_at, size,
+           sum(size) OVER (ORDER BY place, next_attempt_at, id ROWS UNBOUNDED PRECEDING) AS total
+      FROM due WHERE place <= room
 ), chosen AS (
-    SELECT id FROM due WHERE place <= room ORDER BY place, next_attempt_at LIMIT %(limit)s
+    SELECT id FROM counted WHERE total - size < %(bytes)s ORDER BY place, next_attempt_at LIMIT %(limit)s
 ), locked AS (
     SELECT d.id FROM platform.webhooks_delivery d
      WHERE d.id = ANY (ARRAY (SELECT id FROM chosen))
@@ -179,6 +187,7 @@ def claim(
         "rooms": list(rooms),
         "first_room": first_room,
         "limit": limit,
+        "bytes": BYTES,
         "lease": lease,
         "only": only,
     }
@@ -219,7 +228,12 @@ WITH results AS (
            next_attempt_at = CASE WHEN r.wait IS NOT NULL THEN now() + r.wait * interval '1 second' END
       FROM held, results r, platform.webhooks_webhook w
      WHERE d.id = ANY (%(ids)s) AND d.id = held.id AND held.id = r.delivery_id
-       AND held.attempts = r.attempt AND held.status = 'pending' AND w.id = d.webhook_id
+       AND held.status = 'pending' AND w.id = d.webhook_id
+       AND (held.attempts = r.attempt
+            -- Late, but the receiver has it: what the attempt of another worker comes to is of no matter any more. Not
+            -- where that was asked for (a redelivery), nor where the row's next event would overtake that attempt.
+            OR r.status = 'delivered' AND r.attempt > d.schedule_from
+               AND (w.ordering = 'none' OR d.subject IS NULL OR coalesce(d.claimed_until < now(), true)))
  RETURNING d.id
 ), tries AS (
     INSERT INTO platform.webhooks_attempt
@@ -256,7 +270,8 @@ def record(using: str, results: Sequence[Result], *, patience: timedelta) -> lis
     """Book the outcomes of attempts, all in one statement. Returns the (webhook id, reason) pairs to be disabled:
     a receiver that answered 410, or one that has done nothing but fail for `patience`.
 
-    An outcome whose claim was lost to another worker leaves its attempt in the history and the delivery alone.
+    An outcome whose claim was lost to another worker leaves its attempt in the history and the delivery alone, except
+    that a delivery which has arrived is delivered.
     """
     rows: list[dict[str, Any]] = [
         {

@@ -3,29 +3,41 @@
 Many relays work side by side: events are claimed by their state with SKIP LOCKED, never by "the last number seen"
 (reliability F17), and (webhook, event) is unique. All of it is one transaction of the region's database, without
 network. An event that no webhook wants any more is done all the same; one that a filter refuses leaves a delivery that
-says so.
+says so, one about a row that role `server` may not read leaves none.
 """
 
 import json
 import logging
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
-from django.db import connections, transaction
+from django.db import InterfaceError, OperationalError, connections, transaction
+from django.db.models import Case, F, When
 from django.db.models.functions import Now
 
 from platform_site.api import ids
+from platform_site.postgres.sizes import OctetLength
+from rows.evaluate import TooCostly
 from rows.outbox import OutboxEvent
 from webhooks import events
 from webhooks.models import Delivery, Webhook
-from webhooks.payloads import Payloads
+from webhooks.payloads import Hidden, Payloads
 
 logger = logging.getLogger(__name__)
 
 BATCH: Final = 200
+AT_ONCE: Final = 4 * 2**20
+"""Characters of bodies that one statement writes: all of a batch of large ones, for many webhooks, would run into the
+statement's time limit, at every turn again, and nothing of the region would be delivered any more."""
+PER_TURN: Final = 4 * AT_ONCE
+"""After so many a turn takes up no further event."""
+LARGE: Final = 64 * 1024
+"""Bytes of an event that is read by itself, when its turn has come."""
+LARGEST: Final = 8 * 2**20
+"""Bytes of an event that is still sent: of an update it has the row twice, and a row may have as much."""
 MAX_DEPTH: Final = 8
 """A chain of webhook, function and row write is cut here."""
 
@@ -39,34 +51,56 @@ class Relayed:
 def relay_batch(using: str, *, batch: int = BATCH) -> Relayed:
     """Relay up to `batch` committed events of the region `using`. Zero events: there was nothing (left) to do.
 
-    Four statements whatever the number of events and webhooks. An event that cannot be relayed (a payload that is no
-    JSON) is logged and leaves deliveries that say so; the queue moves on (F26).
+    Four statements whatever the number of events and webhooks, unless they are large. An event that cannot be relayed
+    (a payload that is no JSON, a delivery that PostgreSQL does not take) is logged and leaves deliveries that say so;
+    the queue moves on (F26).
     """
+    try:
+        return _relay(using, batch)
+    except (OperationalError, InterfaceError):
+        raise  # says nothing against any event
+    except Exception as error:
+        if batch > 1:
+            # One of them cannot be written, and nobody says which. The first goes alone; if it was not that one, the
+            # next batch comes to it.
+            return relay_batch(using, batch=1)
+        logger.exception("event parked: its deliveries cannot be written")
+        return _relay(using, 1, why=f"no delivery: {type(error).__name__}")
+
+
+def _relay(using: str, batch: int, *, why: str | None = None) -> Relayed:
+    """One batch, in one transaction. `why`: nothing can be made of the events in it."""
     with transaction.atomic(using=using):
         due = list(
             OutboxEvent.objects.using(using)
             .select_for_update(skip_locked=True)
             .filter(relayed_at__isnull=True)
+            .defer("data")
+            .annotate(size=OctetLength("data"), text=Case(When(size__lt=LARGE, then=F("data"))))
             .order_by("sequence")[:batch]
         )
         if not due:
             return Relayed(0, 0)
         wanted = _webhooks_of({event.environment_id for event in due}, using)
         payloads = Payloads(using)
-        deliveries: list[NewDelivery] = []
+        made = _Made(using)
+        relayed = []
         for event in due:
+            if made.characters > PER_TURN:
+                break
+            if event.text is not None:
+                event.data = event.text
+            relayed.append(event.pk)
             interested = [w for w in wanted[event.environment_id] if events.matches(w.events, event.type)]
             if event.type == "webhook.test":
                 interested = _only_the_tested(event, wanted[event.environment_id])
-            if interested:
-                try:
-                    deliveries += _deliveries_of(event, interested, payloads)
-                except Exception as error:
-                    logger.exception("event parked: no delivery can be made of it", extra={"event_id": event.event_id})
-                    deliveries += _failures_of(event, interested, f"no payload: {type(error).__name__}")
-        _insert(deliveries, using)
-        OutboxEvent.objects.using(using).filter(pk__in=[event.pk for event in due]).update(relayed_at=Now())
-        return Relayed(len(due), len(deliveries))
+            if why is not None or event.size > LARGEST:
+                made.add(_failures_of(event, interested, why or f"an event of {event.size >> 20} MB is not sent"))
+            elif interested:
+                made.add(_fates_of(event, interested, payloads))
+        made.write()
+        OutboxEvent.objects.using(using).filter(pk__in=relayed).update(relayed_at=Now())
+        return Relayed(len(relayed), made.count)
 
 
 def _webhooks_of(environment_ids: Iterable[str], using: str) -> dict[str, list[Webhook]]:
@@ -113,17 +147,53 @@ SELECT id, environment_id, webhook_id, event_id, event_type, subject, sequence, 
 """
 
 
-def _insert(deliveries: list[NewDelivery], using: str) -> None:
-    if deliveries:
-        with connections[using].cursor() as cursor:
-            cursor.execute(_INSERT, [orjson.dumps(deliveries).decode()])
+class _Made:
+    """The deliveries of one turn, written AT_ONCE by AT_ONCE. Of two for one webhook and event the first stays."""
+
+    def __init__(self, using: str) -> None:
+        self._using = using
+        self._waiting: list[NewDelivery] = []
+        self._waiting_characters = 0
+        self.count = 0
+        self.characters = 0
+
+    def add(self, deliveries: Iterable[NewDelivery]) -> None:
+        for delivery in deliveries:
+            self._waiting.append(delivery)
+            self.count += 1
+            self.characters += len(delivery.body)
+            self._waiting_characters += len(delivery.body)
+            if self._waiting_characters > AT_ONCE:
+                self.write()
+
+    def write(self) -> None:
+        if self._waiting:
+            with connections[self._using].cursor() as cursor:
+                cursor.execute(_INSERT, [orjson.dumps(self._waiting).decode()])
+        self._waiting, self._waiting_characters = [], 0
 
 
-def _deliveries_of(event: OutboxEvent, interested: Iterable[Webhook], payloads: Payloads) -> list[NewDelivery]:
+def _fates_of(event: OutboxEvent, interested: list[Webhook], payloads: Payloads) -> Iterator[NewDelivery]:
+    """Deliveries of the event; where one cannot be made, failures."""
+    try:
+        yield from _deliveries_of(event, interested, payloads)
+    except Exception as error:
+        logger.exception("event parked: no delivery can be made of it", extra={"event_id": event.event_id})
+        yield from _failures_of(event, interested, f"no payload: {type(error).__name__}")
+
+
+def _deliveries_of(event: OutboxEvent, interested: Iterable[Webhook], payloads: Payloads) -> Iterator[NewDelivery]:
     data: dict[str, Any] = json.loads(event.data)
-    made = []
     for webhook in interested:
-        carried = payloads.carried(event, data, webhook)
+        try:
+            carried = payloads.carried(event, data, webhook)
+        except Hidden:
+            return
+        except TooCostly:
+            # A webhook without a filter is still told: it is these conditions that cannot be decided.
+            why = "the filter or a rule would take too long on a row as large as this"
+            yield from _failures_of(event, [webhook], why)
+            continue
         delivery = _delivery(event, webhook)
         if carried is None:
             delivery.status, delivery.outcome = Delivery.Status.FILTERED.value, "the webhook's filter refused it"
@@ -141,8 +211,7 @@ def _deliveries_of(event: OutboxEvent, interested: Iterable[Webhook], payloads: 
             )
             if not webhook.enabled:
                 delivery.status, delivery.outcome = Delivery.Status.HELD.value, "the webhook is disabled"
-        made.append(delivery)
-    return made
+        yield delivery
 
 
 def _failures_of(event: OutboxEvent, interested: Iterable[Webhook], outcome: str) -> list[NewDelivery]:

@@ -42,7 +42,7 @@ def parse_retry_after(header: str | None, now: datetime) -> timedelta | None:
         return timedelta(seconds=int(text))
     try:
         at = parsedate_to_datetime(text)
-    except (ValueError, TypeError, IndexError):
+    except (ValueError, TypeError, IndexError, OverflowError):  # of a year or a zone that no integer of C holds
         return None
     if at.tzinfo is None:
         at = at.replace(tzinfo=UTC)

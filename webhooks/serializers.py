@@ -1,5 +1,6 @@
 """The bodies that `webhooks` reads and the shapes that it answers. Contract sections 2, 4.9; design sections 7, 10."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
@@ -88,7 +89,7 @@ def check_against_schema(
 ) -> None:
     """Raise ValidationFailed for a filter or columns that name what role `server` cannot read.
 
-    A filter has to be understood by every table that `patterns` name and the schema has, or, where they name only
+    A filter has to be understood by every table that `patterns` name and `server` can read, or, where they name only
     wildcards, by one table at least. `columns` is `{"table": ["column", …]}`.
     """
     errors: list[FieldError] = []
@@ -98,7 +99,7 @@ def check_against_schema(
         if len(orjson.dumps(filter)) > MAX_FILTER_BYTES:
             errors.append(FieldError("filter", "too_long", "Must have at most 8 KB."))
         else:
-            errors += _filter_errors(filter, patterns, list(tables), sight)
+            errors += _filter_errors(filter, patterns, [table for table in tables if sight.columns(table)], sight)
     for table, names in (columns or {}).items():
         if table not in tables or not sight.columns(table):
             errors.append(FieldError(f"columns.{table[:60]}", "unknown", "There is no such table."))
@@ -216,7 +217,8 @@ def webhook_detail(webhook: Webhook) -> dict[str, Any]:
     }
 
 
-def delivery_detail(delivery: Delivery, tries: list[Attempt]) -> dict[str, Any]:
+def delivery_detail(delivery: Delivery, tries: Iterable[Attempt]) -> dict[str, Any]:
+    """`tries` are its last attempts, the latest first."""
     due = delivery.next_attempt_at if delivery.status == Delivery.Status.PENDING else None
     return {
         "id": delivery.pk,
@@ -231,7 +233,7 @@ def delivery_detail(delivery: Delivery, tries: list[Attempt]) -> dict[str, Any]:
                 "response_status": each.response_status,
                 "error": each.error,
             }
-            for each in tries
+            for each in reversed([*tries])
         ],
         "next_attempt_at": None if due is None else timestamp(due),
         "created_at": timestamp(delivery.created_at),

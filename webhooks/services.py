@@ -28,6 +28,9 @@ from webhooks.receivers import host_of
 SECRET_OVERLAP: Final = timedelta(hours=24)
 """How long the previous signing secret still signs beside the new one."""
 BATCH: Final = 1000
+MOST_ATTEMPTS: Final = 1000
+"""Of one delivery, over all schedules that were begun for it; then it is not sent again, whoever asks. Its attempts are
+numbered by a column that ends at 32,767, and a claim that met that number would fail for all of the region."""
 
 
 def create_webhook(place: Place, values: Mapping[str, Any], *, actor: Caller | Actor) -> tuple[Webhook, str]:
@@ -141,6 +144,8 @@ def redeliver(place: Place, webhook_id: str, delivery_id: str, *, actor: Caller 
             raise NothingToRedeliver("This event was never sent to the webhook: " + (delivery.outcome or "filtered"))
         if not webhook.enabled:
             raise NothingToRedeliver("The webhook is disabled: enable it, and what is held is sent.")
+        if delivery.attempts >= MOST_ATTEMPTS:
+            raise NothingToRedeliver(f"It was attempted {delivery.attempts} times, and is not sent again.")
         resent = Delivery.objects.using(using).filter(pk=delivery.pk).filter(_unclaimed())
         if not resent.update(**_anew()):
             raise NothingToRedeliver("An attempt of this delivery is under way at this moment.")
@@ -151,14 +156,14 @@ def redeliver(place: Place, webhook_id: str, delivery_id: str, *, actor: Caller 
 
 
 def recover(place: Place, webhook_id: str, since: datetime, *, actor: Caller | Actor) -> int:
-    """Send again whatever did not arrive since then (exhausted or dropped). Returns how many. Raises NoSuchWebhook,
-    NothingToRedeliver for a disabled webhook."""
+    """Send again whatever did not arrive since then (exhausted or dropped), but what was attempted MOST_ATTEMPTS times.
+    Returns how many. Raises NoSuchWebhook, NothingToRedeliver for a disabled webhook."""
     using = place.cluster
     webhook = webhook_of(place, webhook_id)
     if not webhook.enabled:
         raise NothingToRedeliver("The webhook is disabled: enable it, and what is held is sent.")
     lost = Q(status__in=[Delivery.Status.EXHAUSTED, Delivery.Status.DROPPED], created_at__gte=since) & ~Q(body="")
-    recovered = _in_batches(webhook, using, lost, **_anew())
+    recovered = _in_batches(webhook, using, lost & _may_be_sent(), **_anew())
     wakeups.after_commit(using)
     audit.record("webhook.recovered", actor=actor, target_id=webhook_id, **_where(place), deliveries=recovered)
     return recovered
@@ -248,6 +253,10 @@ def _where(place: Place) -> dict[str, str]:
     return {"project_id": place.project_id, "environment_id": place.environment_id}
 
 
+def _may_be_sent() -> Q:
+    return Q(attempts__lt=MOST_ATTEMPTS)
+
+
 def _unclaimed() -> Q:
     return Q(claimed_until__isnull=True) | Q(claimed_until__lt=Now())
 
@@ -270,7 +279,10 @@ def _disable(webhook: Webhook, reason: str, using: str) -> None:
 
 
 def _release(webhook: Webhook, using: str) -> None:
-    _in_batches(webhook, using, Q(status=Delivery.Status.HELD), **_anew())
+    held = Q(status=Delivery.Status.HELD)
+    _in_batches(webhook, using, held & _may_be_sent(), **_anew())
+    too_often = f"attempted {MOST_ATTEMPTS} times or more"
+    _in_batches(webhook, using, held & ~_may_be_sent(), status=Delivery.Status.EXHAUSTED, outcome=too_often)
 
 
 def _drop(webhook: Webhook, using: str, why: str) -> None:

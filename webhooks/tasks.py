@@ -4,22 +4,18 @@ The sweep needs no Redis: where a nudge cannot be sent, or nobody seems to take 
 work itself. Celery comes back to a Redis that was away only after up to half a minute.
 """
 
-import logging
 from datetime import timedelta
 from typing import Any
 
 from celery import current_app, shared_task, signals
 from django.conf import settings
-from django.db import DatabaseError, connections
 
 from platform_site.api import nudges
-from platform_site.api.sweeps import sweep
+from platform_site.api.sweeps import apart, sweep
 from projects.environments import place_of
 from webhooks import control, loops, retention
 from webhooks.listening import end_listeners
 from webhooks.queue import longest_wait, settle
-
-logger = logging.getLogger("platform.webhooks")
 
 
 @signals.worker_shutting_down.connect(weak=False)
@@ -48,15 +44,12 @@ def carry_over_control_events(environment_id: str) -> None:
 
 
 def _carry_over(using: str) -> None:
-    try:
+    with apart(f"control events for {using}", using=using):
         carried = 0
         while (more := control.carry_over(using)) > 0:
             carried += more
         if carried:
             nudges.send_now(dispatch, using)
-    except DatabaseError as error:
-        connections[using].close()
-        logger.warning("region %s: control events wait: %s", using, type(error).__name__)
 
 
 @sweep(every=settings.WEBHOOK_SWEEP_SECONDS)
@@ -70,12 +63,9 @@ def carry_over_what_is_left() -> None:
 def dispatch_what_is_due() -> None:
     """Find work that nobody was nudged for: a lost nudge, a retry whose time has come, a lease that ran out."""
     for using in settings.REGION_DATABASES:
-        try:
+        waiting = None
+        with apart(f"deliveries in {using}", using=using):
             waiting = longest_wait(using)
-        except DatabaseError as error:
-            connections[using].close()
-            logger.warning("region %s could not be swept: %s", using, type(error).__name__)
-            continue
         if waiting is not None:
             is_sent = nudges.send_now(dispatch, using)
             is_ours = "webhooks" in current_app.amqp.queues.consume_from
@@ -88,12 +78,9 @@ def settle_deliveries() -> None:
     """Mend deliveries that were made or booked just as their webhook was enabled or disabled; and end the subscriptions
     of terminals that were killed."""
     for using in settings.REGION_DATABASES:
-        try:
+        with apart(f"unsettled deliveries in {using}", using=using):
             settle(using)
             end_listeners(using)
-        except DatabaseError as error:
-            connections[using].close()
-            logger.warning("region %s could not be settled: %s", using, type(error).__name__)
 
 
 @sweep(every=300)
@@ -101,10 +88,7 @@ def forget_what_is_old() -> None:
     """Expire held events, remove deleted webhooks, purge deliveries and relayed events past their time."""
     control.forget_old()
     for using in settings.REGION_DATABASES:
-        try:
+        with apart(f"old deliveries in {using}", using=using):
             retention.expire_held(using, older_than=timedelta(days=7))
             retention.remove_deleted(using)
             retention.purge(using, older_than=settings.WEBHOOK_RETENTION)
-        except DatabaseError as error:
-            connections[using].close()
-            logger.warning("region %s: old deliveries stay for now: %s", using, type(error).__name__)

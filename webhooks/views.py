@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
+from django.db.models import Prefetch, QuerySet
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from drf_spectacular.utils import extend_schema
@@ -16,8 +17,11 @@ from platform_site.api.views import ApiViewSet, answer, created, never_stored, n
 from rows import registry
 from webhooks import serializers, services
 from webhooks.errors import NoSuchWebhook
-from webhooks.models import Delivery, Webhook
+from webhooks.models import Attempt, Delivery, Webhook
 from webhooks.serializers import delivery_detail, listed_webhook, webhook_detail
+
+TRIES_SHOWN: Final = 20
+"""Attempts of one delivery in an answer: one that was sent again and again has up to a thousand."""
 
 Action = TypeVar("Action", bound=Callable[..., HttpResponseBase])
 
@@ -164,14 +168,14 @@ class DeliveryViewSet(ApiViewSet):
                 raise ValidationFailed.of("status", "invalid_choice", message)
             found = found.filter(status=status)
         page = paginate(
-            found.prefetch_related("tries"),
+            found.prefetch_related(Prefetch("tries", _last_tries(using), to_attr="last_tries")),
             ["-created_at", "-id"],
             read_limit(self.query.get("limit")),
             self.query.get("cursor"),
             "deliveries",
             [webhook_id, event_id or "", status or ""],
         )
-        data = [delivery_detail(each, [*each.tries.all()]) for each in page.items]
+        data = [delivery_detail(each, each.last_tries) for each in page.items]
         return answer({"data": data, "next_cursor": page.next_cursor})
 
     @idempotent(using=in_region)
@@ -179,4 +183,15 @@ class DeliveryViewSet(ApiViewSet):
     def redeliver(self, request: HttpRequest, webhook_id: str, delivery_id: str) -> HttpResponseBase:
         """Send one delivery again, with the same id and body."""
         delivery = services.redeliver(self.place, webhook_id, delivery_id, actor=self.caller)
-        return answer(delivery_detail(delivery, [*delivery.tries.all()]), 202)
+        tries = _last_tries(self.place.cluster, delivery=delivery)
+        return answer(delivery_detail(delivery, tries), 202)
+
+
+def _last_tries(using: str, **of: Any) -> "QuerySet[Attempt]":
+    """The last attempts of each delivery, the latest first, without what the receiver said."""
+    return (
+        Attempt.objects.using(using)
+        .filter(**of)
+        .defer("response_headers", "response_body")
+        .order_by("-number")[:TRIES_SHOWN]
+    )

@@ -74,6 +74,20 @@ def test_each_field_names_what_is_wrong_with_it(tracker: Tracker) -> None:
     assert Webhook.objects.using(tracker.project.cluster).count() == 1
 
 
+def test_a_table_that_role_server_may_not_read_is_as_unknown_as_any_other(make_tracker: Any) -> None:
+    hidden = {"columns": {"body": {"type": "text"}}, "rules": {"server": {"insert": {}}}}
+    tracker: Tracker = make_tracker({"tables": {"secrets": hidden}})
+    of_hidden, of_unknown = (
+        tracker.post("owner", "/webhooks", {**GOOD, "events": [f"{table}.insert"], "filter": {"nope": 1}})
+        for table in ("secrets", "nothing")
+    )
+    assert of_hidden.status == of_unknown.status == 422
+    assert of_hidden.json["error"]["fields"] == of_unknown.json["error"]["fields"]
+    of_all = tracker.post("owner", "/webhooks", {**GOOD, "events": ["*.insert"], "filter": {"nope": 1}})
+    assert of_all.status == 422
+    assert "secrets" not in str(of_all.json)
+
+
 def test_hostile_urls_are_refused_when_they_are_written_down(tracker: Tracker) -> None:
     for url in HOSTILE:
         answer = tracker.post("owner", "/webhooks", {**GOOD, "url": url})

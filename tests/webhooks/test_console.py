@@ -107,6 +107,31 @@ def test_a_webhooks_page_shows_its_health_and_never_its_secret(
     assert of(delivery.pk, DELIVERIES) not in nothing
 
 
+def test_a_webhook_that_nothing_was_sent_to_does_not_look_healthy(
+    console: Client, tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Callable[[], int]
+) -> None:
+    unmatched = subscribe(events=["tasks.delete"])
+    refusing = subscribe(events=["lists.insert"], filter={"name": "Never"})
+    for webhook in (unmatched, refusing):
+        shown = page(console, of(webhook["id"]))
+        assert "none</b> tried" in shown
+        assert "100 %" not in shown
+        assert "no event was one of" in shown
+    write(tracker)
+    dispatch()
+    shown = page(console, of(refusing["id"]))
+    assert "1</b> filtered" in shown
+    assert "no event was one of" not in shown
+    listed = page(console, f"{WEBHOOKS}?environment={tracker.environment_id}")
+    assert (listed.count("none tried"), listed.count("100 %")) == (2, 0)
+    arriving = subscribe(events=["lists.insert"])
+    write(tracker)
+    dispatch()
+    assert "100 %</b> of the last 1 arrived" in page(console, of(arriving["id"]))
+    listed = page(console, f"{WEBHOOKS}?environment={tracker.environment_id}")
+    assert (listed.count("none tried"), listed.count("100 %")) == (2, 1)
+
+
 def test_a_delivery_shows_payload_and_answer_and_is_sent_again(
     console: Client, tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Callable[[], int]
 ) -> None:

@@ -1,5 +1,6 @@
 """From a row write to its receiver and back into the history, over the API, with a real receiver."""
 
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,7 +15,9 @@ from tests.api.receiver import Receiver, answer, headers
 from tests.rows.conftest import Tracker
 from tests.rows.tracker import DOCUMENT
 from tests.webhooks.conftest import Post, bodies
-from webhooks.models import Delivery
+from webhooks import payloads
+from webhooks.dispatcher import Dispatcher
+from webhooks.models import Attempt, Delivery
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -92,6 +95,78 @@ def test_columns_and_filter_decide_what_is_told(
     assert fates["filtered"]["attempts"] == []
 
 
+def test_numbers_of_any_size_arrive_with_all_their_digits(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    subscribe(events=["tasks.insert"])
+    meta = {"beyond": 2**64, "below": -(2**63) - 1, "far": 10**300, "share": 0.1, "text": "é\u2028"}
+    task = {"title": "t", "list_id": write_list(tracker), "owner_id": tracker.users["alice"], "meta": meta}
+    assert tracker.call("key", "POST", "/rows/tasks", body=json.dumps(task).encode()).status == 201
+    assert dispatch() == 1
+    (body,) = bodies(receiver)
+    assert body["data"]["record"]["meta"] == meta
+
+
+@pytest.mark.parametrize("rule", ["$none", "$every"])
+def test_a_rule_that_asks_about_more_rows_than_are_looked_at_shows_nothing(
+    make_tracker: Any, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, rule: str
+) -> None:
+    """Which of the far rows are looked at is chance: a rule that wants none of a kind must not pass by that."""
+    monkeypatch.setattr(payloads, "RELATED_ROWS", 3)
+    hides = {"$none": {"closed": True}, "$every": {"closed": False}}
+    note = {"type": "reference", "to": "notes", "on_delete": "cascade", "related_name": "locks"}
+    tracker: Tracker = make_tracker(
+        {
+            "tables": {
+                "notes": {
+                    "columns": {"body": {"type": "text"}},
+                    "rules": {
+                        "server": {"read": {"where": {"locks": {rule: hides[rule]}}}, "update": {}, "insert": {}}
+                    },
+                },
+                "locks": {"columns": {"closed": {"type": "boolean"}, "note": note}},
+            }
+        }
+    )
+    webhook = tracker.post("owner", "/webhooks", {"url": receiver.url(), "events": ["notes.update"]}).json
+    for name, locks in (("open", 3), ("locked", 4)):
+        assert tracker.post("key", "/rows/notes", {"id": name, "body": "secret"}).status == 201
+        rows = [{"closed": False, "note_id": name}] * (locks - 1) + [{"closed": name == "locked", "note_id": name}]
+        assert tracker.post("key", "/rows/locks", rows).status == 201
+        assert tracker.patch("operator", f"/rows/notes/{name}", {"body": "s3cret"}).status == 200
+    assert tracker.get("key", "/rows/notes/locked").status == 404
+    assert Dispatcher(tracker.project.cluster).run(linger=0) == 1
+    assert [body["data"]["id"] for body in bodies(receiver)] == ["open"]
+    assert {each["status"] for each in deliveries(tracker, webhook)} == {"delivered"}
+
+
+def test_what_role_server_may_not_read_leaves_no_trace_in_the_history(make_tracker: Any, receiver: Receiver) -> None:
+    """Else a key learns of rows that it cannot see: that they are, when they change, and how a hidden table is called."""
+    body = {"body": {"type": "text"}, "shared": {"type": "boolean", "default": False}}
+    shared = {"read": {"where": {"shared": True}}, "insert": {}, "update": {}}
+    tracker: Tracker = make_tracker(
+        {
+            "tables": {
+                "notes": {"columns": body, "rules": {"server": shared}},
+                "secrets": {"columns": body, "rules": {"server": {"insert": {}}}},
+            }
+        }
+    )
+    webhook = tracker.post("owner", "/webhooks", {"url": receiver.url(), "events": ["*"], "filter": {"body": "x"}}).json
+    for table in ("notes", "secrets"):
+        assert tracker.post("operator", f"/rows/{table}", {"id": "hidden", "body": "x"}).status == 201
+        assert tracker.patch("operator", f"/rows/{table}/hidden", {"body": "y"}).status == 200
+        assert tracker.delete("operator", f"/rows/{table}/hidden").status == 204
+    for name, text in (("wanted", "x"), ("other", "y")):
+        assert tracker.post("key", "/rows/notes", {"id": name, "body": text, "shared": True}).status == 201
+    assert tracker.patch("operator", "/rows/notes/wanted", {"shared": False}).status == 200
+    Dispatcher(tracker.project.cluster).run(linger=0)
+    told = [(each["event_type"], each["status"]) for each in deliveries(tracker, webhook)]
+    assert sorted(told) == [
+        ("notes.insert", "delivered"), ("notes.insert", "filtered"), ("notes.update", "delivered"),
+    ]  # fmt: skip
+
+
 def test_a_failing_receiver_is_tried_again_with_the_same_id_and_body(
     tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
 ) -> None:
@@ -111,6 +186,25 @@ def test_a_failing_receiver_is_tried_again_with_the_same_id_and_body(
     assert dispatch() == 1
     assert tracker.get("owner", f"/webhooks/{webhook['id']}").json["success_rate"] == 1.0
     assert headers(receiver.requests[-1])["webhook-id"] == delivery["event_id"]
+
+
+def test_a_delivery_shows_its_last_attempts_the_latest_last(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    webhook = subscribe(events=["lists.insert"])
+    path = f"/webhooks/{webhook['id']}/deliveries"
+    write_list(tracker)
+    assert dispatch() == 1
+    (delivery,) = deliveries(tracker, webhook)
+    assert len(delivery["attempts"]) == 1
+    Attempt.objects.using(tracker.project.cluster).bulk_create(
+        Attempt(delivery_id=delivery["id"], number=number, at=datetime.now(UTC), duration_ms=number)
+        for number in range(2, 101)
+    )
+    (listed,) = deliveries(tracker, webhook)
+    assert [each["duration_ms"] for each in listed["attempts"]] == [*range(81, 101)]
+    again = tracker.post("owner", f"{path}/{delivery['id']}/redeliver", {}).json
+    assert again["attempts"] == listed["attempts"]
 
 
 def test_the_next_attempt_waits_for_its_time(
@@ -239,8 +333,10 @@ def test_a_schema_change_is_told_to_those_who_want_it(
     version = tracker.apply(DOCUMENT).json["version"]
     assert dispatch() == 1
     (body,) = bodies(receiver)
-    assert (body["type"], body["schema_version"], body["data"]["version"]) == ("schema.migrated", version, version)
-    assert body["data"]["operations"] == ["drop table notes"]
+    assert (body["type"], body["schema_version"]) == ("schema.migrated", version)
+    assert body["data"] == {"version": version}, "names of tables and columns are for who may read the schema"
+    changed = tracker.get("owner", f"/schema/versions/{version}").json
+    assert changed["operations"] == ["drop table notes"]
 
 
 def test_two_webhooks_each_get_the_event_once(

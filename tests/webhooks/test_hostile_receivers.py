@@ -36,7 +36,7 @@ BEHAVIOURS: dict[str, tuple[Behave, bool]] = {
     "odd headers": (send(HEAD + b"X-Odd: \xff\xfe\xed\xa0\x80\r\nContent-Length: 0\r\n\r\n"), True),
     "redirect": (answer("302 Found", Location="http://169.254.169.254/"), False),
     "redirect to the public": (answer("308 Permanent Redirect", Location="https://example.com/"), False),
-    "too many, absurd": (answer("429 Slow Down", Retry_After="99999999999999"), False),
+    "too many, absurd": (answer("429 Slow Down", Retry_After="Thu, 01 Jan 99999999999999 00:00:00 GMT"), False),
     "too many, nonsense": (answer("429 Slow Down", Retry_After="soon\xff"), False),
     "garbage": (send(b"\x16\x03\x01 what is this\r\n\r\n"), False),
     "nothing": (send(b""), False),

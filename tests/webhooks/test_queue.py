@@ -11,8 +11,9 @@ from tests.api.receiver import Receiver
 from tests.rows.conftest import Tracker
 from tests.webhooks.conftest import Post
 from tests.webhooks.test_deliveries import write_list
+from webhooks import queue, relay
 from webhooks.models import Delivery
-from webhooks.queue import CLAIM, SETTLE, claim, longest_wait, settle
+from webhooks.queue import BYTES, CLAIM, SETTLE, claim, longest_wait, settle
 from webhooks.relay import relay_batch
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
@@ -36,7 +37,7 @@ def pile_up(tracker: Tracker, webhook: dict[str, Any], first: int, last: int) ->
 def blocks_of_a_claim(using: str, **more: Any) -> int:
     """How many pages one claim looks at. It is undone."""
     parameters = {
-        "window": 2000, "hosts": [], "rooms": [], "first_room": 2, "limit": 20, "lease": timedelta(seconds=30),
+        "bytes": BYTES, "window": 2000, "hosts": [], "rooms": [], "first_room": 2, "limit": 20, "lease": timedelta(seconds=30),
         "only": None, **more,
     }  # fmt: skip
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
@@ -95,6 +96,65 @@ def test_in_order_of_rows_only_the_first_of_each_row_is_claimed(
     assert claim(using, 100, first_room=100) == [], "the next of each row wait for the outcome"
     Delivery.objects.using(using).filter(event_id="evt_1").update(status="delivered")
     assert [each.event_id for each in claim(using, 100, first_room=100)] == ["evt_51"]
+
+
+def test_a_claim_brings_no_more_than_fits_into_memory(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "BYTES", 100)
+    using = tracker.project.cluster
+    pile_up(tracker, subscribe(events=["lists.*"]), 1, 10)
+    Delivery.objects.using(using).update(body="x" * 40)
+    assert len(claim(using, 100, first_room=100)) == 3
+    Delivery.objects.using(using).update(body="x" * 400)
+    assert len(claim(using, 100, first_room=100)) == 1, "the first of them always"
+
+
+def test_large_events_are_relayed_a_few_at_a_time_and_each_once(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of a batch in one statement ran into its time limit, at every turn again, and the region stood still."""
+    for name, size in (("AT_ONCE", 4_000), ("PER_TURN", 8_000), ("LARGE", 1_000)):
+        monkeypatch.setattr(relay, name, size)
+    using = tracker.project.cluster
+    for _ in range(3):
+        subscribe(events=["tasks.insert"])
+    home = write_list(tracker)
+    task = {"title": "x", "list_id": home, "owner_id": tracker.users["alice"]}
+    for size in (10, 2_000, 10, 2_000, 2_000, 10):
+        assert tracker.post("key", "/rows/tasks", {**task, "notes": "x" * size}).status == 201
+    written: list[int] = []
+
+    def measure(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if "INSERT INTO platform.webhooks_delivery" in sql:
+            written.append(len(params[0]))
+        return execute(sql, params, many, context)
+
+    turns = []
+    with connections[using].execute_wrapper(measure):
+        while (turn := relay_batch(using)).events:
+            turns.append((turn.events, turn.deliveries))
+    assert (sum(events for events, _ in turns), sum(made for _, made in turns)) == (6, 18)
+    assert len(turns) > 2
+    assert max(written) < 4_000 + 5_000, "what fits, and one more"
+    found = Delivery.objects.using(using).values_list("event_id", "webhook_id")
+    assert len(found) == len(set(found)) == 18
+
+
+def test_an_event_that_nobody_would_take_is_not_sent_and_says_so(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "LARGEST", 1_500_000)
+    subscribe(events=["tasks.*"])
+    task = {"title": "x", "list_id": write_list(tracker), "owner_id": tracker.users["alice"], "notes": "x" * 900_000}
+    made = tracker.post("key", "/rows/tasks", task)
+    assert tracker.patch("key", f"/rows/tasks/{made.json['id']}", {"title": "y"}).status == 200
+    relay_batch(tracker.project.cluster)
+    fates = Delivery.objects.using(tracker.project.cluster).order_by("sequence")
+    assert [(each.status, each.outcome, bool(each.body)) for each in fates] == [
+        ("pending", None, True),
+        ("exhausted", "an event of 1 MB is not sent", False),
+    ]
 
 
 def test_mending_reads_nothing_of_what_is_over(tracker: Tracker, receiver: Receiver, subscribe: Post) -> None:

@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 from django.db import connections
+from django.db.models import F
 from django.test import override_settings
 from standardwebhooks import Webhook as Verifier
 
@@ -239,6 +240,37 @@ def test_f3_an_outcome_that_comes_after_its_lease_ended_leaves_the_delivery_alon
     (delivery,) = deliveries(tracker, webhook)
     assert delivery["status"] == "delivered"
     assert [each["response_status"] for each in delivery["attempts"]] == [500, 200]
+
+
+@pytest.mark.parametrize(
+    ("ordering", "lease", "asked_for", "expected"),
+    [
+        ("none", timedelta(minutes=1), False, "delivered"),
+        ("none", timedelta(minutes=1), True, "pending"),  # somebody wants it sent once more
+        ("row", timedelta(minutes=1), False, "pending"),  # the row's next event would overtake the second attempt
+        ("row", timedelta(0), False, "delivered"),  # whose worker has died
+    ],
+)
+def test_an_event_that_arrived_is_not_sent_a_third_time_because_its_worker_stood_still(
+    tracker: Tracker, subscribe: Post, ordering: str, lease: timedelta, asked_for: bool, expected: str
+) -> None:
+    using = tracker.project.cluster
+    webhook = subscribe(events=["lists.insert"], ordering=ordering)
+    write_list(tracker)
+    relay_batch(using)
+    [stalled] = _claim_all(using, lease=timedelta(0))
+    if asked_for:
+        Delivery.objects.using(using).update(schedule_from=F("attempts"))
+    [taken] = _claim_all(using, lease=lease)
+    late = Result(stalled, stalled.now(), timedelta(seconds=1), "delivered", "200", response_status=200)
+    record(using, [late], patience=timedelta(days=5))
+    (delivery,) = deliveries(tracker, webhook)
+    assert delivery["status"] == expected
+    # Many receivers say no to what they have seen before.
+    refused = Result(taken, taken.now(), timedelta(seconds=1), "exhausted", "409", response_status=409)
+    record(using, [refused], patience=timedelta(days=5))
+    (delivery,) = deliveries(tracker, webhook)
+    assert delivery["status"] == ("delivered" if expected == "delivered" else "exhausted")
 
 
 def test_a_dispatcher_that_failed_in_mid_flight_gives_the_receiver_its_room_back(

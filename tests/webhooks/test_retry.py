@@ -48,6 +48,8 @@ def test_after_the_last_attempt_there_is_none() -> None:
         ("-5", None),
         ("٣", None),
         ("99999999999999999999", None),
+        ("Thu, 01 Jan 99999999999999 00:00:00 GMT", None),
+        ("Thu, 01 Jan 2026 00:00:00 +99999999999999999999", None),
         ("", None),
     ],
 )

@@ -3,15 +3,18 @@
 from collections.abc import Callable
 
 import pytest
+from django.db import connections
 
 from rows.outbox import OutboxEvent
 from tests.api.receiver import Receiver
 from tests.rows.conftest import Tracker
-from tests.webhooks.conftest import Post
+from tests.webhooks.conftest import Post, bodies
 from tests.webhooks.test_deliveries import deliveries, write_list
+from webhooks import payloads
 from webhooks.models import Delivery, Webhook
 from webhooks.queue import longest_wait, settle
 from webhooks.relay import relay_batch
+from webhooks.services import MOST_ATTEMPTS
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -50,3 +53,69 @@ def test_an_event_without_a_payload_has_a_fate_and_holds_up_nobody(
     fates = {each["status"]: each["outcome"] for each in deliveries(tracker, webhook)}
     assert fates == {"exhausted": "no payload: JSONDecodeError", "delivered": "200"}
     assert Delivery.objects.using(tracker.project.cluster).count() == 2
+
+
+def test_an_event_whose_deliveries_cannot_be_written_has_a_fate_and_holds_up_nobody(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    using = tracker.project.cluster
+    webhook = subscribe(events=["lists.insert"])
+    with connections[using].cursor() as cursor:
+        cursor.execute("ALTER TABLE platform.webhooks_delivery ADD CONSTRAINT bound CHECK (body NOT LIKE '%broken%')")
+    try:
+        for name in ("one", "broken", "two"):
+            write_list(tracker, name)
+        assert dispatch() == 2
+    finally:
+        with connections[using].cursor() as cursor:
+            cursor.execute("ALTER TABLE platform.webhooks_delivery DROP CONSTRAINT bound")
+    fates = sorted((each["status"], each["outcome"]) for each in deliveries(tracker, webhook))
+    assert fates == [("delivered", "200"), ("delivered", "200"), ("exhausted", "no delivery: IntegrityError")]
+    # Of two rows, which are sent side by side: in either order.
+    assert sorted(body["data"]["record"]["name"] for body in bodies(receiver)) == ["one", "two"]
+
+
+def test_a_delivery_is_not_attempted_without_end_and_never_holds_up_the_others(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    using = tracker.project.cluster
+    webhook = subscribe(events=["lists.insert"])
+    path = f"/webhooks/{webhook['id']}"
+    write_list(tracker, "often")
+    assert dispatch() == 1
+    (often,) = deliveries(tracker, webhook)
+    attempted = Delivery.objects.using(using).filter(pk=often["id"])
+    again = f"{path}/deliveries/{often['id']}/redeliver"
+    attempted.update(attempts=MOST_ATTEMPTS - 1)
+    assert tracker.post("owner", again, {}).status == 202
+    assert dispatch() == 1
+    attempted.update(attempts=2**15 - 1)  # the column holds no more
+    assert tracker.post("owner", again, {}).status == 409
+    attempted.update(status="exhausted")
+    recovered = tracker.post("owner", f"{path}/recover", {"since": "2020-01-01T00:00:00Z"})
+    assert (recovered.status, recovered.json) == (202, {"deliveries": 0})
+    attempted.update(status="held")
+    assert tracker.patch("owner", path, {"enabled": False}).status == 200
+    assert tracker.patch("owner", path, {"enabled": True}).status == 200
+    write_list(tracker, "other")
+    assert dispatch() == 1
+    fates = {each["status"]: each["outcome"] for each in deliveries(tracker, webhook)}
+    assert fates == {"delivered": "200", "exhausted": "attempted 1000 times or more"}
+
+
+def test_a_filter_that_would_hold_up_everybody_is_given_up(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(payloads, "MOST_EFFORT", 60)
+    plain, costly = subscribe(events=["lists.insert"]), subscribe(
+        events=["lists.insert"], filter={"name": {"$like": "%a_b%"}}
+    )  # fmt: skip
+    write_list(tracker, "aab")
+    assert dispatch() == 2
+    write_list(tracker, "a" * 50 + "b")
+    assert dispatch() == 2
+    write_list(tracker, "a" * 100)
+    assert dispatch() == 1
+    assert [each["status"] for each in deliveries(tracker, plain)] == ["delivered"] * 3
+    assert [each["status"] for each in deliveries(tracker, costly)] == ["exhausted", "delivered", "delivered"]
+    assert "too long" in deliveries(tracker, costly)[0]["outcome"]

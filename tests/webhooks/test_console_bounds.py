@@ -1,0 +1,59 @@
+"""Pages of deliveries that a tenant made large, and what the console says while a region does not answer."""
+
+from typing import Any
+
+import pytest
+from django.db import OperationalError
+from django.test import Client
+
+from rows.outbox import OutboxEvent
+from tests.rows.conftest import Tracker
+from tests.webhooks.conftest import Post
+from tests.webhooks.test_console import DELIVERIES, console, of, page  # noqa: F401 - a fixture
+from webhooks.models import Delivery
+
+pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+
+EVENT = "evt_01h455vb4pex5vsknk084sn02q"
+
+
+def test_an_event_that_is_looked_for_while_its_region_is_away(
+    console: Client,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def away(*_: Any) -> Any:
+        raise OperationalError("the server closed the connection")
+
+    monkeypatch.setattr(type(OutboxEvent._default_manager), "using", away)
+    assert "Not found in the regions that answer; away: us-east-1" in page(console, f"{DELIVERIES}?q={EVENT}", 503)
+
+
+def test_a_payload_is_shown_as_far_as_there_is_room(
+    console: Client,  # noqa: F811
+    tracker: Tracker,
+    subscribe: Post,
+) -> None:
+    delivery = Delivery.objects.using(tracker.project.cluster).create(
+        environment_id=tracker.environment_id,
+        webhook_id=subscribe(events=["lists.insert"])["id"],
+        event_id=EVENT,
+        event_type="lists.insert",
+        sequence=1,
+        body="[" * 60 + ",".join(["1"] * 100_000) + "]" * 60,
+    )
+    shown = page(console, of(delivery.pk, DELIVERIES))
+    assert "Cut here; what is sent is longer" in shown
+    assert len(shown) < 150_000
+
+
+def test_a_nul_is_no_region_that_is_away(console: Client, tracker: Tracker) -> None:  # noqa: F811
+    where = f"environment={tracker.environment_id}"
+    for path in (
+        "/admin/webhooks/webhook/?q=%00",
+        f"/admin/webhooks/delivery/?{where}&webhook=%00",
+        f"/admin/functions/run/?{where}&function=a%00",
+        f"/admin/rows/currentversion/?{where}&table=lists&user=a%00@b",
+        f"/admin/rows/currentversion/lst_5Fx/change/?{where}&table=lists&as=%00",
+    ):
+        page(console, path, 400)
+    assert console.post(f"/admin/rows/schemaversion/?{where}", {"document": "\0"}).status_code == 400
