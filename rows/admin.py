@@ -6,7 +6,6 @@ type the name of what may lose data, and are in the trail. What is applied is wh
 since is planned anew. The rows themselves are in `rows.browser`. Design section 9.
 """
 
-import difflib
 import hashlib
 import json
 from typing import Any, Final
@@ -22,11 +21,21 @@ from platform_site.api import bodies, sqlstates
 from platform_site.api.callers import Place
 from platform_site.api.errors import InvalidRequest
 from projects.region_pages import RegionAdmin, list_address, listed, query_with
+from projects.texts import difference
 from rows import browser, impact, schemas
 from rows.ddl import TookTooLong
 from rows.documents import InvalidDocument
 from rows.models import SchemaVersion
-from rows.schemas import NoSuchVersion, Outcome, SchemaError, TablesBusy, Unconfirmed, VersionMoved
+from rows.schemas import (
+    NoSuchVersion,
+    Outcome,
+    SchemaError,
+    SchemaLost,
+    TablesBusy,
+    TablesQuotaReached,
+    Unconfirmed,
+    VersionMoved,
+)
 
 __all__ = ["SchemaVersionAdmin", "browser"]
 
@@ -166,14 +175,11 @@ def _problems(error: Exception) -> list[str]:
         return [f"The schema moved to version {error.version} meanwhile. Look at it, and plan again."]
     if isinstance(error, TablesBusy):
         return ["The tables were in use throughout. Nothing was changed; try again."]
+    if isinstance(error, SchemaLost):
+        return [str(error)]
+    if isinstance(error, TablesQuotaReached):
+        return [f"The plan allows {error.limit} tables. Nothing was changed."]
     return ["The change took too long and was given up. Nothing was changed."]
-
-
-def difference(before: str, after: str, name_before: str, name_after: str) -> list[tuple[str, str]]:
-    """The lines that differ, each with its kind: added, removed, place or same."""
-    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), name_before, name_after, lineterm="")
-    kinds = {"+": "added", "-": "removed", "@": "place"}
-    return [("place" if line[:3] in ("+++", "---") else kinds.get(line[:1], "same"), line) for line in lines]
 
 
 def _number(text: str) -> int | None:

@@ -21,7 +21,7 @@ from platform_site.api.callers import Place
 from platform_site.api.errors import ApiError, NotFound, Unavailable
 from platform_site.postgres import replicas
 from platform_site.postgres.replicas import Freshness
-from rows import registry
+from rows import names, registry
 from rows.compiler import ENVIRONMENT, VERSION, Statement
 from rows.documents import Table
 from rows.execution import Row, run, run_again_if_lost, run_on_replica
@@ -71,17 +71,27 @@ class Asking:
         """The table, and what this principal may do with it. Raises NotFound where it may not know of the table."""
         table = self.environment.schema.tables.get(name)
         if table is None:
-            raise NotFound
+            raise self._no_table(name)
         access = self.environment.rules.access(name, self.standing)
         if access.read is None and access.insert is None:
-            raise NotFound
+            raise self._no_table(name)
         return table, access
+
+    def _no_table(self, name: str) -> NotFound:
+        """The same for a table that is not there and one that this principal may do nothing with. Names the
+        environment, since a table that is missed is most often in another one."""
+        rules = self.environment.rules
+        accesses = {known: rules.access(known, self.standing) for known in self.environment.schema.tables}
+        open_ones = [known for known, access in accesses.items() if access.read or access.insert]
+        slip = names.did_you_mean(name, open_ones) or "."
+        shown = f'no table "{name}"' if names.PATTERN.fullmatch(name) else "no such table"
+        return NotFound(f"There is {shown} that you can see in {self.environment.id}{slip}")
 
     def readable(self, name: str) -> Table:
         """The table, if there can be a row in it that this principal may read. Raises NotFound."""
         table, access = self.table(name)
-        if access.read is None:
-            raise NotFound
+        if access.read is None:  # it may insert: that the table is there it knows
+            raise NotFound(f"The rows of {name} can be written and not read in {self.environment.id}.")
         return table
 
     def statement(self, shape: Any, compile: Callable[[Viewer, Any], Statement]) -> Statement:
@@ -151,9 +161,11 @@ def asked(
             if not runs_left or asking.is_verified or registry.is_current(environment):
                 raise
         except DatabaseError as error:
-            if not runs_left or not _is_worth_another_run(environment, error):
+            if not _is_worth_another_run(environment, error):
                 raise
             if sqlstates.is_repeatable(error):
+                if not runs_left:
+                    raise
                 # At once it would meet the same opponent in the same place.
                 time.sleep(random.uniform(0.02, 0.1))  # noqa: S311 - a pause, not a secret
         environment, freshness = registry.reload(place), None

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import orjson
 from django.contrib import admin
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
@@ -19,10 +18,11 @@ from django.http import Http404, HttpRequest, HttpResponse
 
 from accounts.console import address
 from accounts.models import User
+from platform_site.api import exact
 from platform_site.api.callers import Place
 from platform_site.api.errors import ApiError, NotFound, ValidationFailed
 from projects.environments import place_of
-from projects.region_pages import RegionAdmin, list_address, query_with
+from projects.region_pages import RegionAdmin, list_address, query_with, refuse_nul
 from rows import registry, services
 from rows.documents import Column, Table
 from rows.impact import principal_of
@@ -100,7 +100,7 @@ class RowBrowserAdmin(RegionAdmin):
             count="estimated" if asked["count"] else None,
         )
         try:
-            page = orjson.loads(services.list_rows(place, asker, name, query).body)
+            page = exact.loads(services.list_rows(place, asker, name, query).body)
         except NotFound:
             return context | {"is_not_there": True}
         except ValidationFailed as error:
@@ -135,6 +135,7 @@ class RowBrowserAdmin(RegionAdmin):
         """One row of `?environment=` and `?table=`, as `?as=` sees it; with `?explain=1` why."""
         if object_id is None or not self.has_view_permission(request) or request.method != "GET":
             raise PermissionDenied
+        refuse_nul(request)
         place = place_of(request.GET.get("environment", ""))
         row_id = unquote(object_id)
         if place is None or not ROW_ID.fullmatch(row_id):
@@ -279,7 +280,7 @@ def _visible(place: Place, principal: Principal, table: str, rows: Sequence[Mapp
         return {}
     query = ListQuery(where={"id": {"$in": [row["id"] for row in rows]}}, limit=100)
     try:
-        page = orjson.loads(services.list_rows(place, principal, table, query).body)
+        page = exact.loads(services.list_rows(place, principal, table, query).body)
     except NotFound:
         return {}
     return {row["id"]: row for row in page["data"]}
@@ -287,7 +288,7 @@ def _visible(place: Place, principal: Principal, table: str, rows: Sequence[Mapp
 
 def _one(place: Place, principal: Principal, table: str, row_id: str) -> dict[str, Any] | None:
     try:
-        found: dict[str, Any] = orjson.loads(services.retrieve_row(place, principal, table, row_id).body)
+        found: dict[str, Any] = exact.loads(services.retrieve_row(place, principal, table, row_id).body)
     except ApiError:
         return None
     return found
@@ -332,7 +333,7 @@ def _cell(
             href = address("accounts_user", value)
         elif column.references:
             href = row_address(place, column.references, value, eyes.key)
-    text = value if isinstance(value, str) else orjson.dumps(value).decode()
+    text = value if isinstance(value, str) else exact.dumps(value)
     if longest is not None and len(text) > longest:
         text = text[:longest] + "…"
     return Cell(column.name, text, is_null=value is None, is_hidden=is_hidden, href=href)
@@ -343,7 +344,7 @@ def _children(place: Place, environment: Environment, table: Table, row_id: str,
     found = []
     for relation in environment.schema.tables[table.name].relations.values():
         if relation.many:
-            where = orjson.dumps({relation.column: row_id}).decode()
+            where = exact.dumps({relation.column: row_id})
             query = query_of(environment=place.environment_id, table=relation.target, where=where, **{"as": eyes.key})
             found.append((relation.name, f"{list_address('rows.CurrentVersion')}?{query}"))
     return found

@@ -24,6 +24,7 @@ from django.db import connections
 from django.db.models import Expression, F, OrderBy, QuerySet
 from django.db.models.sql import Query
 
+from platform_site.api import cursors
 from rows import rendering
 from rows.conditions import TRUE, Condition, Variable
 from rows.documents import Table
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 
 MAX_EMBEDDED: Final = 100
 """Rows of a to-many relation that are embedded in one row."""
+MAX_ANSWER_BYTES: Final = 16 * 2**20
+"""Of the rows of one answer. PostgreSQL leaves out what is beyond: without a bound some few requests for long texts, or
+for relations of relations, each leading to a hundred rows, would take all the memory that it or our process has."""
 
 ENVIRONMENT: Final = "environment"
 VERSION: Final = "version"
@@ -228,7 +232,11 @@ def shown(writer: Writer, table: Table, alias: str) -> tuple[Piece, Piece]:
 
 
 def embedded(writer: Writer, one: With, table: str, alias: str) -> Piece:
-    """The JSON of relation `one` of the row at `alias`: the far row or null, or an array of at most MAX_EMBEDDED."""
+    """The JSON of relation `one` of the row at `alias`: the far row or null, or an array of at most MAX_EMBEDDED.
+
+    An array of more than MAX_ANSWER_BYTES is never put together: in its place is a text that is longer than that, so
+    that whatever it becomes a part of is left out as well.
+    """
     far = writer.viewer.schema.tables[one.hop.table]
     seen, guard = writer.viewer.reading.linked(one.hop, table, Alias(alias))
     rows: QuerySet[Any, Any] = seen.values_list(*far.all_columns)
@@ -238,21 +246,43 @@ def embedded(writer: Writer, one: With, table: str, alias: str) -> Piece:
     row, made = f"_r{number}", f"_q{number}"
     select, joins = shown(writer, far, row)
     inside = [together(embedded(writer, inner, far.name, row), f' AS "{inner.hop.relation}"') for inner in one.inside]
-    json = f"row_to_json({made})"
     found = together(
         "(SELECT ",
-        f"coalesce(array_to_json(array_agg({json})), '[]'::json)" if one.hop.many else json,
+        f"row_to_json({made}) AS _j",
         " FROM (",
         writer.queryset(rows),
         f") {row}",
         joins,
         " CROSS JOIN LATERAL (SELECT ",
         listed([select, *inside]),
-        f") {made})",
+        f") {made}",
+        " OFFSET 0)" if one.hop.many else ")",
     )
+    if one.hop.many:
+        found = together(
+            "(SELECT CASE WHEN count(_b._j) < count(*) THEN ",
+            _TOO_LARGE,
+            " ELSE coalesce(array_to_json(array_agg(_b._j)), '[]'::json) END FROM (SELECT ",
+            _held("_a._j", "pg_column_size(_a._j)"),
+            " AS _j FROM ",
+            found,
+            " _a) _b)",
+        )
     if guard is None:
         return found
     return together("CASE WHEN ", writer.expression(guard, table), " THEN ", found, " END")
+
+
+_TOO_LARGE: Final = f"to_json(repeat('.', {MAX_ANSWER_BYTES}))"
+_EARLIER: Final = "OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
+
+
+def _held(json: str, size: str) -> str:
+    """`json`, but null once the rows before it have more than MAX_ANSWER_BYTES. `size` is an expression of one row's.
+
+    Written for a query around the one that makes the JSON, so that each is made once.
+    """
+    return f"CASE WHEN coalesce(sum({size}) {_EARLIER}, 0) <= {MAX_ANSWER_BYTES} THEN {json} END"
 
 
 # ── Reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -274,7 +304,7 @@ def read(viewer: "Viewer", shape: ReadShape) -> Statement:
     """The statement of a list, or of one row.
 
     Its columns: the row as JSON; where there are `withs`, the relations as JSON; for a list the text of each order key,
-    for the cursor.
+    for the cursor. JSON of rows behind more than MAX_ANSWER_BYTES is null, as are relations of more than that.
     """
     writer = Writer(viewer)
     table = viewer.schema.tables[shape.table]
@@ -284,7 +314,8 @@ def read(viewer: "Viewer", shape: ReadShape) -> Statement:
         inner, keys = writer.queryset(rows), []
     else:
         inner, names = _page(writer, table, rows, shape.order, shape.after)
-        keys = [f'_r."{name}"::text' for name in names]
+        # Of a text as long as that there is no cursor anyway, and each row carries it a second time.
+        keys = [f'left(_r."{name}"::text, {cursors.MAX_CHARACTERS})' for name in names]
     select, joins = shown(writer, table, "_r")
     columns: list[str | Piece] = ["row_to_json(_q)"]
     joined_with: str | Piece = ""
@@ -294,21 +325,43 @@ def read(viewer: "Viewer", shape: ReadShape) -> Statement:
             together(embedded(writer, one, table.name, "_r"), f' AS "{one.hop.relation}"') for one in shape.withs
         ]
         joined_with = together(" CROSS JOIN LATERAL (SELECT ", listed(relations), ") _w")
-    return numbered(
-        *together(
-            "SELECT ",
-            listed([*columns, *keys]),
-            " FROM (",
-            inner,
-            ") _r",
-            joins,
-            " CROSS JOIN LATERAL (SELECT ",
-            select,
-            ") _q",
-            joined_with,
-            " WHERE ",
-            writer.expression(is_current(), table.name),
-        )
+    found = together(
+        "SELECT ",
+        listed([*columns, *keys]),
+        " FROM (",
+        inner,
+        ") _r",
+        joins,
+        " CROSS JOIN LATERAL (SELECT ",
+        select,
+        ") _q",
+        joined_with,
+        " WHERE ",
+        writer.expression(is_current(), table.name),
+    )
+    if shape.order is None and not shape.withs:
+        return numbered(*found)
+    return numbered(*_bounded(found, shape, len(keys)))
+
+
+def _bounded(found: Piece, shape: ReadShape, keys: int) -> Piece:
+    """The rows of `found` without the JSON that no answer holds. OFFSET 0 keeps the planner from making it twice."""
+    names, size = ["_j"], "pg_column_size(_s._j)"
+    relations = f"CASE WHEN pg_column_size(_s._k) <= {MAX_ANSWER_BYTES} THEN _s._k END"
+    if shape.withs:
+        names, size = ["_j", "_k"], f"{size} + pg_column_size(_s._k)"
+    shown = ["_s._j", relations][: len(names)]
+    if shape.order is not None:
+        shown = [_held(json, size) for json in shown]
+    texts = [f"_o{number}" for number in range(keys)]
+    return together(
+        "SELECT ",
+        listed([*shown, *(f"_s.{text}" for text in texts)]),
+        " FROM (",
+        found,
+        " OFFSET 0) _s (",
+        listed([*names, *texts]),
+        ")",
     )
 
 

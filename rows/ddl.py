@@ -5,6 +5,7 @@ would run without touching a lock. Locks are asked for first and waited for brie
 a change that cannot start (reliability F12). Design section 6; docs/adr/0002-schema-changes.md.
 """
 
+import sys
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from rows.documents import Column, InvalidDocument, Schema, Table
 from rows.editor import RowSchemaEditor
 from rows.execution import opened_door, replace_soon
 from rows.planning import NewUnique, Plan, Step
+from rows.values import MAX_JSON_DEPTH
 
 
 class LockNotWon(Exception):
@@ -63,13 +65,25 @@ _MISFITS: Final = {
     "23503": "existing rows point to rows that are not there",
     "22001": "existing rows have longer values",
     "54000": "existing rows have values too long for an index",
+    "54001": "existing rows have values that are nested too deep",
 }
 _UNREADABLE: Final = {
     "date": sql.SQL("{column} NOT BETWEEN '0001-01-01' AND '9999-12-31'"),
     "timestamp": sql.SQL("{column} NOT BETWEEN '0001-01-01' AND '9999-12-31 23:59:59.999999+00'"),
     "float": sql.SQL("{column} IN ('NaN', 'Infinity', '-Infinity')"),
+    # JSON's own null would be shown as null and met by no `$null`. Numbers and depth as in `values` and in bodies.
+    "json": sql.SQL("jsonb_typeof({column}) = 'null' OR {column} @? {huge} OR {column} @? {deep}"),
 }
 """What PostgreSQL reads from text and no row may hold."""
+_PATHS: Final = {
+    "huge": sql.Literal(f'strict $.** ? (@.type() == "number" && @.abs() > {sys.float_info.max!r})'),
+    "deep": sql.Literal(f'strict $.**{{{MAX_JSON_DEPTH}}} ? (@.type() == "array" || @.type() == "object")'),
+}
+
+
+def _unreadable(column: Column) -> sql.Composed:
+    """Whether a cell of `column` holds such a value, as a condition."""
+    return _UNREADABLE[column.type].format(column=sql.Identifier(column.name), **_PATHS)
 
 
 # ── Where ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -308,7 +322,7 @@ def unreadable_columns(connection: BaseDatabaseWrapper, table: Table) -> list[st
     with connection.cursor() as cursor:
         for column in table.columns.values():
             if column.type in _UNREADABLE:
-                test = _UNREADABLE[column.type].format(column=sql.Identifier(column.name))
+                test = _unreadable(column)
                 cursor.execute(
                     sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {})").format(sql.Identifier(table.name), test)
                 )
@@ -324,7 +338,7 @@ def _refuse_unreadable(editor: RowSchemaEditor, plan: Plan, step: Step) -> None:
     was: Column = plan.renamed.schema.tables[table].columns[column.name]
     if was.type == column.type or column.type not in _UNREADABLE:
         return
-    test = _UNREADABLE[column.type].format(column=sql.Identifier(column.name))
+    test = _unreadable(column)
     with editor.connection.cursor() as cursor:
         cursor.execute(sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {})").format(sql.Identifier(table), test))
         if cursor.fetchone()[0]:

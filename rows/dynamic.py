@@ -7,20 +7,21 @@ manager made. The default and the base manager are closed (`rows.managers`).
 """
 
 import threading
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, Final
 from weakref import WeakValueDictionary
 
 from django.apps.config import AppConfig
 from django.apps.registry import Apps
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
+from django.db.models import Expression
 
+from rows.conditions import Operand
 from rows.documents import Column, Schema, Table
 from rows.managers import RowManager, UnruledManager
-
-if TYPE_CHECKING:
-    from rows.registry import Environment
+from rows.rules import Principal, Ruleset, Standing
+from rows.viewers import Viewer, bound_operand
 
 LABEL: Final = "tenant"
 
@@ -35,7 +36,7 @@ class RowModel(models.Model):
     objects: ClassVar[RowManager]
     unruled: ClassVar[UnruledManager]
     TABLE: ClassVar[Table]
-    ENVIRONMENT: ClassVar["Environment"]
+    SIBLINGS: ClassVar["RowModels"]
     """In capitals, as no column can be."""
 
     def __str__(self) -> str:
@@ -81,10 +82,10 @@ class RowModels(Mapping[str, type[RowModel]]):
     and 40 KB each; no query.
     """
 
-    __slots__ = ("_environment", "_lock", "_made", "_schema")
+    __slots__ = ("_alias", "_environment_id", "_lock", "_made", "_rules", "_schema")
 
-    def __init__(self, schema: Schema, environment: "Environment") -> None:
-        self._schema, self._environment = schema, environment
+    def __init__(self, environment_id: str, alias: str, schema: Schema, rules: Ruleset) -> None:
+        self._environment_id, self._alias, self._schema, self._rules = environment_id, alias, schema, rules
         self._made: WeakValueDictionary[str, type[RowModel]] = WeakValueDictionary()
         self._lock = threading.Lock()
 
@@ -95,8 +96,16 @@ class RowModels(Mapping[str, type[RowModel]]):
             with self._lock:  # of two threads that ask at once, one makes it
                 found = self._made.get(name)
                 if found is None:
-                    found = self._made[name] = _model(table, self._environment)
+                    found = self._made[name] = _model(table, self._environment_id, self)
         return found
+
+    def viewer(self, standing: Standing, operand: Callable[[Operand], Expression]) -> Viewer:
+        """A standing's view of all of them, with its values as `operand` spells them."""
+        return Viewer(self._schema, self, self._rules, standing, self._alias, operand)
+
+    def viewer_of(self, principal: Principal, wires: tuple[bytes, ...] = ()) -> Viewer:
+        """`principal`'s view with its values bound (and those of a filter), for querysets that Django runs."""
+        return self.viewer(self._rules.standing(principal), bound_operand(principal, wires))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._schema.tables)
@@ -105,7 +114,7 @@ class RowModels(Mapping[str, type[RowModel]]):
         return len(self._schema.tables)
 
 
-def _model(table: Table, environment: "Environment") -> type[RowModel]:
+def _model(table: Table, environment_id: str, siblings: RowModels) -> type[RowModel]:
     meta = type(
         "Meta",
         (),
@@ -113,7 +122,7 @@ def _model(table: Table, environment: "Environment") -> type[RowModel]:
             "apps": RowApps(),
             "app_label": LABEL,
             "managed": False,
-            "db_table": f'"{environment.id}"."{table.name}"',
+            "db_table": f'"{environment_id}"."{table.name}"',
             "base_manager_name": "objects",
             "default_manager_name": "objects",
         },
@@ -125,7 +134,7 @@ def _model(table: Table, environment: "Environment") -> type[RowModel]:
         "objects": RowManager(),
         "unruled": UnruledManager(),
         "TABLE": table,
-        "ENVIRONMENT": environment,
+        "SIBLINGS": siblings,
     }
     made: type[RowModel] = type(f"Row_{table.name}", (RowModel,), members)
     return made

@@ -1,8 +1,8 @@
 """Conditions decided in plain Python, over rows as the API shows them: what PostgreSQL would say, without asking it.
 
-For `explain` (which clause refuses this row?), for webhooks' filters over `record` and `old_record`, and as the oracle
-that the property tests hold the statements against. No database and no clock: what a row does not hold itself comes
-through `Facts`. tests/rows/test_evaluate.py compares each operator with PostgreSQL's own answer.
+For webhooks' filters over `record` and `old_record`, and as the oracle that the property tests hold the statements
+against. No database and no clock: what a row does not hold itself comes through `Facts`, and so does what deciding may
+cost. tests/rows/test_evaluate.py compares each operator with PostgreSQL's own answer.
 
 Cells are JSON values as in answers and events: decimals, dates and timestamps as strings; None is null, and so is a
 column that the row does not have.
@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, Final
 
 from rows.conditions import (
@@ -49,23 +50,46 @@ def _no_rows(hop: Hop, row: Row) -> Sequence[Row]:
     raise LookupError(f"nobody said where {hop.relation} leads")
 
 
+class TooCostly(Exception):
+    """Deciding would take longer than was allowed: values as large as these are not compared with as much."""
+
+
+class Effort:
+    """How many steps, of some 0.3 µs, may be taken. Counted, not timed: the same row meets the same bound anywhere."""
+
+    def __init__(self, steps: int) -> None:
+        self._left = steps
+
+    def spend(self, steps: int) -> None:
+        """Raises TooCostly once there is nothing left; small decisions cost nothing."""
+        self._left -= steps
+        if self._left < 0:
+            raise TooCostly
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What a condition may ask beside its row.
 
     `values` are a filter's (`Filter.values`). `variable` gives a variable's value in Python's spelling or None
     (`rules.resolve`). `related` gives the rows a hop leads to, as the asker sees them: those it may read, unreadable
-    cells null; for rules all rows, whole. `old` is the row before a write.
+    cells null; for rules all rows, whole. `old` is the row before a write. `effort` bounds what may take long, which is
+    text with patterns and containers in containers; without it nothing does.
     """
 
     values: Sequence[Any] = ()
     variable: Callable[[Variable], Any] = _no_variable
     related: Callable[[Hop, Row], Sequence[Row]] = _no_rows
     old: Row | None = None
+    effort: Effort | None = None
+
+    def spend(self, steps: int) -> None:
+        if self.effort is not None:
+            self.effort.spend(steps)
 
 
 def holds(condition: Condition, row: Row, facts: Facts = Facts()) -> bool:
-    """Whether `condition` is true of `row`. Raises LookupError where `facts` lack what it asks for."""
+    """Whether `condition` is true of `row`. Raises LookupError where `facts` lack what it asks for, TooCostly."""
     match condition:
         case Always():
             return condition.holds
@@ -134,15 +158,17 @@ def _compare(leaf: Compare, row: Row, facts: Facts) -> bool:
         case "in":
             return _typed(ELEMENTS[type_], raw) in operand
         case "like":
+            facts.spend(_cost_of_like(raw, operand))
             return is_like(raw, operand)
         case "ilike":
+            facts.spend(_cost_of_like(raw, operand))
             return is_like(lower(raw), lower(operand))
         case "has_any":
-            return any(_has_key(raw, key) for key in operand)
+            return not _keys(raw).isdisjoint(operand)
         case "has_all":
-            return all(_has_key(raw, key) for key in operand)
+            return _keys(raw).issuperset(operand)
         case "encloses":
-            return encloses(raw, operand)
+            return encloses(raw, operand, facts.spend)
         case "eq" if type_ == "jsonb":
             return is_same_json(raw, operand)
     cell = _typed(type_, raw)
@@ -165,6 +191,7 @@ def _search(leaf: Search, row: Row, facts: Facts) -> bool:
         return False
     cells = (_cell(path, row, facts) for path in leaf.paths)
     text = lower(_SEPARATOR.join(cell for cell in cells if cell is not None))
+    facts.spend(sum(_cost_of_like(text, pattern) for pattern in patterns))
     return all(is_like(text, lower(pattern)) for pattern in patterns)
 
 
@@ -173,46 +200,90 @@ def _search(leaf: Search, row: Row, facts: Facts) -> bool:
 
 def lower(text: str) -> str:
     """PostgreSQL's `lower` under the collation C.UTF-8: each character by itself, to one character."""
-    if text.isascii():
-        return text.lower()
-    # Only U+0130 has a lower case of two characters in full mapping; its simple one is "i". Taken one by one, a sigma
-    # at the end of a word is no special case either.
-    return "".join("i" if letter == "\u0130" else letter.lower() for letter in text)
+    # Only U+0130 has a lower case of two characters in full mapping; its simple one is "i". And Python writes a sigma
+    # at the end of a word in another way than within.
+    return text if text.islower() else text.replace("\u0130", "i").replace("\u03a3", "\u03c3").lower()
 
 
 def is_like(text: str, pattern: str) -> bool:
-    r"""SQL's LIKE with `\` as escape, in time bounded by the product of the lengths, whatever the pattern."""
-    tokens = _tokens(pattern)
-    at = token = 0
-    resume_token = resume_at = -1
-    while at < len(text):
-        if token < len(tokens) and tokens[token] is _MANY:
-            resume_token, resume_at = token + 1, at
-            token += 1
-        elif token < len(tokens) and (tokens[token] is _ONE or tokens[token] == text[at]):
-            token += 1
-            at += 1
-        elif resume_token >= 0:  # let the last `%` take one character more
-            resume_at += 1
-            token, at = resume_token, resume_at
-        else:
+    r"""SQL's LIKE with `\` as escape. Looks at each character of `text` once for each piece of the pattern's."""
+    first, *others = _pieces(pattern)
+    if not first.stands(text, 0):
+        return False
+    at = first.length
+    if not others:
+        return at == len(text)
+    *middle, last = others
+    end = len(text) - last.length
+    for piece in middle:
+        at = piece.after(text, at, end)
+        if at < 0:
             return False
-    return all(rest is _MANY for rest in tokens[token:])
+    return at <= end and last.stands(text, end)
 
 
-_ONE: Final = object()
-_MANY: Final = object()
+def _cost_of_like(text: str, pattern: str) -> int:
+    return len(text) if "_" in pattern else len(text) // 100
 
 
-def _tokens(pattern: str) -> list[Any]:
-    found: list[Any] = []
+class _Piece:
+    """What stands between two `%`: so many characters, of which some may be any (`_`)."""
+
+    __slots__ = ("_any", "_masks", "_words", "is_plain", "length")
+
+    def __init__(self, letters: Sequence[str | None]) -> None:
+        """A letter that is None may be any."""
+        self.length = len(letters)
+        self.is_plain = None not in letters
+        self._words: list[tuple[int, str]] = []
+        """The runs of given letters and where they begin."""
+        self._any = sum(1 << at for at, letter in enumerate(letters) if letter is None)
+        self._masks: dict[str, int] = {}
+        """For each given letter the bits of all places where it may stand."""
+        for at, letter in enumerate(letters):
+            if letter is None:
+                continue
+            self._masks[letter] = self._masks.get(letter, self._any) | 1 << at
+            if at and letters[at - 1] is not None:
+                begun, word = self._words[-1]
+                self._words[-1] = begun, word + letter
+            else:
+                self._words.append((at, letter))
+
+    def stands(self, text: str, at: int) -> bool:
+        """Whether it is there, at this place."""
+        return at + self.length <= len(text) and all(text.startswith(word, at + begun) for begun, word in self._words)
+
+    def after(self, text: str, start: int, end: int) -> int:
+        """The place behind its first occurrence within `start` and `end`, -1 if there is none."""
+        if end - start < self.length:
+            return -1
+        if self.is_plain:
+            found = text.find(self._words[0][1], start, end) if self._words else start
+            return -1 if found < 0 else found + self.length
+        if any(text.find(word, start, end) < 0 for _, word in self._words):
+            return -1
+        # Bit n says that the n + 1 characters up to here are its beginning (Baeza-Yates and Gonnet 1992, "shift-and"):
+        # each character is looked at once, whatever the text repeats.
+        state, whole, masks, any_ = 0, 1 << self.length - 1, self._masks, self._any
+        for at in range(start, end):
+            state = (state << 1 | 1) & masks.get(text[at], any_)
+            if state & whole:
+                return at + 1
+        return -1
+
+
+@lru_cache(maxsize=1024)
+def _pieces(pattern: str) -> tuple[_Piece, ...]:
+    pieces: list[list[str | None]] = [[]]
     letters = iter(pattern)
     for letter in letters:
-        if letter == "\\":
-            found.append(next(letters, "\\"))
+        if letter == "%":
+            pieces.append([])
         else:
-            found.append(_MANY if letter == "%" else _ONE if letter == "_" else letter)
-    return found
+            pieces[-1].append(next(letters, "\\") if letter == "\\" else None if letter == "_" else letter)
+    # What stands between two `%` in a row is nothing, and found at once.
+    return tuple(map(_Piece, pieces))
 
 
 # JSON
@@ -236,25 +307,25 @@ def is_same_json(left: Any, right: Any) -> bool:
     return isinstance(left, str) and isinstance(right, str) and left == right
 
 
-def encloses(left: Any, right: Any) -> bool:
-    """`left @> right` as jsonb, with its one exception: at the top an array encloses a scalar that it holds."""
+def encloses(left: Any, right: Any, spend: Callable[[int], None] = lambda steps: None) -> bool:
+    """`left @> right` as jsonb, with its one exception: at the top an array encloses a scalar that it holds. Says to
+    `spend` how many values it is about to compare."""
     if isinstance(left, list) and not isinstance(right, list | Mapping):
         return any(is_same_json(item, right) for item in left)
-    return _encloses(left, right)
+    return _encloses(left, right, spend)
 
 
-def _encloses(left: Any, right: Any) -> bool:
+def _encloses(left: Any, right: Any, spend: Callable[[int], None]) -> bool:
     if isinstance(left, Mapping) and isinstance(right, Mapping):
-        return all(key in left and _encloses(left[key], value) for key, value in right.items())
+        return all(key in left and _encloses(left[key], value, spend) for key, value in right.items())
     if isinstance(left, list) and isinstance(right, list):
-        return all(any(_encloses(item, value) for item in left) for value in right)
+        spend(len(left) * len(right) // 10)
+        return all(any(_encloses(item, value, spend) for item in left) for value in right)
     return is_same_json(left, right) if not isinstance(right, list | Mapping) else False
 
 
-def _has_key(value: Any, key: str) -> bool:
-    """`value ? key` as jsonb, and membership of a text[]."""
-    if isinstance(value, Mapping):
-        return key in value
-    if isinstance(value, list | tuple):
-        return any(isinstance(item, str) and item == key for item in value)
-    return isinstance(value, str) and value == key
+def _keys(value: Any) -> set[str]:
+    """What `value ? key` as jsonb is true of, and the members of a text[]."""
+    if isinstance(value, str):
+        return {value}
+    return {key for key in value if isinstance(key, str)} if isinstance(value, Mapping | list | tuple) else set()

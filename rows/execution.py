@@ -263,7 +263,8 @@ def _run_each(wrapper: BaseDatabaseWrapper, statements: Sequence[Statement]) -> 
         for sql, values in statements:
             _send(libpq, prepared.names.get(sql), sql, values)
             libpq.pipeline_sync()
-        results = _receive(libpq, len(statements))
+        # What fails at its commit has a result and then an error, which is the last word.
+        results = [each[-1] for each in _receive(libpq, len(statements))]
         libpq.exit_pipeline_mode()
     except BaseException:
         libpq.finish()  # nobody could tell what still comes on it
@@ -297,7 +298,7 @@ def _run_in_order(
             _send(libpq, name, sql, values)
             made.append(None)
         libpq.pipeline_sync()
-        results = _receive(libpq, 1, is_silent)
+        [results] = _receive(libpq, 1, is_silent)
         libpq.exit_pipeline_mode()
     except BaseException:
         libpq.finish()  # nobody could tell what still comes on it
@@ -319,9 +320,9 @@ def _send(libpq: Any, name: bytes | None, sql: bytes, values: Sequence[bytes | N
         libpq.send_query_prepared(name, values)
 
 
-def _receive(libpq: Any, syncs: int, is_silent: Callable[[], bool] | None = None) -> list[pq.abc.PGresult]:
-    """The results of a pipeline with so many syncs. Waits without the interpreter lock; raises psycopg's
-    OperationalError if the connection is lost, or once the server `is_silent`."""
+def _receive(libpq: Any, syncs: int, is_silent: Callable[[], bool] | None = None) -> list[list[pq.abc.PGresult]]:
+    """The results of a pipeline with so many syncs, those before each by themselves. Waits without the interpreter
+    lock; raises psycopg's OperationalError if the connection is lost, or once the server `is_silent`."""
     readable, both = select.poll(), select.poll()
     readable.register(libpq.socket, select.POLLIN)
     both.register(libpq.socket, select.POLLIN | select.POLLOUT)
@@ -334,9 +335,8 @@ def _receive(libpq: Any, syncs: int, is_silent: Callable[[], bool] | None = None
 
     while libpq.flush():  # more than the socket takes at once
         wait(both)
-    results: list[pq.abc.PGresult] = []
-    synced = 0
-    while synced < syncs:
+    received: list[list[pq.abc.PGresult]] = [[]]
+    while len(received) <= syncs:
         while libpq.is_busy():
             wait(readable)
         result = libpq.get_result()
@@ -344,10 +344,10 @@ def _receive(libpq: Any, syncs: int, is_silent: Callable[[], bool] | None = None
             if libpq.status == _BAD:
                 raise psycopg.OperationalError("the connection to the database was lost")
         elif result.status == pq.ExecStatus.PIPELINE_SYNC:
-            synced += 1
+            received.append([])
         else:
-            results.append(result)
-    return results
+            received[-1].append(result)
+    return received[:-1]
 
 
 def _prepared_on(connection: "psycopg.Connection[Any]") -> _Prepared:

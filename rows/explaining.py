@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-import orjson
-
+from platform_site.api import exact
 from platform_site.api.callers import Place
 from platform_site.api.errors import NotFound
 from rows.asking import Asking, asked
@@ -104,7 +103,7 @@ def _explain(asking: Asking, name: str, row_id: str, seen_as: Principal, knows_u
     if not shown:
         asking.verify()
         raise NotFound
-    cells = dict(zip(paths, [None if cell is None else orjson.loads(cell) for cell in shown[0][2:]], strict=True))
+    cells = dict(zip(paths, [None if cell is None else exact.loads(cell) for cell in shown[0][2:]], strict=True))
     rows = other.read(other.statement(_Verdicts(name), _verdicts), named)
     if not rows:
         other.verify()
@@ -162,8 +161,13 @@ def _why(condition: Condition, facts: _Facts) -> str:
     return "; ".join(told)
 
 
+_SHOWN: Final = 200
+
+
 def _json(value: Any) -> str:
-    return orjson.dumps(value, default=str).decode()
+    """The value as JSON, of a long one the beginning: each clause tells its own, and a cell can have a megabyte."""
+    text = exact.dumps(value, default=str)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text):,} characters)"
 
 
 def _variables(condition: Condition) -> Iterable[Variable]:

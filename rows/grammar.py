@@ -13,7 +13,7 @@ nodes, list lengths, pattern lengths, bytes; there are no regular expressions. d
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NoReturn, Protocol, TypeVar
 
@@ -51,6 +51,7 @@ from rows.conditions import (
 )
 from rows.documents import Column
 from rows.memo import Memo
+from rows.names import did_you_mean
 from rows.values import ARRAYS, OPERAND_TYPES, InvalidValue, read, read_operand, wire
 
 MAX_DEPTH: Final = 6
@@ -91,6 +92,9 @@ class Sight(Protocol):
 
     def relation(self, table: str, name: str) -> Hop | None:
         """The relation, if the far table has a read rule for this caller and the column that links is readable."""
+
+    def names(self, table: str) -> Iterable[str]:
+        """All that `column` and `relation` know: what may be proposed in the place of a name that they do not."""
 
     def searchable(self, table: str) -> tuple[str, ...]:
         """The readable columns of type text, without `id`: what a `$search` without a column looks through."""
@@ -262,7 +266,7 @@ class _Reader:
                 return self.search((), self.sight.searchable(table), value, here)
         if key in ALL_OPERATORS:
             raise InvalidCondition(here, "misplaced", "needs a column or a relation before it.")
-        raise InvalidCondition(here, "unknown_operator", "there is no such operator.")
+        raise _unknown_operator(here, key, (*_COMBINATORS, "$search"))
 
     def bound(self, values: list[Any], path: str) -> None:
         # Before anything is built of it: each entry costs at least one node.
@@ -280,7 +284,7 @@ class _Reader:
                 return self.column(Path(hops, last), column, value, path)
         relation = self.sight.relation(far, last)
         if relation is None:
-            _refuse_unknown(path)
+            _refuse_unknown(path, last, self.sight.names(far))
         return self.quantified(hops, relation, value, path, depth)
 
     def walk(self, table: str, dotted: str, path: str) -> tuple[tuple[Hop, ...], str, str]:
@@ -294,7 +298,7 @@ class _Reader:
         for step in steps:
             hop = self.sight.relation(table, step)
             if hop is None:
-                _refuse_unknown(path)
+                _refuse_unknown(path, step, self.sight.names(table))
             if hop.many:
                 raise InvalidCondition(
                     path, "to_many", f'"{step}" leads to many rows: use {{"{step}": {{"$some": {{…}}}}}}.'
@@ -309,7 +313,7 @@ class _Reader:
         if self.use == "record":
             _refuse_unknown(path)
         if not isinstance(value, Mapping) or not value or not all(key in _QUANTIFIERS for key in value):
-            raise InvalidCondition(path, "wrong_type", "is a relation: it takes $some, $none or $every.")
+            raise InvalidCondition(path, "wrong_type", _relation_takes(relation))
         found: list[Condition] = []
         for key, inner in value.items():
             here = _join(path, key)
@@ -356,7 +360,7 @@ class _Reader:
             elif key in ALL_OPERATORS:
                 raise InvalidCondition(here, "misplaced", f"does not fit a column of type {column.type}.")
             else:
-                raise InvalidCondition(here, "unknown_operator", "there is no such operator.")
+                raise _unknown_operator(here, key, allowed)
         return found[0] if len(found) == 1 else all_of(found)
 
     def operator(self, cell: Path, column: Column, key: str, value: Any, path: str) -> Condition:
@@ -550,8 +554,25 @@ def _sentence(error: InvalidValue) -> str:
     return error.message[0].lower() + error.message[1:]
 
 
-def _refuse_unknown(path: str) -> NoReturn:
-    raise InvalidCondition(path, "unknown", "there is no such column or relation.")
+def _refuse_unknown(path: str, word: str = "", known: Iterable[str] = ()) -> NoReturn:
+    """`known` are the names that the asker may see: nothing else is ever proposed."""
+    combinator = f"${word.lower()}"
+    slip = f'; did you mean "{combinator}"?' if combinator in _COMBINATORS else did_you_mean(word, known)
+    raise InvalidCondition(path, "unknown", f"there is no such column or relation{slip or '.'}")
+
+
+def _unknown_operator(path: str, word: str, known: Iterable[str]) -> InvalidCondition:
+    """Names the operator that is most likely meant (other systems spell them `gte`, `_gte`, `starts_with`), or all that
+    fit."""
+    meant = f"${word.lstrip('$').replace('_', '')}".lower()
+    spelled = {one.lower(): one for one in known}
+    slip = f'; did you mean "{spelled[meant]}"?' if meant in spelled else f": here are {', '.join(sorted(known))}."
+    return InvalidCondition(path, "unknown_operator", f"there is no such operator{slip}")
+
+
+def _relation_takes(relation: Hop) -> str:
+    takes = "is a relation: it takes $some, $none or $every"
+    return f"{takes}." if relation.many else f'{takes}; its id is "{relation.column}".'
 
 
 def read_rule(document: Mapping[str, Any], table: str, sight: Sight, use: Use = "rule") -> Condition:
@@ -670,7 +691,7 @@ def _decode(text: str) -> Any:
     except RecursionError:
         raise InvalidCondition("", "too_deep", f"conditions may be nested {MAX_DEPTH} levels deep.") from None
     except ValueError:
-        raise InvalidCondition("", "invalid_json", "must be a JSON object.") from None
+        raise InvalidCondition("", "invalid_json", 'must be a JSON object, such as {"done": false}.') from None
 
 
 def _check_size(document: Any) -> None:
@@ -841,7 +862,9 @@ def _with_hops(path: str, table: str, sight: Sight) -> Iterator[Hop]:
     for number, step in enumerate(steps):
         hop = sight.relation(table, step)
         if hop is None:
-            raise ValidationFailed.of("with", "unknown", f"{_shown(path)}: there is no such relation.")
+            known = [name for name in sight.names(table) if sight.relation(table, name)]
+            slip = did_you_mean(step, known) or "."
+            raise ValidationFailed.of("with", "unknown", f"{_shown(path)}: there is no such relation{slip}")
         if number == MAX_HOPS:
             raise ValidationFailed.of("with", "too_deep", f"{_shown(path)}: relations nest {MAX_HOPS} deep at most.")
         if hop.table in visited and hop.table != table:

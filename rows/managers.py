@@ -81,7 +81,7 @@ class RowManager(models.Manager.from_queryset(RowQuerySet)):  # type: ignore[mis
         return self._rows(viewer).filter(viewer.may_change(self.model.TABLE.name, action))
 
     def _viewer(self, principal: "Principal | Viewer") -> "Viewer":
-        return self.model.ENVIRONMENT.viewer(principal) if isinstance(principal, Principal) else principal
+        return self.model.SIBLINGS.viewer_of(principal) if isinstance(principal, Principal) else principal
 
     def _rows(self, viewer: "Viewer") -> RowQuerySet:
         return RowQuerySet(self.model, using=self._db or viewer.alias)

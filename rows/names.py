@@ -15,6 +15,8 @@ PATTERN: Final = re.compile(r"[a-z][a-z0-9_]{0,47}", re.ASCII)
 RESERVED: Final = frozenset({"pk", "check", "objects", "unruled", "id", "created_at", "updated_at"})
 """Names that the implicit columns or Django's models own. `user`, `order`, `select` and their like are free."""
 
+_COMPARED: Final = 60
+
 Kind = Literal["pk", "uq", "nu", "ix", "fk", "ck"]
 """`nu` is the index of a unique that is not yet one (`rows.uniques`)."""
 
@@ -35,11 +37,31 @@ def problem(name: object) -> str | None:
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """`; did you mean "users"?` for the nearest known word, or an empty string: to be put at the end of a message."""
+    """`; did you mean "users"?` for the nearest known word, or an empty string: to be put at the end of a message.
+
+    At most _COMPARED words are compared letter by letter: one comparison of long names takes 0.1 ms.
+    """
     if not isinstance(word, str) or len(word) > 100:
         return ""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    words = list(known)
+    close = _respelled(word, words) or difflib.get_close_matches(word, words[:_COMPARED], n=1, cutoff=0.6)
     return f'; did you mean "{close[0]}"?' if close else ""
+
+
+def respelled(word: object, known: Iterable[str]) -> str:
+    """As `did_you_mean`, where a client may send thousands of words: only other spellings of the same one (`dueOn`,
+    `Due_On`), and a reference without its `_id`."""
+    close = _respelled(word, known) if isinstance(word, str) and len(word) <= 100 else []
+    return f'; did you mean "{close[0]}"?' if close else ""
+
+
+def _respelled(word: str, known: Iterable[str]) -> list[str]:
+    folded = _folded(word)
+    return [one for one in known if _folded(one) in (folded, f"{folded}id")]
+
+
+def _folded(word: str) -> str:
+    return word.replace("_", "").replace("-", "").lower()
 
 
 def of(kind: Kind, table: str, *parts: str) -> str:

@@ -4,6 +4,7 @@ Contract sections 4.6 and 4.7; design section 6.
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -15,7 +16,7 @@ from platform_site.api.errors import NotFound, ValidationFailed
 from platform_site.postgres.replicas import Freshness
 from rows import compiler, grammar
 from rows.asking import Asking, StaleVersion, asked
-from rows.compiler import LIMIT, ROW_ID, After, CountShape, ReadShape
+from rows.compiler import LIMIT, MAX_ANSWER_BYTES, ROW_ID, After, CountShape, ReadShape
 from rows.conditions import Condition, Filter, Path
 from rows.documents import Table
 from rows.execution import Row
@@ -26,7 +27,6 @@ from rows.values import ROW_ID as ROW_ID_PATTERN
 
 COUNT_CEILING: Final = 10_000
 """As far as `count=estimated` counts itself."""
-
 _KIND: Final = "rows"
 Count = Literal["exact", "estimated"]
 
@@ -66,8 +66,8 @@ def list_rows(
     """A page of the rows that `principal` may read: one statement, and one for a count. With `freshness` a replica may
     answer.
 
-    Raises NotFound (no such table for this principal) and ValidationFailed naming `where`, `order`, `with` or `cursor`.
-    Contract section 4.6.
+    Raises NotFound (no such table for this principal) and ValidationFailed naming `where`, `order`, `with`, `cursor`,
+    or, where the answer would be too large, `limit`. Contract section 4.6.
     """
     return asked(place, principal, lambda asking: _list(asking, table, query), freshness)
 
@@ -103,6 +103,8 @@ def _retrieve(asking: Asking, name: str, row_id: str, withs: Any) -> RowAnswer:
         asking.verify()
         raise NotFound
     [row] = rows
+    if shape.withs:
+        _hold_to_size(rows, "with", made=2)
     return RowAnswer(row_id, _joined(row) if shape.withs else row[0] or b"", etag_of(row[0] or b""))
 
 
@@ -126,11 +128,22 @@ def _list(asking: Asking, name: str, query: ListQuery) -> Page:
         del rows[query.limit :]
         keys = rows[-1][2 if withs else 1 :]
         next_cursor = _cursor(_facts(asking, table, where, order), keys)
+    if withs or len(rows) > 1:
+        _hold_to_size(rows, "with" if len(rows) == 1 else "limit", made=2 if withs else 1)
     parts = [b'{"data":[', b",".join([_joined(row) if withs else row[0] or b"" for row in rows]), b"]"]
     if query.count is not None:
         parts.append(_count(asking, table, where, query.count))
     parts.append(b',"next_cursor":' + (b"null" if next_cursor is None else b'"%s"' % next_cursor.encode()) + b"}")
     return Page(b"".join(parts), next_cursor)
+
+
+def _hold_to_size(rows: Sequence[Row], parameter: str, *, made: int) -> None:
+    """Raise ValidationFailed naming `parameter` if the rows are more than one answer holds: what PostgreSQL left out of
+    the first `made` cells is missing. One row by itself never is refused: nobody could ask for less of it."""
+    cells = [cell for row in rows for cell in row[:made]]
+    if None in cells or sum(map(len, cells)) > MAX_ANSWER_BYTES:  # type: ignore[arg-type]
+        message = f"The answer would have more than {MAX_ANSWER_BYTES >> 20} MB. Ask for fewer rows or relations."
+        raise ValidationFailed.of(parameter, "too_large", message)
 
 
 def _joined(row: Row) -> bytes:

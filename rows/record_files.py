@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Final, Literal
 
-import orjson
-
+from platform_site.api import exact
 from rows import csv_records, names
 from rows.csv_records import InvalidRecord
 from rows.documents import Column, Table
@@ -75,8 +74,8 @@ class RecordFile:
             if line.isspace():
                 continue
             try:
-                record = orjson.loads(line)
-            except orjson.JSONDecodeError as error:
+                record = exact.loads(line)
+            except ValueError as error:
                 yield number, f"is not JSON: {error}"
                 continue
             yield number, record if isinstance(record, dict) else "is no JSON object"
@@ -119,7 +118,7 @@ def _columns(table: Table, header: Sequence[str | None] | InvalidRecord) -> list
         if column is None:
             raise InvalidFile(
                 f'The header names a column "{name or ""}" that {table.name} does not have'
-                f"{names.did_you_mean(name, table.all_columns)}."
+                f"{names.did_you_mean(name, table.all_columns) or '.'}"
             )
         if column in columns:
             raise InvalidFile(f'The header names the column "{column.name}" twice.')
@@ -149,8 +148,8 @@ def _float(cell: str) -> Any:
 
 def _json(cell: str) -> Any:
     try:
-        return orjson.loads(cell)
-    except orjson.JSONDecodeError:
+        return exact.loads(cell.encode())
+    except ValueError:
         return object()  # of no JSON type: refused as one of the wrong type
 
 

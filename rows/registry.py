@@ -9,7 +9,6 @@ without any message between them.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
 from typing import Final
 
 from django.db.models import Subquery
@@ -17,11 +16,11 @@ from django.db.models import Subquery
 from platform_site.api.callers import Place
 from rows import reading
 from rows.documents import EMPTY, Schema
-from rows.dynamic import RowModel, RowModels
+from rows.dynamic import RowModels
 from rows.models import CurrentVersion, SchemaVersion
 from rows.outbox import ANY, EventInterest
 from rows.rules import Principal, Ruleset, Standing
-from rows.viewers import Viewer, bound_operand, open_operand
+from rows.viewers import Viewer, open_operand
 
 MAX_ENVIRONMENTS: Final = 200
 MAX_COLUMNS: Final = 200_000
@@ -30,7 +29,11 @@ that there can be (20,000, which take 0.25 s to load), so that a few of these do
 
 
 class Environment:
-    """One environment at one schema version, compiled. Shared by threads; what it gathers is gathered alike by all."""
+    """One environment at one schema version, compiled. Shared by threads; what it gathers is gathered alike by all.
+
+    There is no circle in it, so all of it (some 400 objects with ten tables) goes as the last request lets go of it.
+    What goes in circles waits for a full collection, which takes as long as half a dozen requests.
+    """
 
     def __init__(
         self, environment_id: str, alias: str, version: int, schema: Schema, interests: set[tuple[str, str]]
@@ -42,22 +45,20 @@ class Environment:
         self.columns = sum(len(table.all_columns) for table in schema.tables.values())
         """How many there are in all its tables."""
         self.rules = Ruleset(schema)
-        self.models: Mapping[str, type[RowModel]] = RowModels(schema, self)
+        self.models = RowModels(environment_id, alias, schema, self.rules)
         self._interests = interests
         self._wanted: dict[tuple[str, str], bool] = {}
         self._open_viewers: dict[Standing, Viewer] = {}
 
     def viewer(self, principal: Principal, wires: tuple[bytes, ...] = ()) -> Viewer:
         """`principal`'s view with its values bound (and those of a filter), for querysets that Django runs."""
-        operand = bound_operand(principal, wires)
-        return Viewer(self.schema, self.models, self.rules, self.rules.standing(principal), self.alias, operand)
+        return self.models.viewer_of(principal, wires)
 
     def open_viewer(self, standing: Standing) -> Viewer:
         """A standing's view with all values open, for compiling statements."""
         found = self._open_viewers.get(standing)
         if found is None:
-            made = Viewer(self.schema, self.models, self.rules, standing, self.alias, open_operand)
-            found = self._open_viewers.setdefault(standing, made)
+            found = self._open_viewers.setdefault(standing, self.models.viewer(standing, open_operand))
         return found
 
     def wants_events(self, table: str, action: str) -> bool:

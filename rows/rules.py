@@ -198,11 +198,14 @@ class Ruleset:
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
-        self.author = _AuthorSight(schema)
-        """Everything there is: what rules themselves are read with."""
+        self._rights = _Rights(schema)
         self._roles = frozenset(role for table in schema.tables.values() for role in table.rules)
-        self._access: dict[tuple[str, Standing], Access] = {}
         self._sights: dict[Standing, _RoleSight] = {}
+
+    @property
+    def author(self) -> "_AuthorSight":
+        """Everything there is: what rules themselves are read with."""
+        return self._rights.author
 
     def standing(self, principal: Principal) -> Standing:
         if principal.bypass:
@@ -218,29 +221,34 @@ class Ruleset:
 
     def access(self, table: str, standing: Standing) -> Access:
         """What `standing` may do with the table of that name, which must be one. Raises BrokenRule."""
-        key = (table, standing)
-        found = self._access.get(key)
-        if found is None:
-            found = self._access.setdefault(key, self._compile(self.schema.tables[table], standing))
-        return found
+        return self._rights.access(table, standing)
 
     def sight(self, standing: Standing) -> "_RoleSight":
         """The names that `standing` may use in filters, orders and `with`."""
         found = self._sights.get(standing)
         if found is None:
-            found = self._sights.setdefault(standing, _RoleSight(self, standing))
+            found = self._sights.setdefault(standing, _RoleSight(self._rights, standing))
         return found
 
-    def role_in(self, table: Table, standing: Standing) -> str | None:
-        """The role of `table`'s rules that applies to `standing`, None if the table names none that does."""
-        base, _, own = standing.partition(":")
-        if own and own in table.rules:
-            return own
-        role = MEMBER if base == VIEWER else base
-        return role if role in table.rules else None
+
+class _Rights:
+    """What each standing may do with each table, compiled at first use. Sights lean on it and it knows of none, so that
+    nothing here is a circle: `rows.registry` says why."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        self.author = _AuthorSight(schema)
+        self._known: dict[tuple[str, Standing], Access] = {}
+
+    def access(self, table: str, standing: Standing) -> Access:
+        key = (table, standing)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known.setdefault(key, self._compile(self.schema.tables[table], standing))
+        return found
 
     def _compile(self, table: Table, standing: Standing) -> Access:
-        role = None if standing == ALL else self.role_in(table, standing)
+        role = None if standing == ALL else _role_in(table, standing)
         if role is None:
             if standing.partition(":")[0] == USER:
                 return Access(None)
@@ -253,6 +261,14 @@ class Ruleset:
         if standing == VIEWER:
             return Access(access.role, read=access.read)
         return access
+
+
+def _role_in(table: Table, standing: Standing) -> str | None:
+    base, _, own = standing.partition(":")
+    if own and own in table.rules:
+        return own
+    role = MEMBER if base == VIEWER else base
+    return role if role in table.rules else None
 
 
 def _everything(table: Table) -> Access:
@@ -370,7 +386,7 @@ class _RuleCompiler:
             column = self.table.column(pattern.removeprefix("-"))
             if column is None:
                 slip = names.did_you_mean(pattern.removeprefix("-"), known)
-                self.fail(InvalidCondition(here, "unknown", f"there is no such column{slip}."))
+                self.fail(InvalidCondition(here, "unknown", f"there is no such column{slip or '.'}"))
             elif not pattern.startswith("-"):
                 if column.name not in known:
                     self.fail(InvalidCondition(here, "invalid", f"{column.name} cannot be written."))
@@ -386,12 +402,9 @@ class _RuleCompiler:
             here = f"{path}.{key}"
             column = self.table.column(key)
             if column is None or column.implicit:
-                what = (
-                    "cannot be set"
-                    if column
-                    else f"there is no such column{names.did_you_mean(key, self.table.columns)}"
-                )
-                self.fail(InvalidCondition(here, "invalid" if column else "unknown", f"{what}."))
+                slip = names.did_you_mean(key, self.table.columns)
+                what = "cannot be set." if column else f"there is no such column{slip or '.'}"
+                self.fail(InvalidCondition(here, "invalid" if column else "unknown", what))
                 continue
             try:
                 yield column.name, self.operand(column, raw, here)
@@ -448,6 +461,10 @@ class _AuthorSight(_Sight):
         relation = self._relation(table, name)
         return _hop(relation) if relation else None
 
+    def names(self, table: str) -> Iterable[str]:
+        known = self.schema.tables[table]
+        return [*known.all_columns, *known.relations]
+
     def searchable(self, table: str) -> tuple[str, ...]:
         return _texts(self.schema.tables[table], self.schema.tables[table].columns)
 
@@ -455,10 +472,10 @@ class _AuthorSight(_Sight):
 class _RoleSight(_Sight):
     """What one standing may know: `grammar.Sight`, answered from its read rules."""
 
-    def __init__(self, ruleset: Ruleset, standing: Standing) -> None:
-        super().__init__(ruleset.schema)
+    def __init__(self, rights: _Rights, standing: Standing) -> None:
+        super().__init__(rights.schema)
         self.standing = standing
-        self._ruleset = ruleset
+        self._rights = rights
         self._columns: dict[str, Mapping[str, Column]] = {}
         self._relations: dict[str, Mapping[str, Hop]] = {}
         self._searchable: dict[str, tuple[str, ...]] = {}
@@ -471,7 +488,7 @@ class _RoleSight(_Sight):
         return found
 
     def _readable(self, table: str) -> Mapping[str, Column]:
-        rule = self._ruleset.access(table, self.standing).read
+        rule = self._rights.access(table, self.standing).read
         if rule is None:
             return {}
         known = self.schema.tables[table].all_columns
@@ -496,6 +513,9 @@ class _RoleSight(_Sight):
 
     def relation(self, table: str, name: str) -> Hop | None:
         return self.relations(table).get(name)
+
+    def names(self, table: str) -> Iterable[str]:
+        return [*self.columns(table), *self.relations(table)]
 
     def searchable(self, table: str) -> tuple[str, ...]:
         found = self._searchable.get(table)

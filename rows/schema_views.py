@@ -57,7 +57,7 @@ class SchemaViewSet(ApiViewSet):
 
     @extend_schema(operation_id="listSchemaVersions", responses=schema_answers.SchemaVersionPage)
     def versions(self, request: HttpRequest) -> HttpResponseBase:
-        """Every version that was applied, the newest first."""
+        """Every version that was applied, the newest first. A page of large documents holds fewer than `limit`."""
         page = paginate(
             schemas.history(self.place),
             ["-version"],
@@ -65,6 +65,7 @@ class SchemaViewSet(ApiViewSet):
             self.query.get("cursor"),
             "schema-versions",
             [self.place.environment_id],
+            heavy="document_text",
         )
         return answer({"data": [version_answer(record) for record in page.items], "next_cursor": page.next_cursor})
 

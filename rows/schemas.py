@@ -26,7 +26,7 @@ from platform_site.api import nudges, signals, sqlstates
 from platform_site.api.callers import Caller, Place
 from platform_site.api.plans import plan_limits
 from platform_site.api.requests import current_request_id
-from projects import failpoints
+from projects import failpoints, provisioning
 from projects.models import Environment
 from rows import ddl, documents, planning, reading, rules, uniques
 from rows.ddl import LockNotWon, Operation
@@ -75,6 +75,19 @@ class TablesQuotaReached(SchemaError):
 
 class TablesBusy(SchemaError):
     """The tables were in use throughout all attempts. Nothing was changed."""
+
+
+class SchemaLost(SchemaError):
+    """The environment has no PostgreSQL schema: it was made after the backup that its region was restored from. Its
+    tables, functions and webhooks are gone with it, so it is not made again as if it had been empty."""
+
+    EXPLANATION: Final = (
+        "The environment was lost when its region was restored from a backup that is older than the environment. "
+        "Delete it, or its project, and make it anew."
+    )
+
+    def __init__(self) -> None:
+        super().__init__(self.EXPLANATION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +190,7 @@ def change(
     way, of two changes at the same time one wins. `confirm` names the operations that may lose data. New uniques of
     large tables take as long as the tables are large (`rows.uniques`): at most SCHEMA_STATEMENT_TIMEOUT_MS unless
     `unhurried`, and `progress` is told of each. Raises InvalidDocument, TablesQuotaReached, Unconfirmed, VersionMoved,
-    TablesBusy and TookTooLong.
+    SchemaLost, TablesBusy and TookTooLong.
     """
     schema = read(raw)
     state = _at(place, expected)
@@ -282,6 +295,8 @@ def _at(place: Place, expected: int | None) -> State:
     state = current(place)
     if expected is not None and expected != state.version:
         raise VersionMoved(state.version)
+    if state.version == 0 and not provisioning.has_schema(place.environment_id, place.cluster):
+        raise SchemaLost
     return state
 
 

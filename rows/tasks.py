@@ -1,20 +1,29 @@
 """What workers do for `rows`: indexes of large tables, and what a crash in a schema change left behind."""
 
 import logging
+import time
+from typing import Final
 
 from celery import shared_task
 from django.conf import settings
-from django.db import DatabaseError, transaction
+from django.db import Error, transaction
 
 from platform_site.api import sqlstates
 from platform_site.api.callers import Place
-from platform_site.api.sweeps import sweep
+from platform_site.api.sweeps import apart, sweep
 from projects.environments import place_of
 from projects.models import Environment
 from rows import indexing, uniques
 from rows.models import CurrentVersion
 
 log = logging.getLogger("platform.rows")
+
+
+_TOO_LONG: Final = "54000"
+_HOPELESS_SECONDS: Final = 3600.0
+_hopeless: Final[dict[str, float]] = {}
+"""Until when the sweeps of this process leave an environment alone: its rows have values too long for an index. To find
+that out PostgreSQL reads the whole of a large table, for which all others would wait at each sweep."""
 
 
 @shared_task
@@ -28,7 +37,9 @@ def make_indexes(environment_id: str) -> None:
 def _make_indexes(place: Place) -> None:
     try:
         indexing.make_due(place)
-    except DatabaseError as error:
+    except Error as error:
+        if sqlstates.sqlstate(error) == _TOO_LONG:
+            _hopeless[place.environment_id] = time.monotonic() + _HOPELESS_SECONDS
         # The table or the whole schema may be gone again, or the disk full.
         log.warning(
             "indexes of %s are still to be made: %s", place.environment_id, sqlstates.sqlstate(error) or type(error)
@@ -39,19 +50,19 @@ def _make_indexes(place: Place) -> None:
 def settle() -> None:
     """Make all indexes that are due, and call environments ready whose schema change is over."""
     for cluster in settings.REGION_DATABASES:
-        try:
+        with apart(f"indexes in {cluster}", using=cluster):
             due = CurrentVersion.objects.using(cluster).filter(indexes_due=True)
             for environment_id in due.values_list("environment_id", flat=True):
-                make_indexes(environment_id)
-        except DatabaseError as error:
-            log.warning("region %s could not be swept: %s", cluster, type(error).__name__)
+                if time.monotonic() < _hopeless.get(environment_id, 0.0):
+                    continue
+                _hopeless.pop(environment_id, None)
+                with apart(f"indexes of {environment_id}"):
+                    make_indexes(environment_id)
     migrating = Environment.objects.filter(status=Environment.Status.MIGRATING)
     for environment_id, cluster in migrating.values_list("pk", "project__cluster"):
-        try:
+        with apart(f"{environment_id}, still called migrating", using=cluster):
             if _is_quiet(environment_id, cluster):
                 migrating.filter(pk=environment_id).update(status=Environment.Status.READY)
-        except DatabaseError as error:
-            log.warning("environment %s is still called migrating: %s", environment_id, type(error).__name__)
 
 
 @sweep(every=settings.SWEEP_SECONDS)
@@ -59,10 +70,8 @@ def clear_new_uniques() -> None:
     """Take away the indexes of uniques whose schema change died: they hold writers to what nobody declared. A sweep of
     its own, since making indexes may take hours."""
     for cluster in settings.REGION_DATABASES:
-        try:
+        with apart(f"half-made uniques in {cluster}", using=cluster):
             uniques.clear_all(cluster)
-        except DatabaseError as error:
-            log.warning("region %s could not be swept: %s", cluster, type(error).__name__)
 
 
 def _is_quiet(environment_id: str, cluster: str) -> bool:

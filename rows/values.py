@@ -22,6 +22,7 @@ from platform_site.api.errors import FieldError, ValidationFailed
 from platform_site.api.fields import WHOLE_BODY
 from rows.conditions import Type
 from rows.documents import ID, MAX_ERRORS, Column, ColumnType, Table
+from rows.names import respelled
 
 MAX_JSON_DEPTH: Final = 64
 MAX_INDEXED_BYTES: Final = 2_600
@@ -349,14 +350,30 @@ def read_id(value: Any) -> str:
 # Rows: a body of a write.
 
 
+Cells = Mapping[str, bytes | None]
+"""Columns as wire text, None for null."""
+Further = Callable[[Cells, list[FieldError]], Iterable[FieldError]]
+"""What only a database knows to be wrong with the cells that can be read, beside the errors of the others."""
+
+
+def nothing_further(cells: Cells, errors: list[FieldError]) -> Iterable[FieldError]:
+    return ()
+
+
 def read_insert(
-    table: Table, body: Any, *, writable: Iterable[str], readable: Iterable[str], forced: Iterable[str] = ()
+    table: Table,
+    body: Any,
+    *,
+    writable: Iterable[str],
+    readable: Iterable[str],
+    forced: Iterable[str] = (),
+    further: Further = nothing_further,
 ) -> dict[str, bytes | None]:
     """The columns of a new row that `body` sets, as wire text or None for null, in the order of the body.
 
     `writable` (with `id` where the caller may choose it), `readable` and `forced` (what rules `set`) are names of
     columns of this caller's rules. What `body` leaves out gets its default, null, or what is forced; a column that has
-    none of these is required. Raises ValidationFailed naming every invalid field.
+    none of these is required. Raises ValidationFailed naming every invalid field, also what `further` finds.
     """
     known = frozenset(writable)
     cells, errors = _read_columns(table, body, known, frozenset(readable))
@@ -364,22 +381,27 @@ def read_insert(
     for column in table.columns.values() if len(errors) < MAX_ERRORS else ():  # else it was not read to its end
         if column.name not in given and not column.null and column.default is None and column.name in known:
             errors.append(FieldError(column.name, "required", "Must be given."))
-    if errors:
-        raise ValidationFailed(fields=errors)
+    _refuse(errors, cells, further)
     return cells
 
 
 def read_update(
-    table: Table, body: Any, *, writable: Iterable[str], readable: Iterable[str]
+    table: Table, body: Any, *, writable: Iterable[str], readable: Iterable[str], further: Further = nothing_further
 ) -> dict[str, bytes | None]:
     """The columns that `body` changes, as wire text or None for null. Arguments and errors as for `read_insert`.
 
     `id` is taken by no update, whatever `writable` says.
     """
     cells, errors = _read_columns(table, body, frozenset(writable) - {ID.name}, frozenset(readable))
+    _refuse(errors, cells, further)
+    return cells
+
+
+def _refuse(errors: list[FieldError], cells: Cells, further: Further) -> None:
+    if len(errors) < MAX_ERRORS:
+        errors += further(cells, errors)
     if errors:
         raise ValidationFailed(fields=errors)
-    return cells
 
 
 def _read_columns(
@@ -395,7 +417,7 @@ def _read_columns(
         column = table.all_columns.get(name)
         try:
             if column is None or name not in writable:
-                raise _not_writable(table, name, readable)
+                raise _not_writable(table, name, writable, readable)
             cells[name] = encode_cell(table, column, value)
         except InvalidValue as error:
             errors.append(FieldError(_shown(name), error.code, error.message))
@@ -413,11 +435,13 @@ def encode_cell(table: Table, column: Column, value: Any) -> bytes | None:
     return encoded
 
 
-def _not_writable(table: Table, name: str, readable: frozenset[str]) -> InvalidValue:
-    """A column that the caller sees may be called read-only; a hidden one does not exist (reliability section 4.4)."""
+def _not_writable(table: Table, name: str, writable: frozenset[str], readable: frozenset[str]) -> InvalidValue:
+    """A column that the caller sees may be called read-only; a hidden one does not exist (reliability section 4.4), and
+    only columns that may be written are proposed."""
     if name == ID.name or (name in readable and name in table.all_columns):
-        return InvalidValue("read_only", "Cannot be set.")
-    return InvalidValue("unknown", "There is no such column.")
+        by = "the table's rules do not let you" if name in table.columns else "the platform keeps it"
+        return InvalidValue("read_only", f"Cannot be set: {by}.")
+    return InvalidValue("unknown", f"There is no such column{respelled(name, writable) or '.'}")
 
 
 def is_indexed(table: Table, column: Column) -> bool:

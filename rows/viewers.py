@@ -81,10 +81,17 @@ class Viewer:
         self.sight = ruleset.sight(standing)
         self.remembered: dict[Hashable, object] = {}
         """What others worked out about this view, which does not change."""
-        self.rules = self.rules_with(None)
+
+    @property
+    def rules(self) -> Translator:
         """Conditions of rules: their paths see every row."""
-        self.reading = Translator(schema, self._seen, self.readable, operand)
+        # Made each time, as is `reading`: kept here, it would be a circle, which only the collector undoes.
+        return self.rules_with(None)
+
+    @property
+    def reading(self) -> Translator:
         """Conditions of this viewer: their paths see what it may see."""
+        return Translator(self.schema, self._seen, self.readable, self.operand)
 
     def rules_with(self, old: Ground | None) -> Translator:
         """As `rules`, where `$old` is the row at `old`."""

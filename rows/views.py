@@ -28,6 +28,7 @@ from rows.rules import Principal
 
 _COUNTS = ("exact", "estimated")
 _QUERY_MEMBERS = frozenset({"where", "order", "limit", "cursor", "with", "count"})
+_NO_SUCH_MEMBER = f"There is no such field here. There are: {', '.join(sorted(_QUERY_MEMBERS))}."
 
 _WITH = OpenApiParameter("with", str, description="Relations to embed, such as `list,comments.author`.")
 _LIST_PARAMETERS = [
@@ -86,7 +87,7 @@ class RowViewSet(ApiViewSet):
         unknown = [name for name in body if name not in _QUERY_MEMBERS]
         if unknown:
             raise ValidationFailed(
-                fields=[FieldError(name[:100], "unknown_field", "There is no such field here.") for name in unknown]
+                fields=[FieldError(name[:100], "unknown_field", _NO_SUCH_MEMBER) for name in unknown]
             )
         limit = body.get("limit")
         if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool)):

@@ -42,6 +42,8 @@ from rows.writing import (
     DEPTH,
     ETAGS,
     EVENT_ID,
+    LARGE_WRITE,
+    MAX_ROW_BYTES,
     REQUEST,
     ChildrenShape,
     DeleteShape,
@@ -63,7 +65,7 @@ RESERVED_IDS: Final = frozenset({"query", "explain"})
 MAX_CASCADE: Final = 10_000
 """Rows that one delete may take with it or change."""
 
-_Cells = Mapping[str, bytes | None]
+_Cells = values.Cells
 _Named = dict[Any, bytes | None]
 
 
@@ -223,15 +225,28 @@ def _refusal(asking: Asking, attempt: _Attempt) -> ApiError | None:
         return None
     if isinstance(attempt.shape, DeleteShape):
         return None
+    if isinstance(attempt.shape, UpdateShape) and attempt.shape.large:
+        fits, *verdicts = verdicts
+        if not fits:
+            message = f"A row holds at most {MAX_ROW_BYTES >> 20} MB, and this one would have more."
+            return ValidationFailed.of(WHOLE_BODY, "too_large", message)
     viewer = asking.environment.open_viewer(asking.standing)
     references = writing.references_of(viewer, attempt.table, attempt.shape)
-    unseen = [column for column, is_seen in zip(references, verdicts, strict=False) if not is_seen]
-    if unseen:
-        missing = values.missing_row()
-        return ValidationFailed(fields=[FieldError(c.name, missing.code, missing.message) for c in unseen])
+    if unseen := _unseen(references, verdicts):
+        return ValidationFailed(fields=unseen)
     if writing.looks_back(viewer, attempt.table.name, attempt.shape):
         return None  # its checks are asked afterwards
     return _checked(asking, attempt, verdicts[len(references) :])
+
+
+def _unseen(references: Sequence[Column], verdicts: Sequence[bool]) -> list[FieldError]:
+    """Errors for the references that lead to no row which the caller can see. Their verdicts come first."""
+    missing = values.missing_row()
+    return [
+        FieldError(column.name, missing.code, missing.message)
+        for column, is_seen in zip(references, verdicts, strict=False)
+        if not is_seen
+    ]
 
 
 def _refused_afterwards(asking: Asking, attempt: _Attempt, old: _Named) -> ApiError | None:
@@ -324,6 +339,20 @@ def _check_users(asking: Asking, table: Table, cells: _Cells) -> list[FieldError
     return [FieldError(column, missing.code, missing.message) for column, user in named.items() if user in unknown]
 
 
+def _also_unseen(asking: Asking, attempt: _Attempt) -> list[FieldError]:
+    """Errors for the references of a write that is refused for something else: to be named with that, not after it.
+
+    None where the row is not there for this principal: of what it refers to nothing is told.
+    """
+    assert not isinstance(attempt.shape, DeleteShape)  # noqa: S101 - for the type checker
+    viewer = asking.environment.open_viewer(asking.standing)
+    references = writing.references_of(viewer, attempt.table, attempt.shape)
+    if not any(attempt.named.get(Cell(column.name)) for column in references):
+        return []
+    found, refusal = _probed(asking, attempt.with_events(True))
+    return [] if isinstance(refusal, NotFound) else _unseen(references, found[1:])
+
+
 _USER: Final = Compiled(lambda pool_id, pk: User.objects.in_pool(pool_id).filter(pk=pk).values_list("pk"))
 
 
@@ -389,14 +418,19 @@ def _new_row(asking: Asking, table: Table, access: Access, body: Any, depth: int
     """The insert that `body` asks for. Raises ValidationFailed."""
     rule = access.insert
     assert rule is not None  # noqa: S101 - asked by the caller
+
+    def further(cells: _Cells, errors: list[FieldError]) -> list[FieldError]:
+        found = _check_users(asking, table, cells)
+        if (chosen := cells.get(ROW_ID)) is not None and chosen.decode() in RESERVED_IDS:
+            found.append(FieldError(ROW_ID, "reserved", "Is a word of the API; choose another."))
+        if errors or found:
+            whole: _Named = {Cell(name): cells.get(name) for name in table.columns} | {ROW_ID: b""}
+            found += _also_unseen(asking, _Attempt(table, access, InsertShape(table.name), whole))
+        return found
+
     given = values.read_insert(
-        table, body, writable=rule.columns, readable=asking.sight.columns(table.name), forced=rule.set
+        table, body, writable=rule.columns, readable=asking.sight.columns(table.name), forced=rule.set, further=further
     )
-    errors = _check_users(asking, table, given)
-    if (chosen := given.get(ROW_ID)) is not None and chosen.decode() in RESERVED_IDS:
-        errors.append(FieldError(ROW_ID, "reserved", "Is a word of the API; choose another."))
-    if errors:
-        raise ValidationFailed(fields=errors)
     named: _Named = {}
     stamped: list[str] = []
     for column in table.columns.values():
@@ -460,15 +494,22 @@ def _update(asking: Asking, name: str, row_id: str, body: Any, matches: Sequence
     if access.read is None or access.update is None or not values.ROW_ID.fullmatch(row_id):
         raise NotFound
     rule = access.update
-    cells = values.read_update(table, body, writable=rule.columns, readable=asking.sight.columns(name))
-    errors = _check_users(asking, table, cells)
-    if errors:
-        raise ValidationFailed(fields=errors)
+
+    def further(cells: _Cells, errors: list[FieldError]) -> list[FieldError]:
+        found = _check_users(asking, table, cells)
+        if errors or found:
+            references = {key: cell for key, cell in cells.items() if table.columns[key].is_reference}
+            sent: _Named = {Cell(key): cell for key, cell in references.items()} | {ROW_ID: row_id.encode()}
+            found += _also_unseen(asking, _Attempt(table, access, UpdateShape(name, tuple(sorted(references))), sent))
+        return found
+
+    cells = values.read_update(table, body, writable=rule.columns, readable=asking.sight.columns(name), further=further)
     named: _Named = {Cell(column): cell for column, cell in cells.items()}
     named[ROW_ID] = row_id.encode()
     if matches is not None:
         named[ETAGS] = values.wire("text[]", tuple(matches))
-    shape = UpdateShape(name, tuple(sorted(cells)), matches is not None)
+    is_large = sum(len(cell) for cell in cells.values() if cell is not None) > LARGE_WRITE
+    shape = UpdateShape(name, tuple(sorted(cells)), matches is not None, large=is_large)
     attempt = _Attempt(table, access, shape, named, depth)
     if not cells:
         return _unchanged(asking, attempt, row_id)
@@ -565,7 +606,8 @@ def _take(asking: Asking, table: Table, rows: Sequence[str], depth: int) -> None
     while waiting:
         parent, parents = waiting.pop()
         for child, column in _incoming(asking, parent):
-            found = _referring(asking, child, column, parents, budget + 1)
+            # Those that go already may be found once more: with as many as there are of them, none hides another.
+            found = _referring(asking, child, column, parents, budget + 1 + len(going[child.name]))
             fresh = [one for one in found if one not in going[child.name]]
             if column.on_delete == "restrict":
                 held[child.name].update(fresh)
@@ -640,18 +682,20 @@ def let_go_of_user(place: Place, user_id: str) -> None:
     """Apply the policy of each user column to the rows that name a user who is no more: `null` or `delete`, in batches,
     each a transaction with its events. Design section 6; may run twice.
 
-    Raises Conflict where a row may not go because another refers to it.
+    Raises Conflict where a row may not go because another refers to it; batches before that one stay done.
     """
     asked(place, _OPERATOR, lambda asking: _let_go_of_user(asking, user_id))
 
 
 def _let_go_of_user(asking: Asking, user_id: str) -> None:
     asking.verify()  # its statements do not test the version
-    for table in asking.environment.schema.tables.values():
-        for column in table.columns.values():
-            if column.on_user_delete in ("null", "delete"):
-                while _let_go_of_some(asking, table, column, user_id):
-                    pass
+    tables = asking.environment.schema.tables.values()
+    for policy in ("delete", "null"):  # first what may be refused
+        for table in tables:
+            for column in table.columns.values():
+                if column.on_user_delete == policy:
+                    while _let_go_of_some(asking, table, column, user_id):
+                        pass
 
 
 def _let_go_of_some(asking: Asking, table: Table, column: Column, user_id: str) -> bool:

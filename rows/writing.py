@@ -12,7 +12,7 @@ finds once it holds the lock. The outbox comes in two shapes: where nobody liste
 with each outcome.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -52,6 +52,14 @@ EVENT_ID: Final = "event"
 REQUEST: Final = "request"
 DEPTH: Final = "depth"
 
+MAX_ROW_BYTES: Final = 8 * 2**20
+"""Of a row's texts, arrays and JSON, as stored. A body brings in at most 1 MB, and further ones must not add to it for
+ever: a row is an answer, and twice in its event."""
+LARGE_WRITE: Final = 16 * 1024
+"""Bytes of an update from which on the row's size is looked at. Smaller ones replace a cell each, so that a table's 200
+columns get no row beyond MAX_ROW_BYTES by more than 3 MB."""
+_LONG_TYPES: Final = frozenset({"text", "json", "text[]"})
+
 _OLD_PREFIX: Final = "_o_"
 _STAMP: Final = Sql("statement_timestamp()")
 
@@ -67,12 +75,14 @@ class InsertShape:
 
 @dataclass(frozen=True, slots=True)
 class UpdateShape:
-    """`columns` are those sent, sorted; `matches` says that there is an If-Match."""
+    """`columns` are those sent, sorted; `matches` says that there is an If-Match, `large` that more than LARGE_WRITE is
+    sent, so that the row's size must be looked at."""
 
     table: str
     columns: tuple[str, ...]
     matches: bool = False
     events: bool = False
+    large: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +218,23 @@ def _is_seen(viewer: "Viewer", table: Table, column: Column, cell: Any, before: 
     return boolean("(", cell, " IS NULL OR ", Exists(seen), *unchanged, ")")
 
 
+def _fits(table: Table, cells: Mapping[str, Any]) -> Sql:
+    """The row has at most MAX_ROW_BYTES once it has these cells, or no more than before. PostgreSQL knows the length of
+    a stored text without reading it."""
+    long = [name for name, column in table.columns.items() if column.type in _LONG_TYPES]
+    sent = [name for name in long if name in cells]
+
+    def size(names: Iterable[str], new: Mapping[str, Any]) -> list[Any]:
+        parts: list[Any] = ["(0"]
+        for name in names:
+            parts += [" + coalesce(octet_length((", new.get(name) or HERE.column(name), ")::text), 0)"]
+        return [*parts, ")"]
+
+    return boolean(
+        "(", *size(long, cells), f" <= {MAX_ROW_BYTES} OR ", *size(sent, cells), " <= ", *size(sent, {}), ")"
+    )  # fmt: skip
+
+
 def wanted(table: str, action: str) -> Sql:
     """Whether somebody in the environment listens to `action` on `table`."""
     return boolean(
@@ -280,6 +307,8 @@ def update(viewer: "Viewer", shape: UpdateShape) -> Statement:
     rows = rows.filter(*[
         _is_seen(viewer, table, column, cells[column.name], HERE) for column in references_of(viewer, table, shape)
     ])  # fmt: skip
+    if shape.large:
+        rows = rows.filter(_fits(table, cells))
     rows = _settled(viewer, table, rows, "update", shape.matches, shape.events)
     query: Any = rows.query.chain(UpdateQuery)
     query.add_update_values(cells)
@@ -496,7 +525,8 @@ def probe(viewer: "Viewer", shape: ProbeShape) -> Statement:
     """What became of each condition of a write: one row of booleans, or none if there is no row with that id.
 
     Before the write: the row may be changed (an insert: true); If-Match fits; nobody wants an event that the shape
-    leaves out; and, but for a delete, one for each of `references_of`. Then, and `after` the write only: one for each
+    leaves out; for a large update, whether the row stays small enough; and, but for a delete, one for each of
+    `references_of`. Then, and `after` the write only: one for each
     clause of the rule's check, and the whole check.
     """
     writer, write = Writer(viewer), shape.write
@@ -542,6 +572,8 @@ def _flags_before(viewer: "Viewer", table: Table, write: InsertShape | UpdateSha
     if not isinstance(write, DeleteShape):
         cells = cells_of(viewer, table, write)
         before = None if isinstance(write, InsertShape) else HERE
+        if isinstance(write, UpdateShape) and write.large:
+            flags.append(_fits(table, cells))
         for column in references_of(viewer, table, write):
             flags.append(_is_seen(viewer, table, column, cells[column.name], before))
     return flags

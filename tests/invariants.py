@@ -72,7 +72,7 @@ def check(status: int, headers: Mapping[str, str], body: bytes, json: Any) -> No
     assert status in CODES[error["code"]], f"{error['code']} answered with {status}"
     assert error["request_id"] == request_id
     assert isinstance(error["message"], str)
-    assert error["message"].endswith("."), "a message is a sentence"
+    assert error["message"].endswith((".", "?")), "a message is a sentence"
     if "fields" in error:
         assert error["code"] in WITH_FIELDS
         assert error["fields"], "fields without a field"

@@ -86,6 +86,38 @@ def test_bad_queries(tracker: Tracker) -> None:
             assert json.dumps(same[0]).replace(hidden, "") == json.dumps(same[1]).replace(unknown, "")
 
 
+def test_slips_are_told_what_is_meant(tracker: Tracker) -> None:
+    """Names and operators as other systems spell them. Only what the caller may see is ever proposed."""
+
+    def told(who: str, where: str) -> str:
+        answer = tracker.get(who, f"/rows/tasks?where={quote(where)}")
+        assert answer.status == 422
+        return str(answer.json["error"]["fields"][0]["message"])
+
+    for where, meant in (
+        ('{"titel": "x"}', "title"), ('{"dueOn": null}', "due_on"), ('{"AND": []}', "$and"), ('{"list.nmae": 1}', "name"),
+        ('{"title": {"gt": "x"}}', "$gt"), ('{"title": {"_eq": "x"}}', "$eq"), ('{"title": {"starts_with": "x"}}', "$startsWith"),
+    ):  # fmt: skip
+        assert told("alice", where).endswith(f'; did you mean "{meant}"?'), where
+    assert "$contains, " in told("alice", '{"title": {"$regex": "x"}}')
+    assert '"list_id"' in told("alice", '{"list": "lst_1"}')
+    assert "internal" not in told("alice", '{"internl": "x"}').removeprefix("internl")
+    assert '"internal"' in told("key", '{"internl": "x"}')
+
+    for who, table, meant in (("alice", "task", "tasks"), ("key", "Task_s", "tasks"), ("key", "ordre", "order")):
+        answer = tracker.get(who, f"/rows/{table}")
+        assert answer.status == 404
+        assert answer.json["error"]["message"].endswith(f'{tracker.environment_id}; did you mean "{meant}"?')
+    hidden, unknown = (tracker.get("alice", f"/rows/{table}") for table in ("secrets", "secrots"))
+    same = [answer.json["error"]["message"] for answer in (hidden, unknown)]
+    assert same[0].replace("secrets", "") == same[1].replace("secrots", "")
+
+    answer = tracker.post("key", "/rows/tasks", {"Title": "x", "list": "lst_1"})
+    messages = {field["field"]: field["message"] for field in answer.json["error"]["fields"]}
+    assert '"title"' in messages["Title"]
+    assert '"list_id"' in messages["list"]
+
+
 def test_cursors_of_other_lists(tracker: Tracker, make_tracker: Any) -> None:
     bodies = [{"name": str(number), "owner_id": tracker.users["alice"]} for number in range(3)]
     assert tracker.post("key", "/rows/lists", bodies).status == 201

@@ -105,6 +105,13 @@ def test_a_table_is_seen_through_the_eyes_of_a_user(console: Client, tracker: Tr
     assert SECRET in both
 
 
+def test_numbers_are_shown_with_all_their_digits(console: Client, tracker: Tracker, tasks: dict[str, str]) -> None:
+    changes = f'{{"meta": {{"beyond": {2**64 + 1}}}}}'.encode()
+    assert tracker.call("key", "PATCH", f"/rows/tasks/{tasks['alice']}", body=changes).status == 200
+    assert str(2**64 + 1) in page(console, browse(tracker))
+    assert str(2**64 + 1) in page(console, row_page(tracker, tasks["alice"]))
+
+
 def test_filters_orders_and_cursors_are_those_of_the_api(console: Client, tracker: Tracker) -> None:
     for number in range(30):
         body = {"name": f"list {number:02}", "owner_id": tracker.users["alice"]}

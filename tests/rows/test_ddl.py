@@ -1,11 +1,12 @@
 """Each kind of change: the catalog it leaves is a fresh one's, rows stay, and what does not fit is refused whole."""
 
+import json
 from typing import Any
 
 import pytest
 from django.db import DatabaseError, connections, transaction
 
-from rows import ddl, planning
+from rows import ddl, planning, values
 from rows.documents import EMPTY, InvalidDocument, Schema
 from rows.reading import parse
 from tests.rows import catalog
@@ -223,6 +224,15 @@ MISFITS: dict[str, tuple[Schema, Schema, str]] = {
     "a text that is not a number": (
         tracker(n={**TEXT, "default": "NaN"}), tracker(n={"type": "float"}), "tables.tasks.columns.n",
     ),
+    "a text that is JSON's null, of which no filter would know that it is shown as null": (
+        tracker(n={**TEXT, "default": "null"}), tracker(n={"type": "json"}), "tables.tasks.columns.n",
+    ),
+    "a text whose JSON holds a number that no client reads": (
+        tracker(n={**TEXT, "default": '{"a": [-1e309]}'}), tracker(n={"type": "json"}), "tables.tasks.columns.n",
+    ),
+    "a text whose JSON is nested too deep": (
+        tracker(n={**TEXT, "default": "[" * 65 + "]" * 65}), tracker(n={"type": "json"}), "tables.tasks.columns.n",
+    ),
     "a number cut to length": (
         tracker(n={"type": "integer", "default": 12345}), tracker(n={"type": "text", "max_length": 3}),
         "tables.tasks.columns.n",
@@ -254,6 +264,26 @@ def test_what_rows_do_not_fit_is_refused_by_its_path_and_changes_nothing(what: s
     assert "Task" not in str(caught.value)
     assert catalog.catalog("t_env") == before
     assert run("t_env", "SELECT * FROM tasks ORDER BY id") == rows
+
+
+def test_a_text_nested_deeper_than_postgresql_reads_is_a_misfit_and_no_fault_of_ours() -> None:
+    first = tracker(n={**TEXT, "null": True})
+    with_rows("t_env", first)
+    run("t_env", "UPDATE tasks SET n = repeat('[', 300000) || repeat(']', 300000) WHERE id = 't1'")
+    with pytest.raises(InvalidDocument, match="nested too deep"):
+        change("t_env", first, tracker(n={"type": "json", "null": True}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"a": null}', '[1.5, -1e308, "null"]', "[" * 64 + "1" + "]" * 64, '"null"', "0"],
+    ids=["a null inside", "numbers", "64 levels", "a text", "a number"],
+)
+def test_a_text_becomes_json_that_a_body_could_have_brought(text: str) -> None:
+    first = tracker(n={**TEXT, "default": text})
+    with_rows("t_env", first)
+    change("t_env", first, tracker(n={"type": "json"}))
+    values.read("jsonb", json.loads(run("t_env", "SELECT n::text FROM tasks LIMIT 1")[0][0]))
 
 
 @pytest.mark.parametrize("type_", ["json", "text[]", "boolean", "uuid"])

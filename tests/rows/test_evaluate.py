@@ -28,7 +28,7 @@ from rows.conditions import (
     Type,
     Variable,
 )
-from rows.evaluate import Facts, holds, is_like, lower
+from rows.evaluate import Effort, Facts, TooCostly, holds, is_like, lower
 from rows.grammar import escape_pattern
 from rows.values import ARRAYS, read, wire
 
@@ -288,8 +288,31 @@ def test_what_nobody_said_is_an_error_not_an_answer() -> None:
         holds(Quantified("some", Hop("a", "b", "c"), IsNull(CELL)), {})
 
 
-def test_hostile_patterns_take_no_time() -> None:
-    assert not is_like("a" * 20_000, "%a" * 200 + "%b")
+@pytest.mark.parametrize("piece", ["a" * 499, "a_" * 249, "%a" * 249, "_" * 499])
+def test_hostile_patterns_look_at_each_letter_once(piece: str) -> None:
+    """Where each place of the text began a comparison of its own these took minutes."""
+    text = "a" * 1_000_000
+    assert not is_like(text, f"%{piece}b%")
+    assert is_like(text + "b", f"%{piece}b%")
+
+
+@pytest.mark.parametrize(
+    ("operator", "cell", "operand", "type_"),
+    [
+        ("like", "a" * 10_000, "%a_b%", "text"),
+        ("ilike", "a" * 10_000, "%a_b%", "text"),
+        ("encloses", [{"a": 1}] * 400, [{"b": 1}] * 400, "jsonb"),
+        ("encloses", {"in": [[{"a": 1}] * 400]}, {"in": [[{"b": 1}] * 400]}, "jsonb"),
+    ],
+)
+def test_what_would_take_long_is_bounded_by_the_effort_that_is_left(
+    operator: Any, cell: Any, operand: Any, type_: Any
+) -> None:
+    leaf = Compare(CELL, operator, Slot(0, type_))
+    facts = Facts([operand], effort=Effort(16_001))
+    assert not holds(leaf, {"cell": cell}, facts)
+    with pytest.raises(TooCostly):
+        holds(leaf, {"cell": cell}, facts)
 
 
 def test_decimals_compare_whatever_their_length() -> None:

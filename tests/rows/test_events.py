@@ -8,7 +8,7 @@ from django.db import DatabaseError, connections, transaction
 
 from platform_site.api.errors import ApiError
 from platform_site.api.signals import row_written
-from rows import services
+from rows import services, writes
 from rows.models import EventInterest, OutboxEvent
 from rows.outbox import record
 from tests.rows.tenants import ALICE, BOB, KEY, OPERATOR, REGION, Tenant
@@ -138,6 +138,22 @@ def test_what_a_delete_takes_along_is_told_too(tenant: Tenant) -> None:
     assert all(data["record"] is None and data["old_record"]["id"] == data["id"] for _, data in told)
     recorded = OutboxEvent.objects.using(REGION).values_list("event_id", flat=True)
     assert len(set(recorded)) == len(recorded)
+
+
+def test_a_row_that_two_references_lead_to_hides_no_other_from_being_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are looked for as far as a delete may go; those that were found already are not to be counted twice."""
+    monkeypatch.setattr(writes, "MAX_CASCADE", 4)
+    node = {"type": "reference", "to": "nodes", "on_delete": "cascade", "null": True}
+    tenant = Tenant({"tables": {"nodes": {"columns": {"a": {**node, "related_name": "x"}, "b": node}}}})
+    listen(tenant, action="delete")
+    tenant.put("nodes", id="root")
+    for name in ("n1", "n2", "n3"):
+        tenant.put("nodes", id=name, a_id="root", b_id="root")
+    tenant.put("nodes", id="n4", b_id="root")
+    tenant.put("nodes", id="n5")
+    tenant.delete(KEY, "nodes", "root")
+    assert sorted(data["id"] for _, data in events(tenant)) == ["n1", "n2", "n3", "n4", "root"]
+    assert [row["id"] for row in tenant.rows(KEY, "nodes")] == ["n5"]
 
 
 def test_rows_that_are_let_go_of_are_told_as_updates() -> None:

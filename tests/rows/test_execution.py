@@ -346,6 +346,23 @@ def test_statements_in_one_trip_commit_and_fail_each_by_itself() -> None:
     assert seen_by_another() == 4
 
 
+def test_one_that_fails_at_its_commit_fails_alone_and_nobody_gets_the_outcome_of_another() -> None:
+    with connections[REGION].cursor() as cursor:
+        cursor.execute(
+            "ALTER TABLE platform.numbers ADD of bigint REFERENCES platform.numbers DEFERRABLE INITIALLY DEFERRED"
+        )
+
+    def referring(n: int, of: int) -> execution.Statement:
+        return b"INSERT INTO platform.numbers VALUES ($1::bigint, $2::bigint) RETURNING n", [b"%d" % n, b"%d" % of]
+
+    for _ in range(2):  # the second time they are prepared
+        outcomes = execution.run_each(REGION, [note(1), referring(2, 99), note(3), referring(4, 98), referring(5, 1)])
+        assert [type(each) for each in outcomes] == [list, IntegrityError, list, IntegrityError, list]
+        assert [outcomes[n] for n in (0, 2, 4)] == [[(b"1",)], [(b"3",)], [(b"5",)]]
+        assert all_numbers() == [1, 3, 5]
+        execution.run(REGION, b"DELETE FROM platform.numbers", [])
+
+
 def test_a_trip_prepares_its_statements_and_survives_their_disappearance() -> None:
     assert execution.run_each(REGION, [note(1), note(2)]) == [[(b"1",)], [(b"2",)]]
     assert len(prepared_names()) == 1

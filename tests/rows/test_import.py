@@ -265,7 +265,8 @@ class TestImport:
     def test_what_is_exported_comes_back_as_it_was(self, place: Place, write: Any, tmp_path: Path) -> None:
         nasty = {
             "title": 'a,"b"\n\r\t\\ ; é😀', "list_id": "l1", "note": "", "rank": -(2**63), "price": "1.50", "ratio": 1e-7,
-            "due_on": "0001-01-01", "at": "9999-12-31T23:59:59.999999Z", "extra": {"x": ["\u2028", "\x01\x02", None]},
+            "due_on": "0001-01-01", "at": "9999-12-31T23:59:59.999999Z",
+            "extra": {"x": ["\u2028", "\x01\x02", None], "n": [2**64, -(2**63) - 1, 10**40]},
             "tags": ["", "a,b", '"', "null"], "state": "shut", "done": True, "id": "Z-_9",
         }  # fmt: skip
         plain = {"title": "plain", "list_id": "l2", "id": "a", "extra": 0}
@@ -275,6 +276,8 @@ class TestImport:
             "tasks",
             write(f"{json.dumps(nasty)}\n{json.dumps(plain)}", "rows.ndjson"),
         )
+        [[extra]] = query(place, "SELECT extra::text FROM tasks WHERE id = 'Z-_9'")
+        assert json.loads(extra) == nasty["extra"], "with all its digits"
         whole = query(place, "SELECT * FROM tasks ORDER BY id")
         for name in ("out.csv", "out.ndjson", "out.csv.gz", "out.jsonl.gz"):
             file = str(tmp_path / name)

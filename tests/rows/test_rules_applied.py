@@ -228,6 +228,16 @@ def test_now_is_the_databases_whatever_this_process_takes_for_the_time(
     assert (due["verdict"], abs(said - true_now) < timedelta(minutes=1)) == (False, True)
 
 
+def test_explain_tells_the_beginning_of_a_long_value() -> None:
+    wanted = [{"body": {"$contains": str(number)}} for number in range(40)]
+    tenant = tenant_of(user={"read": {"where": {"$or": wanted}}})
+    note = tenant.put("notes", body="x" * 1_000_000, owner_id=ALICE.user_id)
+    told = services.explain_row(tenant.place, OPERATOR, "notes", note, ALICE, knows_users=True)
+    assert 'body is "xxx' in str(told)
+    assert "… (1,000,002 characters)" in str(told)
+    assert len(str(told)) < 20_000
+
+
 def test_a_check_on_a_column_that_the_writer_may_not_know_says_nothing() -> None:
     tenant = tenant_of(
         user={

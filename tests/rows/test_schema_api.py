@@ -5,9 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from django.db import connections
 
 from accounts.models import AuditEntry, User
-from platform_site.api import plans
+from platform_site.api import pagination, plans
 from projects.models import Environment
 from rows.models import CurrentVersion, SchemaVersion
 from tests.client import Answer, Api
@@ -236,6 +237,24 @@ def test_the_history_has_every_version_newest_first_page_by_page(schema: Schema,
         assert schema.get(f"/versions?{bad}").status == 422
 
 
+def test_a_page_of_large_documents_holds_fewer_versions(schema: Schema, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred documents of a megabyte, read and parsed, would take a process's memory."""
+    monkeypatch.setattr(pagination, "HEAVIEST", 30_000)
+    for version in range(1, 7):
+        values = [f"{number:0200}" for number in range(100 if version == 3 else 8)]
+        column = {"type": "enum", "values": values, "default": values[0]}
+        assert schema.put({"tables": {f"t{n}": {"columns": {"c": column}} for n in range(version)}}).status == 200
+    pages: list[list[int]] = []
+    cursor = ""
+    while cursor is not None:
+        page = schema.get(f"/versions?limit=5{cursor and '&cursor='}{cursor}").json
+        pages.append([version["version"] for version in page["data"]])
+        cursor = page["next_cursor"]
+    assert [version for page in pages for version in page] == [6, 5, 4, 3, 2, 1]
+    assert [3] in pages
+    assert 3 <= len(pages) < 6, pages
+
+
 def test_going_back_renames_back_and_keeps_the_rows(schema: Schema) -> None:
     text = {"type": "text", "null": True}
     original = {
@@ -349,3 +368,17 @@ def test_the_plan_bounds_the_tables_and_says_how_many_there_are(
     # What grew under a larger plan may stay, change and shrink.
     tracker.apply(document(2))
     assert tracker.get("owner", "/limits").json["limits"]["tables_per_environment"]["used"] == 2
+
+
+@pytest.mark.parametrize("rehearsed", [False, True])
+def test_an_environment_that_a_restore_lost_says_what_to_do(
+    schema: Schema, environment: Environment, rehearsed: bool
+) -> None:
+    """It stands in the control database, and was made after its region's backup."""
+    with connections["us-east-1"].cursor() as cursor:
+        cursor.execute(f'DROP SCHEMA "{environment.pk}"')
+    got = schema.put(TRACKER, dry_run=rehearsed)
+    assert (got.status, got.json["error"]["code"]) == (409, "conflict")
+    assert "Delete it, or its project" in got.json["error"]["message"]
+    environment.refresh_from_db()
+    assert environment.status == "ready"

@@ -24,6 +24,7 @@ from projects import provisioning, removal, services
 from projects.environments import place_of
 from projects.models import Environment
 from rows import indexing, schemas, states, tasks
+from rows.documents import InvalidDocument
 from rows.models import CurrentVersion, SchemaVersion
 from rows.schemas import TablesBusy, Unconfirmed, VersionMoved
 from tests.figures import within
@@ -343,6 +344,44 @@ def test_the_sweep_makes_due_indexes_and_replaces_half_made_ones(place: Place) -
     assert not CurrentVersion.objects.using(REGION).get(pk=place.environment_id).indexes_due
     (definition,) = [row[2] for row in catalog.catalog(place.environment_id)["indexes"] if row[1] == name]
     assert definition.endswith("(title, id)")
+
+
+@pytest.mark.usefixtures("everything_is_large")
+def test_an_environment_whose_indexes_cannot_be_made_holds_up_no_other(
+    place: Place, make_account: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = [place_of(environment_of(make_project(make_account(name), name)).pk) for name in ("bob", "carol")]
+    wanted = document("title", indexes=[["title"]])
+    environments = [place, *(other for other in others if other is not None)]
+    for each in environments[1:]:
+        schemas.change(each, document("title"), actor=audit.SYSTEM)
+    for each in environments:
+        schemas.change(each, wanted, actor=audit.SYSTEM)
+    due = CurrentVersion.objects.using(REGION).filter(indexes_due=True)
+    first, *_ = due.values_list("environment_id", flat=True)
+    for each in environments:
+        if each.environment_id == first:
+            long = "SELECT 'long', string_agg(md5(n::text), '') FROM generate_series(1, 500) n"
+            execute(each, f"INSERT INTO tasks (id, title) {long}")
+    asked: list[str] = []
+
+    def made(at: Place) -> bool:
+        asked.append(at.environment_id)
+        if len(asked) == 2:
+            raise InvalidDocument([])  # as a document of a newer release is to an older worker
+        return make_due(at)
+
+    make_due = indexing.make_due
+    monkeypatch.setattr(indexing, "make_due", made)
+    monkeypatch.setattr(tasks, "_hopeless", {})
+    tasks.settle()
+    assert len(asked) == 3
+    assert due.count() == 2
+    tasks.settle()
+    assert list(due.values_list("environment_id", flat=True)) == [first]
+    assert asked.count(first) == 1, "what cannot be made is not tried again at each sweep"
+    tasks.make_indexes(first)
+    assert asked.count(first) == 2, "but when the schema changes"
 
 
 def superuser() -> psycopg.Connection[Any]:

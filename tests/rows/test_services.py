@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from platform_site.api.errors import ApiError, Conflict, NotFound, ValidationFailed
+from rows import asking, names, reads
+from rows.execution import run_again_if_lost
 from tests.rows.tenants import ALICE, BOB, KEY, OPERATOR, OWNER, VIEWER, Tenant
 from tests.rows.tracker import DOCUMENT
 
@@ -94,6 +96,40 @@ def test_every_invalid_column_is_named_at_once_and_nothing_is_written(tenant: Te
         "owner_id": "required",
     }
     assert tenant.rows(OPERATOR, "tasks") == []
+
+
+def test_users_and_references_are_named_with_all_else_that_is_invalid(tenant: Tenant, homes: tuple[str, str]) -> None:
+    nobody, nowhere = "usr_01kcccccccccccccccccccccc0", "lst_missing"
+    wrong = {"title": 5, "owner_id": nobody, "list_id": nowhere}
+    expected = {"title": "wrong_type", "owner_id": "no_such_user", "list_id": "no_such_row"}
+    assert refused(lambda: tenant.insert(KEY, "tasks", **wrong)) == expected
+    assert refused(lambda: tenant.insert(KEY, "tasks", **wrong, id="query")) == expected | {"id": "reserved"}
+    task = tenant.put("tasks", title="x", list_id=homes[0], owner_id=ALICE.user_id)
+    assert refused(lambda: tenant.update(KEY, "tasks", task, **wrong)) == expected
+    assert refused(lambda: tenant.update(KEY, "tasks", task, title=5, list_id=homes[0])) == {"title": "wrong_type"}
+    assert refused(lambda: tenant.update(KEY, "tasks", task, title=5, parent_id=None)) == {"title": "wrong_type"}
+
+
+def test_of_a_row_that_is_not_there_for_them_nobody_learns_what_it_refers_to() -> None:
+    """A reference may stay what its writer sees it to be; of a hidden row that would tell what it is."""
+    changed = {"update": {"where": {"owner_id": "$user.id"}}}
+    lists = {**DOCUMENT["tables"]["lists"]}
+    tasks = {**DOCUMENT["tables"]["tasks"]}
+    tasks["rules"] = {"user": {"read": {"where": {"owner_id": "$user.id"}}, **changed}}
+    tenant = Tenant({"tables": {"lists": lists, "tasks": tasks}}).with_users(ALICE, BOB)
+    home, other = (tenant.put("lists", name="x", owner_id=BOB.user_id) for _ in range(2))
+    hidden = tenant.put("tasks", title="x", list_id=home, owner_id=BOB.user_id)
+    mine = tenant.put("tasks", title="x", list_id=home, owner_id=ALICE.user_id)
+    for row in (hidden, "tsk_missing"):
+        for target in (home, other, "lst_missing"):
+            assert refused(lambda: tenant.update(ALICE, "tasks", row, title=5, list_id=target)) == {  # noqa: B023
+                "title": "wrong_type"
+            }
+    assert refused(lambda: tenant.update(ALICE, "tasks", mine, title=5, list_id=home)) == {"title": "wrong_type"}
+    assert refused(lambda: tenant.update(ALICE, "tasks", mine, title=5, list_id=other)) == {
+        "title": "wrong_type",
+        "list_id": "no_such_row",
+    }
 
 
 def test_a_missing_and_an_invisible_reference_are_refused_alike(tenant: Tenant, homes: tuple[str, str]) -> None:
@@ -207,6 +243,70 @@ def test_with_embeds_to_one_and_to_many_and_hides_rows_that_cannot_be_seen(
     assert tenant.rows(ALICE, "comments", withs="task.list")[0]["task"]["list"] is None
 
 
+def test_an_answer_has_a_largest_size_and_a_row_by_itself_has_none(
+    tenant: Tenant, homes: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads, "MAX_ANSWER_BYTES", 20_000)
+    for number in range(3):
+        tenant.put("tasks", id=f"t{number}", title="x", notes="x" * 9_000, list_id=homes[0], owner_id=ALICE.user_id)
+    assert len(tenant.rows(ALICE, "tasks", limit=2)) == 2
+    assert refused(lambda: tenant.rows(ALICE, "tasks", limit=3)) == {"limit": "too_large"}
+    assert refused(lambda: tenant.get(ALICE, "lists", homes[0], "tasks")) == {"with": "too_large"}
+    assert refused(lambda: tenant.rows(ALICE, "lists", limit=1, withs="tasks")) == {"with": "too_large"}
+    long = tenant.put("tasks", title="x", notes="x" * 30_000, list_id=homes[1], owner_id=BOB.user_id)
+    assert tenant.get(BOB, "tasks", long)["notes"] == "x" * 30_000
+    assert [row["id"] for row in tenant.rows(BOB, "tasks", limit=1)] == [long]
+
+
+def test_what_no_answer_holds_does_not_leave_postgresql(
+    tenant: Tenant, homes: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long row that many refer to is in each of theirs: a megabyte would be gigabytes, in our memory."""
+    sent: list[int] = []
+
+    def watched(*arguments: Any) -> Any:
+        rows = run_again_if_lost(*arguments)
+        sent.append(sum(len(cell or b"") for row in rows for cell in row))
+        return rows
+
+    monkeypatch.setattr(asking, "run_again_if_lost", watched)
+    long = tenant.put("tasks", title="x", notes="x" * 1_000_000, list_id=homes[0], owner_id=ALICE.user_id)
+    for number in range(40):
+        tenant.put("tasks", title=str(number), list_id=homes[0], owner_id=ALICE.user_id, parent_id=long)
+    assert refused(lambda: tenant.rows(ALICE, "tasks", limit=41, withs="parent")) == {"limit": "too_large"}
+    assert refused(lambda: tenant.rows(ALICE, "lists", limit=2, withs="tasks.parent")) == {"with": "too_large"}
+    assert refused(lambda: tenant.get(ALICE, "lists", homes[0], "tasks.parent")) == {"with": "too_large"}
+    assert max(sent) < 20_000_000
+    assert len(tenant.rows(ALICE, "tasks", limit=10, withs="parent")) == 10
+    sent.clear()
+    assert len(tenant.rows(ALICE, "tasks", limit=41, order="parent.notes.asc", where={"title": {"$ne": "x"}})) == 40
+    assert refused(lambda: tenant.rows(ALICE, "tasks", limit=20, order="parent.notes.asc")) == {"order": "too_long"}
+    assert max(sent) < 2_000_000
+    for _ in range(20):
+        tenant.put("tasks", title="x", notes="x" * 1_000_000, list_id=homes[0], owner_id=ALICE.user_id)
+    assert refused(lambda: tenant.rows(ALICE, "tasks", limit=100)) == {"limit": "too_large"}
+    assert max(sent) < 20_000_000
+
+
+def test_a_row_does_not_grow_for_ever() -> None:
+    columns = {f"t{number}": {"type": "text", "null": True} for number in range(9)}
+    columns |= {"j": {"type": "json", "null": True}, "a": {"type": "text[]", "null": True}, "n": {"type": "integer"}}
+    tenant = Tenant({"tables": {"notes": {"columns": columns, "rules": {}}}})
+    row = tenant.put("notes", n=1)
+    megabyte = "x" * 2**20
+    for number in range(7):
+        tenant.update(OPERATOR, "notes", row, **{f"t{number}": megabyte})
+    tenant.update(OPERATOR, "notes", row, j=[megabyte[:-4]])
+    tenant.update(OPERATOR, "notes", row, t0=megabyte)
+    for more in ({"t7": "x" * 20_000}, {"a": [megabyte]}, {"j": {"a": megabyte}}, {"t8": megabyte, "n": 2}):
+        assert refused(lambda more=more: tenant.update(OPERATOR, "notes", row, **more)) == {"$body": "too_large"}
+    assert tenant.get(OPERATOR, "notes", row)["n"] == 1
+    # What makes a row smaller is taken, also of one that came in larger (by an import).
+    tenant.raw("UPDATE {}.notes SET t8 = repeat('x', %s)", 2**20)
+    tenant.update(OPERATOR, "notes", row, t0="x" * 20_000)
+    tenant.update(OPERATOR, "notes", row, t7="small", n=3)
+
+
 def test_counts_are_opt_in(tenant: Tenant, homes: tuple[str, str]) -> None:
     for number in range(3):
         tenant.put("tasks", title=str(number), list_id=homes[0], owner_id=ALICE.user_id)
@@ -218,12 +318,24 @@ def test_counts_are_opt_in(tenant: Tenant, homes: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("verb", ["get", "update", "delete", "insert", "rows"])
-@pytest.mark.parametrize("table", ["nothing", "secrets", "tasks; DROP TABLE lists", '"', "%s", "pg_class"])
+@pytest.mark.parametrize("table", ["nothing", "secrets", "secret", "pg_class", "tasks; DROP TABLE lists", '"', "%s"])
 def test_a_table_that_is_not_there_and_one_without_rules_are_alike(tenant: Tenant, verb: str, table: str) -> None:
+    """And the one is not suggested for the other."""
     row_id = [] if verb in ("insert", "rows") else ["x"]
     with pytest.raises(NotFound) as caught:
         getattr(tenant, verb)(ALICE, table, *row_id)
-    assert caught.value.body(None) == NotFound().body(None)
+    called = f'no table "{table}"' if names.PATTERN.fullmatch(table) else "no such table"
+    assert caught.value.text == f"There is {called} that you can see in {tenant.place.environment_id}."
+
+
+def test_a_table_that_can_only_be_written_to_is_not_suggested_for_itself() -> None:
+    tenant = Tenant({"tables": {"drops": {"columns": {"body": {"type": "text"}}, "rules": {"user": {"insert": {}}}}}})
+    assert tenant.insert(ALICE, "drops", body="x").keys() == {"id"}
+    with pytest.raises(NotFound) as caught:
+        tenant.rows(ALICE, "drops")
+    assert caught.value.text == f"The rows of drops can be written and not read in {tenant.place.environment_id}."
+    with pytest.raises(NotFound, match='did you mean "drops"'):
+        tenant.rows(ALICE, "drop")
 
 
 def test_an_id_can_be_chosen_by_keys_and_members_and_is_taken_once(tenant: Tenant) -> None:
@@ -302,3 +414,31 @@ def test_a_row_that_would_hold_fast_but_goes_along_is_no_hindrance() -> None:
     tenant.delete(KEY, "notes", loose)
     tenant.delete(KEY, "lists", home)
     assert tenant.rows(KEY, "notes") == tenant.rows(KEY, "tasks") == tenant.rows(KEY, "lists") == []
+
+
+def test_a_row_that_only_hidden_rows_hold_fast_is_refused_in_the_words_of_any_other() -> None:
+    """That there is such a row cannot be hidden from who is refused; which table it is in can."""
+    own = {"owner_id": "$user.id"}
+    held = {"type": "reference", "to": "lists", "on_delete": "restrict"}
+    tenant = Tenant(
+        {
+            "tables": {
+                "lists": {
+                    "columns": {"owner": {"type": "user"}},
+                    "rules": {"user": {"read": {"where": own}, "delete": {}}},
+                },
+                "shown": {"columns": {"list": held}, "rules": {"user": {"read": {}}}},
+                "hidden": {"columns": {"list": held}},
+            }
+        }
+    ).with_users(ALICE, BOB)
+    told = []
+    for table in ("shown", "hidden"):
+        home = tenant.put("lists", owner_id=ALICE.user_id)
+        tenant.put(table, list_id=home)
+        with pytest.raises(Conflict) as refused:
+            tenant.delete(ALICE, "lists", home)
+        told.append(refused.value.body("req"))
+        with pytest.raises(NotFound):  # who does not see the list learns nothing of what holds it
+            tenant.delete(BOB, "lists", home)
+    assert told[0] == told[1]

@@ -66,7 +66,6 @@ def test_rows_keep_let_go_or_follow_as_their_column_says(tracker: Tracker) -> No
     assert sorted((event.type, event.subject) for event in told) == sorted(
         [
             ("notes.update", f"notes/{edited}"),
-            ("notes.update", f"notes/{held}"),
             ("notes.delete", f"notes/{held}"),
             ("remarks.delete", f"remarks/{remark}"),
         ]
@@ -76,8 +75,10 @@ def test_rows_keep_let_go_or_follow_as_their_column_says(tracker: Tracker) -> No
 def test_a_row_that_must_stay_keeps_its_user(tracker: Tracker) -> None:
     held = note(tracker, holder_id="alice")
     assert tracker.post("key", "/rows/receipts", {"note_id": held}).status == 201
+    edited = note(tracker, editor_id="alice")
     with pytest.raises(Conflict):
         delete(tracker, "alice")
+    assert tracker.get("key", f"/rows/notes/{edited}").json["editor_id"] == tracker.users["alice"], "nothing was begun"
     assert User.objects.filter(pk=tracker.users["alice"]).exists()
     assert tracker.get("key", f"/rows/notes/{held}").json["holder_id"] == tracker.users["alice"]
 

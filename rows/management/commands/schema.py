@@ -275,6 +275,8 @@ def _sentences() -> Generator[None]:
         raise CommandError(f"The plan allows {error.limit} tables. Nothing was changed.") from None
     except schemas.TablesBusy:
         raise CommandError("The tables are in use and the change could not begin. Nothing was changed.") from None
+    except schemas.SchemaLost as error:
+        raise CommandError(str(error)) from None
     except TookTooLong as error:
         raise CommandError(f'"{error}" took too long. Nothing was changed; make smaller steps.') from None
     except ApiError as error:
