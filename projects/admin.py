@@ -13,11 +13,10 @@ from django.db import DatabaseError
 from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.html import format_html
-from unfold.admin import ModelAdmin
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
-from accounts.console import list_link, staff
+from accounts.console import NarrowedByFilters, list_link, staff
 from accounts.models import User
 from platform_site.api import ids
 from projects import environments, origins, services
@@ -44,7 +43,7 @@ def _explanation(error: Exception) -> str:
     return "The region's database is away. Nothing was changed."
 
 
-class ThroughServices(ModelAdmin):  # type: ignore[misc]
+class ThroughServices(NarrowedByFilters):
     """A model whose changes are verbs of `services`: what they refuse is said on the page, in words."""
 
     empty_words = "Each project comes with two environments and its owner as a member."

@@ -22,7 +22,7 @@ from datetime import timedelta
 from typing import Final, Literal
 
 from django.conf import settings
-from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections, transaction
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, Error, connections, transaction
 from django.utils import timezone
 
 from platform_site.api import signals, sqlstates
@@ -186,7 +186,7 @@ def finish(environment_id: str) -> bool:
         return False
     except SourceGone:
         return fail(environment_id, "The environment that it was to be copied from was deleted.")
-    except DatabaseError as error:
+    except Error as error:  # a connection that broke, too: InterfaceError is no DatabaseError
         state = sqlstates.sqlstate(error)
         if state is None or state in _REPEATABLE or state in sqlstates.BUSY or state.startswith("08"):
             log.warning("branch %s is still to be filled: %s", environment_id, state or type(error).__name__)

@@ -58,7 +58,7 @@ class CallerAuthentication(BaseAuthentication):
         http: HttpRequest = request._request
         header = http.META.get("HTTP_AUTHORIZATION")
         if not header:
-            raise Unauthorized
+            raise credentials.missing()
         try:
             credential = credentials.read(header)
             return resolve(http, credential, request.parser_context["view"].environment), credential
@@ -170,7 +170,7 @@ def _check_place(question: _Question, found: _Found, use: EnvironmentUse) -> Non
         if not found.places:
             raise Unauthorized  # its environment is gone, and with it every user and key of it
         if named is not None and named != identity.environment_id:
-            raise NotFound
+            raise NotFound("This token belongs to another environment than the one that the request names.")
         return
     if use == "unused":
         return
@@ -180,9 +180,9 @@ def _check_place(question: _Question, found: _Found, use: EnvironmentUse) -> Non
         return
     if named is not None:
         if not ids.matches("env", named):
-            raise ValidationFailed.of(HEADER, "invalid_id", "Must be an id that starts with env_.")
+            raise ValidationFailed.of(HEADER, "invalid_id", "Must be an id that starts with env_, not a name.")
         if not found.places:
-            raise NotFound
+            raise NotFound("There is no such environment that you can see.")
     elif len(found.places) != 1 and use == "required":
         raise ValidationFailed.of(
             HEADER, "required", "Name the environment that this call means, by the header X-Environment or by its host."

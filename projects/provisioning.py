@@ -185,6 +185,22 @@ def drop_orphans(cluster: str, deadline: float = math.inf, *, batch: int = _ORPH
                 yield environment_id
 
 
+def compare(cluster: str, *, batch: int = _ORPHANS_PER_LOOK) -> tuple[list[str], list[str]]:
+    """The cluster's schemas that no environment owns, and its environments that have no schema, by id.
+
+    Both are empty but after a restore of one database and not the other, and for moments while something is made or
+    removed. Changes nothing. Raises DatabaseError if the region or the control database is away.
+    """
+    schemas: set[str] = set()
+    after = ""
+    while found := schemas_in(cluster, after, batch):
+        schemas.update(found)
+        after = found[-1]
+    owned = Environment.objects.filter(project__cluster=cluster)
+    without_owner = schemas.difference(owned.values_list("pk", flat=True))
+    return sorted(without_owner), sorted(set(owned.reachable().values_list("pk", flat=True)) - schemas)
+
+
 def _is_settled(environment_id: str) -> bool:
     grace = timedelta(seconds=settings.ORPHAN_GRACE_SECONDS)
     return ids.made_at(environment_id) < datetime.now(UTC) - grace

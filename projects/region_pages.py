@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, TypeVar
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.admin.utils import unquote
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import BadRequest, PermissionDenied
 from django.db import DatabaseError, connections, transaction
 from django.db.models import Model, Q, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
@@ -111,6 +111,7 @@ class RegionAdmin(ReadOnlyAdmin):
         """The page of `?environment=`; without it the way to one. `?q=` with an id leads to the thing itself."""
         if not self.has_view_permission(request):
             raise PermissionDenied
+        refuse_nul(request)
         sought = request.GET.get("q", "").strip()
         if self.id_prefix and ids.matches(self.id_prefix, sought):
             return HttpResponseRedirect(address(f"{self.opts.app_label}_{self.opts.model_name}", sought))
@@ -196,14 +197,11 @@ class RegionAdmin(ReadOnlyAdmin):
         """The page of one thing, whichever region it is in; a POST names the button that was pressed."""
         if object_id is None or not self.has_view_permission(request):
             raise PermissionDenied
+        refuse_nul(request)
         try:
             thing = found_anywhere(self.model, unquote(object_id), self.id_prefix)
         except RegionAwayError as error:
-            context = self.frame(request, None, self.title)
-            context["problems"] = [
-                f"Not found in the regions that answer; away: {', '.join(error.regions)}. Try again when they are back."
-            ]
-            return TemplateResponse(request, "admin/region/base.html", context, status=503)
+            return self.away(request, error)
         place = None if thing is None else place_of(thing.environment_id)
         if thing is None or place is None or not self.is_there(thing):
             raise Http404("There is no such thing, or its environment is gone.")
@@ -221,6 +219,14 @@ class RegionAdmin(ReadOnlyAdmin):
             return made
 
         return self.shown(request, place, self.thing_template, make, f"{self.title}: {self.name_of(thing)}")
+
+    def away(self, request: HttpRequest, error: RegionAwayError) -> HttpResponse:
+        """The page of who looked for something by its id alone, while it may be in a region that does not answer."""
+        context = self.frame(request, None, self.title)
+        context["problems"] = [
+            f"Not found in the regions that answer; away: {', '.join(error.regions)}. Try again when they are back."
+        ]
+        return TemplateResponse(request, "admin/region/base.html", context, status=503)
 
     def _pressed(self, request: HttpRequest, place: Place, thing: Any) -> HttpResponse:
         if not self.has_operate_permission(request):
@@ -271,6 +277,12 @@ class RegionAdmin(ReadOnlyAdmin):
             environment_id=place.environment_id,
             **detail,
         )
+
+
+def refuse_nul(request: HttpRequest) -> None:
+    """PostgreSQL takes no NUL in a text, and an error of its own would be told as "the region is away"."""
+    if any("\0" in text for query in (request.GET, request.POST) for _, texts in query.lists() for text in texts):
+        raise BadRequest("NUL in the address or the form")
 
 
 def is_confirmed(request: HttpRequest, verb: Verb, name: str) -> bool:

@@ -10,9 +10,9 @@ from typing import Final
 
 from celery import shared_task
 from django.conf import settings
-from django.db import DatabaseError
+from django.db import Error
 
-from platform_site.api.sweeps import sweep
+from platform_site.api.sweeps import apart, sweep
 from projects import branching, provisioning, removal
 from projects.provisioning import SchemaBusy
 
@@ -27,7 +27,7 @@ def finish_deletion(project_id: str) -> None:
     """Drop what a deleted project stored. What goes wrong is left to the sweep."""
     try:
         removal.finish(project_id)
-    except (DatabaseError, SchemaBusy) as error:
+    except (Error, SchemaBusy) as error:
         log.warning("project %s is deleted but not yet dropped: %s", project_id, type(error).__name__)
 
 
@@ -36,7 +36,7 @@ def finish_environment_deletion(environment_id: str) -> None:
     """Drop what a deleted environment stored. What goes wrong is left to the sweep."""
     try:
         removal.finish_environment(environment_id)
-    except (DatabaseError, SchemaBusy) as error:
+    except (Error, SchemaBusy) as error:
         log.warning("environment %s is deleted but not yet dropped: %s", environment_id, type(error).__name__)
 
 
@@ -52,8 +52,9 @@ def finish_branches() -> None:
     after = ""
     while batch := list(branching.unfinished(after)):
         for after in batch:
-            if branching.finish(after):
-                log.info("settled the branch %s", after)
+            with apart(f"the branch {after}", SchemaBusy):
+                if branching.finish(after):
+                    log.info("settled the branch %s", after)
 
 
 @sweep(every=settings.SWEEP_SECONDS)
@@ -74,16 +75,12 @@ def _finish_deletions(deadline: float) -> Iterator[str]:
         after = ""
         while time.monotonic() < deadline and (batch := unfinished(after)):
             for after in batch:
-                try:
+                with apart(f"the deletion of {after}", SchemaBusy):
                     if time.monotonic() < deadline and finish(after):
                         yield after
-                except (DatabaseError, SchemaBusy) as error:
-                    log.warning("%s is still not dropped: %s", after, type(error).__name__)
 
 
 def _drop_orphans(deadline: float) -> Iterator[str]:
     for cluster in settings.REGION_DATABASES:
-        try:
+        with apart(f"orphans in {cluster}", using=cluster):
             yield from provisioning.drop_orphans(cluster, deadline)
-        except DatabaseError as error:
-            log.warning("region %s could not be swept: %s", cluster, type(error).__name__)

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connections
+from django.db import InterfaceError, connections
 from django.utils import timezone
 
 from accounts import audit
@@ -123,6 +123,17 @@ def test_a_source_that_was_deleted_makes_it_fail_with_a_reason(tracker: Tracker,
     assert status_of(target)[0] == "failed"
     assert tracker.api.delete(address(tracker, target), token=owner).status == 204
     assert not Environment.objects.filter(pk=target).exists()
+
+
+def test_a_connection_that_broke_leaves_it_to_be_filled_later(creating: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(*args: Any, **options: Any) -> None:
+        raise InterfaceError("the connection is closed")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(branching, "copy", breaks)
+        assert branching.finish(creating) is False
+    assert status_of(creating) == ("creating", None)
+    assert branching.finish(creating) is True
 
 
 @pytest.fixture

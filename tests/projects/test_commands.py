@@ -45,13 +45,41 @@ def test_create_project_says_what_is_wrong(alice: User, name: str, owner: str, s
     assert not Project.objects.exists()
 
 
+def projects_in(printed: str) -> list[str]:
+    return [line.split()[0] for line in printed.splitlines() if not line.startswith(" ")]
+
+
+def test_list_projects_names_the_environments_that_other_commands_ask_for(alice: User) -> None:
+    project = make_project(alice)
+    lines = [line.split() for line in run("list_projects").splitlines() if line.startswith(" ")]
+    environments = project.environments.order_by("name")
+    assert lines == [[each.pk, "ready", each.name] for each in environments]
+
+
 def test_list_projects_narrows_by_whatever_one_has(alice: User, bob: User) -> None:
     mine, other = make_project(alice, "Mine\nwith a line"), make_project(bob, "Other", region="eu-west-1")
-    assert [line.split()[0] for line in run("list_projects").splitlines()] == [other.pk, mine.pk]
+    assert projects_in(run("list_projects")) == [other.pk, mine.pk]
     for words in (mine.pk, environment_of(mine).pk, "mine", alice.email):
-        assert [line.split()[0] for line in run("list_projects", words).splitlines()] == [mine.pk]
+        assert projects_in(run("list_projects", words)) == [mine.pk]
     assert other.pk in run("list_projects", region="eu-west-1")
     assert "and more" in run("list_projects", limit=1)
+
+
+def test_sweep_says_what_a_restore_of_one_database_alone_would_cost(alice: User) -> None:
+    project = make_project(alice)
+    assert "Every environment has its schema" in run("sweep", check=True)
+    lost, stray = environment_of(project).pk, ids.new("env")
+    with connections["us-east-1"].cursor() as cursor:
+        cursor.execute(f'CREATE SCHEMA "{stray}"')
+        cursor.execute(f'DROP SCHEMA "{lost}" CASCADE')
+    told = StringIO()
+    with pytest.raises(CommandError, match="differ in 2"):
+        call_command("sweep", check=True, stdout=told)
+    assert [line.split("  ")[1:] for line in told.getvalue().splitlines()] == [
+        [stray, "a schema that no environment owns: a sweep drops it"],
+        [lost, "an environment without its schema: delete it"],
+    ]
+    assert stray in schemas_in("us-east-1"), "it only looked"
 
 
 def test_sweep_cleans_up_now(settings: Any) -> None:

@@ -9,6 +9,7 @@ from django.test import Client
 
 from accounts.audit import SYSTEM
 from accounts.models import AuditEntry, User
+from platform_site.api.plans import plan_limits
 from projects.environments import place_of
 from rows import schemas
 from tests.projects.conftest import Make, environment_of, make_project
@@ -58,6 +59,11 @@ def test_a_schema_is_planned_confirmed_applied_and_looked_back_at(make_account: 
     assert (state.record.author_kind, state.record.author_id) == ("staff", member_of_staff.pk)
     entry = AuditEntry.objects.get(action="schema.applied")
     assert (entry.actor_id, entry.environment_id) == (member_of_staff.pk, environment.pk)
+
+    # What cannot be is told by its reason.
+    limit = plan_limits(place.plan).tables_per_environment
+    table = DOCUMENT["tables"]["notes"]
+    assert f"allows {limit} tables" in post({"tables": {f"t{n}": table for n in range(limit + 1)}}, 1)
 
     # What is applied is what was planned.
     assert "changed since it was planned" in post(SMALLER, 1, apply=1, planned="", confirm=["drop column notes.body"])

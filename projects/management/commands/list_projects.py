@@ -1,4 +1,5 @@
-"""`manage.py list_projects`: what is there, one line a project, the newest first."""
+"""`manage.py list_projects`: what is there, one line a project and under it one for each environment, the newest
+first."""
 
 from argparse import ArgumentParser
 from typing import Any
@@ -10,7 +11,10 @@ from projects.models import Member, Project, Region
 
 
 class Command(BaseCommand):
-    help = "Lists projects: id, region, plan, state, owner, name. Words after it narrow the list, as in the console."
+    help = (
+        "Lists projects: id, region, plan, state, owner, name; under each its environments: id, status, name. Words "
+        "after it narrow the list, as in the console."
+    )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
@@ -20,7 +24,7 @@ class Command(BaseCommand):
         parser.add_argument("--limit", type=int, default=100)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        found = Project.objects.order_by("-created_at", "-id").prefetch_related("memberships__user")
+        found = Project.objects.order_by("-created_at", "-id").prefetch_related("memberships__user", "environments")
         if options["region"]:
             found = found.filter(region=options["region"])
         if words := options["words"]:
@@ -37,5 +41,7 @@ class Command(BaseCommand):
             # Names are their owners' and may hold anything: quoted, they stay on their line.
             facts = f"{project.pk}  {project.region:14}  {project.plan:4}  {state:13}"
             self.stdout.write(f"{facts}  {', '.join(owners)}  {project.name!r}")
+            for environment in sorted(project.environments.all(), key=lambda each: each.name):
+                self.stdout.write(f"    {environment.pk}  {environment.status:9}  {environment.name}")
         if len(shown) > options["limit"]:
             self.stdout.write(f"… and more: --limit {options['limit'] * 10}")

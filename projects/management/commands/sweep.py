@@ -1,17 +1,50 @@
-"""`manage.py sweep`: what beat does anyway, now: finish deletions and drop schemas that nobody owns."""
+"""`manage.py sweep`: what beat does anyway, now: finish deletions and drop schemas that nobody owns. With `--check` it
+says what there is to drop, and what is missing, before a restored database meets a worker."""
 
+from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError
 
 from platform_site.api.sweeps import all_sweeps
-from projects import tasks
+from projects import provisioning, tasks
 
 
 class Command(BaseCommand):
     help = "Finishes deletions that a crash left half done, and drops schemas that no environment owns."
 
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "--check",
+            action="store_true",
+            help="change nothing; list schemas that would be dropped and environments that have none, exit 1 if any",
+        )
+
     def handle(self, *args: Any, **options: Any) -> None:
+        if options["check"]:
+            self._check()
+            return
         (ours,) = [sweep for sweep in all_sweeps() if sweep.function is tasks.finish_and_clean]
         if not ours.run():
             self.stdout.write("Another process is sweeping at this moment.")
+
+    def _check(self) -> None:
+        differences = 0
+        for cluster in settings.REGION_DATABASES:
+            try:
+                without_owner, without_schema = provisioning.compare(cluster)
+            except DatabaseError as error:
+                raise CommandError(f"{cluster} cannot be compared: {type(error).__name__}.") from None
+            for environment_id in without_owner:
+                self.stdout.write(f"{cluster}  {environment_id}  a schema that no environment owns: a sweep drops it")
+            for environment_id in without_schema:
+                self.stdout.write(f"{cluster}  {environment_id}  an environment without its schema: delete it")
+            differences += len(without_owner) + len(without_schema)
+        if differences:
+            raise CommandError(
+                f"The control database and the regions differ in {differences}. If one of them was restored, restore "
+                "the others to the same moment before a worker is started."
+            )
+        self.stdout.write(self.style.SUCCESS("Every environment has its schema, and every schema its environment."))
