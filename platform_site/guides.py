@@ -76,6 +76,7 @@ def read(name: str) -> Guide:
     for token in tokens:
         if align := token.attrs.pop("style", None):  # of a table's column; the content policy allows no style here
             token.attrSet("class", str(align).replace("text-align:", ""))
+    _label(tokens)
     titles = {entry.name: entry.title for _, entries in sections() for entry in entries}
     for token in tokens:
         for link, text in zip(token.children or (), (token.children or ())[1:], strict=False):
@@ -84,6 +85,25 @@ def read(name: str) -> Guide:
                     text.content = titles.get(_name(text.content.removesuffix(".md")), text.content)
                 link.attrSet("href", _address(str(link.attrGet("href"))))
     return Guide(title, parser.renderer.render(tokens, parser.options, {}))
+
+
+def _label(tokens: list[Token]) -> None:
+    """Say at each cell of a table what its column is called: where there is no room for columns, cells stand below each
+    other, and `pages.css` writes that before them."""
+    names: list[str] = []
+    column = 0
+    for token, inside in zip(tokens, tokens[1:], strict=False):
+        match token.type:
+            case "thead_open":
+                names = []
+            case "tr_open":
+                column = 0
+            case "th_open":
+                names.append("".join(each.content for each in inside.children or ()))
+            case "td_open":
+                if names[column]:
+                    token.attrSet("data-label", names[column])
+                column += 1
 
 
 def _opening(tokens: list[Token]) -> Iterator[Token]:

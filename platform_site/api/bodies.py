@@ -22,6 +22,7 @@ from platform_site.api.errors import InvalidRequest, PayloadTooLarge, Unsupporte
 MEDIA_TYPE: Final = "application/json"
 MAX_DEPTH: Final = 64
 
+_HABITS: Final = "JSON takes double quotes, no comments, and no comma before a closing bracket."
 _TOO_DEEP: Final = f"The body is nested more than {MAX_DEPTH} levels deep."
 _CHARSET: Final = re.compile(r';\s*charset\s*=\s*"?([^\s;"]+)"?', re.IGNORECASE)
 _POSITION: Final = re.compile(r": line \d+ column \d+ \(char \d+\)\Z")
@@ -113,7 +114,7 @@ def _explain(body: bytes, error: orjson.JSONDecodeError) -> NoReturn:
     if "infinity" in message or "out of range" in message:
         raise InvalidRequest("The body holds a number that is out of range.") from None
     position = _POSITION.search(message)
-    raise InvalidRequest(f"The body is not JSON{position[0] if position else ''}.") from None
+    raise InvalidRequest(f"The body is not JSON{position[0] if position else ''}. {_HABITS}") from None
 
 
 def check_content_type(meta: Mapping[str, Any]) -> None:

@@ -6,10 +6,12 @@ from typing import Any, Final
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import CommandError
 
+from platform_site import env
 from platform_site.api import keyring
 from platform_site.api.outbound.networks import networks
-from platform_site.services.layout import region_variable
+from platform_site.services.layout import REGIONS, region_variable
 
 _INNER: Final = ("127.0.0.1", "::1", "169.254.169.254", "fd00:ec2::254")
 """This machine, and the metadata services of clouds."""
@@ -23,6 +25,12 @@ def check_encryption_keys(**_: Any) -> list[CheckMessage]:
     except ImproperlyConfigured as error:
         return [Error(str(error), id="api.E001")]
     return []
+
+
+def require_encryption_keys() -> None:
+    """For what serves: a key that is none would be met by the first sign-in. Raises CommandError."""
+    for problem in check_encryption_keys():
+        raise CommandError(problem.msg)
 
 
 @register(Tags.security)
@@ -58,6 +66,26 @@ def check_replicas(**_: Any) -> list[CheckMessage]:
                 variable = region_variable(region).removesuffix("_URL") + "_REPLICA_URLS"
                 found.append(Error(f"{variable}: {name} is {same}", id="api.E003"))
     return found
+
+
+@register(Tags.security)
+def check_trusted_proxies(**_: Any) -> list[CheckMessage]:
+    """Every entry of TRUSTED_PROXIES is a network."""
+    try:
+        for text in settings.TRUSTED_PROXIES:
+            ipaddress.ip_network(text)
+    except ValueError as error:
+        return [Error(f"TRUSTED_PROXIES: {error}", id="api.E004")]
+    return []
+
+
+@register(Tags.security, deploy=True)
+def check_servers_in_production(**_: Any) -> list[CheckMessage]:
+    """In production every server is named, unless `manage.py up` has made its own in the data dir."""
+    if not settings.PRODUCTION or settings.LAYOUT.postgres.is_dir():
+        return []
+    unnamed = [name for name in ("DATABASE_URL", *map(region_variable, REGIONS), "REDIS_URL") if not env.text(name)]
+    return [Error(f"{name} is not set, so nothing answers there.", id="api.E005") for name in unnamed]
 
 
 def _server(database: dict[str, Any]) -> tuple[str, ...]:

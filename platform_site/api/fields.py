@@ -120,13 +120,15 @@ class BooleanField(serializers.BooleanField):
 class ChoiceField(serializers.ChoiceField):
     """One of the given strings."""
 
-    default_error_messages: ClassVar = {"invalid_choice": "Must be one of {choices}.", "invalid": "Must be a string."}
+    default_error_messages: ClassVar = {
+        "invalid_choice": "Must be one of {choices}.",
+        "invalid": "Must be a string, one of {choices}.",
+    }
 
     def to_internal_value(self, data: Any) -> Any:
-        if not isinstance(data, str):
-            self.fail("invalid")
-        if data not in self.choices:
-            self.fail("invalid_choice", choices=", ".join(str(choice) for choice in self.choices))
+        if not isinstance(data, str) or data not in self.choices:
+            known = ", ".join(str(choice) for choice in self.choices)
+            self.fail("invalid_choice" if isinstance(data, str) else "invalid", choices=known)
         return data
 
 
@@ -221,7 +223,7 @@ class Serializer(serializers.Serializer[Any]):
 
     default_error_messages: ClassVar = {
         "not_an_object": "Must be an object.",
-        "unknown_field": "There is no such field here.",
+        "unknown_field": "There is no such field here. There are: {known}.",
     }
 
     def to_internal_value(self, data: Any) -> Any:
@@ -242,10 +244,9 @@ class Serializer(serializers.Serializer[Any]):
         return values
 
     def _unknown(self, names: list[str] | tuple[()]) -> dict[str, list[ErrorDetail]]:
-        return {
-            name[:100] or NAMELESS: [ErrorDetail(str(self.error_messages["unknown_field"]), "unknown_field")]
-            for name in names[:100]
-        }
+        known = ", ".join(name for name, field in self.fields.items() if not field.read_only)
+        message = str(self.error_messages["unknown_field"]).format(known=known)
+        return {name[:100] or NAMELESS: [ErrorDetail(message, "unknown_field")] for name in names[:100]}
 
 
 def failed(detail: Any) -> ValidationFailed:

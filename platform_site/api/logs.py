@@ -21,11 +21,11 @@ import orjson
 from platform_site.api.requests import close_request, current_request_id, open_request
 
 _SECRETS: Final = re.compile(
-    r"""(?P<kind>\b(?:sk|rt|oac|lnk|whsec)_)[A-Za-z0-9+/=_-]{8,}  # our own keys, tokens, codes, signing secrets
+    r"""(?P<kind>\b(?:sk|rt|oac|oal|lnk|whsec)_)[A-Za-z0-9+/=_-]{8,}  # our own keys, tokens, codes, signing secrets
     |   \beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*)?   # JWTs
     |   (?P<scheme>\b(?:Bearer|Basic)\s+)[A-Za-z0-9._~+/=-]{8,}
     |   (?P<url>://[^\s:/@"']{0,100}:)[^\s/@"']{1,200}(?=@)
-    |   (?P<pair>["']?\b(?:password|secret|refresh_token|access_token|code_verifier|client_secret)["']?\s*[:=]\s*)
+    |   (?P<pair>["']?\b(?:[a-z]{1,20}_){0,2}(?:password|secret|(?:refresh|access)_token|code_verifier)["']?\s*[:=]\s*)
         (?:"[^"\\]*(?:\\.[^"\\]*)*"|'[^'\\]*(?:\\.[^'\\]*)*'|[^\s,;&"'}]+)
     """,
     re.VERBOSE,

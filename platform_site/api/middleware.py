@@ -126,13 +126,19 @@ def _view(request: HttpRequest, path: str) -> HttpResponseBase:
     try:
         match = routes.resolve(path)
     except Resolver404:
-        raise NotFound("There is no such address.") from None
+        raise NotFound(_no_such_address(path)) from None
     request.resolver_match = match
     response: Any = match.func(request, *match.args, **match.kwargs)
     if not getattr(response, "is_rendered", True):
         response.render()
     made: HttpResponseBase = response
     return made
+
+
+def _no_such_address(path: str) -> str:
+    if path.endswith("/") and len(path) > len("/v1/"):
+        return "There is no such address. Addresses of the API have no slash at their end."
+    return "There is no such address. All of them stand at /docs, and for programs at /v1/openapi.json."
 
 
 def _check_host(request: HttpRequest) -> None:

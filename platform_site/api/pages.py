@@ -18,6 +18,8 @@ from django.shortcuts import redirect, render
 from django.template.loader import render_to_string
 from django.views.decorators.http import require_safe
 
+from platform_site.api import handler
+from platform_site.api.errors import NotFound
 from platform_site.api.requests import current_request_id
 
 _COLOURS: Final = b'<style id="unfold-theme-colors">'
@@ -59,6 +61,10 @@ def permission_denied(request: HttpRequest, exception: Exception) -> HttpRespons
 
 
 def page_not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
+    if "text/html" not in request.headers.get("Accept", ""):  # a program; browsers ask for pages by name
+        return handler.respond(
+            NotFound("There is no such address. Those of the API begin with /v1; /docs has them all.")
+        )
     return _page(404, "Nothing lives here", "The address may be mistyped, or what was here is gone.")
 
 

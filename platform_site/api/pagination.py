@@ -15,9 +15,12 @@ from django.db.models.fields.tuple_lookups import Tuple, TupleGreaterThan, Tuple
 
 from platform_site.api import cursors
 from platform_site.api.errors import ValidationFailed
+from platform_site.postgres.sizes import OctetLength
 
 DEFAULT_LIMIT: Final = 20
 MAX_LIMIT: Final = 100
+HEAVIEST: Final = 4 * 2**20
+"""Bytes of a page's `heavy` texts; it ends before the item that would be too much, but never without one."""
 
 Item = TypeVar("Item")
 
@@ -49,8 +52,13 @@ def paginate(
     cursor: str | None,
     kind: str,
     facts: Sequence[cursors.Fact] = (),
+    *,
+    heavy: str | None = None,
 ) -> Page[Item]:
     """The page of `queryset` after `cursor` (None: the first), at most `limit` items: one query.
+
+    `heavy` names a text column that may be large: then the page ends early, with HEAVIEST bytes of it, and the texts
+    are read by a second query when it is known which ones fit. The rows must be instances.
 
     `order` names columns that are never null, `-` for descending; the last one must be unique (`["-created_at",
     "-id"]`). They may run in different directions and may cross relations (`project__name`); rows may be instances or
@@ -63,11 +71,28 @@ def paginate(
         if len(values) != len(order):
             raise ValueError("a cursor of this kind, facts and order was made with other values")
         queryset = queryset.filter(_after(order, values))
-    found = list(queryset.order_by(*order)[: limit + 1])
-    if len(found) <= limit:
-        return Page(found, None)
-    del found[limit:]
-    return Page(found, cursors.encode(kind, bound, [_value(found[-1], name.removeprefix("-")) for name in order]))
+    ordered: Any = queryset.order_by(*order)
+    if heavy is None:
+        found = items = list(ordered[: limit + 1])
+        fitting = min(limit, len(found))
+    else:
+        found = list(ordered.defer(heavy).annotate(octets=OctetLength(heavy))[: limit + 1])
+        fitting = _fitting([each.octets for each in found[:limit]])
+        items = list(ordered.filter(pk__in=[each.pk for each in found[:fitting]]))
+    if fitting == len(found):
+        return Page(items, None)
+    del found[fitting:]
+    return Page(items, cursors.encode(kind, bound, [_value(found[-1], name.removeprefix("-")) for name in order]))
+
+
+def _fitting(octets: Sequence[int]) -> int:
+    """How many texts of these sizes, from the first, fit on a page."""
+    total = 0
+    for number, size in enumerate(octets):
+        total += size
+        if number and total > HEAVIEST:
+            return number
+    return len(octets)
 
 
 def _after(order: Sequence[str], values: Sequence[Any]) -> Any:

@@ -93,7 +93,7 @@ def read_parameters(query_string: str, allowed: frozenset[str] | None) -> dict[s
     for name, value in pairs:
         if allowed is not None and name not in allowed:
             if not name.startswith("_"):
-                wrong[name] = FieldError(_printable(name), "unknown_parameter", "There is no such parameter here.")
+                wrong[name] = FieldError(_printable(name), "unknown_parameter", _unknown(allowed))
         elif name in values:
             wrong[name] = FieldError(_printable(name), "repeated", "The parameter was given more than once.")
         elif "\0" in value:
@@ -103,6 +103,11 @@ def read_parameters(query_string: str, allowed: frozenset[str] | None) -> dict[s
     if wrong:
         raise ValidationFailed(fields=wrong.values())
     return values
+
+
+def _unknown(allowed: frozenset[str]) -> str:
+    known = ", ".join(sorted(allowed))
+    return f"There is no such parameter here. There are: {known}." if known else "This address takes no parameters."
 
 
 def _printable(name: str) -> str:

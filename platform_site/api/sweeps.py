@@ -22,8 +22,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import psycopg
 from celery import shared_task
-from django.db import DEFAULT_DB_ALIAS, DatabaseError, InterfaceError, OperationalError, close_old_connections
+from django.db import (
+    DEFAULT_DB_ALIAS,
+    DatabaseError,
+    Error,
+    InterfaceError,
+    OperationalError,
+    close_old_connections,
+    connections,
+)
 
 from platform_site.postgres.direct import session
 
@@ -73,6 +82,27 @@ def sweep(*, every: float, at_start: bool = False) -> Callable[[Callable[[], obj
         return function
 
     return register
+
+
+@contextmanager
+def apart(what: str, *expected: type[Exception], using: str | None = None) -> Iterator[None]:
+    """One part of a sweep, most often a region's: whatever happens in it, the sweep goes on with the next part.
+
+    What a database says (psycopg's InterfaceError is no DatabaseError, nor is Django's) and what is `expected` is a
+    warning that names `what`; anything else a fault of ours, logged in full. The thread's connection to `using` is not
+    used again then.
+    """
+    warned: tuple[type[Exception], ...] = (Error, psycopg.Error, *expected)
+    try:
+        yield
+    except warned as error:
+        logger.warning("%s: left to the next sweep: %s", what, type(error).__name__)
+    except Exception:
+        logger.exception("%s: left to the next sweep", what)
+    else:
+        return
+    if using is not None:
+        connections[using].close()
 
 
 def all_sweeps() -> list[Sweep]:

@@ -207,7 +207,7 @@ class ApiViewSet(ViewSet):
             response = no_content()
             response.headers["Allow"] = allow
             return response
-        return handler.respond(MethodNotAllowed(headers={"Allow": allow}))
+        return handler.respond(MethodNotAllowed(f"This address takes {allow}.", headers={"Allow": allow}))
 
     def _answer(self, request: HttpRequest, action: Callable[..., Any]) -> HttpResponseBase:
         """Run the action; again where PostgreSQL says so. Every exception ends here.

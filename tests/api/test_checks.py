@@ -1,11 +1,15 @@
 """Settings that cannot work are named by `manage.py check`."""
 
+from pathlib import Path
+
 import pytest
 from django.conf import LazySettings
 from django.core.checks import run_checks
 from django.core.exceptions import ImproperlyConfigured
+from django.core.management import CommandError, call_command
 
 from platform_site import env
+from platform_site.services.layout import Layout
 
 
 def found(*, deploy: bool = False) -> list[str]:
@@ -19,6 +23,13 @@ def test_a_key_that_is_none(settings: LazySettings, keys: list[str]) -> None:
     assert found() == []
     settings.ENCRYPTION_KEYS = keys
     assert found() == ["api.E001"]
+
+
+@pytest.mark.parametrize("command", ["serve", "work"])
+def test_nothing_serves_with_a_key_that_is_none(settings: LazySettings, command: str) -> None:
+    settings.ENCRYPTION_KEYS = ["00" * 31]
+    with pytest.raises(CommandError, match="entry 1 must be 64 hex digits"):
+        call_command(command)
 
 
 @pytest.mark.parametrize("network", ["localhost", "127.0.0.1/8", "10.0.0.0/40"])
@@ -35,6 +46,29 @@ def test_an_inner_network_that_is_open_in_production(settings: LazySettings, net
     assert found() == []
     assert found(deploy=True) == ["api.W001"]
     settings.OUTBOUND_ALLOWED_NETWORKS = ["10.1.0.0/16"]
+    assert found(deploy=True) == []
+
+
+@pytest.mark.parametrize("proxy", ["balancer", "10.0.0.1/8", "*"])
+def test_a_proxy_that_is_no_network(settings: LazySettings, proxy: str) -> None:
+    settings.TRUSTED_PROXIES = ["10.0.0.1", "10.1.0.0/16"]
+    assert found() == []
+    settings.TRUSTED_PROXIES = ["10.0.0.1", proxy]
+    assert found() == ["api.E004"]
+
+
+def test_a_server_that_production_does_not_name(
+    settings: LazySettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    names = ["DATABASE_URL", "REGION_US_EAST_1_URL", "REGION_EU_WEST_1_URL", "REGION_AP_SOUTHEAST_1_URL", "REDIS_URL"]
+    for name in names:
+        monkeypatch.setenv(name, "somewhere")
+    settings.PRODUCTION, settings.LAYOUT = True, Layout(tmp_path)
+    assert found(deploy=True) == []
+    monkeypatch.delenv("REDIS_URL")
+    monkeypatch.delenv("REGION_EU_WEST_1_URL")
+    assert found(deploy=True) == ["api.E005", "api.E005"]
+    settings.LAYOUT.postgres.mkdir(parents=True)  # `up` has made them
     assert found(deploy=True) == []
 
 

@@ -22,6 +22,8 @@ SECRETS = {
     "refresh token": "rt_hV2b-Kq9_xYz0123456789abcdefABCDEF",
     "signing secret": "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD",
     "OAuth code": "oac_0123456789abcdef",
+    "proof of an identity": "oal_0123456789abcdef-_",
+    "link": "lnk_0123456789abcdef",
     "access token": JWT,
     "database password": "hunter2hunter2",
 }
@@ -51,9 +53,11 @@ def test_no_secret_is_in_a_line_wherever_it_stood(formatter: logging.Formatter, 
         line_of(formatter, 'body {"password": "%s", "refresh_token": "%s"}', secret, secret),
         line_of(formatter, "x", detail={"password": secret}),
         line_of(formatter, "password=%s", secret),
+        line_of(formatter, 'body {"current_password": "%s"} %s', "hunter2 and 3", {"client_secret": secret}),
     ]
     for line in lines:
         assert secret not in line
+        assert "hunter2 and 3" not in line
         assert "[redacted]" in line
 
 
@@ -79,6 +83,8 @@ def test_redacting_a_hostile_megabyte_is_quick() -> None:
         "://" * 300_000,
         "a" * 1_000_000 + ":",
         "password:" + " " * 500_000,
+        "a_" * 500_000,
+        "a_b_ " * 200_000,
         "Bearer" + " " * 500_000,
     ):
         began = time.process_time()

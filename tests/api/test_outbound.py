@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from django.conf import LazySettings
 
 from platform_site.api import outbound
-from platform_site.api.outbound import calls, sockets
+from platform_site.api.outbound import calls, resolver, sockets
 from platform_site.api.outbound.networks import Address, networks
 from platform_site.api.outbound.resolver import NotResolved
 from tests.api.receiver import Receiver, answer, dribble, endless, reset, send, silence
@@ -244,6 +244,19 @@ def test_names_that_nobody_knows_and_name_servers_that_never_answer() -> None:
     assert seconds < 0.2 + SLACK
     with pytest.raises(outbound.Unresolved):
         outbound.Client().request("GET", "https://not-there.invalid/")
+
+
+def test_a_name_that_nobody_could_be_sent_for_takes_no_place_of_a_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as full:
+
+        def start(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        full.setattr(threading.Thread, "start", start)
+        for _ in range(resolver.MOST_PENDING + 1):
+            with pytest.raises(NotResolved):
+                resolver.resolve("localhost", 80, time.monotonic() + 0.1)
+    assert resolver.resolve("localhost", 80, time.monotonic() + within(5))
 
 
 def test_the_client_of_the_process_follows_the_settings(settings: LazySettings) -> None:

@@ -13,15 +13,23 @@ from django.contrib.staticfiles import finders
 from tests.client import Api
 
 ROOT = Path(__file__).resolve().parents[2]
+BROWSER = {"Accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"}
 STRICT = {"default-src 'none'", "script-src 'self'", "style-src 'self'", "base-uri 'none'", "frame-ancestors 'none'"}
 
 
 def test_an_unknown_page_is_a_page(api: Api) -> None:
-    answer = api.get("/nothing/here", headers={"X-Request-Id": "find-me"})
+    answer = api.get("/nothing/here", headers=BROWSER | {"X-Request-Id": "find-me"})
     assert answer.status == 404
     assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
     assert "Nothing lives here" in answer.body.decode()
     assert "find-me" in answer.body.decode()
+
+
+@pytest.mark.parametrize("accept", [None, "*/*", "application/json"])
+def test_a_program_that_forgets_v1_is_told_so_in_json(api: Api, accept: str | None) -> None:
+    answer = api.get("/projects", headers={"Accept": accept} if accept else {})
+    assert (answer.status, answer.error) == (404, "not_found")
+    assert "/v1" in answer.json["error"]["message"]
 
 
 def test_a_page_that_breaks_tells_nothing(api: Api, things: str) -> None:
@@ -66,7 +74,7 @@ def test_pages_carry_the_policy_and_the_headers(api: Api, path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/docs", "/nothing"])
 def test_everything_a_page_loads_is_ours_and_no_script_stands_in_it(api: Api, path: str) -> None:
-    page = api.get(path).body.decode()
+    page = api.get(path, headers=BROWSER).body.decode()
     loaded = re.findall(r'(?:src|<link[^>]*href)="([^"]+)"', page)
     assert loaded
     for address in loaded:
@@ -79,7 +87,8 @@ def test_everything_a_page_loads_is_ours_and_no_script_stands_in_it(api: Api, pa
     "path", ["/docs", "/docs/guides", "/nothing", "/admin/login/", "/auth/reset-password", "/auth/nothing"]
 )
 def test_each_page_names_the_icon(api: Api, path: str) -> None:
-    icons = re.findall(r'<link rel="icon"[^>]*href="([^"]+)"|href="([^"]+)" rel="icon"', api.get(path).body.decode())
+    page = api.get(path, headers=BROWSER).body.decode()
+    icons = re.findall(r'<link rel="icon"[^>]*href="([^"]+)"|href="([^"]+)" rel="icon"', page)
     assert [a or b for a, b in icons] == ["/static/platform_site/favicon.svg"]
 
 

@@ -31,6 +31,17 @@ def test_the_reference_is_drawn_and_keeps_its_policy(page: Page, served: Up) -> 
     assert [url for url in elsewhere if not url.startswith("data:")] == []
 
 
+def test_the_reference_follows_the_reader_s_theme(window: Callable[..., Page], served: Up) -> None:
+    for theme, is_dark in (("light", False), ("dark", True)):
+        page = window(theme=theme)
+        page.goto(f"{served.base_url}/docs")
+        page.locator("#operations-projects-createProject").wait_for()
+        ground = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+        shade = [int(part) for part in ground.removeprefix("rgb(").removesuffix(")").split(",")[:3]] if is_dark else []
+        assert all(part < 80 for part in shade), ground
+        assert page.evaluate("document.documentElement.classList.contains('dark-mode')") == is_dark
+
+
 def test_a_call_can_be_tried_from_it(page: Page, served: Up) -> None:
     page.goto(f"{served.base_url}/docs")
     page.locator(".btn.authorize").first.click()

@@ -69,7 +69,7 @@ class Answer:
     body: bytes
     """As it was sent, not decompressed; at most `limit` bytes."""
     is_cut: bool
-    """Whether there was more than `limit` bytes, or less than announced."""
+    """Whether there was more than `limit` bytes."""
 
 
 @dataclass(slots=True)

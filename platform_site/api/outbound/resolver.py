@@ -45,7 +45,11 @@ def resolve(host: str, port: int, deadline: float) -> list[Address]:
             pending.release()
             done.set()
 
-    threading.Thread(target=ask, name="resolve", daemon=True).start()
+    try:
+        threading.Thread(target=ask, name="resolve", daemon=True).start()
+    except RuntimeError:  # the system has no more threads; its place is the next one's
+        pending.release()
+        raise NotResolved(host) from None
     if not done.wait(max(0.0, deadline - time.monotonic())):
         raise TimeoutError("the name server took too long")
     if not outcome or not outcome[0]:
