@@ -232,7 +232,26 @@ REST_FRAMEWORK = {
 SPECTACULAR_SETTINGS = {
     "OAS_VERSION": "3.1.0",
     "TITLE": "Backend platform",
-    "DESCRIPTION": "Projects, sign-in, rows under rules, signed webhooks and functions, over HTTP with JSON bodies.",
+    "DESCRIPTION": "Projects, sign-in, rows under rules, signed webhooks and functions, over HTTP with JSON bodies.\n\n"
+    "The [quick start](/docs/guides/quick-start) takes five minutes; [errors](/docs/guides/errors) says what each code "
+    "means. To try an address here, paste a server key (`sk_…`) or an access token under *Authorize*; an account names "
+    "the environment that it means in the header `X-Environment`.",
+    # In the order in which one needs them.
+    "TAGS": [
+        {"name": "projects", "description": "Projects, environments, preview branches, members"},
+        {"name": "auth", "description": "Signing in and up, sessions, one's own account"},
+        {"name": "keys", "description": "Server keys"},
+        {"name": "schema", "description": "Tables and rules, as one document"},
+        {"name": "rows", "description": "Reading and writing rows"},
+        {"name": "webhooks", "description": "Events, signed and delivered"},
+        {"name": "functions", "description": "Code that runs as its caller"},
+        {"name": "users", "description": "An application's users"},
+        {"name": "invitations", "description": "Users who are asked in by e-mail"},
+        {"name": "identity-providers", "description": "Sign-in by other providers"},
+        {"name": "redirect-uris", "description": "Where a sign-in by another provider may come back to"},
+        {"name": "limits", "description": "What the plan allows, and what is used"},
+        {"name": "well-known", "description": "Keys that verify access tokens"},
+    ],
     "VERSION": "1",
     "SERVERS": [{"url": "/"}],
     "SCHEMA_PATH_PREFIX": "/v1",
@@ -469,7 +488,9 @@ EMAIL_HOST = env.text("EMAIL_HOST", "")
 EMAIL_BACKEND = env.text("EMAIL_BACKEND") or (
     # Without a server, e-mails are shown by the process that sends them: under `up`, in its terminal. Never in
     # production, where that is a log: whoever reads an e-mail can use its link.
-    f"django.core.mail.backends.{'smtp' if PRODUCTION or EMAIL_HOST else 'console'}.EmailBackend"
+    "django.core.mail.backends.smtp.EmailBackend"
+    if PRODUCTION or EMAIL_HOST
+    else "accounts.lifecycle.printing.EmailBackend"
 )
 EMAIL_USE_SSL = env.boolean("EMAIL_USE_SSL")
 """TLS from the first byte, as on port 465."""

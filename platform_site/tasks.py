@@ -4,7 +4,7 @@ from typing import Final
 
 from django.conf import settings
 
-from platform_site.api.sweeps import sweep
+from platform_site.api.sweeps import apart, sweep
 from platform_site.figures import lag, rollups
 
 HEARTBEAT_EVERY: Final = 5.0
@@ -23,7 +23,8 @@ def measure_regions() -> None:
     """Queues, deliveries and runs of each region; one that is away does not keep the others from being looked at.
     At the start, too: whoever opens the console in the first seconds is not told that nobody works."""
     for region in settings.REGION_DATABASES:
-        rollups.measure_region(region)
+        with apart(f"the figures of {region}", using=region):
+            rollups.measure_region(region)
 
 
 @sweep(every=CONTROL_EVERY)

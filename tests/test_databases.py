@@ -2,9 +2,10 @@
 
 import pytest
 from django.core.management import call_command
-from django.db import connections
+from django.db import OperationalError, connections
 
 from accounts.models import User
+from platform_site.postgres import replicas
 
 
 @pytest.mark.django_db(databases="__all__")
@@ -24,3 +25,26 @@ def test_migrate_without_a_database_checks_and_plans_all_of_them(capsys: pytest.
     told = capsys.readouterr().out
     for name in ("default", "us-east-1", "eu-west-1", "ap-southeast-1"):
         assert f"Database {name}:" in told
+
+
+@pytest.mark.parametrize("fault", [OSError("too many open files"), OperationalError("gone"), ValueError("odd")])
+def test_whoever_looks_after_replicas_goes_on_whatever_a_look_or_its_end_raises(
+    monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    class Enough(BaseException):
+        pass
+
+    looks: list[None] = []
+
+    def look() -> None:
+        looks.append(None)
+        if len(looks) == 3:
+            raise Enough
+        raise fault
+
+    def close() -> None:
+        raise OSError("too many open files")
+
+    monkeypatch.setattr(replicas, "_LOOKS_IN_A_LIMIT", 1e9)  # no pause between them
+    with pytest.raises(Enough):
+        replicas._watch(look, close)

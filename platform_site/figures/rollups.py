@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 from django.conf import settings
-from django.db import DatabaseError, connection, connections
+from django.db import Error, connection, connections
 from django.db.models import Count
 from django.db.models.functions import Now, TruncDate
 from psycopg import sql
@@ -105,7 +105,7 @@ def measure_region(region: str) -> None:
             until = min(since + AT_A_TIME, now + BUCKET)
             _sum_up(region, since, until)
             since = until
-    except DatabaseError as error:
+    except Error as error:
         logger.warning("a region was not measured", extra={"region": region, "why": type(error).__name__})
         Sample.objects.update_or_create(name=region, defaults={"at": Now(), "is_away": True})
         return

@@ -86,8 +86,13 @@ class Watch:
             if self.is_away:
                 return
             self.is_away = True
-        logger.warning("database %s does not answer; its requests are refused until it does", self._alias)
-        threading.Thread(target=self._probe, args=(parameters,), name=f"probe-{self._alias}", daemon=True).start()
+        try:
+            threading.Thread(target=self._probe, args=(parameters,), name=f"probe-{self._alias}", daemon=True).start()
+        except RuntimeError:  # the system has no more threads: nobody would find out that it is back
+            self.is_away = False
+            logger.exception("nobody can look after database %s", self._alias)
+        else:
+            logger.warning("database %s does not answer; its requests are refused until it does", self._alias)
 
     def _stands_still(self) -> bool:
         try:
@@ -107,6 +112,9 @@ class Watch:
                 # "Starting up" and "too many connections" are answers, and so is a refusal.
                 if error.sqlstate is None and time.monotonic() - began >= SILENT_SECONDS:
                     continue
+            except Exception:  # psycopg's wait for an answer takes a descriptor, and there may be none
+                logger.exception("database %s could not be asked whether it is back", self._alias)
+                continue
             self.is_away = False
         logger.warning("database %s answers again", self._alias)
 

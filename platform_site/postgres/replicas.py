@@ -207,12 +207,23 @@ _IN_WORDS: Final[dict[State, str]] = {
 
 
 def _watch(look: Callable[[], None], close: Callable[[], None]) -> None:
+    """Look for ever: without looks no replica answers any more, and no mark is raised."""
     while True:
         try:
             look()
         except Error:  # away, restarting, full: the next look tries a new connection
-            close()
+            _closed(close)
+        except Exception:  # psycopg's wait for an answer takes a descriptor, and there may be none
+            logger.exception("a replica or its primary could not be looked at")
+            _closed(close)
         time.sleep(settings.REPLICA_LAG_LIMIT / _LOOKS_IN_A_LIMIT)
+
+
+def _closed(close: Callable[[], None]) -> None:
+    try:
+        close()
+    except Exception:  # the next look finds out what there is
+        logger.exception("the connection of a look could not be closed")
 
 
 _regions: dict[str, Region] = {}

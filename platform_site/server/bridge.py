@@ -15,6 +15,7 @@ import threading
 import warnings
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 import orjson
@@ -147,12 +148,14 @@ class Bridge:
         repeated = headers_into(meta, items)
         address, scheme = self._forwarding.client(host_of(scope.client), scope.scheme, items)
         meta["REMOTE_ADDR"] = address
+        named = meta.get("HTTP_HOST")
         authority = scope.authority
         if authority is not None:  # the request named its host in the first line; that one counts (RFC 9112, 3.2.2)
             meta["HTTP_HOST"] = authority
         server = scope.server
         meta["SERVER_NAME"], meta["SERVER_PORT"] = host_of(server) or "localhost", server.rpartition(":")[2] or "80"
         try:
+            _check_host(named, meta)
             _check(meta, path, repeated, len(headers), items)
         except errors.ApiError as error:
             _answer_error(protocol, error, meta.get("HTTP_X_REQUEST_ID"), close=True)
@@ -171,7 +174,7 @@ class Bridge:
                 finish()  # without an answer of ours Granian sends its own 500
 
         stated = meta.get("CONTENT_LENGTH")
-        if "HTTP_TRANSFER_ENCODING" in meta or (stated is not None and int(stated) > BODY_LIMIT):
+        if "HTTP_TRANSFER_ENCODING" in meta or (stated is not None and _is_too_large(stated)):
             return _read(protocol, meta, go_on)
         if stated is None or stated == "0":
             go_on(b"")
@@ -214,6 +217,30 @@ def _walk(resolver: Any) -> None:
             _walk(pattern)
 
 
+def _is_too_large(stated: str) -> bool:
+    """Whether a Content-Length is beyond the limit; it may have any number of digits and of zeros before them."""
+    digits = stated.lstrip("0")
+    return len(digits) > len(str(BODY_LIMIT)) or int(digits or "0") > BODY_LIMIT
+
+
+def _check_host(named: str | None, meta: dict[str, Any]) -> None:
+    """HTTP/1.1 names its host, by a header even where the first line names it too, and a port is one of 65535 (RFC
+    9112, 3.2). Which hosts are ours is Django's to say. Raises ApiError."""
+    if named is None and meta["SERVER_PROTOCOL"] == "HTTP/1.1":
+        raise errors.InvalidRequest("The request has no Host.")
+    host = meta.get("HTTP_HOST")
+    if host is not None and not _may_be_host(host):
+        raise errors.InvalidRequest("The Host is empty, or its port is none.")
+
+
+@lru_cache(maxsize=512)
+def _may_be_host(host: str) -> bool:
+    name, colon, port = host.rpartition(":")
+    if not colon or port.endswith("]"):  # no port, or the end of an IPv6 address
+        return host != ""
+    return name != "" and (not port.isdigit() or (len(port) < 6 and int(port) < 65536))
+
+
 def _check(meta: dict[str, Any], path: str, repeated: frozenset[str], names: int, items: list[tuple[str, str]]) -> None:
     """Refuse what Django should not have to interpret. Raises ApiError."""
     if not path.startswith("/"):
@@ -226,6 +253,8 @@ def _check(meta: dict[str, Any], path: str, repeated: frozenset[str], names: int
         raise errors.InvalidRequest("A header that may occur once came twice.")
     if "CONTENT_LENGTH" in meta and "HTTP_TRANSFER_ENCODING" in meta:
         raise errors.InvalidRequest("The length of the body is given twice, by Content-Length and Transfer-Encoding.")
+    if meta.get("HTTP_TRANSFER_ENCODING", "chunked").strip().lower() != "chunked":
+        raise errors.InvalidRequest("The one Transfer-Encoding that is read here is chunked.")
     if names != len(items) and names > len({name for name, _ in items}):
         raise errors.InvalidRequest("A header value has characters outside ASCII.")
 

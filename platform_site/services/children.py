@@ -98,8 +98,12 @@ class Supervisor:
             self._parts.append(part)
         read, write = os.pipe()
         os.set_blocking(read, False)
-        with os.fdopen(write, "wb") as output:
-            part.process = part.spawn(output)
+        try:
+            with os.fdopen(write, "wb") as output:
+                part.process = part.spawn(output)
+        except BaseException:
+            os.close(read)
+            raise
         part.started_at, part.retry_at = time.monotonic(), None
         self._selector.register(read, selectors.EVENT_READ, part)
         self._changed([p.process.pid for p in self._parts if p.process is not None and p.runs])
@@ -177,7 +181,9 @@ class Supervisor:
         """Wait for children that have ended: our parts by their own means, adopted ones here."""
         if not hasattr(os, "waitid"):
             return  # there, nobody's orphans become ours
-        known = {part.process.pid: part.process for part in self._parts if part.process is not None}
+        # Only those not buried yet: the pid of one that is may have come back as an orphan's.
+        processes = [part.process for part in self._parts if part.process is not None]
+        known = {process.pid: process for process in processes if process.returncode is None}
         with contextlib.suppress(ChildProcessError):
             # Looked at first: a part's exit code belongs to its Popen.
             while (dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:

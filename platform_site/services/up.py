@@ -304,7 +304,7 @@ def _facts(layout: Layout) -> dict[str, Any] | None:
 
 
 def _write(text: str) -> None:
-    with contextlib.suppress(BrokenPipeError):
+    with contextlib.suppress(OSError):  # nobody reads it any more, or the terminal is gone: the service goes on
         sys.stdout.write(text)
         sys.stdout.flush()
 

@@ -54,6 +54,41 @@ def test_the_first_waits_and_the_others_are_refused_at_once_until_it_answers(mut
     assert not watched.is_away
 
 
+@pytest.mark.parametrize("error", [OSError("Too many open files"), RuntimeError("of our own making")])
+def test_who_asks_whether_it_is_back_asks_again_whatever_went_wrong(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Otherwise it would be refused for as long as the process lives."""
+    asked: list[None] = []
+
+    def connect(**_: Any) -> Any:
+        asked.append(None)
+        if len(asked) == 1:
+            raise error
+        raise psycopg.errors.CannotConnectNow  # an answer
+
+    monkeypatch.setattr(away, "PROBE_SECONDS", 0.01)
+    monkeypatch.setattr(psycopg, "connect", connect)
+    watched = Watch("silent")
+    assert watched.enter()
+    monkeypatch.setattr(away, "SILENT_SECONDS", 0.0)
+    watched.lost({})
+    wait_for("somebody notices", lambda: not watched.is_away, 15)
+    assert len(asked) == 2
+
+
+def test_a_database_that_nobody_can_ask_again_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(away, "SILENT_SECONDS", 0.0)
+    watched = Watch("silent")
+    assert watched.enter()
+    watched.lost({})
+    assert not watched.is_away
+
+
 def wait_in(watched: Watch, release: threading.Event) -> threading.Thread:
     """A thread that waits for the database until it is released."""
     entered = threading.Event()

@@ -1,18 +1,34 @@
 """Sweeps: one process at a time, by two clocks."""
 
+import inspect
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from django.db import connections
+from django.conf import settings
+from django.db import InterfaceError, OperationalError, connections
 
+import functions.retention
+import functions.tasks
+import platform_site.tasks
+import projects.tasks
+import rows.tasks
+import webhooks.control
+import webhooks.retention
+import webhooks.tasks
+from functions import runs
 from platform_site.api import sweeps
 from platform_site.celery import app
+from platform_site.figures import rollups
 from platform_site.services import postgres
 from platform_site.services.layout import Layout
+from projects import provisioning, removal
+from rows import uniques
+from rows.models import CurrentVersion
 from tests.serving import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
@@ -141,3 +157,74 @@ def test_a_nudge_runs_its_sweep_and_an_unknown_name_is_another_releases() -> Non
     assert calls == [1]
     sweeps.run_sweep(found.name)
     assert calls == [1], "of a pile of nudges one is enough"
+
+
+def _walks() -> Iterator[tuple[str, Callable[[], object], tuple[Any, str]]]:
+    """Every sweep that walks regions, and what it asks of each, whose first argument is the region."""
+    yield "runs", functions.tasks.settle_and_start, (runs, "settle_lost")
+    yield "old runs", functions.tasks.forget_old_runs, (functions.retention, "purge")
+    yield "control events", webhooks.tasks.carry_over_what_is_left, (webhooks.control, "carry_over")
+    yield "due deliveries", webhooks.tasks.dispatch_what_is_due, (webhooks.tasks, "longest_wait")
+    yield "unsettled", webhooks.tasks.settle_deliveries, (webhooks.tasks, "settle")
+    yield "old deliveries", webhooks.tasks.forget_what_is_old, (webhooks.retention, "expire_held")
+    yield "orphans", projects.tasks.finish_and_clean, (provisioning, "drop_orphans")
+    yield "indexes", rows.tasks.settle, (CurrentVersion.objects, "using")
+    yield "uniques", rows.tasks.clear_new_uniques, (uniques, "clear_all")
+    yield "figures", platform_site.tasks.measure_regions, (rollups, "_queues")
+
+
+@pytest.mark.parametrize("error", [InterfaceError, OperationalError, KeyError])
+@pytest.mark.parametrize(("sweep", "asked"), [pytest.param(*walk[1:], id=walk[0]) for walk in _walks()])
+def test_a_region_that_fails_keeps_no_other_from_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[Exception],
+    sweep: Callable[[], object],
+    asked: tuple[Any, str],
+) -> None:
+    regions: list[str] = []
+
+    def fail(using: str, *args: Any, **options: Any) -> None:
+        regions.append(using)
+        raise error("of this region alone")
+
+    monkeypatch.setattr(*asked, fail)
+    sweep()
+    assert regions == list(settings.REGION_DATABASES)
+
+
+def test_every_sweep_that_walks_regions_is_asked() -> None:
+    walking = {
+        found.name
+        for found in sweeps.all_sweeps()
+        if not found.name.startswith("tests.") and "REGION_DATABASES" in _source_with_helpers(found.function)
+    }
+    asked = {f"{walk[1].__module__}.{walk[1].__qualname__}" for walk in _walks()}
+    assert walking <= asked
+
+
+def _source_with_helpers(function: Callable[[], object]) -> str:
+    """The source of a sweep and of the private functions of its module that it names."""
+    module = inspect.getmodule(function)
+    named = [getattr(module, name, None) for name in function.__code__.co_names if name.startswith("_")]
+    return "".join(map(inspect.getsource, [function, *filter(inspect.isfunction, named)]))
+
+
+def test_a_deletion_that_fails_keeps_no_other_from_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def finish(project_id: str) -> bool:
+        asked.append(project_id)
+        raise InterfaceError("of this region alone")
+
+    monkeypatch.setattr(removal, "unfinished", lambda after="": [] if after else ["prj_a", "prj_b"])
+    monkeypatch.setattr(removal, "finish", finish)
+    projects.tasks.finish_and_clean()
+    assert asked == ["prj_a", "prj_b"]
+
+
+def test_a_worker_outlives_a_region_whose_connection_broke(monkeypatch: pytest.MonkeyPatch) -> None:
+    def claim(using: str) -> None:
+        raise InterfaceError("the connection is closed")
+
+    monkeypatch.setattr(runs, "claim", claim)
+    functions.tasks.work(settings.REGION_DATABASES[0])

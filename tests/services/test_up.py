@@ -1,7 +1,9 @@
 """`manage.py up`: starts from nothing, runs once, heals, stops cleanly, and starts again on the same data."""
 
+import contextlib
 import json
 import os
+import pty
 import pwd
 import re
 import shutil
@@ -22,11 +24,26 @@ import pytest
 from psycopg import sql
 
 from platform_site.services import postgres, valkey
+from platform_site.services import up as up_module
 from platform_site.services.layout import REGIONS, Layout, region_database, region_variable
 from tests.figures import within
 from tests.serving import ROOT, Up, start_up, wait_for, wait_for_ready
 
 pytestmark = pytest.mark.served
+
+
+def test_a_terminal_that_is_gone_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says so with an error of its own at every line, also at the one that tells of the orderly end."""
+    terminal, ours = pty.openpty()
+    output = os.fdopen(ours, "w")
+    monkeypatch.setattr(sys, "stdout", output)
+    up_module._write("somebody reads this\n")
+    os.close(terminal)
+    with pytest.raises(OSError, match="Input/output error"):
+        os.write(ours, b"x")
+    up_module._write("and nobody this\n" * 10_000)
+    with contextlib.suppress(OSError):  # what nobody read is still in there
+        output.close()
 
 
 @pytest.fixture(scope="module")

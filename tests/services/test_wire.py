@@ -51,6 +51,8 @@ def test_a_length_said_twice_smuggles_nothing(served: Up, order: int) -> None:
         post(b"Transfer-Encoding: xchunked"),
         post(b"Transfer-Encoding: gzip"),
         post(b"Transfer-Encoding: chunked, identity"),
+        post(b"Transfer-Encoding: gzip, chunked"),
+        post(b"Transfer-Encoding: chunked, chunked"),
         b"GET /healthz HTTP/1.1\r\nHost : localhost\r\n\r\n",
         b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: a\r\n b\r\n\r\n",
         b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: a\0b\r\n\r\n",
@@ -63,6 +65,14 @@ def test_what_is_not_http_is_refused_and_the_connection_closed(served: Up, head:
     answers = talk(served.base_url, head + b"hello" + GET)
     assert answers.statuses in ([400], [413], [])
     assert answers.closed
+
+
+@pytest.mark.parametrize("digits", [1, 30, 5000])
+def test_a_length_may_have_zeros_before_it(served: Up, digits: int) -> None:
+    head = post(b"Content-Type: application/json", b"Content-Length: " + b"2".rjust(digits, b"0"))
+    plain = talk(served.base_url, post(b"Content-Type: application/json", b"Content-Length: 2") + b"{}")
+    assert talk(served.base_url, head + b"{}").statuses == plain.statuses
+    assert talk(served.base_url, post(b"Content-Length: " + b"0" * digits)).statuses == [400]
 
 
 def test_an_upgrade_to_http2_or_websocket_is_not_taken(served: Up) -> None:
@@ -121,6 +131,15 @@ def test_a_header_with_underscores_is_not_the_one_with_hyphens(served: Up) -> No
         (b"GET /v1/projects HTTP/1.1\r\nHost: evil.example\r\n\r\n", 400, "invalid_request"),
         (b"GET http://evil.example/v1/projects HTTP/1.1\r\n" + HOST + b"\r\n", 400, "invalid_request"),
         (b"GET /v1/projects HTTP/1.1\r\nHost: a b\r\n\r\n", 400, "invalid_request"),
+        (b"GET /v1/projects HTTP/1.1\r\n\r\n", 400, "invalid_request"),
+        (b"GET /v1/projects HTTP/1.1\r\nHost:\r\n\r\n", 400, "invalid_request"),
+        (b"GET /v1/projects HTTP/1.0\r\nHost:\r\n\r\n", 400, "invalid_request"),
+        (b"GET http://localhost/v1/projects HTTP/1.1\r\n\r\n", 400, "invalid_request"),
+        (b"GET /v1/projects HTTP/1.1\r\nHost: localhost:65536\r\n\r\n", 400, "invalid_request"),
+        (b"GET /v1/projects HTTP/1.1\r\nHost: localhost:" + b"1" * 5000 + b"\r\n\r\n", 400, "invalid_request"),
+        (b"GET http://localhost:65536/v1/projects HTTP/1.1\r\n" + HOST + b"\r\n", 400, "invalid_request"),
+        (b"GET /v1/projects HTTP/1.1\r\nHost: localhost:65535\r\n\r\n", 401, "unauthorized"),
+        (b"GET /v1/projects HTTP/1.0\r\n\r\n", 401, "unauthorized"),
         (b"POST /healthz HTTP/1.1\r\n" + HOST + b"Content-Length: 0\r\n\r\n", 405, "method_not_allowed"),
         (b"GET /v1/nothing HTTP/1.1\r\n" + HOST + b"\r\n", 404, "not_found"),
     ],

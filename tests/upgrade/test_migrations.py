@@ -30,6 +30,10 @@ BREAKING = (
 )
 EXCEPTIONS = {
     ("accounts", "0004_profile_fields"): "renames a column of a table that came in the same release",
+    (
+        "accounts",
+        "0005_identity_linked",
+    ): "another kind of e-mail: PostgreSQL is told nothing; a worker of the release before leaves it to one of this",
 }
 """Migrations that may, and why no process of the release before minds."""
 

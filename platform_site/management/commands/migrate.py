@@ -3,6 +3,7 @@
 Several hosts may start at once: the first to come migrates, the others wait for it (an advisory lock in each database).
 """
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -53,16 +54,25 @@ def bring_up_to_date(stdout: OutputWrapper) -> None:
     """
     said: list[_Said] = []
     for alias in [DEFAULT_DB_ALIAS, *settings.REGION_DATABASES]:
+        if said and _is_new(alias):
+            stdout.write(f"Bringing the database {alias} up to date")
+            _say_again(alias, said)
+            continue
         executor = MigrationExecutor(connections[alias])
         if not executor.migration_plan(executor.loader.graph.leaf_nodes()):
             continue
         stdout.write(f"Bringing the database {alias} up to date")
-        is_new_region = alias in settings.REGION_DATABASES and not executor.loader.applied_migrations
-        if is_new_region and said:
-            _say_again(alias, said)
-        else:
-            with _overheard(alias, said if is_new_region else []):
-                call_command("migrate", database=alias, verbosity=0, interactive=False, skip_checks=True)
+        is_new = _is_new(alias)
+        if not is_new:
+            gc.enable()  # `manage.py serve` begins without, which does for an empty database; this may be a full one
+        is_new_region = alias in settings.REGION_DATABASES and is_new
+        with _overheard(alias, said if is_new_region else []):
+            call_command("migrate", database=alias, verbosity=0, interactive=False, skip_checks=True)
+
+
+def _is_new(alias: str) -> bool:
+    """Whether nothing was ever migrated there."""
+    return not MigrationRecorder(connections[alias]).has_table()
 
 
 _Said = tuple[Any, Any, bool]
@@ -86,7 +96,7 @@ def _overheard(alias: str, said: list[_Said]) -> Iterator[None]:
 def _say_again(alias: str, said: list[_Said]) -> None:
     """All of it or, if it is cut off, nothing: then the next start begins anew."""
     with _alone(alias):
-        if MigrationRecorder(connections[alias]).has_table():  # another host was faster
+        if not _is_new(alias):  # another host was faster
             return
         with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
             for sql, params, many in said:
@@ -101,6 +111,9 @@ def _alone(alias: str) -> Iterator[None]:
         # table stays limited, or everybody else would queue behind us.
         cursor.execute("SET statement_timeout = 0")
         cursor.execute("SET lock_timeout = 0")
+        # Each migration is a commit, and need not wait for the disk: a crash forgets the last ones, record and change
+        # alike, and the next start makes them again. What is written afterwards stands behind them in the same log.
+        cursor.execute("SET synchronous_commit = off")
         cursor.execute("SELECT pg_advisory_lock(%s)", [_LOCK])
         cursor.execute("RESET lock_timeout")
     try:

@@ -1,5 +1,6 @@
 """`manage.py work`: a Celery worker as we run it, alone in production and under `manage.py up`."""
 
+import gc
 import warnings
 from argparse import ArgumentParser
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from platform_site.api import metrics
+from platform_site.api.checks import require_encryption_keys
 from platform_site.celery import app
 
 
@@ -25,6 +27,7 @@ class Command(BaseCommand):
         parser.add_argument("--beat", action="store_true", help="send the sweeps' nudges from here, too")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        require_encryption_keys()
         metrics.keep_share()
         # Celery warns root of pickled messages; ours are JSON.
         warnings.filterwarnings("ignore", message="You're running the worker with superuser privileges")
@@ -35,4 +38,7 @@ class Command(BaseCommand):
         if options["beat"]:
             # A schedule in memory: sweeps run every few seconds, no file has to remember when they last did.
             command += ["--beat", "--scheduler", "celery.beat:Scheduler"]
+        gc.collect()
+        gc.freeze()
+        gc.enable()  # `manage.py` has switched it off
         app.worker_main(command)

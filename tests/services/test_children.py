@@ -1,0 +1,56 @@
+"""What `manage.py up`'s supervisor does where no part of it behaves. In a process of its own: it takes the signals."""
+
+import subprocess
+import sys
+from textwrap import dedent
+
+from tests.figures import within
+from tests.serving import ROOT
+
+_BEGIN = """
+import os, signal, subprocess, sys
+from platform_site.services.children import Part, Supervisor
+
+def fails(output):
+    raise OSError("no such program")
+
+supervisor = Supervisor(lambda text: None, colour=False, changed=lambda pids: None)
+"""
+
+
+def _in_a_process(script: str) -> None:
+    program = [sys.executable, "-c", _BEGIN + dedent(script)]
+    subprocess.run(program, cwd=ROOT, check=True, timeout=within(20))
+
+
+def test_a_part_that_cannot_be_started_leaves_nothing_open() -> None:
+    _in_a_process("""
+        part = Part("web", fails, signal.SIGTERM, 1.0)
+        before = sorted(os.listdir("/dev/fd"))
+        for _ in range(3):
+            try:
+                supervisor.start(part)
+            except OSError:
+                pass
+        assert sorted(os.listdir("/dev/fd")) == before
+        """)
+
+
+def test_an_orphan_with_the_pid_of_a_buried_part_is_buried_too() -> None:
+    """Looked at for ever otherwise: the part's Popen waits for nothing any more."""
+    _in_a_process("""
+        sleepy = lambda: subprocess.Popen([sys.executable, "-c", "pass"])
+        part = Part("web", lambda output: sleepy(), signal.SIGTERM, 1.0)
+        supervisor.start(part)
+        part.process.wait()
+        orphan = sleepy()
+        os.waitid(os.P_PID, orphan.pid, os.WEXITED | os.WNOWAIT)
+        part.process.pid = orphan.pid
+        supervisor._bury()
+        try:
+            os.waitpid(orphan.pid, 0)
+            raise SystemExit("it was left")
+        except ChildProcessError:
+            pass
+        orphan.returncode = 0
+        """)

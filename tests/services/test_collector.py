@@ -1,0 +1,69 @@
+"""`manage.py` imports with the garbage collector off; whoever goes on running has it on again, or would grow for ever."""
+
+import gc
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.db import connections
+
+from platform_site.celery import app
+from platform_site.management.commands import migrate, serve, work
+from tests.serving import ROOT
+
+
+@pytest.fixture(autouse=True)
+def _as_manage_py_left_it() -> Iterator[None]:
+    thresholds = gc.get_threshold()
+    gc.disable()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*thresholds)
+    gc.enable()
+
+
+@pytest.mark.django_db(databases="__all__")
+def test_a_web_process_collects_but_seldom_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[tuple[bool, int]] = []
+    for name in ("start_afresh", "keep_share"):
+        monkeypatch.setattr(serve.metrics, name, lambda: None)
+    monkeypatch.setattr(serve.Command, "_look_at_versions", lambda self: None)
+    monkeypatch.setattr(serve, "serve", lambda *_, **__: found.append((gc.isenabled(), gc.get_threshold()[2])))
+    call_command("serve", "--port", "0", "--workers", "1")
+    assert found == [(True, serve.FULL_COLLECTIONS)]
+
+
+def test_a_worker_collects(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[bool] = []
+    monkeypatch.setattr(work.metrics, "keep_share", lambda: None)
+    monkeypatch.setattr(app, "worker_main", lambda command: found.append(gc.isenabled()))
+    call_command("work")
+    assert found == [True]
+
+
+@pytest.mark.parametrize(("command", "expected"), [("serve", "False"), ("work", "False"), ("migrate", "True")])
+def test_only_these_two_begin_without_it(command: str, expected: str) -> None:
+    code = f"""
+import gc, runpy, sys
+import django.core.management as management
+management.execute_from_command_line = lambda argv: print(gc.isenabled())
+sys.argv = ["manage.py", "{command}"]
+runpy.run_path({str(ROOT / "manage.py")!r}, run_name="__main__")
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert said.stdout.strip() == expected
+
+
+@pytest.mark.django_db(databases="__all__", transaction=True)
+def test_migrations_do_not_wait_for_the_disk_and_requests_afterwards_do() -> None:
+    def source() -> Any:
+        with connections["us-east-1"].cursor() as cursor:
+            cursor.execute("SELECT setting, source FROM pg_settings WHERE name = 'synchronous_commit'")
+            return cursor.fetchone()
+
+    with migrate._alone("us-east-1"):
+        assert source() == ("off", "session")
+    assert source()[1] != "session"

@@ -1,0 +1,77 @@
+"""`manage.py` where a command meets no database: a sentence that says what to do, and no trace of our code."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from django.db import DatabaseError
+from psycopg.errors import QueryCanceled, UndefinedTable, UniqueViolation
+
+from platform_site import complaints
+from tests.serving import ROOT
+
+
+def run(data_dir: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    names = ("DATABASE_URL", "REGION_US_EAST_1_URL", "REGION_EU_WEST_1_URL", "REGION_AP_SOUTHEAST_1_URL", "REDIS_URL")
+    inherited = {name: value for name, value in os.environ.items() if name not in names}
+    return subprocess.run(
+        [sys.executable, str(ROOT / "manage.py"), *arguments],
+        env=inherited | {"DATA_DIR": str(data_dir), "PYTHONWARNINGS": "ignore"} | environment,
+        text=True,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("environment", [{}, {"DATABASE_URL": "postgresql://a:very-secret@127.0.0.1:1/control"}])
+def test_without_a_database_a_sentence_says_what_to_start(tmp_path: Path, environment: dict[str, str]) -> None:
+    done = run(tmp_path, "list_projects", **environment)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert f"Is `manage.py up` running on {tmp_path}?" in done.stderr
+    assert "very-secret" not in done.stderr
+
+
+def test_a_database_that_was_not_migrated_is_told_from_other_mistakes() -> None:
+    for cause, says in ((UndefinedTable(), "manage.py migrate"), (UniqueViolation(), None), (QueryCanceled(), None)):
+        error = DatabaseError("nothing was said")
+        error.__cause__ = cause
+        told = complaints.of(error)
+        assert told is None if says is None else says in str(told)
+
+
+def test_the_trace_is_there_for_who_asks(tmp_path: Path) -> None:
+    assert "Traceback" in run(tmp_path, "list_projects", "--traceback").stderr
+
+
+def test_who_stops_reading_or_presses_ctrl_c_sees_no_trace_of_ours(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "manage.py")]
+    environment = os.environ | {"DATA_DIR": str(tmp_path), "PYTHONWARNINGS": "ignore"}
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [*command, "help"], env=environment, stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
+    asking = [*command, "create_account", "a@example.com", "--password-stdin"]
+    with subprocess.Popen(asking, env=environment, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as waits:
+        with pytest.raises(subprocess.TimeoutExpired):
+            waits.wait(3)  # for its password
+        waits.send_signal(signal.SIGINT)
+        assert waits.wait(60) == 130
+        assert waits.stderr is not None
+        assert b"Traceback" not in waits.stderr.read()
+
+
+def test_an_argument_in_another_encoding_is_named() -> None:
+    told = None
+    try:
+        "\udcff@example.com".encode()
+    except UnicodeEncodeError as error:
+        told = complaints.of(error)
+    assert told == "An argument is not UTF-8."
