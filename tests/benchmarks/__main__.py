@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import platform
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -153,14 +154,28 @@ PARTS: dict[str, Callable[[Stage, float], Iterator[Figures]]] = {
 }
 
 
+REPLICAS = "replicas"
+"""Another service in another process, since replicas are named at the start."""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=3.0, help="of each workload (default %(default)g)")
     parser.add_argument("--workers", type=int, default=2, help="web processes (default %(default)s)")
-    parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS), metavar="PART",
-                        help=f"of {', '.join(PARTS)}; rows come first, for the bare view's rate is theirs")  # fmt: skip
+    parts = [*PARTS, REPLICAS]
+    parser.add_argument("--only", nargs="+", choices=parts, default=parts, metavar="PART",
+                        help=f"of {', '.join(parts)}; rows come first, for the bare view's rate is theirs")  # fmt: skip
     parser.add_argument("--json", type=Path, help="also write the figures there")
     options = parser.parse_args()
+    if options.only != [REPLICAS]:
+        _run(options)
+    if REPLICAS in options.only:
+        print("\nWith a read replica on the same machine; pg µs is the primary's", flush=True)
+        command = [sys.executable, "-m", "tests.benchmarks.replicas", str(options.seconds), str(options.workers)]
+        subprocess.run(command, check=True)
+
+
+def _run(options: argparse.Namespace) -> None:
     with stage(options.workers) as on:
         print(f"{platform.platform()}, {os.cpu_count()} processors, Python {platform.python_version()}")
         print(f"{options.workers} web processes, {CLIENTS} clients, {options.seconds:g} s each")

@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -137,10 +137,14 @@ def memory(up: Up) -> float:
 
 
 @contextlib.contextmanager
-def stage(workers: int = 2) -> Iterator[Stage]:
-    """The service with its data set, and Django of this process on its databases. Once in a process."""
+def stage(workers: int = 2, more: Callable[[Path], dict[str, str]] = lambda directory: {}) -> Iterator[Stage]:
+    """The service with its data set, and Django of this process on its databases. Once in a process.
+
+    `more` gives further variables for the service; its data dir will be `data` in the directory that it is given.
+    """
     directory = Path(tempfile.mkdtemp(prefix="bp-bench-"))
     environment = {"DJANGO_SETTINGS_MODULE": "tests.benchmarks.settings", "RATE_LIMIT_FACTOR": "1000000"}
+    environment |= more(directory)
     try:
         up = start_up(directory / "data", "--workers", str(workers), environment=environment, seconds=300)
         try:

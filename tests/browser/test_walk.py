@@ -225,7 +225,14 @@ def test_the_pages_fit_a_telephone_in_both_themes(window: Callable[..., Page], s
             keep(page, f"{re.sub(r'[^a-z]+', '-', path.partition('?')[0]) or 'dashboard'}-{NARROW}-{theme}")
         page.get_by_role("button", name="Menu").click()
         expect(page.locator("#nav-sidebar a[href='/admin/projects/environment/']")).to_be_visible()
-    for path in ("/docs/guides", "/docs/guides/errors", "/auth/accept-invitation", "/admin/login/", "/nothing"):
+    for path in (
+        "/docs/guides",
+        "/docs/guides/errors",
+        "/auth/accept-invitation",
+        "/admin/login/",
+        "/admin/login/forgotten/",
+        "/nothing",
+    ):
         page.goto(served.base_url + path)
         fits(page, path)
 

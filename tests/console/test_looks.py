@@ -144,9 +144,9 @@ def held_to_the_rules(path: str, answer: Any) -> None:
     assert "'unsafe-inline'" not in re.sub(r"style-src-attr[^;]*", "", answer.headers["Content-Security-Policy"]), path
 
 
-def test_pages_before_signing_in_keep_the_same_rules() -> None:
-    answer = Client().get("/admin/login/")
-    held_to_the_rules("/admin/login/", answer)
+@pytest.mark.parametrize("path", ["/admin/login/", "/admin/login/forgotten/"])
+def test_pages_before_signing_in_keep_the_same_rules(path: str) -> None:
+    held_to_the_rules(path, Client().get(path))
 
 
 def test_a_heading_is_written_as_the_thing_is(console: Client, world: World) -> None:

@@ -27,7 +27,7 @@ from tests.faults import harm
 from tests.faults.conftest import OwnValkey, environments_without_schema
 from tests.faults.storm import SETTINGS, Storm, Worker
 from tests.load import Load, Outcome, sign_in
-from tests.serving import Up, start_up
+from tests.serving import Up, start_up, wait_for
 
 FINE = {200, 201, 202, 204}
 AFTER = 5.0
@@ -75,7 +75,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     "frozen": ("PostgreSQL frozen for 2 s", lambda on: harm.freeze_postgres(on.up)),
     "F20": ("the web replaced by a rolling restart", lambda on: harm.reload_web(on.up)),
     "F21": ("the next release migrates", lambda on: _migrate(on)),
-    "F22": ("one worker 10 min fast, one 10 min slow, no other", lambda on: _shifted_workers(on)),
+    "F22": ("one worker 10 min fast, one 10 min slow, no other", lambda on: _without_the_right_workers(on)),
     "F23": ("web and worker beside it with a full disk for the log", lambda on: _full_log(on)),
     "F24": ("beat killed", lambda on: harm.kill_beat(on.up)),
 }
@@ -85,18 +85,32 @@ def _migrate(on: Ground) -> None:
     harm.migrate(on.up, harm.next_release(on.directory), on.environment)
 
 
-def _shifted_workers(on: Ground) -> None:
-    for worker in on.workers:
-        worker.kill()
-    made = [Worker(on.up, on.environment | harm.shifted(seconds)) for seconds in (600, -600)]
+@contextlib.contextmanager
+def _shifted_workers(on: Ground) -> Iterator[None]:
+    """Two workers with wrong clocks, who have begun to work."""
+    made = []
     try:
-        with harm.without_the_worker_of(on.up):
-            time.sleep(8)
+        for seconds in (600, -600):
+            log = str(on.directory / f"shifted{seconds}.log")
+            made.append(Worker(on.up, on.environment | harm.shifted(seconds), log=log))
+        for each in made:
+            wait_for("it works", lambda: "ready." in each.said(), 60, every=0.1)  # noqa: B023
+        yield
+        for each in made:
+            each.stop()
     finally:
         for each in made:
             each.kill()
-        for worker in on.workers:
-            worker.start()
+
+
+def _without_the_right_workers(on: Ground) -> None:
+    """Nobody is killed, and nobody stands still with something sent and not booked: duplicates would be the clocks'."""
+    for worker in on.workers:
+        worker.stop()
+    with harm.without_the_worker_of(on.up):
+        time.sleep(6)
+    for worker in on.workers:
+        worker.start()
 
 
 def _full_log(on: Ground) -> None:
@@ -115,7 +129,7 @@ def _full_log(on: Ground) -> None:
 def try_out(on: Ground, fault: str, writes: int) -> Line:
     what, hurt = FAULTS[fault]
     seconds = 8.0
-    with Receiver() as receiver:
+    with Receiver() as receiver, _shifted_workers(on) if fault == "F22" else contextlib.nullcontext():
         token = sign_in(on.up)
         name = f"{fault.split()[0]}-{time.monotonic_ns() % 10**6}"
         with Load(on.up, token, clients=2) as load, Storm(on.up, receiver, writes, seconds, name) as storm:

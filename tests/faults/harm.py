@@ -115,9 +115,23 @@ def freeze_valkey(valkey: OwnValkey, seconds: float = 3.0) -> None:
 
 @contextlib.contextmanager
 def without_the_worker_of(up: Up) -> Iterator[None]:
-    """The worker of `up` stands still: whoever else works has all the work. Its beat goes on."""
+    """The worker of `up` stands still: whoever else works has all the work. Its beat goes on.
+
+    It stops at a moment when no delivery of the first region is under way: one that had been sent and not yet booked
+    would be sent again, and count as another fault's duplicate.
+    """
     worker = up.part("manage.py work")
-    worker.suspend()
+    under_way = "SELECT 1 FROM platform.webhooks_delivery WHERE status = 'pending' AND claimed_until > now() LIMIT 1"
+    with superuser(up, region_database("us-east-1")) as connection:
+
+        def is_idle_and_stands() -> bool:
+            worker.suspend()
+            if connection.execute(under_way).fetchone() is None:  # type: ignore[call-overload]
+                return True
+            worker.resume()
+            return False
+
+        wait_for("nothing is under way", is_idle_and_stands, 30, every=0.02)
     try:
         yield
     finally:

@@ -71,6 +71,15 @@ class Worker:
         self.process.kill()
         self.process.wait()
 
+    def stop(self) -> None:
+        """SIGTERM: it books what is under way and gives back what it has not begun."""
+        self.process.terminate()
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+
 
 @dataclass
 class Storm:
