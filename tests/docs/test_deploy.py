@@ -12,6 +12,7 @@ import yaml
 from django.conf import settings
 from django.core.management import load_command_class
 
+from platform_site.api.plans import PLANS
 from platform_site.services.layout import REGIONS, region_variable
 from rows.execution import PREPARED_PER_CONNECTION
 from tests.serving import ROOT
@@ -31,6 +32,9 @@ def containers() -> Iterator[tuple[str, list[str]]]:
     for name, service in COMPOSE["services"].items():
         if service["image"] not in OTHERS and "command" in service:
             yield f"service {name}", service["command"]
+    for unit in (DEPLOY / "systemd").glob("*.service"):
+        [started] = re.findall(r"^ExecStart=\S+/python manage.py (.*)$", unit.read_text(), re.MULTILINE)
+        yield unit.name, started.split()
 
 
 def documented() -> set[str]:
@@ -62,6 +66,31 @@ def test_what_the_compose_file_asks_for_is_in_the_example() -> None:
     asked = set(re.findall(r"\$\{(\w+)", (DEPLOY / "compose.yaml").read_text()))
     offered = set(re.findall(r"^(\w+)=", (DEPLOY / "env.example").read_text(), re.MULTILINE))
     assert asked == offered
+
+
+def test_each_step_of_a_release_finds_what_it_applies() -> None:
+    """Migrations come before what needs them, and nothing is applied by no step."""
+    steps: dict[str, set[str]] = {}
+    for thing in KUBERNETES:
+        steps.setdefault(thing["metadata"]["labels"]["step"], set()).add(thing["kind"])
+    named = re.findall(r"-l step=(\w+)", (DEPLOY / "kubernetes.yaml").read_text())
+    assert list(steps) == named == ["settings", "release", "run"]
+    assert steps["settings"] == {"Namespace", "Secret", "ConfigMap"}
+    assert steps["release"] == {"Job"}
+
+
+def test_the_proxies_close_idle_connections_before_the_web_does() -> None:
+    for name, pattern in (("Caddyfile", r"^\s+keepalive (\d+)s$"), ("nginx.conf", r"^\s+keepalive_timeout (\d+)s;$")):
+        [seconds] = re.findall(pattern, (DEPLOY / name).read_text(), re.MULTILINE)
+        assert int(seconds) < 10, "docs/deployment.md: a connection that says nothing for 10 s is closed"
+    [waits] = re.findall(r"proxy_read_timeout (\d+)s;", (DEPLOY / "nginx.conf").read_text())
+    assert int(waits) > max(plan.function_timeout_ms for plan in PLANS.values()) / 1000
+
+
+def test_no_secret_of_a_developer_gets_into_an_image_or_the_repository() -> None:
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    assert {".git", ".venv", ".data", "**/.env"} <= set(ignored)
+    assert ".env" in (ROOT / ".gitignore").read_text().splitlines()
 
 
 def test_the_pooler_knows_the_databases_of_the_compose_file() -> None:

@@ -51,4 +51,10 @@ def test_the_policy_is_the_strict_one_and_pages_need_no_script() -> None:
     answer = shown("rows")
     assert "unsafe" not in answer.headers["Content-Security-Policy"]
     assert b"<script" not in answer.content
-    assert b'<td class="right">' in shown("performance").content, "columns of figures stand right"
+    assert re.search(rb'<td class="right"( data-label="[^"]+")?>', shown("performance").content), "figures stand right"
+
+
+def test_a_cell_says_what_its_column_is_called() -> None:
+    page = shown("errors").content.decode()
+    row = page.split("<code>not_found</code>", 1)[1].partition("</tr>")[0]
+    assert re.findall(r'<td[^>]* data-label="([^"]+)"', row) == ["Status", "It means", "What to do"]
