@@ -312,33 +312,36 @@ def record(using: str, results: Sequence[Result], *, patience: timedelta) -> lis
 
 SETTLE = """
 WITH found AS (
-    -- Webhook by webhook, through the partial indexes of what is held and what is pending: history is not read.
+    -- Webhook by webhook, through the partial indexes of what is held and what is pending: history is not read. What
+    -- is sorted by is what keeps the planner to them, whatever the statistics of a moment say.
     (SELECT of_one.id FROM platform.webhooks_webhook w, LATERAL (
             SELECT d.id FROM platform.webhooks_delivery d
-             WHERE d.webhook_id = w.id AND d.status = 'held' LIMIT %(batch)s) AS of_one
+             WHERE d.webhook_id = w.id AND d.status = 'held' ORDER BY d.sequence LIMIT %(batch)s) AS of_one
       WHERE w.enabled AND w.deleted_at IS NULL LIMIT %(batch)s)
      UNION ALL
     (SELECT of_one.id FROM platform.webhooks_webhook w, LATERAL (
             SELECT d.id FROM platform.webhooks_delivery d
              WHERE d.webhook_id = w.id AND d.status = 'pending'
-               AND (d.claimed_until IS NULL OR d.claimed_until < now()) LIMIT %(batch)s) AS of_one
+               AND (d.claimed_until IS NULL OR d.claimed_until < now())
+             ORDER BY d.next_attempt_at LIMIT %(batch)s) AS of_one
       WHERE NOT w.enabled AND w.deleted_at IS NULL LIMIT %(batch)s)
 ), stray AS (
-    SELECT d.id, w.enabled
-      FROM platform.webhooks_delivery d JOIN platform.webhooks_webhook w ON w.id = d.webhook_id
+    SELECT d.id
+      FROM platform.webhooks_delivery d JOIN platform.webhooks_webhook w ON w.id = coalesce(d.webhook_id, '')
      WHERE d.id = ANY (ARRAY (SELECT id FROM found)) AND w.deleted_at IS NULL
        AND coalesce(d.status, '') = CASE WHEN w.enabled THEN 'held' ELSE 'pending' END
        AND (w.enabled OR d.claimed_until IS NULL OR d.claimed_until < now())
      ORDER BY d.id LIMIT %(batch)s FOR NO KEY UPDATE OF d SKIP LOCKED
 )
 UPDATE platform.webhooks_delivery d
-   SET status = CASE WHEN stray.enabled THEN 'pending' ELSE 'held' END,
-       next_attempt_at = CASE WHEN stray.enabled THEN now() END,
-       schedule_from = CASE WHEN stray.enabled THEN d.attempts ELSE d.schedule_from END,
+   SET status = CASE WHEN w.enabled THEN 'pending' ELSE 'held' END,
+       next_attempt_at = CASE WHEN w.enabled THEN now() END,
+       schedule_from = CASE WHEN w.enabled THEN d.attempts ELSE d.schedule_from END,
        claimed_until = NULL,
-       outcome = CASE WHEN stray.enabled THEN d.outcome ELSE 'the webhook is disabled' END
-  FROM stray
- WHERE d.id = stray.id
+       outcome = CASE WHEN w.enabled THEN d.outcome ELSE 'the webhook is disabled' END
+  FROM platform.webhooks_webhook w
+ -- Spelled so that only the identifiers lead to the deliveries, never the index of a webhook's whole history.
+ WHERE d.id = ANY (ARRAY (SELECT id FROM stray)) AND w.id = coalesce(d.webhook_id, '')
 """
 
 

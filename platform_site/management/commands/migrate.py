@@ -4,6 +4,7 @@ Several hosts may start at once: the first to come migrates, the others wait for
 """
 
 import gc
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -77,6 +78,7 @@ def _is_new(alias: str) -> bool:
 
 _Said = tuple[Any, Any, bool]
 """A statement, its parameters, and whether they are many."""
+_BESIDE_THE_TRAFFIC: Final = re.compile(r"^\s*((?:CREATE|DROP)(?: UNIQUE)? INDEX) CONCURRENTLY\b", re.IGNORECASE)
 _OF_THE_SESSION: Final = ("SELECT", "SET ", "RESET ", "SAVEPOINT ", "RELEASE ")
 
 
@@ -86,7 +88,8 @@ def _overheard(alias: str, said: list[_Said]) -> Iterator[None]:
 
     def write_down(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
         if not str(sql).lstrip().upper().startswith(_OF_THE_SESSION):
-            said.append((sql, params, many))
+            # In a new database there is no traffic to stay beside, and all of this is said again in one transaction.
+            said.append((_BESIDE_THE_TRAFFIC.sub(r"\1", str(sql)), params, many))
         return execute(sql, params, many, context)
 
     with connections[alias].execute_wrapper(write_down):
