@@ -5,6 +5,7 @@ password, so that a stolen access token is not enough. Who has none signed in th
 password" gives them one; deleting takes a session that is younger than FRESH instead.
 """
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
@@ -88,9 +89,10 @@ def _known_password(user: User, offered: str | None) -> str:
 # ── The address ──
 
 
-def ask_to_verify(user: User) -> None:
-    """Send a link to the user's address. Nothing is sent if it is verified already."""
+def ask_to_verify(user: User, *, admit: Callable[[], None] = lambda: None) -> None:
+    """Send a link to the user's address. Nothing is sent if it is verified already. `admit` as in `sign_up.ask`."""
     if user.email_verified_at is None:
+        admit()
         outbox.write(
             Kind.VERIFY_EMAIL, pool_id=user.environment_id, subject=user.pk, recipient=user.email, user=user
         )  # fmt: skip
@@ -108,15 +110,18 @@ def verify(token: str, *, pool_id: str | None | Unset = UNSET) -> User:
         )
 
 
-def ask_for_email(user: User, *, email: str, current_password: str | None) -> None:
+def ask_for_email(
+    user: User, *, email: str, current_password: str | None, admit: Callable[[], None] = lambda: None
+) -> None:
     """Send a link to the new address. Whether another user has it is not told.
 
-    Raises ValidationFailed naming `email` or `current_password`, RateLimited.
+    `admit` as in `sign_up.ask`. Raises ValidationFailed naming `email` or `current_password`, RateLimited.
     """
     recipient = emails.check(email)
     _known_password(user, current_password)
     if recipient.lower() == user.email.lower():
         raise ValidationFailed.of("email", "unchanged", "This is the address of the account already.")
+    admit()
     outbox.write(Kind.CHANGE_EMAIL, pool_id=user.environment_id, subject=user.pk, recipient=recipient, user=user)
 
 

@@ -22,17 +22,20 @@ from django.db import DatabaseError, transaction
 from django.db.models.functions import Now
 
 from accounts import locks
-from accounts.lifecycle import letters, links
+from accounts.lifecycle import letters, links, pools
 from accounts.lifecycle.models import AccountEmail
 from accounts.models import User
 from accounts.opaque import digest
-from platform_site.api import nudges
+from platform_site.api import limits, nudges
+from platform_site.api.errors import NotFound
 
 Kind = AccountEmail.Kind
 LEASE: Final = timedelta(minutes=2)
 """For how long a worker that took an e-mail up may be silent until another one does."""
 _WAITS: Final = tuple(timedelta(seconds=seconds) for seconds in (10, 30, 120, 600, 1800, 3600))
 """Before the second attempt, the third, …; the last one repeats until the e-mail has expired."""
+_NOTICES: Final = frozenset({Kind.EMAIL_CHANGED, Kind.PASSWORD_CHANGED, Kind.IDENTITY_LINKED})
+_TO_USERS: Final = _NOTICES | {Kind.RESET_PASSWORD}
 
 log = logging.getLogger("platform.accounts")
 
@@ -96,11 +99,11 @@ class Claimed:
     """Another text than that of its kind."""
 
 
-class Nobody:
-    """An e-mail was due and concerns nobody: it is gone."""
+class Skipped:
+    """An e-mail was due and is not sent now: it concerns nobody, and is gone, or has to wait for its pool's limit."""
 
 
-def claim(email_id: str | None = None) -> Claimed | Nobody | None:
+def claim(email_id: str | None = None) -> Claimed | Skipped | None:
     """Take up an e-mail that is due (that one, if it is), for LEASE. None if there is none.
 
     An e-mail of a kind that a newer release has brought is left to workers of that release.
@@ -118,12 +121,19 @@ def claim(email_id: str | None = None) -> Claimed | Nobody | None:
         email: AccountEmail | None = due.select_for_update(skip_locked=True).order_by("next_attempt_at").first()
         if email is None:
             return None
-        email.attempts += 1
-        email.next_attempt_at = Now() + LEASE
         claimed = _resolve(email)
         if claimed is None:
             email.delete()
-            return Nobody()
+            return Skipped()
+        if email.attempts == 0 and (wait := _wait_for_room(email)) is not None:
+            AccountEmail.objects.filter(pk=email.pk).update(
+                next_attempt_at=Now() + wait,
+                expires_at=Now() + wait + letters.LIFETIMES[Kind(email.kind)],
+                last_error="waits: the e-mails of this hour are used up",
+            )
+            return Skipped()
+        email.attempts += 1
+        email.next_attempt_at = Now() + LEASE
         email.expires_at = Now() + letters.LIFETIMES[Kind(email.kind)]
         email.token_hash = digest(claimed.token) if claimed.token else None
         email.save(
@@ -132,10 +142,24 @@ def claim(email_id: str | None = None) -> Claimed | Nobody | None:
     return claimed
 
 
+def _wait_for_room(email: AccountEmail) -> timedelta | None:
+    """How long an e-mail to who has an account has to wait, None if it need not. The others were counted when they
+    were asked for (`platform_site.api.limits`)."""
+    if email.kind not in _TO_USERS:
+        return None
+    pool_id = email.environment_id
+    try:
+        plan = pools.plan_of(pool_id)
+    except NotFound:  # the environment is being deleted, and this with it
+        return None
+    seconds = limits.wait_to_send(kind=email.kind, pool_id=pool_id, recipient=email.recipient, plan=plan)
+    return None if seconds is None else timedelta(seconds=seconds)
+
+
 def _resolve(email: AccountEmail) -> Claimed | None:
     """Whom it concerns, now: an address that was typed is looked up here, where nobody can measure it."""
     kind = Kind(email.kind)
-    if kind in (Kind.EMAIL_CHANGED, Kind.PASSWORD_CHANGED, Kind.IDENTITY_LINKED):
+    if kind in _NOTICES:
         return Claimed(email, None)
     token = links.make_token()
     if kind in (Kind.SIGN_UP, Kind.INVITATION):

@@ -28,6 +28,8 @@ TOKEN: Final = "{token}"  # noqa: S105 - where a link's address holds it
 LINKS: Final = ("sign_up", "invitation", "verify_email", "reset_password", "change_email")
 """The kinds of e-mail that hold a link, by the names of `AccountEmail.Kind`."""
 LONGEST_URL: Final = 500
+OF_PLATFORM: Final = "team"
+"""Platform accounts have no plan: their e-mails have the limits of the largest one."""
 _HOST: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:.]+\]", re.ASCII)
 
 
@@ -55,21 +57,26 @@ def named_by(request: HttpRequest) -> Pool:
     """The pool that a request names; one query if it names an environment. Raises NotFound if there is none."""
     environment_id = named_environment(request)
     if environment_id is None:
-        return Pool(None, None)
+        return Pool(None, None, OF_PLATFORM)
     place = environments.directory().place_of(environment_id)
     if place is None:
         raise NotFound("There is no such environment.")
     return Pool(place.pool_id, environment_id, place.plan)
 
 
-def most_users(pool_id: str | None) -> int | None:
-    """How many users a pool may have; None for platform accounts. One query. Raises NotFound if the pool is gone."""
+def plan_of(pool_id: str | None) -> str:
+    """Whose limits the e-mails of a pool have. One query. Raises NotFound if the pool is gone."""
     if pool_id is None:
-        return None
+        return OF_PLATFORM
     place = environments.directory().place_of(pool_id)
     if place is None:
         raise NotFound("There is no such environment any more.")
-    return plan_limits(place.plan).app_users_per_environment
+    return place.plan
+
+
+def most_users(pool_id: str | None) -> int | None:
+    """How many users a pool may have; None for platform accounts. One query. Raises NotFound if the pool is gone."""
+    return None if pool_id is None else plan_limits(plan_of(pool_id)).app_users_per_environment
 
 
 def settings_of(pool_id: str | None) -> PoolSettings:

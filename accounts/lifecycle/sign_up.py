@@ -5,6 +5,7 @@ nobody proved takes no place in the pool, and somebody who signs up with a stran
 the stranger could confirm by accident (an account "pre-hijacked", its password known to another).
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from django.db import transaction
@@ -20,9 +21,10 @@ from platform_site.api.errors import FieldError, Forbidden, InvalidGrant
 Kind = AccountEmail.Kind
 
 
-def ask(pool: Pool, *, email: str, password: str, name: str = "") -> None:
+def ask(pool: Pool, *, email: str, password: str, name: str = "", admit: Callable[[], None] = lambda: None) -> None:
     """Somebody wants an account. The same work for an address that has one: its owner is told by e-mail.
 
+    `admit` is called when all else is right, and may refuse by raising (a limit that nothing refused shall use up).
     Raises Forbidden where the pool does not take sign-ups, ValidationFailed (the address is none, the password not good
     enough), QuotaExceeded, RateLimited (too many passwords being hashed).
     """
@@ -31,6 +33,7 @@ def ask(pool: Pool, *, email: str, password: str, name: str = "") -> None:
     passwords.check_chosen(password, User(email=recipient, name=name))
     if pool.most_users is not None:
         services.check_room(pool.id, pool.most_users)
+    admit()
     outbox.write(
         Kind.SIGN_UP,
         pool_id=pool.id,

@@ -45,12 +45,16 @@ class _Public(ApiViewSet):
     public = True
 
     def pool(self) -> Pool:
-        """Raises NotFound."""
-        return pools.named_by(self.request._request)
+        """Raises NotFound, and RateLimited where too many are made up."""
+        try:
+            return pools.named_by(self.request._request)
+        except NotFound:
+            limits.count_token_request(self.request._request)
+            raise
 
-    def count_email(self, pool: Pool, email: str) -> None:
-        """An e-mail will be sent there. Raises RateLimited."""
-        limits.count_email_request(self.request._request, pool_id=pool.id, email=email, plan=pool.plan)
+    def count_email(self, pool: Pool, kind: Kind, email: str) -> None:
+        """An e-mail is asked for. Raises RateLimited."""
+        limits.count_email_request(self.request._request, kind=kind, pool_id=pool.id, email=email, plan=pool.plan)
 
     def count_link(self) -> None:
         """A link is tried. Raises RateLimited."""
@@ -92,8 +96,12 @@ class SignUpViewSet(_Public):
         """
         values = self.read(serializers.SignUpInput)
         pool = self.pool()
-        self.count_email(pool, values["email"])
-        sign_up.ask(pool, **values)
+        self.count_email(pool, Kind.SIGN_UP, values["email"])
+        sign_up.ask(
+            pool,
+            **values,
+            admit=lambda: limits.count_pool_email(request._request, pool_id=pool.id, plan=pool.plan),
+        )
         return accepted(Kind.SIGN_UP)
 
     @extend_schema(
@@ -149,7 +157,7 @@ class PasswordResetViewSet(_Public):
         """Ask for a link to choose a new password. The answer is the same whether the address has an account."""
         values = self.read(serializers.AddressInput)
         pool = self.pool()
-        self.count_email(pool, values["email"])
+        self.count_email(pool, Kind.RESET_PASSWORD, values["email"])
         recovery.ask(pool, email=values["email"])
         return accepted(Kind.RESET_PASSWORD)
 
@@ -215,17 +223,25 @@ class OwnAccountViewSet(ApiViewSet):
     def _oneself(self) -> User:
         return oneself.of(person(self.caller))
 
-    def _count(self, user: User, email: str) -> None:
+    def _count(self, user: User, kind: Kind, email: str) -> None:
         request: HttpRequest = self.request._request
-        limits.count_email_request(request, pool_id=user.environment_id, email=email, plan=self.caller.plan)
+        limits.count_email_request(
+            request, kind=kind, pool_id=user.environment_id, email=email, plan=self._plan_of(user)
+        )
+
+    def _count_for_pool(self, user: User) -> None:
+        limits.count_pool_email(self.request._request, pool_id=user.environment_id, plan=self._plan_of(user))
+
+    def _plan_of(self, user: User) -> str:
+        return self.caller.plan if user.environment_id else pools.OF_PLATFORM
 
     @idempotent()
     @extend_schema(operation_id="requestEmailVerification", request=None, responses={202: serializers.Accepted})
     def ask_to_verify(self, request: Any) -> HttpResponse:
         """Have a link sent to one's own address, to show that it is one's own. Nothing is sent if that is known."""
         user = self._oneself()
-        self._count(user, user.email)
-        oneself.ask_to_verify(user)
+        self._count(user, Kind.VERIFY_EMAIL, user.email)
+        oneself.ask_to_verify(user, admit=lambda: self._count_for_pool(user))
         return accepted(Kind.VERIFY_EMAIL)
 
     @idempotent()
@@ -240,8 +256,8 @@ class OwnAccountViewSet(ApiViewSet):
         user = self._oneself()
         values = self.read(serializers.EmailChangeInput)
         limits.count_token_request(request._request, pool_id=user.environment_id, email=user.email)
-        self._count(user, values["email"])
-        oneself.ask_for_email(user, **values)
+        self._count(user, Kind.CHANGE_EMAIL, values["email"])
+        oneself.ask_for_email(user, **values, admit=lambda: self._count_for_pool(user))
         return accepted(Kind.CHANGE_EMAIL)
 
     @idempotent()

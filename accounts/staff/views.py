@@ -25,7 +25,7 @@ from accounts.audit import Actor
 from accounts.backends import ConsoleSignInForm
 from accounts.lifecycle import letters, recovery
 from accounts.lifecycle.models import AccountEmail
-from accounts.lifecycle.pools import Pool
+from accounts.lifecycle.pools import OF_PLATFORM, Pool
 from accounts.models import User
 from accounts.staff import known_browsers, second_factor
 from platform_site.api import limits
@@ -104,8 +104,8 @@ def forgotten(request: HttpRequest) -> HttpResponse:
     if form.is_bound and form.is_valid():
         email = form.cleaned_data["email"]
         try:
-            limits.count_email_request(request, pool_id=None, email=email)
-            recovery.ask(Pool(None, None), email=email)
+            limits.count_email_request(request, kind=RESET, pool_id=None, email=email, plan=OF_PLATFORM)
+            recovery.ask(Pool(None, None, OF_PLATFORM), email=email)
         except ValidationFailed as error:
             form.add_error("email", _sentence(error))
             status = error.status

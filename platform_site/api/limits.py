@@ -7,7 +7,8 @@ and begin at another second for each key.
     per caller      `begin(request, trip, identity)` before the trip, `.settle(plan)` when the record names the plan
     per address     `count_refused` (bad tokens) and `count_anonymous` (no token)
     at the token endpoint, per (pool, e-mail) and per address: `count_token_request`
-    before an e-mail is sent, per recipient and hour: `count_email_request`; invitations: `count_invitation`
+    before an e-mail is written down, per recipient and per address: `count_email_request`; per pool, to addresses that
+    somebody named: `count_pool_email`, `count_invitation`; before one is sent to who has an account: `wait_to_send`
 
 Redis away: nothing is limited, which `store` says in the log, but for the token endpoint and what sends e-mails: there
 a limiter in this process's memory goes on (threat T12). Answers to limited requests carry `RateLimit-Policy` and
@@ -57,7 +58,7 @@ class Counting:
 
     def __init__(
         self,
-        request: HttpRequest,
+        request: HttpRequest | None,
         trip: store.Trip,
         name: str,
         identity: str,
@@ -109,13 +110,13 @@ class Counting:
         return f'"{self._name}";q={quota};w={self._period}', f'"{self._name}";r={left};t={time_left}', wait
 
 
-def _announce(request: HttpRequest, *judged: tuple[str, str, int | None]) -> None:
-    """Put the headers on the answer. Raises RateLimited if any policy is exceeded."""
+def _announce(request: HttpRequest, *judged: tuple[str, str, int | None], message: str | None = None) -> None:
+    """Put the headers on the answer. Raises RateLimited, with `message`, if any policy is exceeded."""
     add_header(request, "RateLimit-Policy", ", ".join([policy for policy, _, _ in judged]))
     add_header(request, "RateLimit", ", ".join([state for _, state, _ in judged]))
     waits = [wait for _, _, wait in judged if wait is not None]
     if waits:
-        raise RateLimited(max(waits))
+        raise RateLimited(max(waits), message)
 
 
 class Begun:
@@ -203,21 +204,64 @@ def count_token_request(
     )
 
 
-def count_email_request(request: HttpRequest, *, pool_id: str | None, email: str, plan: str = "free") -> None:
-    """Somebody asks that an e-mail be sent to `email`: counted for it by the hour, and for the client's address among
-    the tries to sign in.
+def count_email_request(
+    request: HttpRequest, *, kind: str, pool_id: str | None, email: str, plan: str = "free"
+) -> None:
+    """Somebody asks that an e-mail of this kind be sent to `email`: counted for it by the hour, and for the client's
+    address by the hour and among the tries to sign in.
 
-    One trip. It counts whether anybody has that address or not. Redis away: this process counts. Raises RateLimited.
+    One trip. It counts whether anybody has that address or not. Each kind is counted by itself: else whoever signs up
+    in somebody's name would use up the e-mails by which they get a new password. Redis away: this process counts.
+    Raises RateLimited.
     """
     trip = store.trip()
-    by_address = Counting(request, trip, "sign-in-address", addresses.network_of(request))
-    by_email = Counting(request, trip, "emails", f"{pool_id or ''}\0{email.strip().lower()}", period=HOUR)
+    address = addresses.network_of(request)
+    by_address = Counting(request, trip, "sign-in-address", address)
+    by_the_hour = Counting(request, trip, "emails-address", address, period=HOUR)
+    by_email = Counting(request, trip, "emails", f"{pool_id or ''}\0{kind}\0{email.strip().lower()}", period=HOUR)
     trip.run()
     _announce(
         request,
         by_email.settle(plan_limits(plan).emails_per_recipient_per_hour, fall_back=True),
+        by_the_hour.settle(ADDRESS_LIMITS.email_requests_per_hour, fall_back=True),
         by_address.settle(ADDRESS_LIMITS.token_requests_per_minute, fall_back=True),
     )
+
+
+def count_pool_email(request: HttpRequest, *, pool_id: str | None, plan: str) -> None:
+    """An e-mail goes to an address that somebody named: counted for the pool by the hour, so that no sign-up page
+    floods strangers. After everything else has been found right: what is refused uses nothing up.
+
+    One trip. Redis away: this process counts. Raises RateLimited.
+    """
+    trip = store.trip()
+    counting = Counting(request, trip, "emails-pool", pool_id or "", period=HOUR)
+    trip.run()
+    message = "As many e-mails as the plan allows in an hour have been asked for here."
+    _announce(request, counting.settle(plan_limits(plan).emails_per_hour, fall_back=True), message=message)
+
+
+def wait_to_send(*, kind: str, pool_id: str | None, recipient: str, plan: str) -> int | None:
+    """An e-mail of this kind is about to be sent to who has an account: counted for the pool and for the recipient by
+    the hour. Seconds to wait if either is over its limit, else None.
+
+    For the worker, which alone knows that there is such an account: were it counted where it is asked for, made-up
+    addresses would use the limit up. One trip. Redis away: this process counts.
+    """
+    trip = store.trip()
+    by_pool = Counting(None, trip, "emails-to-users", pool_id or "", period=HOUR)
+    by_email = Counting(None, trip, "emails-sent", f"{pool_id or ''}\0{kind}\0{recipient.lower()}", period=HOUR)
+    trip.run()
+    limit = plan_limits(plan)
+    waits = [
+        wait
+        for _, _, wait in (
+            by_pool.settle(limit.emails_to_users_per_hour, fall_back=True),
+            by_email.settle(limit.emails_per_recipient_per_hour, fall_back=True),
+        )
+        if wait is not None
+    ]
+    return max(waits, default=None)
 
 
 def count_invitation(request: HttpRequest, *, pool_id: str, plan: str) -> None:

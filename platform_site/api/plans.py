@@ -21,7 +21,11 @@ class PlanLimits:
     token_requests_per_minute: int
     """At the token endpoint, per (pool, e-mail)."""
     emails_per_recipient_per_hour: int
-    """E-mails that strangers can have sent to one address by one pool: sign-up, a forgotten password."""
+    """E-mails of one kind that one pool sends to one address: sign-up, a forgotten password, a notice."""
+    emails_per_hour: int
+    """Per pool, to addresses that somebody named: sign-up, verification, another address."""
+    emails_to_users_per_hour: int
+    """Per pool, to who has an account there: a new password, notices. Those beyond it wait for the next hour."""
     invitations_per_hour: int
     """Per pool."""
     projects_per_account: int
@@ -48,6 +52,8 @@ PLANS: Final[Mapping[str, PlanLimits]] = MappingProxyType(
             requests_per_minute=600,
             token_requests_per_minute=10,
             emails_per_recipient_per_hour=6,
+            emails_per_hour=300,
+            emails_to_users_per_hour=1_000,
             invitations_per_hour=100,
             projects_per_account=20,
             members_per_project=5,
@@ -67,6 +73,8 @@ PLANS: Final[Mapping[str, PlanLimits]] = MappingProxyType(
             requests_per_minute=6_000,
             token_requests_per_minute=10,
             emails_per_recipient_per_hour=6,
+            emails_per_hour=3_000,
+            emails_to_users_per_hour=10_000,
             invitations_per_hour=1_000,
             projects_per_account=100,
             members_per_project=50,
@@ -86,6 +94,8 @@ PLANS: Final[Mapping[str, PlanLimits]] = MappingProxyType(
             requests_per_minute=30_000,
             token_requests_per_minute=10,
             emails_per_recipient_per_hour=6,
+            emails_per_hour=30_000,
+            emails_to_users_per_hour=100_000,
             invitations_per_hour=10_000,
             projects_per_account=500,
             members_per_project=500,
@@ -112,7 +122,8 @@ def plan_limits(name: str) -> PlanLimits:
 
 @dataclass(frozen=True, slots=True)
 class AddressLimits:
-    """What one client address (an IPv4 address or an IPv6 /64) may do per minute, whatever the plan."""
+    """What one client address (an IPv4 address or an IPv6 /64) may do, per minute unless the name says otherwise,
+    whatever the plan."""
 
     token_requests_per_minute: int
     """Passwords and codes at the token endpoint, and other tries to sign in or up."""
@@ -122,6 +133,8 @@ class AddressLimits:
     """Requests whose token was refused."""
     anonymous_requests_per_minute: int
     """Requests without a token, where none is needed."""
+    email_requests_per_hour: int
+    """E-mails asked for, by signing up or forgetting a password: one stranger does not use up what a pool may send."""
     known_browser_requests_per_minute: int
     """Passwords at the console's door from one browser in which the same person has signed in before."""
 
@@ -131,5 +144,6 @@ ADDRESS_LIMITS: Final = AddressLimits(
     refreshes_per_minute=300,
     refused_requests_per_minute=120,
     anonymous_requests_per_minute=300,
+    email_requests_per_hour=100,
     known_browser_requests_per_minute=10,
 )
