@@ -199,6 +199,7 @@ class RunHost:
             got = outbound.client().request(
                 _text(arguments, "method").upper(),
                 target.url,
+                owner=self._place.environment_id,
                 headers=sent,
                 body=body,
                 limit=MAX_FETCH_BODY,

@@ -25,6 +25,7 @@ def attempt(claimed: Claimed, client: outbound.Client | None = None) -> Result:
         answer = (client or outbound.client()).request(
             "POST",
             claimed.url,
+            owner=claimed.environment_id,
             headers=_headers(claimed),
             body=claimed.body.encode(),
             total=settings.WEBHOOK_TIMEOUT_SECONDS,

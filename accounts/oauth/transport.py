@@ -137,6 +137,7 @@ class Calls:
                 got = client().request(
                     method,
                     url,
+                    owner=self.provider.environment_id or "",
                     headers={**headers, "User-Agent": _USER_AGENT},
                     body=body,
                     limit=LIMIT,

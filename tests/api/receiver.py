@@ -5,7 +5,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 Behave = Callable[[socket.socket], object]
 """Gets the connection after a whole request was read; what it returns is of no matter. True: the connection stays."""
@@ -72,11 +72,13 @@ class Receiver:
         port: int = 0,
         tls: ssl.SSLContext | None = None,
         first: Callable[[socket.socket], object] | None = None,
+        reads_bodies_of: Container[bytes] | None = None,
     ) -> None:
+        """`reads_bodies_of` some methods: behind the head of any other the next request begins, whatever stands there."""
         self.behave = behave or answer()
         self.requests: list[bytes] = []
         self.connections = 0
-        self._tls, self._first = tls, first
+        self._tls, self._first, self._with_body = tls, first, reads_bodies_of
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.socket(family)
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -120,7 +122,9 @@ class Receiver:
             if self._tls is not None:
                 connection = self._tls.wrap_socket(connection, server_side=True)
                 self._open.add(connection)
-            while (request := _read(connection)) is not None:
+            ahead = b""
+            while (read := self._read(connection, ahead)) is not None:
+                request, ahead = read
                 self.requests.append(request)
                 if self.behave(connection) is not True:
                     break
@@ -130,22 +134,25 @@ class Receiver:
             self._open.discard(connection)
             connection.close()
 
-
-def _read(connection: socket.socket) -> bytes | None:
-    received = b""
-    while b"\r\n\r\n" not in received:
-        piece = connection.recv(65536)
-        if not piece:
-            return None
-        received += piece
-    head, _, body = received.partition(b"\r\n\r\n")
-    length = next((int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0)
-    while len(body) < length:
-        piece = connection.recv(65536)
-        if not piece:
-            return None
-        body += piece
-    return head + b"\r\n\r\n" + body
+    def _read(self, connection: socket.socket, received: bytes) -> tuple[bytes, bytes] | None:
+        """The next request, and what came behind it; `received` has come already."""
+        while b"\r\n\r\n" not in received:
+            piece = connection.recv(65536)
+            if not piece:
+                return None
+            received += piece
+        head, _, body = received.partition(b"\r\n\r\n")
+        length = next(
+            (int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0
+        )
+        if self._with_body is not None and head.partition(b" ")[0] not in self._with_body:
+            length = 0
+        while len(body) < length:
+            piece = connection.recv(65536)
+            if not piece:
+                return None
+            body += piece
+        return head + b"\r\n\r\n" + body[:length], body[length:]
 
 
 def headers(request: bytes) -> dict[str, str]:

@@ -41,6 +41,7 @@ def client() -> Iterator[outbound.Client]:
 
 def post(client: outbound.Client, receiver: Receiver, **how: Any) -> outbound.Answer:
     how.setdefault("total", 5)
+    how.setdefault("owner", "")
     return client.request("POST", how.pop("url", None) or receiver.url(), body=how.pop("body", b"{}"), **how)
 
 
@@ -62,7 +63,11 @@ def timed(act: Callable[[], object]) -> tuple[type[BaseException] | None, float]
 def test_a_call_arrives_as_it_was_meant(client: outbound.Client) -> None:
     with Receiver(answer("201 Created", b'{"ok":true}', X_Two="a", Set_Cookie="b")) as receiver:
         got = client.request(
-            "POST", receiver.url("/hook?x=%20ä"), headers={"content-type": "application/json", "X-A": "1"}, body=b"[1]"
+            "POST",
+            receiver.url("/hook?x=%20ä"),
+            headers={"content-type": "application/json", "X-A": "1"},
+            body=b"[1]",
+            owner="",
         )
         assert (got.status, got.body, got.is_cut) == (201, b'{"ok":true}', False)
         assert got.headers == {"content-length": "11", "x-two": "a", "set-cookie": "b"}
@@ -86,7 +91,7 @@ def test_a_header_cannot_add_another(client: outbound.Client, headers: dict[str,
     with Receiver() as receiver, pytest.raises(ValueError, match="header"):
         post(client, receiver, headers=headers)
     with Receiver() as receiver, pytest.raises(ValueError, match="method"):
-        client.request("GET / HTTP/1.1\r\n", receiver.url())
+        client.request("GET / HTTP/1.1\r\n", receiver.url(), owner="")
 
 
 def test_headers_that_frame_the_message_are_ours(client: outbound.Client) -> None:
@@ -161,7 +166,7 @@ def test_an_inner_host_is_refused_before_a_packet_is_sent(host: str, canaries: t
     for canary in canaries:
         for scheme in ("http", "https"):
             with pytest.raises(outbound.Forbidden) as told:
-                guarded.request("POST", f"{scheme}://{host}:{canary.port}/", total=2)
+                guarded.request("POST", f"{scheme}://{host}:{canary.port}/", total=2, owner="")
             assert not isinstance(told.value, outbound.TimedOut)
 
 
@@ -176,7 +181,7 @@ def test_a_url_that_may_not_be_called_is_refused_even_where_the_network_is_open(
     client: outbound.Client, url: str
 ) -> None:
     with pytest.raises(outbound.Forbidden):
-        client.request("GET", url)
+        client.request("GET", url, owner="")
 
 
 def resolving(*answers: list[str]) -> Callable[[str, int, float], list[Address]]:
@@ -194,25 +199,25 @@ def test_a_name_that_resolves_to_an_inner_address_is_refused(canaries: tuple[Rec
     for private in ("127.0.0.1", "10.0.0.1", "::1", "::ffff:127.0.0.1", "169.254.169.254", "64:ff9b::7f00:1"):
         guarded = outbound.Client(resolve=resolving([private]))
         with pytest.raises(outbound.Forbidden):
-            guarded.request("POST", f"http://innocent.example:{canaries[0].port}/", total=2)
+            guarded.request("POST", f"http://innocent.example:{canaries[0].port}/", total=2, owner="")
 
 
 def test_of_several_addresses_only_the_allowed_ones_are_tried(canaries: tuple[Receiver, Receiver]) -> None:
     with Receiver(host="127.0.0.2") as receiver:
         only = outbound.Client(opened=networks(("127.0.0.2/32",)), resolve=resolving(["127.0.0.1", "127.0.0.2"]))
-        got = only.request("POST", f"http://innocent.example:{receiver.port}/", total=2)
+        got = only.request("POST", f"http://innocent.example:{receiver.port}/", total=2, owner="")
         assert got.status == 200
         assert b"Host: innocent.example:" in receiver.requests[0]
     # The port of the canary listens on 127.0.0.2 as well as on 127.0.0.1: closed addresses are skipped, not tried.
     none = outbound.Client(resolve=resolving(["127.0.0.1", "127.0.0.2", "::1"]))
     with pytest.raises(outbound.Forbidden):
-        none.request("POST", f"http://innocent.example:{canaries[0].port}/", total=2)
+        none.request("POST", f"http://innocent.example:{canaries[0].port}/", total=2, owner="")
 
 
 def test_an_unreachable_address_leaves_time_for_the_next(client: outbound.Client) -> None:
     with Receiver(host="127.0.0.3") as receiver:
         several = outbound.Client(opened=LOOPBACK, resolve=resolving(["127.0.0.2", "127.0.0.3"]))
-        assert several.request("POST", f"http://a.example:{receiver.port}/", total=2).status == 200
+        assert several.request("POST", f"http://a.example:{receiver.port}/", total=2, owner="").status == 200
 
 
 def test_a_name_that_changes_its_address_is_checked_at_each_connection(canaries: tuple[Receiver, Receiver]) -> None:
@@ -221,11 +226,13 @@ def test_a_name_that_changes_its_address_is_checked_at_each_connection(canaries:
         answers = resolving(["127.0.0.2"], ["127.0.0.1"])
         guarded = outbound.Client(opened=networks(("127.0.0.2/32",)), resolve=answers)
         url = f"http://rebind.example:{receiver.port}/"
-        assert guarded.request("POST", url, total=2).status == 200
-        assert guarded.request("POST", url, total=2).status == 200, "the kept connection goes where it was checked"
+        assert guarded.request("POST", url, total=2, owner="").status == 200
+        assert guarded.request("POST", url, total=2, owner="").status == 200, (
+            "the kept connection goes where it was checked"
+        )
         guarded.close()
         with pytest.raises(outbound.Forbidden):
-            guarded.request("POST", url, total=2)
+            guarded.request("POST", url, total=2, owner="")
         assert receiver.connections == 1
 
 
@@ -238,12 +245,14 @@ def test_names_that_nobody_knows_and_name_servers_that_never_answer() -> None:
         raise TimeoutError
 
     with pytest.raises(outbound.Unresolved):
-        outbound.Client(resolve=unknown).request("GET", "https://a.example/")
-    kind, seconds = timed(lambda: outbound.Client(resolve=silent).request("GET", "https://a.example/", connect=0.2))
+        outbound.Client(resolve=unknown).request("GET", "https://a.example/", owner="")
+    kind, seconds = timed(
+        lambda: outbound.Client(resolve=silent).request("GET", "https://a.example/", connect=0.2, owner="")
+    )
     assert kind is outbound.TimedOut
     assert seconds < 0.2 + SLACK
     with pytest.raises(outbound.Unresolved):
-        outbound.Client().request("GET", "https://not-there.invalid/")
+        outbound.Client().request("GET", "https://not-there.invalid/", owner="")
 
 
 def test_a_name_that_nobody_could_be_sent_for_takes_no_place_of_a_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,9 +272,9 @@ def test_the_client_of_the_process_follows_the_settings(settings: LazySettings) 
     with Receiver() as receiver:
         settings.OUTBOUND_ALLOWED_NETWORKS = []
         with pytest.raises(outbound.Forbidden):
-            outbound.client().request("GET", receiver.url())
+            outbound.client().request("GET", receiver.url(), owner="")
         settings.OUTBOUND_ALLOWED_NETWORKS = ["127.0.0.0/8"]
-        assert outbound.client().request("GET", receiver.url()).status == 200
+        assert outbound.client().request("GET", receiver.url(), owner="").status == 200
         assert outbound.client() is outbound.client()
 
 
@@ -369,14 +378,14 @@ def test_a_closed_port_and_a_full_queue(client: outbound.Client) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-        kind, seconds = timed(lambda: client.request("GET", f"http://127.0.0.1:{port}/"))
+        kind, seconds = timed(lambda: client.request("GET", f"http://127.0.0.1:{port}/", owner=""))
         assert kind is outbound.Refused
         free.listen(0)
         waiting = [socket.socket() for _ in range(4)]
         for one in waiting:
             one.setblocking(False)
             one.connect_ex(("127.0.0.1", port))
-        kind, seconds = timed(lambda: client.request("GET", f"http://127.0.0.1:{port}/", connect=0.3))
+        kind, seconds = timed(lambda: client.request("GET", f"http://127.0.0.1:{port}/", connect=0.3, owner=""))
         assert kind is outbound.TimedOut
         assert seconds < 0.3 + SLACK
         for one in waiting:
@@ -449,7 +458,7 @@ def test_the_certificate_is_for_the_name_while_the_connection_goes_to_the_addres
     with Receiver(tls=context) as receiver:
         client = authority.client()
         for _ in range(3):
-            assert client.request("POST", receiver.url(host="hooks.example"), body=b"{}").status == 200
+            assert client.request("POST", receiver.url(host="hooks.example"), body=b"{}", owner="").status == 200
         assert named == ["hooks.example"]
         assert receiver.connections == 1, "TLS connections are kept as well"
         assert b"Host: hooks.example:" in receiver.requests[0]
@@ -457,7 +466,7 @@ def test_the_certificate_is_for_the_name_while_the_connection_goes_to_the_addres
 
 def test_an_address_in_the_certificate_counts_as_well(authority: Authority) -> None:
     with Receiver(tls=authority.server("127.0.0.1")) as receiver:
-        assert authority.client().request("GET", receiver.url()).status == 200
+        assert authority.client().request("GET", receiver.url(), owner="").status == 200
 
 
 def test_a_certificate_that_is_not_valid_is_no_connection(authority: Authority, tmp_path: Path) -> None:
@@ -470,22 +479,22 @@ def test_a_certificate_that_is_not_valid_is_no_connection(authority: Authority, 
     ):
         with Receiver(tls=context) as receiver:
             with pytest.raises(outbound.Insecure):
-                authority.client().request("POST", receiver.url(host="hooks.example"), body=b"{}")
+                authority.client().request("POST", receiver.url(host="hooks.example"), body=b"{}", owner="")
             assert receiver.requests == [], "nothing was said to it"
     # The trust of production does not know this authority either.
     with Receiver(tls=authority.server("127.0.0.1")) as receiver, pytest.raises(outbound.Insecure):
-        outbound.Client(opened=LOOPBACK).request("GET", receiver.url())
+        outbound.Client(opened=LOOPBACK).request("GET", receiver.url(), owner="")
 
 
 def test_what_speaks_no_tls_or_only_an_old_one_is_no_connection(authority: Authority) -> None:
     with Receiver(first=send(b"HTTP/1.1 400 Bad Request\r\n\r\n")) as plain, pytest.raises(outbound.Insecure):
-        authority.client().request("GET", f"https://hooks.example:{plain.port}/", total=2)
+        authority.client().request("GET", f"https://hooks.example:{plain.port}/", total=2, owner="")
     with Receiver(first=lambda connection: connection.sendall(b"\x15\x03\x01\x00\x02\x02\x28")) as alert:
         with pytest.raises(outbound.Insecure):
-            authority.client().request("GET", f"https://hooks.example:{alert.port}/", total=2)
+            authority.client().request("GET", f"https://hooks.example:{alert.port}/", total=2, owner="")
     with Receiver(first=lambda connection: time.sleep(2)) as mute:
         kind, seconds = timed(
-            lambda: authority.client().request("GET", f"https://hooks.example:{mute.port}/", connect=0.3)
+            lambda: authority.client().request("GET", f"https://hooks.example:{mute.port}/", connect=0.3, owner="")
         )
         assert kind is outbound.TimedOut
         assert seconds < 0.3 + SLACK
@@ -497,7 +506,9 @@ def test_slow_and_endless_bodies_end_in_time_over_tls_too(authority: Authority) 
         with Receiver(behave, tls=authority.server("hooks.example")) as receiver:
             client = authority.client()
             kind, seconds = timed(
-                lambda c=client, r=receiver: c.request("POST", r.url(host="hooks.example"), body=b"{}", total=1)  # type: ignore[misc]
+                lambda c=client, r=receiver: c.request(
+                    "POST", r.url(host="hooks.example"), body=b"{}", total=1, owner=""
+                )  # type: ignore[misc]
             )
             assert kind is expected, name
             assert seconds < 1 + SLACK
@@ -542,8 +553,8 @@ def test_a_connection_that_dies_under_a_call_is_replaced_where_that_does_no_harm
     with Receiver() as receiver:
         answers = iter([answer(), send(b""), answer(), send(b""), answer(), send(b"")])
         receiver.behave = lambda connection: next(answers)(connection)
-        assert client.request("GET", receiver.url()).status == 200
-        assert client.request("GET", receiver.url()).status == 200, "made again on a new connection"
+        assert client.request("GET", receiver.url(), owner="").status == 200
+        assert client.request("GET", receiver.url(), owner="").status == 200, "made again on a new connection"
         with pytest.raises(outbound.Broken):
             post(client, receiver)
         assert post(client, receiver).status == 200
@@ -567,6 +578,13 @@ def test_bytes_that_come_after_an_answer_belong_to_no_other(client: outbound.Cli
             assert post(client, receiver).body == b"true"
 
 
+def test_nobody_speaks_on_a_connection_of_anothers(client: outbound.Client) -> None:
+    with Receiver() as receiver:
+        for owner in ("env_a", "env_b", "env_a", "env_b", ""):
+            assert post(client, receiver, owner=owner).status == 200
+        assert receiver.connections == 3
+
+
 def test_an_idle_connection_is_given_up_before_the_receiver_does(
     client: outbound.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -582,7 +600,7 @@ def test_many_threads_share_a_client_and_keep_a_bounded_number_of_connections(cl
     with Receiver() as receiver, ThreadPoolExecutor(32) as pool:
 
         def call(n: int) -> bool:
-            got = client.request("POST", receiver.url(f"/{n}"), body=b"%d" % n)
+            got = client.request("POST", receiver.url(f"/{n}"), body=b"%d" % n, owner="")
             return got.status == 200
 
         assert all(pool.map(call, range(1000)))
@@ -595,7 +613,7 @@ def test_a_thousand_hosts_leave_no_thousand_connections(monkeypatch: pytest.Monk
     client = outbound.Client(opened=LOOPBACK, resolve=resolving(["127.0.0.1"]))
     with Receiver() as receiver:
         for n in range(40):
-            assert client.request("GET", f"http://host-{n}.example:{receiver.port}/").status == 200
+            assert client.request("GET", f"http://host-{n}.example:{receiver.port}/", owner="").status == 200
         assert client._kept == sum(len(idle) for idle in client._idle.values()) <= 10
         assert set(client._idle) == {key for key, idle in client._idle.items() if idle}
     before = psutil.Process().num_fds()
@@ -610,7 +628,7 @@ def test_a_failed_call_leaves_no_descriptor_behind(client: outbound.Client, auth
             with Receiver(behave) as receiver:
                 timed(lambda r=receiver: post(client, r))  # type: ignore[misc]
         with Receiver(first=send(b"no TLS here")) as plain:
-            timed(lambda: authority.client().request("GET", f"https://hooks.example:{plain.port}/", total=2))
+            timed(lambda: authority.client().request("GET", f"https://hooks.example:{plain.port}/", total=2, owner=""))
 
     fail()
     _until(lambda: threading.active_count() < 50)
@@ -623,10 +641,10 @@ def test_a_failed_call_leaves_no_descriptor_behind(client: outbound.Client, auth
 def test_a_fork_uses_none_of_its_parents_connections(settings: LazySettings) -> None:
     settings.OUTBOUND_ALLOWED_NETWORKS = ["127.0.0.0/8"]
     with Receiver() as receiver:
-        assert outbound.client().request("GET", receiver.url()).status == 200
+        assert outbound.client().request("GET", receiver.url(), owner="").status == 200
         child = os.fork()
         if child == 0:
             os._exit(0 if not outbound.client()._idle else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert outbound.client().request("GET", receiver.url()).status == 200
+        assert outbound.client().request("GET", receiver.url(), owner="").status == 200
         assert receiver.connections == 1

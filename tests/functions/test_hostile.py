@@ -212,6 +212,28 @@ def test_a_name_that_is_bound_anew_to_an_inner_address_is_not_called(
         assert canary.connections == 0
 
 
+def test_what_one_tenant_sends_to_a_host_swallows_nothing_of_anothers(
+    tracker: Tracker,
+    make_tracker: Any,  # noqa: F811
+    settings: Any,
+) -> None:
+    """A host that takes a body for the next request, and answers on a connection that stays open: what stands in that
+    body must not become the head of somebody else's request, whose headers it would keep for its sender."""
+    settings.OUTBOUND_ALLOWED_NETWORKS = ["127.0.0.0/8"]
+    theirs = make_tracker(DOCUMENT, "Theirs")
+    with Receiver(answer("200 OK", b"{}"), reads_bodies_of={b"POST"}) as receiver:
+        half = f"POST /mine HTTP/1.1\\r\\nHost: 127.0.0.1:{receiver.port}\\r\\nContent-Length: 20\\r\\n\\r\\n"
+        attack = f"""const answer = await ctx.fetch("{receiver.url("/")}", {{method: "DELETE", body: "{half}"}});
+            return answer.status"""
+        got, _ = run_body(tracker, attack, allowed_hosts=["127.0.0.1"])
+        assert got.json["output"] == 200
+        body = f"""const answer = await ctx.fetch("{receiver.url("/theirs")}", {{headers: {{"X-Secret": "precious"}}}});
+            return answer.status"""
+        run_body(theirs, body, allowed_hosts=["127.0.0.1"])
+        assert [request for request in receiver.requests if request.startswith(b"GET /theirs ")]
+        assert not [request for request in receiver.requests if b"/mine" in request and b"theirs" in request]
+
+
 def test_the_length_of_a_chain_is_not_the_codes_to_forget(tracker: Tracker, settings: Any) -> None:
     """F27: a function that calls the platform again carries how deep it is, whatever headers it sends itself."""
     settings.OUTBOUND_ALLOWED_NETWORKS = ["127.0.0.0/8"]

@@ -4,7 +4,8 @@
     networks    which IP addresses may be called: the public internet, and what OUTBOUND_ALLOWED_NETWORKS opens
     resolver    names to addresses, under a deadline
     sockets     sockets that keep to one deadline and one number of bytes, whatever the other side does
-    calls       requests: the address that was checked is the one connected to; idle connections kept per host
+    calls       requests: the address that was checked is the one connected to; idle connections kept per tenant and
+                host
 
 A call reveals nothing of the network it is made from: an address that may not be called is refused before a packet is
 sent, redirects are answers, proxy variables are not read, and of a response at most `limit` bytes are read, undecoded.

@@ -45,6 +45,7 @@ _BODY_ALLOWANCE: Final = 8
 IDLE_SECONDS: Final = 4.0
 """Shorter than the five seconds after which Node, the most common receiver, closes an idle connection."""
 _IDLE_PER_HOST: Final = 8
+"""For each owner."""
 _IDLE_IN_ALL: Final = 256
 REPEATABLE: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 
@@ -78,7 +79,8 @@ class _Idle:
     since: float
 
 
-Key = tuple[str, str, int]
+Key = tuple[str, str, str, int]
+"""Whose call it is, then scheme, host and port."""
 
 
 class Client:
@@ -112,6 +114,7 @@ class Client:
         method: str,
         url: str,
         *,
+        owner: str,
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
         limit: int = BODY_LIMIT,
@@ -120,6 +123,10 @@ class Client:
         is_repeatable: bool | None = None,
     ) -> Answer:
         """One call. `headers` must not frame the message: length, host and connection are ours.
+
+        `owner` is on whose behalf it is made: the id of an environment, `""` for the platform. Each has connections of
+        its own: a host that takes the body of one request for the beginning of the next, because it reads no bodies
+        there, would give one tenant's secrets into another's hands.
 
         A kept connection may turn out dead at the moment it is used. If nothing came back on it, the call is made once
         more on a new one, provided that it `is_repeatable` (None: if the method is).
@@ -132,7 +139,7 @@ class Client:
         except BadUrl as error:
             raise Forbidden(str(error)) from None
         message = _message(method, target, headers or {}, body)
-        key = (target.scheme, target.host, target.port)
+        key = (owner, target.scheme, target.host, target.port)
         kept = self._take(key)
         if kept is not None:
             try:
