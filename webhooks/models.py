@@ -104,6 +104,7 @@ class Delivery(models.Model):
     schedule_from = models.SmallIntegerField(default=0)
     """Attempts that count for an earlier schedule: a redelivery starts the schedule anew."""
     next_attempt_at = models.DateTimeField(null=True)
+    """Of one that is held: when it was due, if it ever was. Its seven days begin there."""
     last_attempt_at = models.DateTimeField(null=True)
     """When the latest attempt with a known outcome began; `has_succeeded` is that outcome."""
     has_succeeded = models.BooleanField(null=True)

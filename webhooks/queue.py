@@ -335,7 +335,7 @@ WITH found AS (
 )
 UPDATE platform.webhooks_delivery d
    SET status = CASE WHEN w.enabled THEN 'pending' ELSE 'held' END,
-       next_attempt_at = CASE WHEN w.enabled THEN now() END,
+       next_attempt_at = CASE WHEN w.enabled THEN now() ELSE d.next_attempt_at END,
        schedule_from = CASE WHEN w.enabled THEN d.attempts ELSE d.schedule_from END,
        claimed_until = NULL,
        outcome = CASE WHEN w.enabled THEN d.outcome ELSE 'the webhook is disabled' END

@@ -11,7 +11,9 @@ BATCH: Final = 1000
 
 _EXPIRE = """
 UPDATE platform.webhooks_delivery SET status = 'dropped', outcome = 'held longer than 7 days'
- WHERE id IN (SELECT id FROM platform.webhooks_delivery WHERE status = 'held' AND created_at < now() - %(age)s
+ -- What was sent again is older than the wait: that began when it was last due.
+ WHERE id IN (SELECT id FROM platform.webhooks_delivery
+               WHERE status = 'held' AND greatest(created_at, next_attempt_at) < now() - %(age)s
                LIMIT %(batch)s FOR UPDATE SKIP LOCKED)
 """
 _PURGE_DELIVERIES = """

@@ -273,9 +273,7 @@ def _anew() -> dict[str, Any]:
 def _disable(webhook: Webhook, reason: str, using: str) -> None:
     webhook.disabled_reason = reason
     due = Q(status=Delivery.Status.PENDING) & _unclaimed()
-    _in_batches(
-        webhook, using, due, status=Delivery.Status.HELD, next_attempt_at=None, outcome="the webhook is disabled"
-    )
+    _in_batches(webhook, using, due, status=Delivery.Status.HELD, outcome="the webhook is disabled")
 
 
 def _release(webhook: Webhook, using: str) -> None:

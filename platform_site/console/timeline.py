@@ -297,7 +297,8 @@ def _delivery_entry(delivery: Delivery, webhook: Webhook | None, region: str) ->
         ("attempts", str(delivery.attempts)),
     ]
     facts += [("outcome", delivery.outcome)] if delivery.outcome else []
-    facts += [("next attempt", f"{delivery.next_attempt_at:%Y-%m-%d %H:%M:%S}")] if delivery.next_attempt_at else []
+    due = delivery.next_attempt_at if delivery.status == Delivery.Status.PENDING else None
+    facts += [("next attempt", f"{due:%Y-%m-%d %H:%M:%S}")] if due else []
     return Entry(
         delivery.created_at,
         "delivery",

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -78,6 +79,14 @@ def test_from_anywhere_the_whole_story_is_found(story: Story, from_where: str) -
     assert "attempt 2: answered 200" in titles
     assert "sum: failed" in titles
     assert not shown.away
+
+
+@pytest.mark.parametrize(("status", "expected"), [("pending", "2026-01-02 03:04:05"), ("held", None)])
+def test_only_what_is_pending_has_a_next_attempt(world: World, status: str, expected: str | None) -> None:
+    due = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    delivery = world.delivery(world.event(request_id=ids.new("req")), status=status, next_attempt_at=due)
+    (shown,) = [entry for entry in found(delivery.pk).entries if entry.kind == "delivery"]
+    assert dict(shown.facts).get("next attempt") == expected
 
 
 def test_a_request_id_that_a_client_chose_is_found_too(world: World) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.test import override_settings
+from django.utils import timezone
 from standardwebhooks import Webhook as Verifier
 from svix.webhooks import Webhook as SvixVerifier
 
@@ -17,7 +18,7 @@ from tests.rows.tracker import DOCUMENT
 from tests.webhooks.conftest import Post, bodies
 from webhooks import payloads
 from webhooks.dispatcher import Dispatcher
-from webhooks.models import Attempt, Delivery
+from webhooks.models import Attempt, Delivery, Webhook
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -236,6 +237,39 @@ def test_gone_disables_holds_and_tells(
     now = tracker.get("owner", f"/webhooks/{webhook['id']}").json
     assert (now["enabled"], now["disabled_reason"]) == (False, "gone")
     assert [each["status"] for each in deliveries(tracker, webhook)] == ["held"]
+
+
+def test_a_receiver_that_has_only_failed_for_days_is_disabled_and_a_success_begins_the_days_anew(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    webhook = subscribe(events=["lists.insert"])
+    stored = Webhook.objects.using(tracker.project.cluster).filter(pk=webhook["id"])
+
+    def write_and_look(answered: str, failing_for: timedelta | None = None) -> tuple[bool, str | None, bool]:
+        if failing_for is not None:
+            stored.update(failing_since=timezone.now() - failing_for)
+        receiver.behave = answer(answered)
+        write_list(tracker)
+        dispatch()
+        now = tracker.get("owner", f"/webhooks/{webhook['id']}").json
+        return now["enabled"], now["disabled_reason"], now["failing_since"] is not None
+
+    assert write_and_look("200 OK") == (True, None, False)
+    assert write_and_look("503 Busy") == (True, None, True)
+    began = stored.get().failing_since
+    assert write_and_look("503 Busy") == (True, None, True)
+    assert stored.get().failing_since == began
+    assert write_and_look("200 OK", timedelta(days=6)) == (True, None, False)
+    assert write_and_look("503 Busy", timedelta(days=5) - timedelta(minutes=1)) == (True, None, True)
+    with Receiver() as watcher:
+        subscribe(url=watcher.url(), events=["webhook.disabled"])
+        assert write_and_look("503 Busy", timedelta(days=5) + timedelta(minutes=1)) == (False, "failing", True)
+        dispatch()
+        (told,) = bodies(watcher)
+    assert told["data"] == {"webhook_id": webhook["id"], "url": webhook["url"], "reason": "failing"}
+    # What is not over is held, and enabling the webhook makes it due.
+    assert {each["status"] for each in deliveries(tracker, webhook)} == {"delivered", "held"}
+    assert tracker.patch("owner", f"/webhooks/{webhook['id']}", {"enabled": True}).json["failing_since"] is None
 
 
 @pytest.mark.parametrize(("held", "fate"), [("release", "delivered"), ("drop", "dropped")])

@@ -1,0 +1,163 @@
+"""What ends by itself: held events, deliveries and events past their time, webhooks that were deleted. And what stays."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import transaction
+from django.utils import timezone
+
+from platform_site.api import ids
+from projects.models import Environment
+from projects.outbox import ControlEvent
+from rows.outbox import OutboxEvent
+from tests.api.receiver import Receiver
+from tests.rows.conftest import Tracker
+from tests.webhooks.conftest import Post
+from tests.webhooks.test_deliveries import deliveries, write_list
+from webhooks import control, retention
+from webhooks.models import Attempt, Delivery, Webhook
+from webhooks.tasks import forget_what_is_old
+
+pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+
+Dispatch = Callable[[], int]
+WEEK, MONTH = timedelta(days=7), timedelta(days=30)
+MINUTE = timedelta(minutes=1)
+
+
+def age(tracker: Tracker, by: timedelta, **which: Any) -> None:
+    """As if these deliveries, and all that is noted of them, lay so far back."""
+    for delivery in Delivery.objects.using(tracker.project.cluster).filter(**which):
+        then = delivery.created_at - by
+        changed = {"created_at": then}
+        if delivery.next_attempt_at is not None:
+            changed["next_attempt_at"] = delivery.next_attempt_at - by
+        Delivery.objects.using(tracker.project.cluster).filter(pk=delivery.pk).update(**changed)
+
+
+def fates(tracker: Tracker, webhook: dict[str, Any]) -> list[tuple[str, str | None]]:
+    return sorted((each["status"], each["outcome"]) for each in deliveries(tracker, webhook))
+
+
+def test_what_was_held_for_seven_days_is_dropped_and_says_so(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    using = tracker.project.cluster
+    held, sent = subscribe(events=["lists.insert"], enabled=False), subscribe(events=["lists.insert"])
+    write_list(tracker)
+    assert dispatch() == 1
+    age(tracker, WEEK - MINUTE)
+    assert retention.expire_held(using, older_than=WEEK) == 0
+    age(tracker, 2 * MINUTE)
+    write_list(tracker)
+    assert dispatch() == 1
+    forget_what_is_old()
+    assert fates(tracker, held) == [("dropped", "held longer than 7 days"), ("held", "the webhook is disabled")]
+    assert fates(tracker, sent) == [("delivered", "200")] * 2
+
+
+def test_an_old_event_that_was_to_be_sent_again_is_held_for_seven_days_from_then(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    using = tracker.project.cluster
+    webhook = subscribe(events=["lists.insert"])
+    path = f"/webhooks/{webhook['id']}"
+    write_list(tracker)
+    assert dispatch() == 1
+    Delivery.objects.using(using).update(status="exhausted", created_at=timezone.now() - timedelta(days=10))
+    since = (timezone.now() - timedelta(days=20)).isoformat()
+    assert tracker.post("owner", f"{path}/recover", {"since": since}).json == {"deliveries": 1}
+    assert tracker.patch("owner", path, {"enabled": False}).status == 200
+    assert retention.expire_held(using, older_than=WEEK) == 0
+    (delivery,) = deliveries(tracker, webhook)
+    assert (delivery["status"], delivery["next_attempt_at"]) == ("held", None)
+    age(tracker, WEEK)
+    assert retention.expire_held(using, older_than=WEEK) == 1
+
+
+def test_deliveries_that_have_ended_are_forgotten_after_their_time_with_their_attempts(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    using = tracker.project.cluster
+    webhook = subscribe(events=["lists.insert"])
+    for _ in range(4):
+        write_list(tracker)
+    assert dispatch() == 4
+    ended, pending, held, young = Delivery.objects.using(using).order_by("sequence")
+    old = (ids.earliest("dlv", datetime.now(UTC) - MONTH - MINUTE)[:-1] + last for last in "123")  # the age is in the id
+    for delivery, renamed in zip((ended, pending, held), old, strict=True):
+        with transaction.atomic(using=using):
+            Delivery.objects.using(using).filter(pk=delivery.pk).update(id=renamed)
+            Attempt.objects.using(using).filter(delivery_id=delivery.pk).update(delivery_id=renamed)
+    kept = Delivery.objects.using(using).filter(pk__lt=young.pk).order_by("pk")
+    first, second, third = kept
+    kept.filter(pk=second.pk).update(status="pending", next_attempt_at=timezone.now() + WEEK)
+    kept.filter(pk=third.pk).update(status="held")
+    assert Attempt.objects.using(using).count() == 4
+    assert retention.purge(using, older_than=MONTH) == 1
+    left = [second.pk, third.pk, young.pk]
+    assert list(Delivery.objects.using(using).order_by("pk").values_list("pk", flat=True)) == left
+    assert sorted(Attempt.objects.using(using).values_list("delivery_id", flat=True)) == left
+    assert len(deliveries(tracker, webhook)) == 3
+
+
+def test_events_are_forgotten_when_they_were_relayed_long_ago(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    using = tracker.project.cluster
+    subscribe(events=["lists.insert"])
+    write_list(tracker)
+    write_list(tracker)
+    assert dispatch() == 2
+    write_list(tracker)  # not relayed, however old
+    OutboxEvent.objects.using(using).update(created_at=timezone.now() - 2 * MONTH)
+    old, young, waiting = OutboxEvent.objects.using(using).order_by("sequence")
+    for event, days in ((old, 30.1), (young, 29.9)):
+        relayed_at = timezone.now() - timedelta(days=days)
+        OutboxEvent.objects.using(using).filter(pk=event.pk).update(relayed_at=relayed_at)
+    assert retention.purge(using, older_than=MONTH) == 1
+    left = OutboxEvent.objects.using(using).order_by("sequence").values_list("pk", flat=True)
+    assert list(left) == [young.pk, waiting.pk]
+
+
+def test_a_deleted_webhook_goes_with_its_deliveries_once_nothing_of_it_is_in_flight(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    using = tracker.project.cluster
+    gone, stays = subscribe(events=["lists.insert"]), subscribe(events=["lists.insert"])
+    write_list(tracker)
+    assert dispatch() == 2
+    assert tracker.delete("owner", f"/webhooks/{gone['id']}").status == 204
+    assert retention.remove_deleted(using) == 0  # a relay may just be about to write for it
+    Webhook.objects.using(using).filter(pk=gone["id"]).update(deleted_at=timezone.now() - 2 * MINUTE)
+    of_it = Delivery.objects.using(using).filter(webhook_id=gone["id"])
+    of_it.update(claimed_until=timezone.now() + MINUTE)
+    assert retention.remove_deleted(using) == 0
+    assert of_it.count() == 1
+    of_it.update(claimed_until=timezone.now() - MINUTE)
+    assert retention.remove_deleted(using) == 1
+    assert list(Webhook.objects.using(using).values_list("pk", flat=True)) == [stays["id"]]
+    assert Delivery.objects.using(using).count() == Attempt.objects.using(using).count() == 1
+
+
+def test_events_of_the_control_database_are_forgotten_when_carried_over_and_never_before(tracker: Tracker) -> None:
+    ControlEvent.objects.all().delete()
+    old, young = timezone.now() - WEEK - MINUTE, timezone.now() - WEEK + MINUTE
+    known, unknown = tracker.environment_id, "env_01k60000000000000000000000"
+    made = [
+        ControlEvent(
+            event_id=ids.new("evt"), environment_id=environment_id, type="user.created", data="{}", relayed_at=relayed_at
+        )
+        for environment_id in (known, unknown)
+        for relayed_at in (None, old)
+    ]
+    ControlEvent.objects.bulk_create(made)
+    ControlEvent.objects.update(created_at=young)
+    assert control.forget_old() == 0
+    ControlEvent.objects.update(created_at=old)
+    assert control.forget_old() == 3
+    assert ControlEvent.objects.get().environment_id == known
+    assert ControlEvent.objects.get().relayed_at is None
+    assert Environment.objects.filter(pk=known).exists()
