@@ -1,5 +1,6 @@
 """Typed readers of the environment. A value that cannot be read stops the start with a sentence that names it."""
 
+import math
 import os
 import re
 from collections.abc import Iterable
@@ -26,14 +27,16 @@ def boolean(name: str, default: bool = False) -> bool:
 
 
 def number(name: str, default: float, *, minimum: float | None = None) -> float:
-    """A number, at least `minimum`. Raises ImproperlyConfigured for anything else."""
+    """A finite number, at least `minimum`. Raises ImproperlyConfigured for anything else."""
     value = os.environ.get(name)
     if not value:
         return default
     try:
         parsed = float(value)
     except ValueError:
-        raise ImproperlyConfigured(f"{name} must be a number, not {value!r}") from None
+        parsed = math.nan
+    if not math.isfinite(parsed):
+        raise ImproperlyConfigured(f"{name} must be a number, not {value!r}")
     if minimum is not None and parsed < minimum:
         raise ImproperlyConfigured(f"{name} must be at least {minimum:g}, not {value!r}")
     return parsed

@@ -1,5 +1,6 @@
 """Settings that cannot work are named by `manage.py check`."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,13 @@ def test_a_list_of_addresses_may_have_lists_of_hosts_in_it(monkeypatch: pytest.M
     assert env.postgres_urls("REGION_US_EAST_1_REPLICA_URLS") == []
     with pytest.raises(ImproperlyConfigured, match="REGION_US_EAST_1_REPLICA_URLS must start with postgresql://"):
         env.postgres("REGION_US_EAST_1_REPLICA_URLS", "replica-1")
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-Infinity", "1e999", "ten", "0.5"])
+@pytest.mark.parametrize(("read", "minimum"), [(env.number, 1), (env.integer, 1), (env.integer, None)])
+def test_a_number_that_is_none_stops_the_start_with_its_name(
+    monkeypatch: pytest.MonkeyPatch, read: Callable[..., float], minimum: int | None, value: str
+) -> None:
+    monkeypatch.setenv("LANE_THREADS", value)
+    with pytest.raises(ImproperlyConfigured, match="^LANE_THREADS must be "):
+        read("LANE_THREADS", 16, minimum=minimum)
