@@ -21,14 +21,14 @@ LONGEST = 254
 _UNUSUAL: Final = re.compile(r'["\\\[\]]|=\?')
 
 
-def check(text: str, *, field: str = "email") -> str:
-    """The address, case kept. Raises ValidationFailed naming `field` for what is none."""
+def check(text: str) -> str:
+    """The address, case kept. Raises ValidationFailed on the field `email` for what is none."""
     if len(text) > LONGEST:
-        raise ValidationFailed.of(field, "too_long", f"An e-mail address has at most {LONGEST} characters.")
+        raise ValidationFailed.of("email", "too_long", f"An e-mail address has at most {LONGEST} characters.")
     try:
         if not text.isascii() or _UNUSUAL.search(text):
             raise ValidationError("not ASCII, or of a form that is not taken")
         validate_email(text)
     except ValidationError:
-        raise ValidationFailed.of(field, "invalid_email", "This is not an e-mail address (ASCII only).") from None
+        raise ValidationFailed.of("email", "invalid_email", "This is not an e-mail address (ASCII only).") from None
     return text

@@ -117,13 +117,16 @@ def is_outdated(encoded: str) -> bool:
     return identify_hasher(encoded).must_update(encoded)
 
 
-def check_chosen(password: str, user: "User | None" = None, *, field: str = "password") -> None:
-    """Raise ValidationFailed if `password` may not be chosen: too short, too long, common, like the user's data."""
+def check_chosen(password: str, user: "User | None" = None) -> None:
+    """Raise ValidationFailed on the field `password` if this one may not be chosen: too short, too long, common, like
+    the user's data."""
     if len(password) > LONGEST_CHOSEN:
-        raise ValidationFailed.of(field, "too_long", f"A password has at most {LONGEST_CHOSEN} characters.")
+        raise ValidationFailed.of("password", "too_long", f"A password has at most {LONGEST_CHOSEN} characters.")
     try:
         password_validation.validate_password(password, user)
     except ValidationError as error:
         raise ValidationFailed(
-            fields=[FieldError(field, each.code or "invalid", " ".join(each.messages)) for each in error.error_list]
+            fields=[
+                FieldError("password", each.code or "invalid", " ".join(each.messages)) for each in error.error_list
+            ]
         ) from None

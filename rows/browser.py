@@ -167,7 +167,7 @@ class RowBrowserAdmin(RegionAdmin):
         columns = list(environment.rules.sight(environment.rules.standing(asker)).columns(table.name).values())
         context |= {
             "is_visible": seen is not None,
-            "cells": [_cell(place, table, column, whole, eyes, seen, longest=None) for column in columns],
+            "cells": [_cell(place, column, whole, eyes, seen, longest=None) for column in columns],
             "children": _children(place, environment, table, row_id, eyes),
             "explain_query": query_with(request, explain="1"),
         }
@@ -308,16 +308,13 @@ def _listed(
         "href": row_address(place, table.name, row["id"], eyes.key),
         "is_hidden": seen is None,
         "cells": [
-            _cell(place, table, column, row, eyes, row if seen is None else seen)
-            for column in columns
-            if column.name != "id"
+            _cell(place, column, row, eyes, row if seen is None else seen) for column in columns if column.name != "id"
         ],
     }
 
 
 def _cell(
     place: Place,
-    table: Table,
     column: Column,
     row: Mapping[str, Any],
     eyes: Eyes,

@@ -22,7 +22,7 @@ from platform_site.api.callers import Caller
 from platform_site.api.errors import FieldError
 from rows import names
 from rows.conditions import FALSE, TRUE, Condition, Constant, Hop, Operand, Present, Variable, all_of, any_of, guarded
-from rows.documents import ACTIONS, ID, IMPLICIT, Action, Column, Errors, Relation, RuleSpec, Schema, Table
+from rows.documents import ACTIONS, ID, Action, Column, Errors, Relation, RuleSpec, Schema, Table
 from rows.grammar import InvalidCondition, Use, read_literal, read_rule, read_variable, shape_operand
 from rows.values import ELEMENTS, OPERAND_TYPES, InvalidValue, read, read_cell, wire
 
@@ -37,7 +37,6 @@ user whose role some table names. A few per schema version, so that it can be pa
 ALL: Final[Standing] = "all"
 VIEWER: Final[Standing] = "viewer"
 
-_IMPLICIT_NAMES: Final = frozenset(column.name for column in IMPLICIT)
 _tokens = count(1)
 
 
@@ -66,9 +65,8 @@ class Principal:
     @classmethod
     def of(cls, caller: Caller) -> "Principal":
         """The principal that an authenticated caller is, in the environment of its `place`."""
-        bypass = caller.kind == "key" and caller.may("rows:bypass_rules")
         if caller.kind == "key":
-            return cls("key", key_id=caller.id, bypass=bypass)
+            return cls("key", key_id=caller.id, bypass=caller.may("rows:bypass_rules"))
         if caller.kind == "account":
             role = caller.place.role if caller.place else None
             return cls("account", user_id=caller.id, email=caller.email, reads_only=role not in ("owner", "developer"))

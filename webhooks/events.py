@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from platform_site.api import exact
 
-ROW_ACTIONS: Final = ("insert", "update", "delete")
 SYSTEM_EVENTS: Final = frozenset(
     {
         "auth.user.created",

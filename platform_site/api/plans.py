@@ -112,7 +112,6 @@ PLANS: Final[Mapping[str, PlanLimits]] = MappingProxyType(
         ),
     }
 )
-DEFAULT_PLAN: Final = "free"
 
 
 def plan_limits(name: str) -> PlanLimits:

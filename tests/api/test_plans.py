@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from platform_site.api.plans import ADDRESS_LIMITS, DEFAULT_PLAN, PLANS, PlanLimits, plan_limits
+from platform_site.api.plans import ADDRESS_LIMITS, PLANS, PlanLimits, plan_limits
 from projects.models import Plan
 
 PAGE = (Path(__file__).parents[2] / "docs" / "limits.md").read_text()
@@ -15,7 +15,6 @@ NAMES = [field.name for field in fields(PlanLimits) if field.name != "name"]
 
 def test_the_plans_are_those_of_the_contract() -> None:
     assert list(PLANS) == Plan.values == ["free", "pro", "team"]
-    assert plan_limits(DEFAULT_PLAN).name == Plan.FREE
     assert all(plan_limits(name).name == name for name in PLANS)
     with pytest.raises(KeyError):
         plan_limits("gold")

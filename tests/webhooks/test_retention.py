@@ -86,8 +86,8 @@ def test_deliveries_that_have_ended_are_forgotten_after_their_time_with_their_at
         write_list(tracker)
     assert dispatch() == 4
     ended, pending, held, young = Delivery.objects.using(using).order_by("sequence")
-    old = (ids.earliest("dlv", datetime.now(UTC) - MONTH - MINUTE)[:-1] + last for last in "123")  # the age is in the id
-    for delivery, renamed in zip((ended, pending, held), old, strict=True):
+    bound = ids.earliest("dlv", datetime.now(UTC) - MONTH - MINUTE)  # the age is in the id
+    for delivery, renamed in zip((ended, pending, held), (bound[:-1] + last for last in "123"), strict=True):
         with transaction.atomic(using=using):
             Delivery.objects.using(using).filter(pk=delivery.pk).update(id=renamed)
             Attempt.objects.using(using).filter(delivery_id=delivery.pk).update(delivery_id=renamed)
@@ -148,7 +148,11 @@ def test_events_of_the_control_database_are_forgotten_when_carried_over_and_neve
     known, unknown = tracker.environment_id, "env_01k60000000000000000000000"
     made = [
         ControlEvent(
-            event_id=ids.new("evt"), environment_id=environment_id, type="user.created", data="{}", relayed_at=relayed_at
+            event_id=ids.new("evt"),
+            environment_id=environment_id,
+            type="user.created",
+            data="{}",
+            relayed_at=relayed_at,
         )
         for environment_id in (known, unknown)
         for relayed_at in (None, old)
