@@ -21,6 +21,7 @@ SYSTEM_EVENTS: Final = frozenset(
         "webhook.test",
     }
 )
+OF_RUNS: Final = ("function.run.failed", "function.run.succeeded")
 _ROW_PATTERN: Final = re.compile(r"(?P<table>[a-z][a-z0-9_]{0,47}|\*)\.(?P<action>insert|update|delete|\*)", re.ASCII)
 MAX_PATTERNS: Final = 50
 

@@ -1,6 +1,6 @@
 """The addresses of webhooks and their deliveries. Contract sections 4.9 and 4.10; design sections 7 and 10."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, Final, TypeVar, cast
 
@@ -15,7 +15,7 @@ from platform_site.api.idempotency import idempotent, in_region
 from platform_site.api.pagination import paginate, read_limit
 from platform_site.api.views import ApiViewSet, answer, created, never_stored, no_content
 from rows import registry
-from webhooks import serializers, services
+from webhooks import events, serializers, services
 from webhooks.errors import NoSuchWebhook
 from webhooks.models import Attempt, Delivery, Webhook
 from webhooks.serializers import delivery_detail, listed_webhook, webhook_detail
@@ -76,6 +76,7 @@ class WebhookViewSet(ApiViewSet):
         """Subscribe a URL to events. The signing secret is in this answer and in no other."""
         self._may_carry_rows()
         values = self.read(serializers.NewWebhook)
+        self._may_tell_of(values["events"])
         self._check(values["events"], values.get("filter"), values.get("columns"))
         webhook, secret = services.create_webhook(self.place, values, actor=self.caller)
         webhook.refresh_from_db(using=self.place.cluster)
@@ -95,6 +96,8 @@ class WebhookViewSet(ApiViewSet):
         webhook = services.webhook_of(self.place, webhook_id)
         values = self.read(serializers.WebhookChanges)
         held = values.pop("held", "release")
+        # Of what it is told already, too: another URL leads what waits elsewhere.
+        self._may_tell_of([*webhook.events, *values.get("events", [])])
         if {"events", "filter", "columns"} & values.keys():
             filter, columns = values.get("filter", webhook.filter), values.get("columns", webhook.columns)
             self._check(values.get("events", webhook.events), filter, columns)
@@ -132,6 +135,14 @@ class WebhookViewSet(ApiViewSet):
         """Who makes deliveries carry rows must be allowed to read rows."""
         if not self.caller.may("rows:read"):
             raise Forbidden("This needs the scope rows:read besides webhooks:write.")
+
+    def _may_tell_of(self, patterns: Sequence[str]) -> None:
+        """The event of a run carries what its code threw, which is for those who may read functions."""
+        if not self.caller.may("functions:read") and any(events.matches(patterns, each) for each in events.OF_RUNS):
+            raise Forbidden(
+                f"This needs the scope functions:read besides webhooks:write: {' and '.join(events.OF_RUNS)} "
+                "are among the events (* covers them)."
+            )
 
     def _check(self, patterns: Any, filter: Any, columns: Any) -> None:
         known = registry.environment(self.place)

@@ -180,3 +180,23 @@ def test_the_list_is_one_query_over_the_health_index(tracker: Tracker, receiver:
     plan = live.with_health().explain(analyze=True)
     assert "delivery_health" in plan
     assert "Seq Scan on webhooks_delivery" not in plan, plan
+
+
+@pytest.mark.parametrize("event", ["function.run.failed", "function.run.succeeded", "*"])
+def test_a_key_that_may_not_read_functions_is_told_of_no_run(tracker: Tracker, event: str) -> None:
+    """The event of a run carries its error. A webhook that somebody else made must not be led elsewhere either."""
+    tracker.tokens["hooks"] = key_for(tracker.environment_id, "webhooks:read", "webhooks:write", "rows:read")
+    hook = {"url": "https://example.com/hook", "events": ["tasks.insert", event]}
+    got = tracker.post("hooks", "/webhooks", hook)
+    assert (got.status, got.error) == (403, "forbidden")
+    assert "functions:read" in got.json["error"]["message"]
+    theirs = tracker.post("owner", "/webhooks", hook).json["id"]
+    # Without its events, too: what waits to be sent would go to the other address.
+    for changes in ({"url": "https://evil.example/"}, {"events": ["tasks.insert"]}, {"enabled": False}):
+        assert tracker.patch("hooks", f"/webhooks/{theirs}", changes).status == 403
+    assert tracker.get("owner", f"/webhooks/{theirs}").json["url"] == hook["url"]
+    own = tracker.post("hooks", "/webhooks", {**hook, "events": ["tasks.insert", "tasks.*", "*.*"]})
+    assert own.status == 201, own.json
+    assert tracker.patch("hooks", f"/webhooks/{own.json['id']}", {"events": [event]}).status == 403
+    tracker.tokens["both"] = key_for(tracker.environment_id, "webhooks:write", "rows:read", "functions:read")
+    assert tracker.post("both", "/webhooks", hook).status == 201
