@@ -14,6 +14,8 @@ from typing import Final, Literal
 PATTERN: Final = re.compile(r"[a-z][a-z0-9_]{0,47}", re.ASCII)
 RESERVED: Final = frozenset({"pk", "check", "objects", "unruled", "id", "created_at", "updated_at"})
 """Names that the implicit columns or Django's models own. `user`, `order`, `select` and their like are free."""
+SYSTEM_COLUMNS: Final = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
+"""What every table of PostgreSQL has beside its own columns. A table may be called so, a column may not."""
 
 _COMPARED: Final = 60
 

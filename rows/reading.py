@@ -294,6 +294,8 @@ class _TableReader:
                     message = f'the name "{spelling}" is taken by the column "{self.spelled[spelling]}"'
                     reader.fail(path / key, "taken", message)
                 self.spelled.setdefault(spelling, name)
+            if name in names.SYSTEM_COLUMNS:
+                reader.fail(path / key, "reserved", "the name is reserved by PostgreSQL")
             if column:
                 self.columns[column.name] = column
         reader._renames(path, {c.key: c.renamed_from for c in self.columns.values()}, "column")

@@ -8,6 +8,7 @@ from django.db import DatabaseError, connections, transaction
 
 from rows import ddl, planning, values
 from rows.documents import EMPTY, InvalidDocument, Schema
+from rows.names import SYSTEM_COLUMNS
 from rows.reading import parse
 from tests.rows import catalog
 from tests.rows.catalog import change, make, run, schema
@@ -347,6 +348,13 @@ def test_names_that_sql_python_and_django_use_are_only_names() -> None:
     change("t_env", hostile, other)
     make("t_fresh", other)
     assert catalog.catalog("t_env") == catalog.catalog("t_fresh")
+
+
+def test_the_names_that_postgresql_keeps_for_itself_are_known() -> None:
+    make("t_env", schema(things={"x": TEXT}))
+    kept = catalog.run("t_env", "SELECT attname FROM pg_attribute WHERE attrelid = 'things'::regclass AND attnum < 0")
+    assert {name for (name,) in kept} == SYSTEM_COLUMNS
+    make("t_fresh", schema(**{name: {f"{name}_at": TEXT} for name in SYSTEM_COLUMNS}))
 
 
 def test_a_table_may_be_called_as_postgresql_would_call_an_index() -> None:

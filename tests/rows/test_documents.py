@@ -16,6 +16,7 @@ from rows.documents import (
     Schema,
     digest,
 )
+from rows.names import SYSTEM_COLUMNS
 from rows.reading import parse
 from tests.figures import within
 
@@ -138,6 +139,12 @@ def test_every_error_is_named_at_once() -> None:
 def test_names_that_cannot_be_are_refused_for_tables_and_columns(name: str, code: str) -> None:
     assert set(errors_of({"tables": {name: {"columns": {}}}}).values()) == {code}
     assert set(errors_of(table({name: {"type": "text"}})).values()) == {code}
+
+
+@pytest.mark.parametrize("name", sorted(SYSTEM_COLUMNS))
+def test_what_postgresql_has_in_every_table_is_no_column(name: str) -> None:
+    assert errors_of(table({name: {"type": "text"}})) == {f"tables.t.columns.{name}": "reserved"}
+    assert f"{name}_id" in parse({"tables": {name: {"columns": {name: {"type": "user"}}}}}).tables[name].columns
 
 
 @pytest.mark.parametrize(
