@@ -23,12 +23,12 @@ from platform_site.api import ids, sqlstates
 from platform_site.api.callers import Place
 from platform_site.api.requests import current_request_id
 from platform_site.postgres import replicas
-from rows import rendering, schemas, states, values
+from rows import departures, rendering, schemas, states, values
 from rows.documents import ID, NOW, RANDOM, Column, Table
 from rows.execution import opened_door
 from rows.outbox import ANY, EventInterest
-from rows.values import InvalidValue
-from rows.writes import RESERVED_IDS
+from rows.values import LONG_TYPES, RESERVED_IDS, InvalidValue
+from rows.writing import MAX_ROW_BYTES
 
 MISSING: Final = object()
 """A cell that the record does not have: it gets its default."""
@@ -38,6 +38,8 @@ SHOWN: Final = 1000
 
 _CHUNK: Final = 256 * 1024
 _USERS_AT_ONCE: Final = 5000
+_LONG_LINE: Final = MAX_ROW_BYTES // 64
+"""Bytes of a line from which on the row may be too large as stored: the six of `1e308,` become 311."""
 _ESCAPED: Final = re.compile(rb"[\\\t\n\r]")
 _ESCAPES: Final = {b"\\": rb"\\", b"\t": rb"\t", b"\n": rb"\n", b"\r": rb"\r"}
 _STAGE: Final = sql.Identifier("_import")
@@ -115,17 +117,21 @@ def import_rows(
 
     With `skip_bad` bad lines are left out and reported, otherwise they raise BadLines and nothing is imported. With
     `events` an event is recorded for each row, if somebody in the environment wants inserts of this table. `dry_run`
-    does it all and takes it back. Raises NoSuchTable, BadLines, Interfered.
+    does it all and takes it back. Users who were deleted meanwhile are let go of at the end. Raises NoSuchTable,
+    BadLines, Interfered.
     """
     state = schemas.current(place)
     table = state.schema.tables.get(table_name)
     if table is None:
         raise NoSuchTable(table_name)
+    since = departures.now()
     with transaction.atomic(using=place.cluster), opened_door():
         job = _Import(place, state.version, table, skip_bad=skip_bad, events=events)
         report = job.run(source)
         replicas.written(place.cluster, place.environment_id)
         transaction.set_rollback(dry_run, using=place.cluster)
+    if not dry_run:
+        departures.let_go_of_all(place, since)
     return report
 
 
@@ -138,6 +144,7 @@ class _Import:
         self.columns = list(table.all_columns.values())
         self.events = events and self._wanted()
         self.report = Report()
+        self.long_lines: list[int] = []
 
     def run(self, source: Source) -> Report:
         with self.connection.cursor() as cursor:
@@ -201,6 +208,8 @@ class _Import:
                 if isinstance(line, list):
                     self.report.complain(line)
                     continue
+                if len(line) > _LONG_LINE:
+                    self.long_lines.append(number)
                 chunk.append(line)
                 size += len(line)
                 if size > _CHUNK:
@@ -213,28 +222,35 @@ class _Import:
     # ── What one row alone cannot tell ──────────────────────────────────────────────────────────────────────────────
 
     def _check(self) -> None:
-        """Complain about lines that PostgreSQL would refuse, and take them out; again while others lean on them."""
+        """Complain about lines that PostgreSQL would refuse, or the API, and take them out with those that lean on
+        them."""
+        self._complain_of_size()
         unique = [(ID.name,), *self.table.unique]
         for columns in unique:
             self._complain(self._doubles(columns), columns, "is there twice in this file")
             self._complain(self._taken(columns), columns, "is taken by a row of the table")
-        references = [column for column in self.columns if column.references]
         for column in self.columns:
             if column.is_user:
                 self._complain_of_users(column)
-        while any(
-            [self._complain(self._dangling(c), [c.name], "points to a row that is not there") for c in references]
-        ):
-            if not any(column.references == self.table.name for column in references):
-                break
+        self._complain_of_references()
 
-    def _complain(self, bad: sql.Composable, columns: Collection[str], message: str) -> bool:
-        """Take out the lines that the query `bad` gives. Whether there were any."""
+    def _complain(self, bad: sql.Composable, columns: Collection[str], message: str) -> None:
+        """Take out the lines that the query `bad` gives."""
         self._execute(sql.SQL("DELETE FROM {} WHERE _line IN ({}) RETURNING _line").format(_STAGE, bad))
-        lines = sorted(line for (line,) in self.cursor.fetchall())
-        for line in lines:
-            self.report.complain([BadLine(line, ", ".join(columns), message)])
-        return bool(lines)
+        for (line,) in self.cursor.fetchall():
+            self.report.complain([BadLine(line, ", ".join(columns) or None, message)])
+
+    def _complain_of_size(self) -> None:
+        sizes = [
+            sql.SQL("coalesce(octet_length({}::text), 0)").format(sql.Identifier(column.name))
+            for column in self.columns
+            if column.type in LONG_TYPES and not column.implicit
+        ]
+        if sizes and self.long_lines:
+            bad = sql.SQL("SELECT _line FROM {} WHERE _line = ANY({}::bigint[]) AND {} > {}").format(
+                _STAGE, sql.Literal(self.long_lines), sql.SQL(" + ").join(sizes), sql.Literal(MAX_ROW_BYTES)
+            )
+            self._complain(bad, (), f"holds more than {MAX_ROW_BYTES >> 20} MB")
 
     def _doubles(self, columns: Sequence[str]) -> sql.Composed:
         """All lines but the first of those that agree in these columns, none of them null."""
@@ -248,7 +264,40 @@ class _Import:
         same = sql.SQL(" AND ").join(sql.SQL("s.{0} = t.{0}").format(sql.Identifier(name)) for name in columns)
         return sql.SQL("SELECT s._line FROM {} s JOIN {} t ON {}").format(_STAGE, self._target, same)
 
+    def _complain_of_references(self) -> None:
+        """Of those that lead nowhere, and of lines that lean on such lines: all that do in one statement, since a file
+        may be one long chain."""
+        references = [column for column in self.columns if column.references]
+        if not references:
+            return
+        nowhere = sql.SQL(" UNION ALL ").join(map(self._dangling, references))
+        self._execute(sql.SQL("SELECT EXISTS ({})").format(nowhere))
+        if not self.cursor.fetchone()[0]:
+            return
+        leaning = []
+        for column in references:
+            if column.references == self.table.name:
+                name = sql.Identifier(column.name)
+                self._execute(sql.SQL("CREATE INDEX ON {} ({})").format(_STAGE, name))
+                leaning.append(
+                    sql.SQL("SELECT s._line, s.id, {}::text FROM {} s WHERE s.{} = b.id").format(
+                        sql.Literal(column.name), _STAGE, name
+                    )
+                )
+        further = sql.SQL(" UNION SELECT l.* FROM bad b CROSS JOIN LATERAL ({}) l").format(
+            sql.SQL(" UNION ALL ").join(leaning)
+        )
+        self._execute(
+            sql.SQL(
+                "WITH RECURSIVE bad (line, id, name) AS (({}){}), gone AS (DELETE FROM {} WHERE _line IN"
+                " (SELECT line FROM bad)) SELECT DISTINCT ON (line) line, name FROM bad ORDER BY line, name"
+            ).format(nowhere, further if leaning else sql.SQL(""), _STAGE)
+        )
+        for line, name in self.cursor.fetchall():
+            self.report.complain([BadLine(line, name, "points to a row that is not there")])
+
     def _dangling(self, column: Column) -> sql.Composed:
+        """Line, id and this column's name of each row whose reference leads nowhere."""
         far = sql.Identifier(self.place.environment_id, column.references or "")
         nowhere = sql.SQL("s.{0} IS NOT NULL AND NOT EXISTS (SELECT FROM {1} f WHERE f.id = s.{0})").format(
             sql.Identifier(column.name), far
@@ -257,7 +306,9 @@ class _Import:
             nowhere += sql.SQL(" AND NOT EXISTS (SELECT FROM {} f WHERE f.id = s.{})").format(
                 _STAGE, sql.Identifier(column.name)
             )
-        return sql.SQL("SELECT s._line FROM {} s WHERE {}").format(_STAGE, nowhere)
+        return sql.SQL("SELECT s._line, s.id, {}::text FROM {} s WHERE {}").format(
+            sql.Literal(column.name), _STAGE, nowhere
+        )
 
     def _complain_of_users(self, column: Column) -> None:
         name = sql.Identifier(column.name)

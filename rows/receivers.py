@@ -4,14 +4,13 @@ called by name."""
 from datetime import datetime
 from typing import Any
 
-from accounts import audit
 from platform_site.api import signals
 from platform_site.api.callers import Place
 from platform_site.postgres import replicas
 from projects import branching as branching_of_projects
 from projects.environments import place_of
 from projects.models import Environment
-from rows import branching, registry, writes
+from rows import branching, departures, registry, writes
 from rows.models import CurrentVersion, EventInterest, OutboxEvent, SchemaVersion
 
 
@@ -56,5 +55,4 @@ def let_go_of_user(*, user_id: str, pool_id: str | None, **_: Any) -> None:
 def let_go_of_users_since(*, place: Place, since: datetime | None, **_: Any) -> None:
     """The same for users who were deleted while a branch was filled, before anybody can reach it."""
     if since is not None:
-        for user_id in audit.users_deleted(place.pool_id, since):
-            writes.let_go_of_user(place, user_id)
+        departures.let_go(place, since)

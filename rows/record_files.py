@@ -6,6 +6,7 @@ knows only text and nothing) is read by the column's type. Memory does not grow 
 
 import gzip
 import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Final, Literal
@@ -66,7 +67,7 @@ class RecordFile:
                 # Of a gzipped file what was unpacked says little; of a pipe there is no other measure.
                 self._position = self.file.tell() if self.gzipped else self._position + len(line)
                 yield line
-        except (gzip.BadGzipFile, EOFError) as error:
+        except (gzip.BadGzipFile, zlib.error, EOFError) as error:
             raise InvalidFile(f"The file is not gzipped, or cut off: {error}.") from None
 
     def _ndjson(self, table: Table) -> Iterator[tuple[int, Mapping[str, Any] | str]]:

@@ -7,7 +7,7 @@ from rows.views import RowViewSet
 
 urlpatterns = [
     path("v1/rows/<str:table>", RowViewSet.as_view({"get": "list", "post": "create"}), name="rows"),
-    # No row may be called so (`writes.RESERVED_IDS`): these would hide it.
+    # No row may be called so (`values.RESERVED_IDS`): these would hide it.
     path("v1/rows/<str:table>/query", RowViewSet.as_view({"post": "search"}), name="rows-query"),
     path("v1/rows/<str:table>/explain", RowViewSet.as_view({"post": "explain"}), name="rows-explain"),
     path(

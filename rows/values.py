@@ -58,6 +58,8 @@ ARRAYS: Final[Mapping[Type, Type]] = {
 ELEMENTS: Final[Mapping[Type, Type]] = {array: element for element, array in ARRAYS.items()}
 
 ROW_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+RESERVED_IDS: Final = frozenset({"query", "explain"})
+"""Words that stand where a row's id does in an address."""
 _DECIMAL: Final = re.compile(r"-?[0-9]{1,500}(\.[0-9]{1,500})?", re.ASCII)
 _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 _TIMESTAMP: Final = re.compile(
@@ -271,6 +273,28 @@ def wire(type_: Type, value: Any) -> bytes:
     if element is not None:
         return _wire_array(value, _WRITERS[element])
     return _WRITERS[type_](value)
+
+
+LONG_TYPES: Final = frozenset[ColumnType]({"text", "json", "text[]"})
+"""Types whose cells a client can make as long as it likes."""
+
+
+def stored_size(column: Column, cell: bytes) -> int:
+    """Bytes of the wire text `cell` of one of LONG_TYPES as PostgreSQL gives it back, but for JSON's blanks.
+
+    It writes the numbers of JSON without exponents: the five bytes of 1e308 come back as 309.
+    """
+    if column.type != "json" or (b"e+" not in cell and b"e-" not in cell):
+        return len(cell)
+    size = len(cell)
+
+    def spelled(number: str) -> int:
+        nonlocal size
+        size += len(format(Decimal(number), "f")) - len(number)
+        return 0
+
+    json.loads(cell, parse_float=spelled)
+    return size
 
 
 # Columns: what a write may leave in a cell.

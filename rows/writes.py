@@ -31,7 +31,7 @@ from platform_site.api.signals import row_written
 from platform_site.postgres.compiled import Compiled
 from rows import compiler, names, states, values, writing
 from rows.asking import MAX_RUNS, Asking, asked
-from rows.compiler import ROW_ID, Cell, ReadShape
+from rows.compiler import MAX_ANSWER_BYTES, ROW_ID, Cell, ReadShape
 from rows.conditions import Condition, Quantified, parts, paths_of
 from rows.documents import MAX_ERRORS, NOW, RANDOM, Column, Table
 from rows.execution import Row
@@ -60,8 +60,6 @@ from rows.writing import (
 
 MAX_BATCH: Final = 100
 """Rows in one insert."""
-RESERVED_IDS: Final = frozenset({"query", "explain"})
-"""Words that stand where a row's id does in an address."""
 MAX_CASCADE: Final = 10_000
 """Rows that one delete may take with it or change."""
 
@@ -228,8 +226,7 @@ def _refusal(asking: Asking, attempt: _Attempt) -> ApiError | None:
     if isinstance(attempt.shape, UpdateShape) and attempt.shape.large:
         fits, *verdicts = verdicts
         if not fits:
-            message = f"A row holds at most {MAX_ROW_BYTES >> 20} MB, and this one would have more."
-            return ValidationFailed.of(WHOLE_BODY, "too_large", message)
+            return _too_large()
     viewer = asking.environment.open_viewer(asking.standing)
     references = writing.references_of(viewer, attempt.table, attempt.shape)
     if unseen := _unseen(references, verdicts):
@@ -377,14 +374,19 @@ def _insert(asking: Asking, name: str, bodies: Sequence[Any], depth: int, *, num
         raise NotFound
     attempts: list[_Attempt] = []
     errors: list[FieldError] = []
+    size = 0
     for number, body in enumerate(bodies):
         if len(errors) >= MAX_ERRORS:
             break
         prefix = f"{number}." if numbered else ""
         try:
-            attempts.append(_new_row(asking, table, access, body, depth))
+            attempts.append(attempt := _new_row(asking, table, access, body, depth))
+            size += _size(table, attempt.named)
         except ValidationFailed as error:
             errors += [replace(field, field=f"{prefix}{field.field}") for field in error.fields]
+        if size > MAX_ANSWER_BYTES:
+            message = f"The rows of one insert hold at most {MAX_ANSWER_BYTES >> 20} MB. Send fewer at once."
+            raise ValidationFailed.of(WHOLE_BODY, "too_large", message)
     if errors:
         raise ValidationFailed(fields=errors)
     if len(attempts) == 1:
@@ -421,7 +423,7 @@ def _new_row(asking: Asking, table: Table, access: Access, body: Any, depth: int
 
     def further(cells: _Cells, errors: list[FieldError]) -> list[FieldError]:
         found = _check_users(asking, table, cells)
-        if (chosen := cells.get(ROW_ID)) is not None and chosen.decode() in RESERVED_IDS:
+        if (chosen := cells.get(ROW_ID)) is not None and chosen.decode() in values.RESERVED_IDS:
             found.append(FieldError(ROW_ID, "reserved", "Is a word of the API; choose another."))
         if errors or found:
             whole: _Named = {Cell(name): cells.get(name) for name in table.columns} | {ROW_ID: b""}
@@ -443,7 +445,25 @@ def _new_row(asking: Asking, table: Table, access: Access, body: Any, depth: int
         else:
             named[Cell(column.name)] = _default(column)
     named[ROW_ID] = given.get(ROW_ID) or f"{table.id_prefix}{ids.suffix()}".encode()
+    if _size(table, named) > MAX_ROW_BYTES:
+        raise _too_large()
     return _Attempt(table, access, InsertShape(table.name, tuple(stamped)), named, depth)
+
+
+def _size(table: Table, named: _Named) -> int:
+    """Bytes of the texts, arrays and JSON that a write brings in, as stored."""
+    return sum(
+        values.stored_size(column, cell)
+        for key, cell in named.items()
+        if cell is not None
+        and isinstance(key, Cell)
+        and (column := table.columns[key.column]).type in values.LONG_TYPES
+    )
+
+
+def _too_large() -> ValidationFailed:
+    message = f"A row holds at most {MAX_ROW_BYTES >> 20} MB, and this one would have more."
+    return ValidationFailed.of(WHOLE_BODY, "too_large", message)
 
 
 def _default(column: Column) -> bytes | None:
@@ -508,7 +528,7 @@ def _update(asking: Asking, name: str, row_id: str, body: Any, matches: Sequence
     named[ROW_ID] = row_id.encode()
     if matches is not None:
         named[ETAGS] = values.wire("text[]", tuple(matches))
-    is_large = sum(len(cell) for cell in cells.values() if cell is not None) > LARGE_WRITE
+    is_large = _size(table, named) > LARGE_WRITE
     shape = UpdateShape(name, tuple(sorted(cells)), matches is not None, large=is_large)
     attempt = _Attempt(table, access, shape, named, depth)
     if not cells:
@@ -678,33 +698,53 @@ _OPERATOR: Final = Principal("key", bypass=True)
 _BATCH: Final = 500
 
 
-def let_go_of_user(place: Place, user_id: str) -> None:
+def let_go_of_user(place: Place, user_id: str, *, entirely: bool = True) -> None:
     """Apply the policy of each user column to the rows that name a user who is no more: `null` or `delete`, in batches,
     each a transaction with its events. Design section 6; may run twice.
 
-    Raises Conflict where a row may not go because another refers to it; batches before that one stay done.
+    Where a row may not go because another refers to it: raises Conflict, and batches before that one stay done; or, if
+    not `entirely`, that row stays as it is and the others go.
     """
-    asked(place, _OPERATOR, lambda asking: _let_go_of_user(asking, user_id))
+    asked(place, _OPERATOR, lambda asking: _let_go_of_user(asking, user_id, entirely))
 
 
-def _let_go_of_user(asking: Asking, user_id: str) -> None:
+def _let_go_of_user(asking: Asking, user_id: str, entirely: bool) -> None:
     asking.verify()  # its statements do not test the version
     tables = asking.environment.schema.tables.values()
     for policy in ("delete", "null"):  # first what may be refused
         for table in tables:
             for column in table.columns.values():
                 if column.on_user_delete == policy:
-                    while _let_go_of_some(asking, table, column, user_id):
+                    staying: set[str] | None = None if entirely else set()
+                    while _let_go_of_some(asking, table, column, user_id, staying):
                         pass
 
 
-def _let_go_of_some(asking: Asking, table: Table, column: Column, user_id: str) -> bool:
-    """One batch. Whether there may be more."""
+def _let_go_of_some(asking: Asking, table: Table, column: Column, user_id: str, staying: set[str] | None) -> bool:
+    """One batch. Whether there may be more. `staying` takes up the rows that may not go; None: that is a Conflict."""
     with transaction.atomic(using=asking.environment.alias):
-        rows = _referring(asking, table, column, [user_id], _BATCH)
+        found = _referring(asking, table, column, [user_id], _BATCH + len(staying or ()))
+        rows = [row_id for row_id in found if row_id not in (staying or ())]
         if rows and column.on_user_delete == "delete":
-            _take(asking, table, rows, 0)
+            if staying is None:
+                _take(asking, table, rows, 0)
+            else:
+                _take_or_leave(asking, table, rows, staying)
         elif rows:
             _refresh_interests(asking)
             _free(asking, table.name, column.name, rows, 0)
     return len(rows) == _BATCH
+
+
+def _take_or_leave(asking: Asking, table: Table, rows: Sequence[str], staying: set[str]) -> None:
+    """`_take` what may go: all at once or, where some may not, each by itself."""
+    try:
+        with transaction.atomic(using=asking.environment.alias):
+            return _take(asking, table, rows, 0)
+    except Conflict:
+        if len(rows) == 1:
+            staying.update(rows)
+            return None
+    for row_id in rows:
+        _take_or_leave(asking, table, [row_id], staying)
+    return None

@@ -41,7 +41,7 @@ from rows.expressions import ALWAYS, Parameter, Piece, Sql, boolean
 from rows.outbox import ANY
 from rows.rules import WriteRule
 from rows.translation import HERE, Alias, Ground, Written, hops_of
-from rows.values import OPERAND_TYPES
+from rows.values import LONG_TYPES, OPERAND_TYPES
 
 if TYPE_CHECKING:
     from rows.managers import RowQuerySet
@@ -53,12 +53,11 @@ REQUEST: Final = "request"
 DEPTH: Final = "depth"
 
 MAX_ROW_BYTES: Final = 8 * 2**20
-"""Of a row's texts, arrays and JSON, as stored. A body brings in at most 1 MB, and further ones must not add to it for
-ever: a row is an answer, and twice in its event."""
+"""Of a row's texts, arrays and JSON, as stored: a row is an answer, and twice in its event. A body of 1 MB can bring in
+more, in JSON's exponents or in defaults, and further ones must not add to it for ever."""
 LARGE_WRITE: Final = 16 * 1024
-"""Bytes of an update from which on the row's size is looked at. Smaller ones replace a cell each, so that a table's 200
-columns get no row beyond MAX_ROW_BYTES by more than 3 MB."""
-_LONG_TYPES: Final = frozenset({"text", "json", "text[]"})
+"""Bytes, as stored, of an update from which on the row's size is looked at. Smaller ones replace a cell each, so that a
+table's 200 columns get no row beyond MAX_ROW_BYTES by more than 3 MB."""
 
 _OLD_PREFIX: Final = "_o_"
 _STAMP: Final = Sql("statement_timestamp()")
@@ -221,7 +220,7 @@ def _is_seen(viewer: "Viewer", table: Table, column: Column, cell: Any, before: 
 def _fits(table: Table, cells: Mapping[str, Any]) -> Sql:
     """The row has at most MAX_ROW_BYTES once it has these cells, or no more than before. PostgreSQL knows the length of
     a stored text without reading it."""
-    long = [name for name, column in table.columns.items() if column.type in _LONG_TYPES]
+    long = [name for name, column in table.columns.items() if column.type in LONG_TYPES]
     sent = [name for name in long if name in cells]
 
     def size(names: Iterable[str], new: Mapping[str, Any]) -> list[Any]:

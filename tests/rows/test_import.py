@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounts import audit
+from accounts import services as accounts
 from accounts.models import User
 from platform_site.api.callers import Place
 from projects import provisioning
@@ -32,6 +33,7 @@ from rows.values import InvalidValue
 from tests.projects.conftest import environment_of, make_project, schemas_in
 from tests.projects.conftest import make_account as make_account
 from tests.rows import catalog
+from tests.rows.test_schema_changes import wait_until
 
 REGION = catalog.REGION
 
@@ -253,6 +255,43 @@ class TestImport:
         (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(b"title,list\n" + b"A,l1\n" * 1000)[:-20])
         assert "cut off" in refused(place, str(tmp_path / "cut.csv.gz"))
 
+        (broken := bytearray(gzip.compress(b"title,list\n" + b"A,l1\n" * 1000)))[12] ^= 0xFF
+        (tmp_path / "broken.csv.gz").write_bytes(broken)
+        assert "not gzipped" in refused(place, str(tmp_path / "broken.csv.gz"))
+
+    def test_a_row_larger_than_the_api_takes_is_a_bad_line(self, place: Place, write: Any) -> None:
+        """As text, and as JSON whose numbers PostgreSQL writes out: a line of 1 MB, a row of fifty."""
+        good = {"title": "A", "list_id": "l1", "note": "x" * 1_000_000, "tags": ["y" * 1_000_000]}
+        wide = {**good, "title": "B", "note": "x" * 4_200_000, "tags": ["y" * 4_200_000]}
+        deep = '{"title": "C", "list_id": "l1", "extra": [' + ", ".join(["1e308"] * 150_000) + "]}"
+        file = write("\n".join([json.dumps(good), json.dumps(wide), deep]), "rows.ndjson")
+        said = refused(place, file).splitlines()
+        assert said[:2] == ["line 2: holds more than 8 MB", "line 3: holds more than 8 MB"]
+        assert (
+            "1 rows imported, 2 lines skipped"
+            in run("import_rows", place.environment_id, "tasks", file, "--skip-bad")[0]
+        )
+
+    def test_a_chain_that_hangs_on_a_bad_line_is_taken_out_at_once(self, place: Place, write: Any) -> None:
+        chain = [{"id": "c0", "title": "0", "list_id": "l1", "parent_id": "nowhere"}]
+        chain += [
+            {"id": f"c{n}", "title": str(n), "list_id": "l9" if n == 7 else "l1", "parent_id": f"c{n - 1}"}
+            for n in range(1, 400)
+        ]
+        file = write("\n".join(map(json.dumps, [*chain, {"title": "good", "list_id": "l1"}])), "rows.ndjson")
+        asked: list[str] = []
+
+        def listen(execute: Any, sql: str, *rest: Any) -> Any:
+            asked.append(str(sql))
+            return execute(sql, *rest)
+
+        with connections[REGION].execute_wrapper(listen):
+            said = run("import_rows", place.environment_id, "tasks", file, "--skip-bad", "--show", "1000")
+        assert "1 rows imported, 400 lines skipped" in said[0]
+        assert "line 400: parent_id: points to a row that is not there" in said[1]
+        assert [title for _, title in tasks(place)] == ["good"]
+        assert len([one for one in asked if "DELETE" in one]) < 10
+
     def test_an_unknown_table_is_refused(self, place: Place, write: Any) -> None:
         assert "no table" in refused(place, write("title\n"), table='tasks"; DROP TABLE tasks; --')
 
@@ -323,6 +362,53 @@ class TestAmongOthers:
             importing.import_rows(place, "tasks", Slow())
         assert checked.wait(5)
         assert tasks(place) == [("b", "Mine")]
+
+    def test_a_user_who_is_deleted_meanwhile_is_let_go_of(self, place: Place) -> None:
+        """After the lines were checked, and before others can see them: nobody else could."""
+        document = json.loads(json.dumps(DOCUMENT))
+        document["tables"]["tasks"]["columns"]["owner"]["on_delete"] = "delete"
+        schemas.change(place, document, actor=audit.SYSTEM)
+        gone, stays = (
+            accounts.create_user(
+                pool_id=place.pool_id, email=f"{who}@x.example", password=None, name=who, actor=audit.SYSTEM
+            )
+            for who in ("gone", "stays")
+        )
+        lines = f"id,title,list,owner\na,A,l1,{gone.pk}\nb,B,l1,{stays.pk}\n"
+        file = RecordFile(io.BytesIO(lines.encode()), "csv")
+        failed: list[BaseException] = []
+
+        class Held:
+            """The import waits for another's row of the same id, which then goes."""
+
+            def records(self, table: Any) -> Iterator[Any]:
+                yield from file.records(table)
+                facts = connections[REGION].get_connection_params()
+                known = {key: facts[key] for key in ("dbname", "user", "password", "host", "port") if facts.get(key)}
+                self.other = psycopg.connect(**known, options=f'-c search_path="{place.environment_id}"')
+                self.other.execute("INSERT INTO tasks (id, title, list_id) VALUES ('b', 'Mine', 'l1')")
+                self.thread = threading.Thread(target=self.delete)
+                self.thread.start()
+
+            def delete(self) -> None:
+                waiting = "SELECT FROM pg_stat_activity WHERE query LIKE 'INSERT INTO %' AND wait_event_type = 'Lock'"
+                try:
+                    with connections[REGION].cursor() as cursor:
+                        wait_until(lambda: bool(cursor.execute(waiting)) or cursor.rowcount == 1)
+                    accounts.delete_user(User.objects.get(pk=gone.pk), actor=audit.SYSTEM)
+                except BaseException as error:
+                    failed.append(error)
+                finally:
+                    self.other.rollback()
+                    self.other.close()
+                    connections.close_all()
+
+        held = Held()
+        report = importing.import_rows(place, "tasks", held)
+        held.thread.join()
+        assert not failed
+        assert report.rows == 2
+        assert tasks(place) == [("b", "B")]
 
     def test_a_schema_that_changes_meanwhile_stops_the_import_whole(self, place: Place) -> None:
         changed = json.loads(json.dumps(DOCUMENT))

@@ -4,11 +4,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.db import connections
+from hypothesis import given
+from hypothesis import strategies as st
 
 from platform_site.api.errors import ApiError, Conflict, NotFound, ValidationFailed
-from rows import asking, names, reads
+from rows import asking, names, reads, services, values
+from rows.documents import Column
 from rows.execution import run_again_if_lost
-from tests.rows.tenants import ALICE, BOB, KEY, OPERATOR, OWNER, VIEWER, Tenant
+from rows.writing import MAX_ROW_BYTES
+from tests.rows.tenants import ALICE, BOB, KEY, OPERATOR, OWNER, REGION, VIEWER, Tenant
 from tests.rows.tracker import DOCUMENT
 
 pytestmark = pytest.mark.django_db(databases="__all__")
@@ -305,6 +310,43 @@ def test_a_row_does_not_grow_for_ever() -> None:
     tenant.raw("UPDATE {}.notes SET t8 = repeat('x', %s)", 2**20)
     tenant.update(OPERATOR, "notes", row, t0="x" * 20_000)
     tenant.update(OPERATOR, "notes", row, t7="small", n=3)
+
+
+def test_a_body_does_not_unfold_into_a_row_of_any_size() -> None:
+    """PostgreSQL writes out the numbers of JSON, and a body need not send what a column's default brings in."""
+    long = {"type": "text", "default": "x" * 10_000}
+    columns = {"j": {"type": "json", "null": True}, "k": {"type": "json", "null": True}}
+    tenant = Tenant(
+        {"tables": {"notes": {"columns": columns}, "forms": {"columns": {f"t{number}": long for number in range(40)}}}}
+    )
+    unfolded = [[1e308, 1e-300]] * 13_000  # 180 KB to send, 8 MB to store
+    row = tenant.put("notes", j=unfolded)
+    assert tenant.get(OPERATOR, "notes", row)["j"] == unfolded
+    size = "SELECT octet_length(j::text) FROM {}.notes WHERE id = %s"
+    held = tenant.raw(size, row)[0][0]
+    assert 7_000_000 < held < MAX_ROW_BYTES
+    assert refused(lambda: tenant.put("notes", j=unfolded, k=unfolded)) == {"$body": "too_large"}
+    small = unfolded[:500]  # 7 KB
+    for _ in range(3):
+        tenant.update(OPERATOR, "notes", row, k=small)
+    assert refused(lambda: tenant.update(OPERATOR, "notes", row, k=unfolded[:900])) == {"$body": "too_large"}
+    assert tenant.raw(size, row)[0][0] == held
+    many = [{"j": unfolded}] * 3
+    place = tenant.place
+    assert refused(lambda: services.insert_rows(place, OPERATOR, "notes", many)) == {"$body": "too_large"}
+    assert refused(lambda: services.insert_rows(place, OPERATOR, "forms", [{}] * 100)) == {"$body": "too_large"}
+    assert len(services.insert_rows(place, OPERATOR, "forms", [{}] * 30)) == 30
+    assert tenant.raw("SELECT count(*) FROM {}.notes") == [(1,)]
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False).map(lambda number: number + 0.0))  # no sign before a zero
+def test_the_size_of_a_number_in_json_is_what_postgresql_makes_of_it(number: float) -> None:
+    cell = values.wire("jsonb", {"a": [number, "1e+30"]})
+    with connections[REGION].cursor() as cursor:
+        cursor.execute("SELECT octet_length(%s::jsonb::text)", [cell.decode()])
+        stored = cursor.fetchone()[0]
+    blanks = 2  # after the colon and the comma
+    assert values.stored_size(Column("a", "a", "json"), cell) + blanks == stored
 
 
 def test_counts_are_opt_in(tenant: Tenant, homes: tuple[str, str]) -> None:
