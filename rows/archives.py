@@ -21,7 +21,8 @@ FORMAT: Final = "backend-platform.environment"
 FORMAT_VERSION: Final = 1
 MANIFEST: Final = "manifest.json"
 PIECE: Final = 256 * 1024
-_LARGEST_MANIFEST: Final = 64 * 1024 * 1024
+_LARGEST_JSON: Final = 64 * 1024 * 1024
+"""Bytes of the manifest, or of another member that is read as one JSON value: as a whole."""
 
 Progress = Callable[[int], None]
 """Told how many bytes were read or written since it was told last."""
@@ -137,7 +138,7 @@ class Archive:
     def _read_manifest(self) -> dict[str, Any]:
         with _damage_named(MANIFEST):
             with self._zip.open(MANIFEST) as member:
-                text = member.read(_LARGEST_MANIFEST + 1)
+                text = member.read(_LARGEST_JSON + 1)
             manifest = json.loads(text)
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
             raise Damaged("it is no backup of an environment")
@@ -189,17 +190,30 @@ class Archive:
 
     def json(self, name: str) -> Any:
         """A member that is one JSON value."""
+        if name in self.members and self.members[name].size > _LARGEST_JSON:
+            raise Damaged(f"{name} is too large")
         with _damage_named(name):
             return json.loads(b"".join(self.read(name)))
 
     def json_lines(self, name: str) -> Iterator[dict[str, Any]]:
         """The objects of a member with one on each line."""
-        rest = b""
+        begun: list[bytes] = []
         for piece in self.read(name):
-            *lines, rest = (rest + piece).split(b"\n")
-            for line in lines:
-                with _damage_named(name):
-                    yield json.loads(line)
+            end, *further = piece.split(b"\n")
+            begun.append(end)
+            for start in further:
+                line = b"".join(begun)
+                begun = [start]
+                yield self._object(name, line)
+        if line := b"".join(begun):
+            yield self._object(name, line)
+
+    def _object(self, name: str, line: bytes) -> dict[str, Any]:
+        with _damage_named(name):
+            found = json.loads(line)
+        if not isinstance(found, dict):
+            raise Damaged(f"{name} cannot be read")
+        return found
 
 
 @contextmanager

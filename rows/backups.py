@@ -18,7 +18,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections, transaction
+from django.core.exceptions import ValidationError
+from django.db import DatabaseError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.dateparse import parse_datetime
 from psycopg import sql
@@ -29,7 +30,7 @@ from platform_site.api import ids, signals, sqlstates
 from platform_site.api.callers import Caller, Place
 from platform_site.api.requests import current_request_id
 from projects import services as projects
-from rows import branching, ddl, documents, registry, schemas, writes
+from rows import branching, ddl, departures, documents, registry, schemas
 from rows.archives import Archive, Damaged, Progress, Writer
 from rows.documents import EMPTY, InvalidDocument, Schema, Table
 from rows.execution import opened_door
@@ -123,9 +124,7 @@ def backup(
 @contextmanager
 def _one_moment(place: Place) -> Iterator[datetime]:
     """The region's transaction of a backup. Gives the moment by the clock of the control database, no later than it."""
-    with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
-        cursor.execute("SELECT statement_timestamp()")
-        taken_at = cursor.fetchone()[0]
+    taken_at = departures.now()
     connection = connections[place.cluster]
     with transaction.atomic(using=place.cluster):
         with connection.cursor() as cursor:
@@ -200,8 +199,8 @@ def verified(archive: Archive, progress: Progress = lambda count: None) -> Conte
     archive.verify(progress)
     manifest = archive.manifest
     try:
-        schema = schemas.read(archive.json(_SCHEMA)) if manifest["schema_version"] else EMPTY
         version = int(manifest["schema_version"])
+        schema = schemas.read(archive.json(_SCHEMA)) if version else EMPTY
         taken_at = parse_datetime(manifest["taken_at"])
         source_id = str(manifest["environment"]["id"])
         tables = {table["name"]: (list(table["columns"]), int(table["rows"])) for table in manifest["tables"]}
@@ -215,7 +214,45 @@ def verified(archive: Archive, progress: Progress = lambda count: None) -> Conte
         name: columns for name, (columns, _) in tables.items()
     }:
         raise Damaged("its tables are not those of its schema")
+    latest = None
+    for number, record in enumerate(archive.json_lines(_VERSIONS), 1):
+        latest = _version_of(record, number)
+    last = (latest.version, latest.document) if latest else (0, EMPTY.document)
+    if last != (version, schema.document):
+        raise Damaged("its schema is not the last of its versions")
     return Content(archive, schema, version, taken_at, source_id)
+
+
+def _version_of(record: Mapping[str, Any], number: int) -> SchemaVersion:
+    """The version that a record describes, for no environment yet. Raises Damaged unless it is version `number`."""
+    try:
+        made = SchemaVersion(
+            **{name: _cell_of(SchemaVersion._meta.get_field(name), record[name]) for name in _VERSION_FIELDS},
+            applied_at=_cell_of(SchemaVersion._meta.get_field("applied_at"), record["applied_at"]),
+        )
+        is_whole = (
+            made.version == number
+            and isinstance(made.document["tables"], dict)
+            and all(isinstance(each["operation"], str) for each in made.operations)
+            and all(isinstance(was, str) for was in made.renames["tables"].values())
+            and all(isinstance(was, str) for moved in made.renames["columns"].values() for was in moved.values())
+        )
+    except (AttributeError, KeyError, TypeError, ValueError, ValidationError, RecursionError) as error:
+        raise Damaged(f"{_VERSIONS} cannot be read") from error
+    if not is_whole:
+        raise Damaged(f"{_VERSIONS} does not have each version once, in order")
+    return made
+
+
+def _cell_of(field: Any, value: Any) -> Any:
+    """`value` as a column of ours takes it. Raises ValidationError, TypeError."""
+    if value is None and field.null:
+        return None
+    cell = field.to_python(value)
+    if cell is None:
+        raise TypeError
+    field.run_validators(cell)
+    return cell
 
 
 # ── Bringing one back ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -226,8 +263,8 @@ def restore_as_branch(
 ) -> tuple[Place, Summary]:
     """A new preview branch of the project's production with everything in the backup: all of it, or no branch.
 
-    Users who were deleted since are let go of. Raises Damaged, TablesQuotaReached, and what `projects.filled_branch`
-    raises.
+    Users who were deleted since are let go of, as far as other rows allow. Raises Damaged, TablesQuotaReached, and what
+    `projects.filled_branch` raises.
     """
     origin = {"source": content.source_id, "taken_at": content.taken_at.isoformat()}
     with projects.filled_branch(project_id, name=name, actor=actor, **origin) as place:
@@ -237,7 +274,7 @@ def restore_as_branch(
         if content.version:
             _restore_versions(place, content)
         parts = {name: _load_part(place, name, content.archive) for name in _parts}
-        _let_users_go(place, content.taken_at)
+        departures.let_go(place, content.taken_at)
     return place, Summary(content.version, rows, parts)
 
 
@@ -252,9 +289,11 @@ def restore_into(
     """Make the backup's tables and rows those of the environment, as its next schema version.
 
     Everything is loaded beside the living tables, which are exchanged at the end: readers wait for an instant only.
-    Webhooks and functions come back only where the environment has none. Raises NotEmpty unless `replace`, Damaged,
-    TablesQuotaReached, LockNotWon (tables in use; try again), DatabaseError.
+    Users who were deleted since are let go of, as far as other rows allow. Webhooks and functions come back only where
+    the environment has none. Raises NotEmpty unless `replace`, Damaged, TablesQuotaReached, LockNotWon (tables in use;
+    try again), DatabaseError.
     """
+    began = departures.now()
     try:
         summary = _restore_into(content, place, replace, actor, progress)
     except BaseException:
@@ -270,6 +309,7 @@ def restore_into(
         taken_at=content.taken_at.isoformat(),
         version=summary.schema_version,
     )
+    departures.let_go_of_all(place, began)
     return summary
 
 
@@ -293,7 +333,7 @@ def _restore_into(content: Content, place: Place, replace: bool, actor: Caller |
         schemas.hold_to_plan(place, old, content.schema)
         ddl.exchange(connection, place.environment_id, old, beside, content.schema)
         version = _next_version(place, row, old, content, actor)
-        _let_users_go(place, content.taken_at)
+        departures.let_go(place, content.taken_at)
         parts = {
             name: _load_part(place, name, content.archive) for name, part in _parts.items() if part.is_empty(place)
         }
@@ -339,14 +379,9 @@ def _load_rows(connection: BaseDatabaseWrapper, into: str, table: Table, archive
 
 
 def _restore_versions(place: Place, content: Content) -> None:
-    records = [
-        SchemaVersion(
-            environment_id=place.environment_id,
-            applied_at=record["applied_at"],
-            **{field: record[field] for field in _VERSION_FIELDS},
-        )
-        for record in content.archive.json_lines(_VERSIONS)
-    ]
+    records = [_version_of(record, number) for number, record in enumerate(content.archive.json_lines(_VERSIONS), 1)]
+    for record in records:
+        record.environment_id = place.environment_id
     SchemaVersion.objects.using(place.cluster).bulk_create(records, batch_size=50)
     CurrentVersion.objects.using(place.cluster).create(environment_id=place.environment_id, version=content.version)
 
@@ -379,8 +414,3 @@ def _load_part(place: Place, name: str, archive: Archive) -> int:
         return _parts[name].load(place, archive.json_lines(f"{name}.ndjson"))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise Damaged(f"{name}.ndjson cannot be read") from error
-
-
-def _let_users_go(place: Place, since: datetime) -> None:
-    for user_id in audit.users_deleted(place.pool_id, since):
-        writes.let_go_of_user(place, user_id)

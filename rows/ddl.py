@@ -21,8 +21,8 @@ from psycopg import sql
 from platform_site.api import ids, sqlstates
 from platform_site.api.errors import FieldError
 from projects import failpoints
-from rows import names, states
-from rows.documents import Column, InvalidDocument, Schema, Table
+from rows import names, states, values
+from rows.documents import ID, Column, InvalidDocument, Schema, Table
 from rows.editor import RowSchemaEditor
 from rows.execution import opened_door, replace_soon
 from rows.planning import NewUnique, Plan, Step
@@ -75,6 +75,10 @@ _UNREADABLE: Final = {
     "json": sql.SQL("jsonb_typeof({column}) = 'null' OR {column} @? {huge} OR {column} @? {deep}"),
 }
 """What PostgreSQL reads from text and no row may hold."""
+_UNREACHABLE: Final = sql.SQL("id !~ {} OR id = ANY({})").format(
+    sql.Literal(f"^{values.ROW_ID.pattern}$"), sql.Literal(sorted(values.RESERVED_IDS))
+)
+"""Whether no address of the API leads to the row."""
 _PATHS: Final = {
     "huge": sql.Literal(f'strict $.** ? (@.type() == "number" && @.abs() > {sys.float_info.max!r})'),
     "deep": sql.Literal(f'strict $.**{{{MAX_JSON_DEPTH}}} ? (@.type() == "array" || @.type() == "object")'),
@@ -317,17 +321,15 @@ def _run_steps(editor: RowSchemaEditor, plan: Plan) -> None:
 
 def unreadable_columns(connection: BaseDatabaseWrapper, table: Table) -> list[str]:
     """The columns in which rows of `table`, where `inside` stands, hold what PostgreSQL takes and the API cannot show.
-    For rows that came by COPY from elsewhere. One query for each column of such a type."""
+    For rows that came by COPY from elsewhere. One query for `id` and for each column of such a type."""
+    tests = {ID.name: _UNREACHABLE}
+    tests |= {name: _unreadable(column) for name, column in table.all_columns.items() if column.type in _UNREADABLE}
     found = []
     with connection.cursor() as cursor:
-        for column in table.columns.values():
-            if column.type in _UNREADABLE:
-                test = _unreadable(column)
-                cursor.execute(
-                    sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {})").format(sql.Identifier(table.name), test)
-                )
-                if cursor.fetchone()[0]:
-                    found.append(column.name)
+        for name, test in tests.items():
+            cursor.execute(sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {})").format(sql.Identifier(table.name), test))
+            if cursor.fetchone()[0]:
+                found.append(name)
     return found
 
 

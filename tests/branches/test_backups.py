@@ -201,6 +201,31 @@ def test_users_who_were_deleted_since_do_not_come_back(full: Tracker, file: Path
         assert [each["body"] for each in rows(full, "notes", environment_id)] == ["alice"]
 
 
+def test_a_row_that_must_stay_keeps_no_backup_from_being_restored(full: Tracker, file: Path) -> None:
+    """What kept the user then was gone when the user went, and is there again in the backup."""
+    author = {"type": "user", "on_delete": "delete", "null": True}
+    reader = {"type": "user", "on_delete": "null", "null": True}
+    tables = {
+        **DOCUMENT["tables"],
+        "notes": {"columns": {"body": {"type": "text"}, "author": author, "reader": reader}},
+        "receipts": {"columns": {"note": {"type": "reference", "to": "notes"}}},
+    }
+    full.apply({"tables": tables})
+    bob = full.users["bob"]
+    kept = row(full, "notes", body="kept", author_id=bob)
+    row(full, "notes", body="goes", author_id=bob)
+    row(full, "notes", body="read", reader_id=bob)
+    receipt = row(full, "receipts", note_id=kept)
+    run("backup", full.environment_id, "--to", str(file))
+    assert full.delete("owner", f"/rows/receipts/{receipt}").status == 204
+    accounts.delete_user(User.objects.get(pk=bob), actor=audit.SYSTEM)
+    run("restore", str(file), "--branch-of", full.project.pk, "--name", "b")
+    run("restore", str(file), "--into", full.environment_id, "--replace")
+    for environment_id in (full.environment_id, Environment.objects.get(name="b").pk):
+        found = {each["body"]: (each["author_id"], each["reader_id"]) for each in rows(full, "notes", environment_id)}
+        assert found == {"kept": (bob, None), "read": (None, None)}
+
+
 def test_a_backup_is_one_moment_while_rows_are_written(tracker: Tracker, file: Path) -> None:
     stop = threading.Event()
 
@@ -313,6 +338,16 @@ def test_a_file_that_contradicts_itself_is_refused(full: Tracker, file: Path) ->
     def too_long(members: Any, manifest: Any) -> None:
         members["rows/lists.copy"] = members["rows/lists.copy"].replace(b"Home", b"H" * 101)
 
+    def never(members: Any, manifest: Any) -> None:
+        first, *further = members["rows/lists.copy"].splitlines(keepends=True)
+        *cells, _, updated_at = first.split(b"\t")
+        members["rows/lists.copy"] = b"".join([b"\t".join([*cells, b"infinity", updated_at]), *further])
+
+    def unreachable(members: Any, manifest: Any) -> None:
+        _, cells = members["rows/lists.copy"].splitlines(keepends=True)[0].split(b"\t", 1)
+        members["rows/lists.copy"] += b"query\t" + cells
+        next(table for table in manifest["tables"] if table["name"] == "lists")["rows"] += 1
+
     def no_copy(members: Any, manifest: Any) -> None:
         members["rows/tasks.copy"] = b"what is this\n"
 
@@ -335,7 +370,7 @@ def test_a_file_that_contradicts_itself_is_refused(full: Tracker, file: Path) ->
         manifest["format_version"] = 2
 
     for change in (
-        other_schema, missing_rows, dangling, infinite, too_long, no_copy, no_member, other_columns, no_facts,
+        other_schema, missing_rows, dangling, infinite, too_long, never, unreachable, no_copy, no_member, other_columns, no_facts,
         bad_webhooks, another_format, a_later_format,
     ):  # fmt: skip
         forged(_written(file, whole), change)
@@ -346,6 +381,51 @@ def test_a_file_that_contradicts_itself_is_refused(full: Tracker, file: Path) ->
                 run("restore", str(file), "--into", full.environment_id, "--replace")
         assert nothing_has_changed(full), change.__name__
     assert len(rows(full, "tasks", full.environment_id)) == 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda versions: versions[:-1],
+        lambda versions: versions[1:],
+        lambda versions: [],
+        lambda versions: [*versions, versions[-1]],
+        lambda versions: [*versions, {**versions[-1], "version": 3}],
+        lambda versions: [versions[0], [1]],
+        *(
+            lambda versions, facts=facts: [versions[0], {**versions[1], **facts}]
+            for facts in (
+                {"document_text": '{"tables": {}}'}, {"document_text": "no JSON"}, {"document_text": None},
+                {"version": True}, {"applied_at": "yesterday"}, {"applied_at": None}, {"renames": 7},
+                {"renames": {"tables": {"a": 1}, "columns": {}}}, {"operations": ["x"]}, {"author_kind": "x" * 11},
+            )
+        ),
+    ],
+)  # fmt: skip
+def test_versions_that_are_not_those_of_the_schema_are_refused(
+    full: Tracker, file: Path, change: Callable[[list[Any]], list[Any]]
+) -> None:
+    run("backup", full.environment_id, "--to", str(file))
+
+    def forge(members: dict[str, bytes], manifest: dict[str, Any]) -> None:
+        versions = [json.loads(line) for line in members["versions.ndjson"].splitlines()]
+        members["versions.ndjson"] = b"".join(json.dumps(each).encode() + b"\n" for each in change(versions))
+
+    assert "is whole" in run("restore", str(file), "--check")
+    forged(file, forge)
+    with pytest.raises(CommandError, match="damaged"):
+        run("restore", str(file), "--check")
+
+
+def test_a_schema_that_the_manifest_denies_is_refused(full: Tracker, file: Path) -> None:
+    run("backup", full.environment_id, "--to", str(file))
+
+    def deny(members: dict[str, bytes], manifest: dict[str, Any]) -> None:
+        manifest["schema_version"], manifest["tables"] = 0, []
+
+    forged(file, deny)
+    with pytest.raises(CommandError, match="damaged"):
+        run("restore", str(file), "--check")
 
 
 REFUSED: list[tuple[list[str], str]] = [
