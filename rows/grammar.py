@@ -49,7 +49,7 @@ from rows.conditions import (
     negate,
     operands,
 )
-from rows.documents import Column
+from rows.documents import ID, Column
 from rows.memo import Memo
 from rows.names import did_you_mean
 from rows.values import ARRAYS, OPERAND_TYPES, InvalidValue, read, read_operand, wire
@@ -444,6 +444,10 @@ class _Reader:
         return self.bind(type_, self.literal(column, value, path))
 
     def literal(self, column: Column, value: Any, path: str) -> Any:
+        if self.use == "filter" and isinstance(value, str) and value.startswith("$") and _holds_ids(column):
+            # It can be in no cell: whoever writes it means a rule's variable, and would take "no rows" for an answer.
+            message = 'is no id: variables such as "$user.id" stand in rules only, a filter gives the value itself.'
+            raise InvalidCondition(path, "invalid", message)
         try:
             return read_operand(column, self.unescaped(value, path))
         except InvalidValue as error:
@@ -534,6 +538,10 @@ def read_variable(
             'are, and $old.<column> in a check; write "$$" for a text that begins with "$".',
         )
     return Variable(name, type_, form)
+
+
+def _holds_ids(column: Column) -> bool:
+    return column.is_reference or column.is_user or column is ID
 
 
 def _formed(type_: Type, form: Form) -> Type:

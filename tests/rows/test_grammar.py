@@ -228,6 +228,10 @@ def test_one_text_is_read_once_for_one_sight() -> None:
 # What is refused
 
 REFUSED: list[tuple[Any, str, str]] = [
+    ({"owner_id": "$user.id"}, "invalid", "owner_id"),
+    ({"id": {"$ne": "$user.id"}}, "invalid", "id.$ne"),
+    ({"list.owner_id": {"$in": ["usr_01", "$user.claims.friends"]}}, "invalid", "list.owner_id.$in.1"),
+    ({"comments": {"$some": {"task_id": "$old.id"}}}, "invalid", "comments.$some.task_id"),
     ("", "invalid_json", ""),
     ("{", "invalid_json", ""),
     ("nonsense", "invalid_json", ""),
