@@ -66,6 +66,8 @@ _MISFITS: Final = {
     "22001": "existing rows have longer values",
     "54000": "existing rows have values too long for an index",
     "54001": "existing rows have values that are nested too deep",
+    "54011": "PostgreSQL counts dropped columns too, at most 1,600 in a table's life: make a new table, or restore a"
+    " backup of the environment, which makes its tables anew",
 }
 _UNREADABLE: Final = {
     "date": sql.SQL("{column} NOT BETWEEN '0001-01-01' AND '9999-12-31'"),
@@ -80,7 +82,9 @@ _UNREACHABLE: Final = sql.SQL("id !~ {} OR id = ANY({})").format(
 )
 """Whether no address of the API leads to the row."""
 _PATHS: Final = {
-    "huge": sql.Literal(f'strict $.** ? (@.type() == "number" && @.abs() > {sys.float_info.max!r})'),
+    "huge": sql.Literal(
+        f'strict $.** ? (@.type() == "number" && (@.abs() > {sys.float_info.max!r} || @ != 0 && @.abs() < 4.9e-324))'
+    ),
     "deep": sql.Literal(f'strict $.**{{{MAX_JSON_DEPTH}}} ? (@.type() == "array" || @.type() == "object")'),
 }
 
@@ -300,6 +304,7 @@ def _run(connection: BaseDatabaseWrapper, plan: Plan, large: Collection[str], ma
                 editor.execute(statement.text, None)
         if plan.old.tables:
             _run_steps(editor, plan)
+            _refuse_giants(editor, plan)
         else:
             editor.build(states.state_of(plan.new).apps.get_models())
     return Applied(_operations(plan, editor.recorded), editor.postponed)
@@ -345,6 +350,30 @@ def _refuse_unreadable(editor: RowSchemaEditor, plan: Plan, step: Step) -> None:
         cursor.execute(sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {})").format(sql.Identifier(table), test))
         if cursor.fetchone()[0]:
             raise InvalidDocument([FieldError(step.path, "invalid", f"existing values cannot become {column.type}")])
+
+
+def _refuse_giants(editor: RowSchemaEditor, plan: Plan) -> None:
+    """Raise InvalidDocument where a text that became JSON makes a row larger than the API lets one become: PostgreSQL
+    writes the numbers of JSON without exponents."""
+    for step in plan.steps:
+        if not isinstance(step.django, migrations.AlterField) or step.column is None or step.column.type != "json":
+            continue
+        table = step.django.model_name
+        if plan.renamed.schema.tables[table].columns[step.column.name].type == "json":
+            continue
+        sizes = [
+            sql.SQL("coalesce(octet_length({}::text), 0)").format(sql.Identifier(name))
+            for name, column in plan.new.tables[table].columns.items()
+            if column.type in values.LONG_TYPES
+        ]
+        question = sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {} > {})").format(
+            sql.Identifier(table), sql.SQL(" + ").join(sizes), sql.Literal(values.MAX_ROW_BYTES)
+        )
+        with editor.connection.cursor() as cursor:
+            cursor.execute(question)
+            if cursor.fetchone()[0]:
+                message = f"existing rows would hold more than {values.MAX_ROW_BYTES >> 20} MB as json"
+                raise InvalidDocument([FieldError(step.path, "conflict", message)])
 
 
 def meaning(step: Step, error: DatabaseError) -> Exception:

@@ -27,8 +27,7 @@ from rows import departures, rendering, schemas, states, values
 from rows.documents import ID, NOW, RANDOM, Column, Table
 from rows.execution import opened_door
 from rows.outbox import ANY, EventInterest
-from rows.values import LONG_TYPES, RESERVED_IDS, InvalidValue
-from rows.writing import MAX_ROW_BYTES
+from rows.values import LONG_TYPES, MAX_ROW_BYTES, RESERVED_IDS, InvalidValue
 
 MISSING: Final = object()
 """A cell that the record does not have: it gets its default."""

@@ -275,6 +275,9 @@ def wire(type_: Type, value: Any) -> bytes:
     return _WRITERS[type_](value)
 
 
+MAX_ROW_BYTES: Final = 8 * 2**20
+"""Of a row's texts, arrays and JSON, as stored: a row is an answer, and twice in its event. A body of 1 MB can bring in
+more, in JSON's exponents or in defaults, and further ones must not add to it for ever."""
 LONG_TYPES: Final = frozenset[ColumnType]({"text", "json", "text[]"})
 """Types whose cells a client can make as long as it likes."""
 

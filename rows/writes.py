@@ -38,12 +38,12 @@ from rows.execution import Row
 from rows.outbox import EventInterest
 from rows.reads import RowAnswer, etag_of
 from rows.rules import Access, Clause, Principal, WriteRule
+from rows.values import MAX_ROW_BYTES
 from rows.writing import (
     DEPTH,
     ETAGS,
     EVENT_ID,
     LARGE_WRITE,
-    MAX_ROW_BYTES,
     REQUEST,
     ChildrenShape,
     DeleteShape,

@@ -41,7 +41,7 @@ from rows.expressions import ALWAYS, Parameter, Piece, Sql, boolean
 from rows.outbox import ANY
 from rows.rules import WriteRule
 from rows.translation import HERE, Alias, Ground, Written, hops_of
-from rows.values import LONG_TYPES, OPERAND_TYPES
+from rows.values import LONG_TYPES, MAX_ROW_BYTES, OPERAND_TYPES
 
 if TYPE_CHECKING:
     from rows.managers import RowQuerySet
@@ -52,9 +52,6 @@ EVENT_ID: Final = "event"
 REQUEST: Final = "request"
 DEPTH: Final = "depth"
 
-MAX_ROW_BYTES: Final = 8 * 2**20
-"""Of a row's texts, arrays and JSON, as stored: a row is an answer, and twice in its event. A body of 1 MB can bring in
-more, in JSON's exponents or in defaults, and further ones must not add to it for ever."""
 LARGE_WRITE: Final = 16 * 1024
 """Bytes, as stored, of an update from which on the row's size is looked at. Smaller ones replace a cell each, so that a
 table's 200 columns get no row beyond MAX_ROW_BYTES by more than 3 MB."""

@@ -231,6 +231,9 @@ MISFITS: dict[str, tuple[Schema, Schema, str]] = {
     "a text whose JSON holds a number that no client reads": (
         tracker(n={**TEXT, "default": '{"a": [-1e309]}'}), tracker(n={"type": "json"}), "tables.tasks.columns.n",
     ),
+    "a text whose JSON holds a number that is nothing to a client, and thousands of digits to PostgreSQL": (
+        tracker(n={**TEXT, "default": '{"a": [1e-16383]}'}), tracker(n={"type": "json"}), "tables.tasks.columns.n",
+    ),
     "a text whose JSON is nested too deep": (
         tracker(n={**TEXT, "default": "[" * 65 + "]" * 65}), tracker(n={"type": "json"}), "tables.tasks.columns.n",
     ),
@@ -275,9 +278,34 @@ def test_a_text_nested_deeper_than_postgresql_reads_is_a_misfit_and_no_fault_of_
         change("t_env", first, tracker(n={"type": "json", "null": True}))
 
 
+def test_a_text_that_would_unfold_into_a_row_of_any_size_stays_text() -> None:
+    first = tracker(n={**TEXT, "null": True}, m={**TEXT, "null": True})
+    with_rows("t_env", first)
+    run("t_env", "UPDATE tasks SET n = '[' || repeat('1e308,', 14000) || '0]' WHERE id = 't1'")
+    run("t_env", "UPDATE tasks SET m = n")
+    both = tracker(n={"type": "json", "null": True}, m={"type": "json", "null": True})
+    with pytest.raises(InvalidDocument, match="more than 8 MB as json"):
+        change("t_env", first, both)
+    run("t_env", "UPDATE tasks SET m = '0'")
+    change("t_env", first, both)
+
+
+def test_a_table_that_has_had_its_columns_says_so() -> None:
+    first = schema(things={"x": TEXT})
+    make("t_env", first)
+    for _ in range(8):
+        added = ", ".join(f"ADD COLUMN c{number} int" for number in range(199))
+        run("t_env", f"ALTER TABLE things {added}")
+        run("t_env", "ALTER TABLE things " + added.replace("ADD", "DROP").replace(" int", ""))
+    with pytest.raises(InvalidDocument, match="counts dropped columns") as caught:
+        change("t_env", first, schema(things={f"x{n}": {**TEXT, "null": True} for n in range(10)} | {"x": TEXT}))
+    assert caught.value.errors[0].field.startswith("tables.things.columns.x")
+    change("t_env", first, schema(others={"x": TEXT}))
+
+
 @pytest.mark.parametrize(
     "text",
-    ['{"a": null}', '[1.5, -1e308, "null"]', "[" * 64 + "1" + "]" * 64, '"null"', "0"],
+    ['{"a": null}', '[1.5, -1e308, 5e-324, "null"]', "[" * 64 + "1" + "]" * 64, '"null"', "0"],
     ids=["a null inside", "numbers", "64 levels", "a text", "a number"],
 )
 def test_a_text_becomes_json_that_a_body_could_have_brought(text: str) -> None:

@@ -12,7 +12,7 @@ from platform_site.api.errors import ApiError, Conflict, NotFound, ValidationFai
 from rows import asking, names, reads, services, values
 from rows.documents import Column
 from rows.execution import run_again_if_lost
-from rows.writing import MAX_ROW_BYTES
+from rows.values import MAX_ROW_BYTES
 from tests.rows.tenants import ALICE, BOB, KEY, OPERATOR, OWNER, REGION, VIEWER, Tenant
 from tests.rows.tracker import DOCUMENT
 
