@@ -4,7 +4,6 @@ Several hosts may start at once: the first to come migrates, the others wait for
 """
 
 import gc
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -13,11 +12,12 @@ from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import CommandParser, OutputWrapper
 from django.core.management.commands import migrate
+from django.core.management.sql import emit_post_migrate_signal
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.recorder import MigrationRecorder
 
-from platform_site.postgres import direct
+from platform_site.postgres import direct, structure
 
 _LOCK: Final = 0x6D69_6772_6174_65  # "migrate", the key of the advisory lock
 
@@ -41,34 +41,27 @@ class Command(migrate.Command):
                 self.stdout.write(self.style.MIGRATE_HEADING(f"Database {alias}:"))
             direct.go_direct(alias)
             with _alone(alias):
-                if alias in settings.REGION_DATABASES:
-                    with connections[alias].cursor() as cursor:
-                        cursor.execute("CREATE SCHEMA IF NOT EXISTS platform")
+                structure.make_schema(connections[alias])
                 super().handle(*args, database=alias, **options)
 
 
 def bring_up_to_date(stdout: OutputWrapper) -> None:
     """Migrate the databases that are behind this release; for one that is not, the cost is one query.
 
-    Regions are alike, and most of the time of a migration goes into Django's working out what to say. So what was said
-    to the first new one is said again to every other new one.
+    A new one hears what was recorded of the migrations, where that fits (`platform_site.postgres.structure`).
     """
-    said: list[_Said] = []
     for alias in [DEFAULT_DB_ALIAS, *settings.REGION_DATABASES]:
-        if said and _is_new(alias):
-            stdout.write(f"Bringing the database {alias} up to date")
-            _say_again(alias, said)
-            continue
         executor = MigrationExecutor(connections[alias])
         if not executor.migration_plan(executor.loader.graph.leaf_nodes()):
             continue
         stdout.write(f"Bringing the database {alias} up to date")
-        is_new = _is_new(alias)
-        if not is_new:
+        if _is_new(alias):
+            statements = structure.recorded(connections[alias], executor.loader)
+            if statements is not None and _say(alias, statements):
+                continue
+        else:
             gc.enable()  # `manage.py serve` begins without, which does for an empty database; this may be a full one
-        is_new_region = alias in settings.REGION_DATABASES and is_new
-        with _overheard(alias, said if is_new_region else []):
-            call_command("migrate", database=alias, verbosity=0, interactive=False, skip_checks=True)
+        call_command("migrate", database=alias, verbosity=0, interactive=False, skip_checks=True)
 
 
 def _is_new(alias: str) -> bool:
@@ -76,34 +69,20 @@ def _is_new(alias: str) -> bool:
     return not MigrationRecorder(connections[alias]).has_table()
 
 
-_Said = tuple[Any, Any, bool]
-"""A statement, its parameters, and whether they are many."""
-_BESIDE_THE_TRAFFIC: Final = re.compile(r"^\s*((?:CREATE|DROP)(?: UNIQUE)? INDEX) CONCURRENTLY\b", re.IGNORECASE)
-_OF_THE_SESSION: Final = ("SELECT", "SET ", "RESET ", "SAVEPOINT ", "RELEASE ")
+def _say(alias: str, statements: str) -> bool:
+    """Say all of it to a new database or, if it is cut off, nothing: then the next start begins anew.
 
-
-@contextmanager
-def _overheard(alias: str, said: list[_Said]) -> Iterator[None]:
-    """Write down what the block does to the database. Asking, locking and settings belong to its session alone."""
-
-    def write_down(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
-        if not str(sql).lstrip().upper().startswith(_OF_THE_SESSION):
-            # In a new database there is no traffic to stay beside, and all of this is said again in one transaction.
-            said.append((_BESIDE_THE_TRAFFIC.sub(r"\1", str(sql)), params, many))
-        return execute(sql, params, many, context)
-
-    with connections[alias].execute_wrapper(write_down):
-        yield
-
-
-def _say_again(alias: str, said: list[_Said]) -> None:
-    """All of it or, if it is cut off, nothing: then the next start begins anew."""
+    False if another host was faster, by whatever release.
+    """
+    direct.go_direct(alias)
     with _alone(alias):
-        if not _is_new(alias):  # another host was faster
-            return
-        with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
-            for sql, params, many in said:
-                (cursor.executemany if many else cursor.execute)(sql, params)
+        if not _is_new(alias):
+            return False
+        with transaction.atomic(using=alias):
+            with connections[alias].cursor() as cursor:
+                cursor.execute(statements)
+            emit_post_migrate_signal(verbosity=0, interactive=False, db=alias)
+    return True
 
 
 @contextmanager

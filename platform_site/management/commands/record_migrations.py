@@ -1,0 +1,42 @@
+"""`manage.py record_migrations`: write down what the migrations say to a new database.
+
+For whoever changes a migration; `platform_site.postgres.structure` says what it is good for. They are asked with an
+embedded PostgreSQL of the command's own, which is gone afterwards.
+"""
+
+import signal
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand
+from django.db import DEFAULT_DB_ALIAS, connections
+
+from platform_site import env
+from platform_site.postgres import structure
+from platform_site.services import postgres
+from platform_site.services.layout import Layout, region_database
+
+
+class Command(BaseCommand):
+    help = "Records what the migrations say to a new database, for quick first starts. After changing a migration."
+    requires_system_checks = ()
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        region = settings.REGION_DATABASES[0]
+        with tempfile.TemporaryDirectory(prefix="bp-record-") as directory:
+            layout = Layout(Path(directory))
+            server = postgres.start(layout, durable=False, log=layout.data_dir / "postgres.log")
+            try:
+                for alias, database in ((DEFAULT_DB_ALIAS, "control"), (region, region_database(region))):
+                    connection = connections[alias]
+                    connection.close()
+                    connection.settings_dict |= env.postgres("DATABASE_URL", layout.postgres_url(database))
+                    file = structure.file_of(alias)
+                    file.write_text(structure.record(connection))
+                    connection.close()
+                    self.stdout.write(str(file.relative_to(settings.BASE_DIR)))
+            finally:
+                server.send_signal(signal.SIGINT)
+                server.wait(20)

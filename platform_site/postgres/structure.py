@@ -1,0 +1,79 @@
+"""What this release's migrations say to an empty database, written down: `control.sql` and `region.sql` beside this.
+
+Most of the time of a migration is Django's working out what to say, and to an empty database it always says the same.
+`manage.py record_migrations` asks the migrations and writes the files; `migrate.bring_up_to_date` says what is in them
+to a new database, at once. A file is only taken where it fits: its first line names the sources of all migrations and
+the PostgreSQL that they were asked with. Where it does not, the migrations run as ever. That the files do fit is held
+by tests/upgrade/test_structure.py.
+
+What receivers of `post_migrate` write (content types, permissions, groups) is not in them: they are asked each time.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+from django.conf import settings
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.migrations.executor import MigrationExecutor
+from django.db.migrations.loader import MigrationLoader
+
+_OF_THE_SESSION: Final = ("SELECT", "SET ", "RESET ", "SAVEPOINT ", "RELEASE ")
+_BESIDE_THE_TRAFFIC: Final = re.compile(r"^\s*((?:CREATE|DROP)(?: UNIQUE)? INDEX) CONCURRENTLY\b", re.IGNORECASE)
+_APPLIED: Final = re.compile(r"""^(INSERT INTO "django_migrations" .*)'[^']+'::timestamptz\) RETURNING .*$""")
+
+
+def file_of(alias: str) -> Path:
+    return Path(__file__).with_name("region.sql" if alias in settings.REGION_DATABASES else "control.sql")
+
+
+def recorded(connection: Any, loader: MigrationLoader) -> str | None:
+    """The statements for a new database under this alias, in one text; None where what was recorded does not fit."""
+    first, _, statements = file_of(connection.alias).read_text().partition("\n")
+    return statements if first == _first_line(connection, loader) else None
+
+
+def record(connection: Any) -> str:
+    """Migrate this empty database, and answer what its file should hold."""
+    said: list[str] = []
+    connection.ensure_connection()  # a new connection changes the list of wrappers, and this must be the last
+    with _overheard(connection, said):
+        make_schema(connection)
+        executor = MigrationExecutor(connection)
+        executor.migrate(executor.loader.graph.leaf_nodes())
+    return "\n".join([_first_line(connection, executor.loader), *(f"{statement};" for statement in said), ""])
+
+
+def make_schema(connection: BaseDatabaseWrapper) -> None:
+    """The schema of our own tables in a region; tenants' have others beside it."""
+    if connection.alias in settings.REGION_DATABASES:
+        with connection.cursor() as cursor:
+            cursor.execute("CREATE SCHEMA IF NOT EXISTS platform")
+
+
+def _first_line(connection: Any, loader: MigrationLoader) -> str:
+    digest = sha256()
+    for key, migration in sorted(loader.disk_migrations.items()):
+        source = Path(str(sys.modules[type(migration).__module__].__file__)).read_bytes()
+        digest.update(f"{key} {sha256(source).hexdigest()}\n".encode())
+    return f"-- Made by manage.py record_migrations, PostgreSQL {connection.pg_version // 10000}, {digest.hexdigest()}"
+
+
+@contextmanager
+def _overheard(connection: Any, said: list[str]) -> Iterator[None]:
+    """Write down what the block does to the database. Asking, locking and settings belong to its session alone."""
+
+    def write_down(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
+        if not str(sql).lstrip().upper().startswith(_OF_THE_SESSION):
+            for values in params if many else [params]:
+                text = connection.ops.compose_sql(str(sql), values).strip().rstrip(";")
+                # In a new database there is no traffic to stay beside, and all of this is said in one transaction.
+                said.append(_APPLIED.sub(r"\1now())", _BESIDE_THE_TRAFFIC.sub(r"\1", text)))
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(write_down):
+        yield
