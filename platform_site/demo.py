@@ -144,7 +144,8 @@ def _functions(facts: Facts) -> None:
     )
     for name in ("sum", "open-tasks"):
         if name not in known:
-            functions.deploy(place, name, {"source": (CONTENT / f"{name}.ts").read_text()}, actor=SYSTEM)
+            source = (CONTENT / f"{name}.ts").read_text()
+            functions.deploy(place, name, {"source": source}, actor=SYSTEM, warm=False)
 
 
 def _webhook(facts: Facts) -> None:

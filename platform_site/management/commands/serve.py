@@ -86,7 +86,6 @@ class Command(BaseCommand):
             raise SystemExit(1)  # it has said why
 
     def _fill_databases(self, parent: int, with_demo: bool) -> None:
-        from functions import executor
         from platform_site import demo
 
         die_with_parent(parent, signal.SIGTERM)
@@ -96,4 +95,3 @@ class Command(BaseCommand):
             raise SystemExit(str(error)) from None
         if with_demo:
             demo.complete(settings.LAYOUT, base_url=settings.BASE_URL)
-            executor.close_pool()  # nobody asks for the processes that tried the demo's functions
