@@ -81,6 +81,8 @@ class Command(BaseCommand):
         # In a process apart: what migrations leave in memory would be with every worker for as long as it lives.
         child = multiprocessing.get_context("fork").Process(target=self._fill_databases, args=(os.getpid(), with_demo))
         child.start()
+        gc.collect()  # for the workers that are forked from here (`serve` says what for), while the child is busy
+        gc.freeze()
         child.join()
         if child.exitcode:
             raise SystemExit(1)  # it has said why
