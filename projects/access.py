@@ -7,6 +7,7 @@ from django.db.models import F
 
 from platform_site.api import ids
 from platform_site.api.callers import Caller, ProjectRole
+from platform_site.api.errors import Forbidden
 from projects import roles
 from projects.errors import NoSuchEnvironment, NoSuchProject, RoleNeeded
 from projects.models import Environment, Project
@@ -63,11 +64,14 @@ def environment_for(
     """The live environment of that project, if the caller's role admits it. Up to two queries.
 
     A key has every role in its own environment (its scopes say what it may), and none beyond reading in the others.
-    Raises NoSuchProject, NoSuchEnvironment, RoleNeeded.
+    An app user is shown its own alone: the origins and troubles of the others are their makers' affair. Raises
+    NoSuchProject, NoSuchEnvironment, RoleNeeded, Forbidden.
     """
     own = caller.place is not None and caller.place.environment_id == environment_id
     project = project_for(caller, project_id, "viewer" if caller.kind == "key" and own else needed)
     found = _live_environment(project, environment_id)
+    if caller.kind == "user" and not own:
+        raise Forbidden("An application's user is shown its own environment alone.")
     return found
 
 

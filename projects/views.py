@@ -6,6 +6,7 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from drf_spectacular.utils import extend_schema
 
+from platform_site.api import limits as api_limits
 from platform_site.api.callers import Caller, ProjectRole
 from platform_site.api.errors import Conflict, Forbidden, NotFound, QuotaExceeded, ValidationFailed
 from platform_site.api.idempotency import idempotent
@@ -193,6 +194,7 @@ class MemberViewSet(ApiViewSet):
         """Give the account with this e-mail a role in the project. Owners only."""
         self._project(project_id, "owner")
         values = self.read(serializers.NewMember)
+        api_limits.count_member_request(self.request._request, self.caller.id)
         member = services.add_member(project_id, email=values["email"], role=values["role"], actor=self.caller)
         return created(f"/v1/projects/{project_id}/members/{member.user_id}", member_detail(member))
 

@@ -272,6 +272,17 @@ def count_invitation(request: HttpRequest, *, pool_id: str, plan: str) -> None:
     _announce(request, counting.settle(plan_limits(plan).invitations_per_hour, fall_back=True))
 
 
+def count_member_request(request: HttpRequest, account_id: str) -> None:
+    """An account names somebody by e-mail to make them a member, and is told if nobody has that address: counted for
+    the account as tries to sign in are, whichever project it is for. One trip. Redis away: this process counts. Raises
+    RateLimited.
+    """
+    trip = store.trip()
+    counting = Counting(request, trip, "members", account_id)
+    trip.run()
+    _announce(request, counting.settle(plan_limits("free").token_requests_per_minute, fall_back=True))
+
+
 def count_known_browser(request: HttpRequest, browser: str) -> None:
     """One try to sign in from a browser in which this person has signed in before: counted for that browser alone, so
     that nobody else's tries use its share up. One trip. Redis away: this process counts. Raises RateLimited.

@@ -10,6 +10,7 @@ from accounts.models import AuditEntry, User
 from projects import services
 from projects.errors import LastOwner
 from projects.models import Member, Project
+from tests.accounts.test_passwords import in_one_window
 from tests.client import Api
 from tests.projects.conftest import at_once, environment_of, key_for, make_project, token_of
 
@@ -169,3 +170,40 @@ def test_members_come_in_pages(api: Api, alice: User, make_account: Any, project
     assert [each["name"] for each in first.json["data"] + rest.json["data"]] == ["Alice", "M0", "M1", "M2", "M3", "M4"]
     other = make_project(alice, "Other")
     assert api.get(f"/v1/projects/{other.pk}/members?cursor={first.json['next_cursor']}", token=token).status == 422
+
+
+def test_asking_who_has_an_account_is_counted_like_signing_in(
+    api: Api, alice: User, make_account: Any, settings: Any
+) -> None:
+    """An owner is told that nobody has an address: ten times a minute, over all projects, and not for a whole list."""
+    settings.RATE_LIMIT_FACTOR = 1
+    token = token_of(alice)
+
+    def twelve() -> list[int]:
+        pair = [make_project(alice), make_project(alice)]
+        answers = [
+            api.post(
+                f"/v1/projects/{pair[number % 2].pk}/members",
+                token=token,
+                json={"email": f"n{number}@example.com", "role": "viewer"},
+            )
+            for number in range(12)
+        ]
+        assert answers[-1].status == 201 or int(answers[-1].headers["Retry-After"]) >= 1
+        return [answer.status for answer in answers]
+
+    in_one_window(twelve, [422] * 10 + [429] * 2)
+
+
+def test_an_app_user_sees_the_particulars_of_its_own_environment_alone(
+    api: Api, alice: User, make_account: Any, project: Project
+) -> None:
+    """That there are others is told by the list, as the contract has it; not what their origins and troubles are."""
+    own, other = environment_of(project), environment_of(project, "development")
+    token = token_of(make_account("uma", pool_id=own.pk), own.pk)
+    address = f"/v1/projects/{project.pk}/environments"
+    assert len(api.get(address, token=token).json["data"]) == 2
+    assert api.get(f"{address}/{own.pk}", token=token).status == 200
+    answer = api.get(f"{address}/{other.pk}", token=token)
+    assert (answer.status, answer.error) == (403, "forbidden")
+    assert "allowed_origins" not in answer.body.decode()
