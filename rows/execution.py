@@ -41,7 +41,6 @@ from psycopg.sql import Composable
 from platform_site.api import sqlstates
 from platform_site.postgres import replicas
 from platform_site.postgres.away import watch
-from platform_site.postgres.base import bounded
 from platform_site.postgres.replicas import Freshness
 
 Row = tuple[bytes | None, ...]
@@ -111,7 +110,7 @@ def _watched(alias: str, work: Callable[..., Result], *arguments: Any) -> Result
     connection = connections[alias]
     watched = watch(alias)
     with connection.wrap_database_errors:
-        entered = watched.enter()
+        entered = watched.enter(connection)
         try:
             return work(connection, *arguments)
         except psycopg.Error:
@@ -154,7 +153,7 @@ def run_on_replica(
     wrapper, watched, entered = replica.connection, watch(replica.name), False
     try:
         with wrapper.wrap_database_errors:
-            entered = watched.enter()
+            entered = watched.enter(wrapper)
             reached, result = _run_in_order(wrapper, [(_REACHED, ()), (sql, values)], replica.is_silent)
     except DatabaseError as error:
         state = sqlstates.sqlstate(error)
@@ -442,6 +441,6 @@ def _spelled(statement: Any) -> str:
 
 
 def guard_connection(sender: object, connection: BaseDatabaseWrapper, **_: object) -> None:
-    """Receiver of `connection_created`: hangs the door and the watch into a region's connection, once per wrapper."""
+    """Receiver of `connection_created`: hangs the door into a region's connection, once per wrapper."""
     if connection.alias in settings.REGION_DATABASES and refuse_strangers not in connection.execute_wrappers:
-        connection.execute_wrappers += [bounded, refuse_strangers]
+        connection.execute_wrappers.append(refuse_strangers)

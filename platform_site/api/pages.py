@@ -6,6 +6,7 @@ that `platform_site.api.middleware` does not answer in JSON. Each page shows the
 for.
 """
 
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -69,6 +70,17 @@ def page_not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
+    """Called while the exception is handled. What the API would answer with 503 is 503 here, too."""
+    error = sys.exception()
+    if isinstance(error, Exception):
+        meaning = handler.to_api_error(error)
+        if meaning.status == 503:
+            handler.report(error, meaning)
+            page = _page(503, "Not available at the moment", meaning.text)
+            for name, value in meaning.headers.items():
+                page.headers[name] = value
+            page._has_been_logged = True  # type: ignore[attr-defined]  # Django would log a trace for each
+            return page
     return _page(500, "Something went wrong on our side", "It has been written down. Trying again may help.")
 
 

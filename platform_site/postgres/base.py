@@ -19,6 +19,10 @@ from platform_site.postgres.commits import note_commit
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.execute_wrappers.append(bounded)
+
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
         """A new connection, or psycopg's ConnectionTimeout at once while the database is known to be away."""
         watched = watch(self.alias)
@@ -47,8 +51,24 @@ class DatabaseWrapper(base.DatabaseWrapper):
             return False
 
     def _commit(self) -> None:
-        super()._commit()  # type: ignore[misc]  # BaseDatabaseWrapper has it, django-stubs has not
+        self._end_transaction(super()._commit)  # type: ignore[misc]  # BaseDatabaseWrapper has it, django-stubs has not
         note_commit()
+
+    def _rollback(self) -> None:
+        self._end_transaction(super()._rollback)  # type: ignore[misc]
+
+    def _end_transaction(self, end: Callable[[], None]) -> None:
+        """By a statement of psycopg's own, which no cursor sees. Never refused: what holds locks must end."""
+        watched = watch(self.alias)
+        entered = watched.enter(self, whatever=True)
+        try:
+            end()
+        except Exception:
+            _note_loss(self)
+            raise
+        finally:
+            if entered:
+                watched.leave()
 
 
 def bounded(
@@ -58,13 +78,18 @@ def bounded(
     wrapper = context["connection"]
     watched = watch(wrapper.alias)
     with wrapper.wrap_database_errors:
-        entered = watched.enter()
+        entered = watched.enter(wrapper)
     try:
         return execute(sql, params, many, context)
     except Exception:
-        if wrapper.connection is not None and wrapper.connection.pgconn.status == psycopg.pq.ConnStatus.BAD:
-            watched.lost(wrapper.get_connection_params())
+        _note_loss(wrapper)
         raise
     finally:
         if entered:
             watched.leave()
+
+
+def _note_loss(wrapper: DatabaseWrapper) -> None:
+    """Tell the watch, if the connection turned out to be dead."""
+    if wrapper.connection is not None and wrapper.connection.pgconn.status == psycopg.pq.ConnStatus.BAD:
+        watch(wrapper.alias).lost(wrapper.get_connection_params())

@@ -16,6 +16,8 @@ from django.conf import settings
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from platform_site.postgres.base import bounded
+
 
 def is_pooled(alias: str) -> bool:
     """Whether the ordinary URL of this database leads through a pooler: it has a direct one as well."""
@@ -38,8 +40,10 @@ def unhurried(alias: str) -> Generator[BaseDatabaseWrapper]:
     """A connection of the block's own, for a statement that may take hours and a lock of the session that says so.
 
     It has no time limits; but the server looks every second whether its client still lives, and ends both otherwise.
+    Nor is it cut where the server stands still for some seconds: hours of work would be lost.
     """
     with own_connection(alias) as own:
+        own.execute_wrappers.remove(bounded)
         with own.cursor() as cursor:
             cursor.execute(
                 "SELECT set_config('statement_timeout', '0', false), set_config('lock_timeout', '0', false),"

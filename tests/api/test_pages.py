@@ -40,6 +40,14 @@ def test_a_page_that_breaks_tells_nothing(api: Api, things: str) -> None:
     assert answer.headers["X-Request-Id"].encode() in answer.body
 
 
+def test_a_page_whose_database_is_away_says_when_to_come_again(api: Api, things: str) -> None:
+    answer = api.get("/page-without-its-database")
+    assert answer.status == 503
+    assert answer.headers["Retry-After"] == "1"
+    assert b"Not available at the moment" in answer.body
+    assert b"secret" not in answer.body
+
+
 def test_a_form_without_its_token_is_refused_with_a_page(settings: LazySettings) -> None:
     from django.test import Client
 

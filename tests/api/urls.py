@@ -5,7 +5,7 @@ from typing import Any
 import psycopg
 from django.contrib.auth.models import Group
 from django.core.exceptions import BadRequest, DisallowedHost, PermissionDenied, SuspiciousOperation
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import path
 from rest_framework import exceptions as drf
@@ -166,6 +166,10 @@ def page_that_breaks(request: HttpRequest) -> HttpResponse:
     raise RuntimeError("secret detail")
 
 
+def page_without_its_database(request: HttpRequest) -> HttpResponse:
+    raise OperationalError("secret detail") from psycopg.OperationalError()
+
+
 urlpatterns = [
     *roof.urlpatterns,
     path("v1/test/things", Things.as_view({"get": "list", "post": "create"})),
@@ -178,6 +182,7 @@ urlpatterns = [
     path("v1/test/undone-later/<int:times>", Unlucky.as_view({"post": "undone_later"})),
     path("v1/test/cut/<int:times>", Unlucky.as_view({"get": "cut", "post": "cut"})),
     path("broken-page", page_that_breaks),
+    path("page-without-its-database", page_without_its_database),
 ]
 handler400, handler403, handler404, handler500 = roof.handler400, roof.handler403, roof.handler404, roof.handler500
 

@@ -90,6 +90,12 @@ def empty_valkey(valkey: OwnValkey, times: int = 3) -> None:
 
 
 def freeze_postgres(up: Up, seconds: float = 2.0) -> None:
+    with frozen_postgres(up):
+        time.sleep(seconds)
+
+
+@contextlib.contextmanager
+def frozen_postgres(up: Up) -> Iterator[None]:
     """Every process of it stands still: nothing is refused, nothing answers."""
     main = server(up)
     main.suspend()
@@ -98,7 +104,7 @@ def freeze_postgres(up: Up, seconds: float = 2.0) -> None:
         for backend in frozen:
             with contextlib.suppress(psutil.NoSuchProcess):
                 backend.suspend()
-        time.sleep(seconds)
+        yield
     finally:
         for process in [*frozen, main]:
             with contextlib.suppress(psutil.NoSuchProcess):

@@ -5,6 +5,7 @@ worker's clock is wrong, a disk is full (F21, F22, F23, and frozen PostgreSQL). 
 import logging
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 
@@ -70,6 +71,43 @@ def test_postgresql_that_stands_still_for_two_seconds(battered: Up, token: str, 
     assert max((one.at + one.seconds for one in refused), default=over) - over < within(5.0)
     assert environments_without_schema(battered) == []
     assert_nothing_is_lost(storm)
+
+
+def signed_in_to_the_console(up: Up) -> httpx.Cookies:
+    console = httpx.Client(base_url=up.base_url, headers={"Accept": "text/html"}, follow_redirects=True, timeout=60)
+    page = console.get("/admin/login/?next=/admin/")
+    form = {"username": up.facts["admin"]["email"], "password": up.facts["admin"]["password"], "next": "/admin/"}
+    form["csrfmiddlewaretoken"] = page.text.split('name="csrfmiddlewaretoken" value="')[1].split('"')[0]
+    assert console.post("/admin/login/", data=form, headers={"Referer": up.base_url}).url.path == "/admin/"
+    return console.cookies
+
+
+def test_postgresql_that_stands_still_for_long_is_503_for_programs_and_people(battered: Up, token: str) -> None:
+    """Also on connections that are open, where the kernel acknowledges what nobody reads."""
+    cookies, people = signed_in_to_the_console(battered), {"Accept": "text/html"}
+    console = httpx.Client(base_url=battered.base_url, headers=people, cookies=cookies, timeout=60)
+    programs = httpx.Client(base_url=battered.base_url, headers={"Authorization": f"Bearer {token}"}, timeout=60)
+
+    def ask(client: httpx.Client, path: str) -> tuple[int, float, bool]:
+        begun = time.monotonic()
+        answer = client.get(path)
+        return answer.status_code, time.monotonic() - begun, "Retry-After" in answer.headers
+
+    with console, programs, ThreadPoolExecutor(24) as pool:
+        asked = [(console, "/admin/"), (console, "/admin/projects/project/"), (programs, "/v1/projects")] * 8
+
+        def ask_all() -> list[tuple[int, float, bool]]:
+            return [each.result() for each in [pool.submit(ask, *one) for one in asked]]
+
+        for _ in range(3):  # threads and connections
+            assert {status for status, _, _ in ask_all()} == {200}
+        with harm.frozen_postgres(battered):
+            at_first, later = ask_all(), ask_all()
+        assert {(status, says_when) for status, _, says_when in at_first + later} == {(503, True)}
+        # The silence, the look, and who was let in meanwhile.
+        assert max(seconds for _, seconds, _ in at_first) < within(4 + 2 + 2 + 1)
+        assert max(seconds for _, seconds, _ in later) < within(2.5)
+        wait_for("all is well again", lambda: {status for status, _, _ in ask_all()} == {200}, within(5))
 
 
 def test_f21_the_next_release_migrates_while_this_one_serves(

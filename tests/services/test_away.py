@@ -1,17 +1,21 @@
 """A database that does not answer is waited for once, and by its own requests only (`platform_site.postgres.away`)."""
 
+import contextlib
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
 import pytest
+from django.db import OperationalError, connections
 
+from platform_site.api import sqlstates
 from platform_site.postgres import away
 from platform_site.postgres.away import Watch
-from platform_site.postgres.base import DatabaseWrapper
+from platform_site.postgres.base import DatabaseWrapper, bounded
+from rows import execution
 from tests.figures import within
 from tests.serving import wait_for
 
@@ -150,3 +154,126 @@ def test_a_quick_failure_is_an_answer() -> None:
     watched.enter()
     watched.lost({})
     assert not watched.is_away
+
+
+class Relay:
+    """A way to PostgreSQL on which everything can stand still, as before a server whose disk does not answer: the
+    kernel takes what is sent, and nobody says a word."""
+
+    def __init__(self, path: str) -> None:
+        self._path, self._moves, self._over = path, threading.Event(), threading.Event()
+        self._moves.set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def stand_still(self) -> None:
+        self._moves.clear()
+
+    def go_on(self) -> None:
+        self._moves.set()
+
+    def close(self) -> None:
+        self._over.set()
+        self._moves.set()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                self._moves.wait()
+                server = socket.socket(socket.AF_UNIX)
+                server.connect(self._path)
+                for source, sink in ((client, server), (server, client)):
+                    threading.Thread(target=self._forward, args=(source, sink), daemon=True).start()
+
+    def _forward(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while (data := source.recv(65536)) and not self._over.is_set():
+                self._moves.wait()
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def relay(django_db_setup: None, django_db_blocker: Any) -> Iterator[Relay]:
+    parameters = connections["default"].get_connection_params()
+    made = Relay(f"{parameters['host']}/.s.PGSQL.{parameters.get('port') or 5432}")
+    with django_db_blocker.unblock():  # a test of django_db's may ask the databases of settings only
+        yield made
+    made.close()
+
+
+@pytest.fixture
+def relayed(relay: Relay) -> Iterator[str]:
+    """The control database by the relay, under a name of its own: what is known of the others is not touched."""
+    alias = f"relayed-{relay.port}"
+    connections.settings[alias] = {**connections["default"].settings_dict, "HOST": "127.0.0.1", "PORT": relay.port}
+    yield alias
+    connections[alias].close()
+    del connections[alias], connections.settings[alias]
+
+
+def select(alias: str) -> None:
+    with connections[alias].cursor() as cursor:
+        cursor.execute("SELECT 1")
+
+
+def by_libpq(alias: str) -> None:
+    execution.run(alias, b"SELECT 1", [])
+
+
+def commit(alias: str) -> None:
+    connections[alias].commit()
+
+
+@pytest.mark.parametrize("wait", [select, by_libpq, commit])
+def test_nobody_waits_on_an_open_connection_to_a_database_that_stands_still(
+    settings: Any, relay: Relay, relayed: str, wait: Callable[[str], None]
+) -> None:
+    settings.DATABASE_SILENCE_SECONDS = 1
+    watched, errors = away.watch(relayed), list[Exception]()
+    is_open, stands_still = threading.Event(), threading.Event()
+
+    def ask() -> None:
+        connections[relayed].set_autocommit(wait is not commit)
+        select(relayed)
+        is_open.set()
+        stands_still.wait(10)
+        try:
+            wait(relayed)
+        except Exception as error:
+            errors.append(error)
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    assert is_open.wait(10)
+    relay.stand_still()
+    stands_still.set()
+    thread.join(within(1 + 2 * away.PROBE_SECONDS + away.ANSWER_SECONDS))
+    assert not thread.is_alive(), "it waits for ever"
+    assert isinstance(errors[0], OperationalError), errors
+    assert sqlstates.answer_for(errors[0]).status == 503
+    assert watched.is_away
+    with pytest.raises(OperationalError, match="does not answer"):
+        select(relayed)
+    relay.go_on()
+    wait_for("somebody notices", lambda: not watched.is_away)
+    select(relayed)
+
+
+def test_a_statement_that_takes_its_time_is_left_alone_as_long_as_the_database_answers(
+    settings: Any, relayed: str
+) -> None:
+    settings.DATABASE_SILENCE_SECONDS = 1
+    with connections[relayed].cursor() as cursor:
+        cursor.execute("SELECT pg_sleep(4)")
+    assert not away.watch(relayed).is_away
+
+
+def test_every_database_is_watched() -> None:
+    for alias in connections:
+        assert bounded in connections[alias].execute_wrappers
