@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -180,11 +179,14 @@ def test_rows_schemas_events_runs_and_sweeps_need_no_session(
         wait_for("the index, made by a worker on a connection of its own", is_made, 40, every=0.2)
     # No sweep's lock was left on a connection that goes round: whoever holds one has it for a moment.
     with postgres.connect(layout, databases["DATABASE_URL"]) as control:
-        seen: list[set[Any]] = []
-        for _ in range(8):
-            seen.append(_advisory_locks(control, databases["DATABASE_URL"]))
-            time.sleep(0.3)
-        assert set.intersection(*seen) == set()
+        left = _advisory_locks(control, databases["DATABASE_URL"])
+
+        def are_let_go() -> bool:
+            nonlocal left
+            left &= _advisory_locks(control, databases["DATABASE_URL"])
+            return not left
+
+        wait_for("whoever held one has let go", are_let_go, every=0.3)
         pooled = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{databases['DATABASE_URL']}'"  # noqa: S608
         assert control.execute(pooled).fetchone()[0] <= POOL + 5 + 8  # type: ignore[index, operator]
 
