@@ -446,6 +446,22 @@ def try_again(started: Started, wait: timedelta) -> bool:
         return cursor.fetchone() is not None
 
 
+_GIVE_BACK = """
+UPDATE platform.functions_run
+   SET phase = 'queued', slot = NULL, attempts = attempts - 1, claimed_until = now() + %(wait)s,
+       started_at = CASE WHEN attempts > 1 THEN started_at END
+ WHERE id = %(run_id)s AND attempts = %(attempt)s AND phase = 'executing'
+"""
+
+
+def give_back(started: Started, wait: timedelta) -> None:
+    """Put a claimed run whose attempt never began back into the queue, to be claimed after `wait`: nothing of it
+    counts. To be called once: the next attempt has this one's number."""
+    with connections[started.cluster].cursor() as cursor:
+        parameters: dict[str, Any] = {"run_id": started.run_id, "attempt": started.attempt, "wait": wait}
+        cursor.execute(_GIVE_BACK, parameters)
+
+
 _TOLD = """
     INSERT INTO platform.rows_outboxevent (event_id, environment_id, type, data, request_id, depth)
     SELECT 'evt' || substr(failed.id, 4), failed.environment_id, 'function.run.failed',

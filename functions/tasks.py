@@ -11,7 +11,8 @@ from django.db import Error, connections
 from functions import retention, runs, wakeups
 from functions.runtime import scratch
 from functions.worker import Worker
-from platform_site.api.sweeps import apart, sweep
+from platform_site.api import nudges
+from platform_site.api.sweeps import sweep_of_each_region
 
 logger = logging.getLogger("platform.functions")
 
@@ -43,27 +44,23 @@ SELECT EXISTS (SELECT 1 FROM platform.functions_run
 """
 
 
-@sweep(every=settings.FUNCTION_SWEEP_SECONDS)
-def settle_and_start() -> None:
+@sweep_of_each_region(every=settings.FUNCTION_SWEEP_SECONDS)
+def settle_and_start(using: str) -> None:
     """End or requeue runs whose worker died; find queued ones that nobody was nudged for."""
-    for using in settings.REGION_DATABASES:
-        with apart(f"runs in {using}", using=using):
-            requeued, failed, told = runs.settle_lost(using)
-            if requeued or failed:
-                logger.warning("region %s: lost workers: %s runs requeued, %s failed", using, requeued, failed)
-            if told:
-                wakeups.tell(using)
-            with connections[using].cursor() as cursor:
-                cursor.execute(_DUE)
-                (is_due,) = cursor.fetchone()
-            if is_due:
-                work.delay(using)
+    requeued, failed, told = runs.settle_lost(using)
+    if requeued or failed:
+        logger.warning("region %s: lost workers: %s runs requeued, %s failed", using, requeued, failed)
+    if told:
+        wakeups.tell(using)
+    with connections[using].cursor() as cursor:
+        cursor.execute(_DUE)
+        (is_due,) = cursor.fetchone()
+    if is_due:
+        nudges.send_now(work, using)
 
 
-@sweep(every=300)
-def forget_old_runs() -> None:
+@sweep_of_each_region(every=300)
+def forget_old_runs(using: str) -> None:
     """Runs are kept for 7 days. Contract section 8."""
     scratch.sweep()
-    for using in settings.REGION_DATABASES:
-        with apart(f"old runs in {using}", using=using):
-            retention.purge(using)
+    retention.purge(using)

@@ -7,6 +7,8 @@ that a thread calls while the queue holds more than its own run. A thread waits 
 import logging
 import threading
 from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
 
 from django.conf import settings
 from django.db import Error, close_old_connections, connections
@@ -18,6 +20,9 @@ from functions.runs import Ending, Started
 logger = logging.getLogger("platform.functions")
 
 ShouldStop = Callable[[], bool]
+
+_COMES_AGAIN: Final = timedelta(seconds=2)
+"""After which a run whose caller nobody could look up is tried again."""
 
 
 class Worker:
@@ -67,7 +72,12 @@ class Worker:
 
     def _execute(self, started: Started) -> None:
         close_old_connections()
-        again = caller_again(started.caller_kind, started.caller_id, started.environment_id)
+        try:
+            again = caller_again(started.caller_kind, started.caller_id, started.environment_id)
+        except Error:
+            # The control database is away. Left to its lease, the run would be lost with its third try.
+            runs.give_back(started, _COMES_AGAIN)
+            raise
         if again is None:
             gone = {
                 "name": "CallerGone",

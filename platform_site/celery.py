@@ -30,11 +30,14 @@ def _schedule_the_sweeps(sender: Celery, **_: Any) -> None:
 
 
 @signals.worker_init.connect(weak=False)
-def _start_the_second_clock(**_: Any) -> None:
+def _start_the_second_clocks(**_: Any) -> None:
     """Before the worker has met Redis: it may start while Redis is away, and there is work all the same."""
+    from django.db import connections
+
     from platform_site.api.sweeps import Clock
 
-    Clock().start()
+    for alias in connections:
+        Clock(alias).start()
 
 
 @signals.beat_embedded_init.connect(weak=False)

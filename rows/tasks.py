@@ -10,7 +10,7 @@ from django.db import Error, transaction
 
 from platform_site.api import sqlstates
 from platform_site.api.callers import Place
-from platform_site.api.sweeps import apart, sweep
+from platform_site.api.sweeps import apart, sweep, sweep_of_each_region
 from projects.environments import place_of
 from projects.models import Environment
 from rows import indexing, uniques
@@ -65,13 +65,11 @@ def settle() -> None:
                 migrating.filter(pk=environment_id).update(status=Environment.Status.READY)
 
 
-@sweep(every=settings.SWEEP_SECONDS)
-def clear_new_uniques() -> None:
+@sweep_of_each_region(every=settings.SWEEP_SECONDS)
+def clear_new_uniques(cluster: str) -> None:
     """Take away the indexes of uniques whose schema change died: they hold writers to what nobody declared. A sweep of
     its own, since making indexes may take hours."""
-    for cluster in settings.REGION_DATABASES:
-        with apart(f"half-made uniques in {cluster}", using=cluster):
-            uniques.clear_all(cluster)
+    uniques.clear_all(cluster)
 
 
 def _is_quiet(environment_id: str, cluster: str) -> bool:

@@ -22,6 +22,7 @@ from typing import Final
 from django.conf import settings
 from django.db import DatabaseError, InterfaceError, OperationalError, connections
 
+from platform_site.api.sweeps import apart
 from webhooks import services
 from webhooks.attempts import attempt
 from webhooks.queue import Claimed, Result, claim, give_back, record
@@ -269,7 +270,9 @@ class Dispatcher:
     def _record(self, results: list[Result]) -> None:
         patience: timedelta = settings.WEBHOOK_PATIENCE
         for webhook_id, reason in record(self.using, results, patience=patience):
-            services.disable_failing(self.using, webhook_id, reason)
+            # Its entry in the trail may be refused where the outcomes are booked: the next failure disables it then.
+            with apart(f"disabling {webhook_id}"):
+                services.disable_failing(self.using, webhook_id, reason)
 
     def _finish(self, senders: Senders) -> None:
         self._give_back(senders.unstarted())

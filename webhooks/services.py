@@ -186,9 +186,10 @@ def disable_failing(using: str, webhook_id: str, reason: str) -> bool:
             using=using,
             environment_id=webhook.environment_id,
         )
-    audit.record(
-        "webhook.disabled", actor=SYSTEM, target_id=webhook_id, environment_id=webhook.environment_id, reason=reason
-    )
+        # Within: without an entry in the trail (in another database, which may be away) nothing has happened.
+        audit.record(
+            "webhook.disabled", actor=SYSTEM, target_id=webhook_id, environment_id=webhook.environment_id, reason=reason
+        )
     return True
 
 

@@ -11,7 +11,7 @@ from celery import current_app, shared_task, signals
 from django.conf import settings
 
 from platform_site.api import nudges
-from platform_site.api.sweeps import apart, sweep
+from platform_site.api.sweeps import apart, sweep, sweep_of_each_region
 from projects.environments import place_of
 from webhooks import control, loops, retention
 from webhooks.listening import end_listeners
@@ -59,36 +59,33 @@ def carry_over_what_is_left() -> None:
         _carry_over(using)
 
 
-@sweep(every=settings.WEBHOOK_SWEEP_SECONDS)
-def dispatch_what_is_due() -> None:
+@sweep_of_each_region(every=settings.WEBHOOK_SWEEP_SECONDS)
+def dispatch_what_is_due(using: str) -> None:
     """Find work that nobody was nudged for: a lost nudge, a retry whose time has come, a lease that ran out."""
-    for using in settings.REGION_DATABASES:
-        waiting = None
-        with apart(f"deliveries in {using}", using=using):
-            waiting = longest_wait(using)
-        if waiting is not None:
-            is_sent = nudges.send_now(dispatch, using)
-            is_ours = "webhooks" in current_app.amqp.queues.consume_from
-            if is_ours and (not is_sent or waiting > timedelta(seconds=2 * settings.WEBHOOK_SWEEP_SECONDS)):
-                loops.wake(using)
+    waiting = longest_wait(using)
+    if waiting is not None:
+        is_sent = nudges.send_now(dispatch, using)
+        is_ours = "webhooks" in current_app.amqp.queues.consume_from
+        if is_ours and (not is_sent or waiting > timedelta(seconds=2 * settings.WEBHOOK_SWEEP_SECONDS)):
+            loops.wake(using)
 
 
-@sweep(every=15)
-def settle_deliveries() -> None:
+@sweep_of_each_region(every=15)
+def settle_deliveries(using: str) -> None:
     """Mend deliveries that were made or booked just as their webhook was enabled or disabled; and end the subscriptions
     of terminals that were killed."""
-    for using in settings.REGION_DATABASES:
-        with apart(f"unsettled deliveries in {using}", using=using):
-            settle(using)
-            end_listeners(using)
+    settle(using)
+    end_listeners(using)
+
+
+@sweep_of_each_region(every=300)
+def forget_what_is_old(using: str) -> None:
+    """Expire held events, remove deleted webhooks, purge deliveries and relayed events past their time."""
+    retention.expire_held(using, older_than=timedelta(days=7))
+    retention.remove_deleted(using)
+    retention.purge(using, older_than=settings.WEBHOOK_RETENTION)
 
 
 @sweep(every=300)
-def forget_what_is_old() -> None:
-    """Expire held events, remove deleted webhooks, purge deliveries and relayed events past their time."""
+def forget_old_control_events() -> None:
     control.forget_old()
-    for using in settings.REGION_DATABASES:
-        with apart(f"old deliveries in {using}", using=using):
-            retention.expire_held(using, older_than=timedelta(days=7))
-            retention.remove_deleted(using)
-            retention.purge(using, older_than=settings.WEBHOOK_RETENTION)

@@ -3,11 +3,15 @@
     @sweep(every=5)
     def finish_deletions() -> None: …
 
-in an app's `tasks.py` is all it takes. Two clocks call it. Celery's beat sends a nudge each `every` seconds to whatever
-worker is free; and each worker process has a clock of its own, which runs a sweep that this process has not seen for
-three periods: beat or Redis is away then, or another worker got every nudge, and then it costs one more look. One
-process at a time runs a sweep (an advisory lock of the control database), so two beats do no double work (fault F24). A
-process that stands still keeps its lock; when its session has been silent for three periods, the others go past it.
+in an app's `tasks.py` is all it takes; `sweep_of_each_region` is for what a region can do by itself. Two clocks call
+it. Celery's beat sends a nudge each `every` seconds to whatever worker is free; and each worker process has a clock of
+its own, which runs a sweep that this process has not seen for three periods: beat or Redis is away then, or another
+worker got every nudge, and then it costs one more look. One process at a time runs a sweep (an advisory lock of its
+database), so two beats do no double work (fault F24). A process that stands still keeps its lock; when its session has
+been silent for three periods, the others go past it.
+
+What belongs to a region must not depend on another database, nor wait for one: its sweep has its lock in the region,
+and each database has a thread of its own for the second clock.
 
 A sweep must be safe to run at any moment, twice, and cut off anywhere; it pages past its batch until nothing is due.
 """
@@ -20,13 +24,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import psycopg
 from celery import shared_task
+from django.conf import settings
 from django.db import (
     DEFAULT_DB_ALIAS,
-    DatabaseError,
     Error,
     InterfaceError,
     OperationalError,
@@ -54,6 +59,8 @@ class Sweep:
     name: str
     every: float
     function: Callable[[], object]
+    using: str = DEFAULT_DB_ALIAS
+    """The database that has its lock."""
     seen_at: float = field(default_factory=time.monotonic)
     """When this process last ran it, or found another running it; or when it was registered."""
     ran_at: float = -math.inf
@@ -61,7 +68,7 @@ class Sweep:
 
     def run(self) -> bool:
         """Run it, unless another process is at it now. What it raises, we raise."""
-        with _alone(self.name, patience=max(_PATIENCE, self.every * _LATE)) as ours:
+        with _alone(self.name, self.using, patience=max(_PATIENCE, self.every * _LATE)) as ours:
             self.seen_at = self.ran_at = time.monotonic()
             if ours:
                 self.function()
@@ -78,7 +85,20 @@ def sweep(*, every: float, at_start: bool = False) -> Callable[[Callable[[], obj
     def register(function: Callable[[], object]) -> Callable[[], object]:
         name = f"{function.__module__}.{function.__qualname__}"
         seen_at = time.monotonic() - (every * _LATE if at_start else 0)
-        _sweeps[name] = Sweep(name, every, function, seen_at)
+        _sweeps[name] = Sweep(name, every, function, seen_at=seen_at)
+        return function
+
+    return register
+
+
+def sweep_of_each_region(*, every: float) -> Callable[[Callable[[str], object]], Callable[[str], object]]:
+    """As `sweep`, for a function of a region's alias that asks no database but that one. Each region has its own, which
+    goes on whatever becomes of the others and of the control database."""
+
+    def register(function: Callable[[str], object]) -> Callable[[str], object]:
+        for using in settings.REGION_DATABASES:
+            name = f"{function.__module__}.{function.__qualname__}@{using}"
+            _sweeps[name] = Sweep(name, every, partial(function, using), using)
         return function
 
     return register
@@ -111,7 +131,8 @@ def all_sweeps() -> list[Sweep]:
 
 
 def beat_schedule() -> dict[str, dict[str, Any]]:
-    """The entries for Celery's beat. Nudges that nobody takes pile up for an hour at most, about two a second."""
+    """The entries for Celery's beat. Nudges that nobody takes pile up for an hour at most, some four a second with
+    three regions."""
     return {
         found.name: {
             "task": run_sweep.name,
@@ -137,11 +158,12 @@ def run_sweep(name: str) -> None:
 
 
 class Clock(threading.Thread):
-    """The second clock, one in each worker process. Started by `platform_site.celery` when the worker is ready."""
+    """The second clock, one in each worker process for each database whose locks the sweeps take. Started by
+    `platform_site.celery` when the worker is ready."""
 
-    def __init__(self, tick: float = 1.0) -> None:
-        super().__init__(name="sweeps", daemon=True)
-        self._tick = tick
+    def __init__(self, using: str = DEFAULT_DB_ALIAS, tick: float = 1.0) -> None:
+        super().__init__(name=f"sweeps-{using}", daemon=True)
+        self._using, self._tick = using, tick
         self._stopped = threading.Event()
 
     def run(self) -> None:
@@ -149,7 +171,7 @@ class Clock(threading.Thread):
         while not self._stopped.wait(self._tick * random.uniform(0.75, 1.25)):  # noqa: S311
             now = time.monotonic()
             for found in all_sweeps():
-                if now - found.seen_at >= found.every * _LATE:
+                if found.using == self._using and now - found.seen_at >= found.every * _LATE:
                     self._run(found)
 
     def _run(self, found: Sweep) -> None:
@@ -179,11 +201,11 @@ SELECT EXISTS (
 
 
 @contextmanager
-def _alone(name: str, patience: float) -> Iterator[bool]:
+def _alone(name: str, using: str, patience: float) -> Iterator[bool]:
     """Whether this sweep is ours to run until the end of the block: nobody is at it, or in a session that has said
     nothing for `patience` seconds."""
     key = f"sweep:{name}"
-    with session(DEFAULT_DB_ALIAS) as connection:
+    with session(using) as connection:
         with connection.cursor() as cursor:
             # The session's lock, not a transaction's: a sweep is many transactions, and a lost connection releases it.
             cursor.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", [key])
@@ -196,5 +218,5 @@ def _alone(name: str, patience: float) -> Iterator[bool]:
         finally:
             if locked:
                 # A connection that broke meanwhile has released it already.
-                with suppress(DatabaseError), connection.cursor() as cursor:
+                with suppress(Error), connection.cursor() as cursor:
                     cursor.execute("SELECT pg_advisory_unlock(hashtextextended(%s, 0))", [key])

@@ -1,20 +1,18 @@
 """The kernel's own sweep."""
 
-import logging
-
-from django.db import Error, connections
+from django.db import DEFAULT_DB_ALIAS
 
 from platform_site.api import idempotency
-from platform_site.api.sweeps import sweep
-
-logger = logging.getLogger(__name__)
+from platform_site.api.sweeps import sweep, sweep_of_each_region
 
 
 @sweep(every=600)
 def purge_idempotency_records() -> None:
-    """Delete expired records in every database. One that is away keeps its own for the next time."""
-    for alias in connections:
-        try:
-            idempotency.purge_expired(using=alias)
-        except Error:
-            logger.exception("expired idempotency records could not be purged", extra={"database": alias})
+    """Delete expired records in the control database."""
+    idempotency.purge_expired(using=DEFAULT_DB_ALIAS)
+
+
+@sweep_of_each_region(every=600)
+def purge_idempotency_records_of_a_region(using: str) -> None:
+    """The same in a region."""
+    idempotency.purge_expired(using=using)

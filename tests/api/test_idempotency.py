@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from django.conf import LazySettings
+from django.conf import LazySettings, settings
 from django.db import connection, connections, transaction
 from django.urls import clear_url_caches
 
@@ -178,12 +178,14 @@ def test_expired_records_are_purged_in_batches_and_others_stay(api: Api) -> None
     assert do(api).headers["Idempotency-Replayed"] == "true"
 
 
-def test_the_sweep_purges_every_database() -> None:
-    from platform_site.api.tasks import purge_idempotency_records
+def test_sweeps_purge_every_database() -> None:
+    from platform_site.api import tasks
 
     for alias in connections:
         IdempotencyRecord.objects.using(alias).create(digest=b"x" * 32, fingerprint=b"", expires_at="2020-01-01T00:00Z")
-    purge_idempotency_records()
+    tasks.purge_idempotency_records()
+    for alias in settings.REGION_DATABASES:
+        tasks.purge_idempotency_records_of_a_region(alias)
     assert [IdempotencyRecord.objects.using(alias).count() for alias in connections] == [0] * 4
 
 

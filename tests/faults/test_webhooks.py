@@ -15,9 +15,10 @@ import psutil
 import pytest
 
 from platform_site.services import postgres
-from platform_site.services.layout import Layout
+from platform_site.services.layout import Layout, region_database
 from tests.api.receiver import Receiver, answer, headers
-from tests.faults.conftest import OwnValkey
+from tests.away import away
+from tests.faults.conftest import OwnValkey, superuser
 from tests.faults.storm import SETTINGS, Storm, Worker
 from tests.serving import Up, wait_for
 
@@ -52,6 +53,29 @@ def restart_postgres(up: Up) -> None:
     up.part("postgres", "-D").send_signal(signal.SIGQUIT)
     wait_for("it has gone", lambda: not postgres.answers(layout), every=0.005)
     wait_for("`up` started it again", lambda: postgres.answers(layout), 30)
+
+
+def test_a_retry_that_is_due_is_made_while_the_control_database_is_away(battered: Up, receiver: Receiver) -> None:
+    """What belongs to a region is found by the region's own sweep."""
+    receiver.behave = answer("503 Busy")
+    headers_of_key = {"Authorization": f"Bearer {battered.facts['server_key']}"}
+    with httpx.Client(base_url=f"{battered.base_url}/v1", headers=headers_of_key, timeout=30) as client:
+        asked = {"url": receiver.url(), "events": ["lists.insert"], "filter": {"name": "without control"}}
+        made = client.post("/webhooks", json=asked)
+        assert made.status_code == 201, made.text
+        owner = battered.facts["app_users"][0]["id"]
+        client.post("/rows/lists", json={"name": "without control", "owner_id": owner}).raise_for_status()
+        wait_for("the first attempt", lambda: receiver.requests)
+        with superuser(battered) as control, away(control, "control"):
+            before = len(receiver.requests)
+            receiver.behave = answer()
+            wait_for("another attempt", lambda: len(receiver.requests) > before)
+            with superuser(battered, region_database("us-east-1")) as region:
+                status = "SELECT status FROM platform.webhooks_delivery WHERE webhook_id = %s"
+                wait_for(
+                    "it is booked", lambda: region.execute(status, [made.json()["id"]]).fetchone() == ("delivered",)
+                )
+        wait_for("all is well again", lambda: client.get("/webhooks").status_code == 200)
 
 
 def batter(up: Up, valkey: OwnValkey, workers: list[Worker], *, seconds: float, every: float) -> None:

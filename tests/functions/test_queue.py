@@ -1,12 +1,14 @@
 """Seats, turns, cancelling and leases: who may execute, when, and for how long. Against real PostgreSQL and Deno."""
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import connections, transaction
+from django.db import OperationalError, connections, transaction
 
 from functions import runs, services, together, waiting
 from functions import watch as watching
@@ -15,7 +17,10 @@ from functions.models import Run
 from functions.runs import Ending, Started
 from functions.worker import Worker
 from platform_site.api.callers import ENVIRONMENT_SCOPES, Caller, Place
+from platform_site.services import postgres
+from platform_site.services.layout import Layout
 from projects.environments import place_of
+from tests.away import away
 from tests.functions.test_api import SUM, deploy, invoke
 from tests.functions.test_hostile import waiting_for_locks
 from tests.projects.conftest import environment_of, make_project
@@ -80,6 +85,20 @@ def test_ten_at_once_take_exactly_the_seats_of_the_plan(tracker: Tracker, place:
     ending = next(each for each in began if isinstance(each, Started))
     runs.end(ending, Ending("succeeded", 1, "1"))
     assert invoke(tracker, "sum", {"a": 1, "b": 1}).json["output"] == {"sum": 2}
+
+
+def test_a_queued_run_whose_caller_nobody_can_look_up_loses_no_try(tracker: Tracker, place: Place) -> None:
+    deploy(tracker, "sum", SUM)
+    queued = tracker.post("owner", "/functions/sum/invoke", {"input": {"a": 1, "b": 2}, "async": True})
+    kept = Run.objects.using(place.cluster).filter(pk=queued.json["run_id"])
+    control = connections["default"].settings_dict["NAME"]
+    with postgres.connect(Layout(Path(os.environ["DATA_DIR"]))) as superuser, away(superuser, control):
+        with pytest.raises(OperationalError):
+            Worker(place.cluster).run()
+        assert kept.values_list("phase", "attempts", "slot", "started_at").get() == ("queued", 0, None, None)
+    connections["default"].close()
+    wait_for("it is tried again", lambda: Worker(place.cluster).run() == 1, every=0.2)
+    assert kept.values_list("status", "attempts").get() == ("succeeded", 1)
 
 
 def test_a_synchronous_run_that_a_crash_of_postgresql_forgot_is_written_down_at_its_end(

@@ -297,9 +297,9 @@ def test_a_change_that_never_wins_its_lock_leaves_its_index_to_the_sweep_at_wors
         reader.execute("SELECT * FROM tasks")  # which the making of an index does not wait for
         with pytest.raises(TablesBusy):
             apply(place)
-        tasks.clear_new_uniques()
+        tasks.clear_new_uniques(REGION)
         assert len(new(place)) == 1, "nobody can take it away yet"
-    tasks.clear_new_uniques()
+    tasks.clear_new_uniques(REGION)
     assert new(place) == []
     assert apply(place).version == 2
 
@@ -332,7 +332,7 @@ def test_a_change_that_is_killed_with_its_index_made_leaves_nothing_for_long(
     assert new(place) == [True]
     wait_until(lambda: _is_free(place))
     if after == "the sweep":
-        tasks.clear_new_uniques()
+        tasks.clear_new_uniques(REGION)
         assert_as_fresh(place, document("title"))
     elif after == "the same change":
         apply(place)
@@ -346,7 +346,7 @@ def test_a_change_that_is_killed_in_its_transaction_leaves_its_index_to_the_swee
     assert kill(mortal, place, failpoint="schema.before_commit") == 9
     assert (new(place), schemas.current(place).version) == ([True], 1)
     wait_until(lambda: _is_free(place))
-    tasks.clear_new_uniques()
+    tasks.clear_new_uniques(REGION)
     assert_as_fresh(place, document("title"))
 
 
@@ -356,7 +356,7 @@ def test_the_server_lets_go_of_an_index_whose_maker_was_killed(place: Place, mor
         assert new(place) == [False]
         wait_until(lambda: not _is_waiting("looked"))
         wait_until(lambda: _is_free(place))
-        tasks.clear_new_uniques()
+        tasks.clear_new_uniques(REGION)
         assert_as_fresh(place, document("title"))
 
 

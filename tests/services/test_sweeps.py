@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,6 @@ from platform_site.figures import rollups
 from platform_site.services import postgres
 from platform_site.services.layout import Layout
 from projects import provisioning, removal
-from rows import uniques
 from rows.models import CurrentVersion
 from tests.serving import wait_for
 
@@ -161,15 +161,9 @@ def test_a_nudge_runs_its_sweep_and_an_unknown_name_is_another_releases() -> Non
 
 def _walks() -> Iterator[tuple[str, Callable[[], object], tuple[Any, str]]]:
     """Every sweep that walks regions, and what it asks of each, whose first argument is the region."""
-    yield "runs", functions.tasks.settle_and_start, (runs, "settle_lost")
-    yield "old runs", functions.tasks.forget_old_runs, (functions.retention, "purge")
     yield "control events", webhooks.tasks.carry_over_what_is_left, (webhooks.control, "carry_over")
-    yield "due deliveries", webhooks.tasks.dispatch_what_is_due, (webhooks.tasks, "longest_wait")
-    yield "unsettled", webhooks.tasks.settle_deliveries, (webhooks.tasks, "settle")
-    yield "old deliveries", webhooks.tasks.forget_what_is_old, (webhooks.retention, "expire_held")
     yield "orphans", projects.tasks.finish_and_clean, (provisioning, "drop_orphans")
     yield "indexes", rows.tasks.settle, (CurrentVersion.objects, "using")
-    yield "uniques", rows.tasks.clear_new_uniques, (uniques, "clear_all")
     yield "figures", platform_site.tasks.measure_regions, (rollups, "_queues")
 
 
@@ -196,10 +190,50 @@ def test_every_sweep_that_walks_regions_is_asked() -> None:
     walking = {
         found.name
         for found in sweeps.all_sweeps()
-        if not found.name.startswith("tests.") and "REGION_DATABASES" in _source_with_helpers(found.function)
+        if found.using == "default"
+        and not found.name.startswith("tests.")
+        and "REGION_DATABASES" in _source_with_helpers(found.function)
     }
     asked = {f"{walk[1].__module__}.{walk[1].__qualname__}" for walk in _walks()}
     assert walking <= asked
+
+
+@pytest.mark.usefixtures("empty")
+def test_a_sweep_of_each_region_has_its_lock_and_its_clock_there(clock: sweeps.Clock) -> None:
+    first, second = settings.REGION_DATABASES[:2]
+    ran: dict[str, threading.Event] = {using: threading.Event() for using in settings.REGION_DATABASES}
+    sweeps.sweep_of_each_region(every=0.1)(lambda using: ran[using].set())
+    of_first, of_second = (found for found in sweeps.all_sweeps() if found.using in (first, second))
+    with connections[first].cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", [f"sweep:{of_first.name}"])
+        elsewhere: list[bool] = []
+        in_a_thread(of_first, elsewhere).join(10)
+        in_a_thread(of_second, elsewhere).join(10)
+        cursor.execute("SELECT pg_advisory_unlock_all()")
+    assert elsewhere == [False, True]
+    of_region = sweeps.Clock(first, tick=0.02)
+    clock.start()
+    of_region.start()
+    assert ran[first].wait(10)
+    of_region.stop()
+    of_region.join(10)
+    assert ran[second].is_set()
+    assert not ran[settings.REGION_DATABASES[2]].is_set(), "each clock has the sweeps of one database"
+
+
+def test_what_a_region_does_by_itself_asks_no_other_database() -> None:
+    of_regions = [found for found in sweeps.all_sweeps() if found.using != "default"]
+    assert {found.using for found in of_regions} == set(settings.REGION_DATABASES)
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("another database was asked")
+
+    for found in of_regions:
+        others = [connections[alias] for alias in connections if alias != found.using]
+        with ExitStack() as stack:
+            for other in others:
+                stack.enter_context(other.execute_wrapper(refuse))
+            assert found.run(), found.name
 
 
 def _source_with_helpers(function: Callable[[], object]) -> str:

@@ -1,24 +1,32 @@
 """From a row write to its receiver and back into the history, over the API, with a real receiver."""
 
 import json
+import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import connections
 from django.test import override_settings
 from django.utils import timezone
 from standardwebhooks import Webhook as Verifier
 from svix.webhooks import Webhook as SvixVerifier
 
+from accounts.models import AuditEntry
+from platform_site.services import postgres
+from platform_site.services.layout import Layout
 from rows.outbox import OutboxEvent
 from tests.api.receiver import Receiver, answer, headers
+from tests.away import away
 from tests.rows.conftest import Tracker
 from tests.rows.tracker import DOCUMENT
 from tests.webhooks.conftest import Post, bodies
 from webhooks import payloads
 from webhooks.dispatcher import Dispatcher
 from webhooks.models import Attempt, Delivery, Webhook
+from webhooks.queue import settle
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -270,6 +278,27 @@ def test_a_receiver_that_has_only_failed_for_days_is_disabled_and_a_success_begi
     # What is not over is held, and enabling the webhook makes it due.
     assert {each["status"] for each in deliveries(tracker, webhook)} == {"delivered", "held"}
     assert tracker.patch("owner", f"/webhooks/{webhook['id']}", {"enabled": True}).json["failing_since"] is None
+
+
+def test_without_the_control_database_outcomes_are_booked_and_nothing_is_disabled_without_its_entry(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    webhook = subscribe(events=["lists.insert"])
+    receiver.behave = answer("410 Gone")
+    write_list(tracker)
+    control = connections["default"].settings_dict["NAME"]
+    entries = AuditEntry.objects.filter(action="webhook.disabled", target_id=webhook["id"])
+    with postgres.connect(Layout(Path(os.environ["DATA_DIR"]))) as superuser, away(superuser, control):
+        assert dispatch() == 1
+    connections["default"].close()
+    (delivery,) = deliveries(tracker, webhook)
+    assert [each["response_status"] for each in delivery["attempts"]] == [410]
+    assert tracker.get("owner", f"/webhooks/{webhook['id']}").json["enabled"]
+    assert not entries.exists()
+    assert settle(tracker.project.cluster) == 1, "the sweep's work"
+    assert dispatch() == 1
+    assert tracker.get("owner", f"/webhooks/{webhook['id']}").json["disabled_reason"] == "gone"
+    assert entries.count() == 1
 
 
 @pytest.mark.parametrize(("held", "fate"), [("release", "delivered"), ("drop", "dropped")])
