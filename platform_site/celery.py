@@ -5,7 +5,7 @@ Who sends: `platform_site.api.nudges`, after a commit, and beat for the sweeps. 
 
 import os
 import signal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery import Celery, signals
 from kombu.transport import redis
@@ -15,6 +15,11 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "platform_site.settings")
 # A connection that is lost would put back the nudges in hand on its way out, and over itself: an AttributeError, and
 # the end of every worker when Redis vanishes without a word. The visibility timeout brings them back.
 redis.Channel.do_restore = False
+
+if TYPE_CHECKING:
+    from platform_site.api.sweeps import Clock
+
+_clocks: "list[Clock]" = []
 
 app = Celery("platform")
 app.config_from_object("django.conf:settings", namespace="CELERY")
@@ -37,7 +42,19 @@ def _start_the_second_clocks(**_: Any) -> None:
     from platform_site.api.sweeps import Clock
 
     for alias in connections:
-        Clock(alias).start()
+        clock = Clock(alias)
+        clock.start()
+        _clocks.append(clock)
+
+
+@signals.worker_shutdown.connect(weak=False)
+def stop_the_second_clocks(**_: Any) -> None:
+    """A sweep that is at it may be cut off anywhere; none begins any more."""
+    for clock in _clocks:
+        clock.stop()
+    for clock in _clocks:
+        clock.join(1.0)
+    _clocks.clear()
 
 
 @signals.beat_embedded_init.connect(weak=False)

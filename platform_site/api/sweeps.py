@@ -171,7 +171,8 @@ class Clock(threading.Thread):
         while not self._stopped.wait(self._tick * random.uniform(0.75, 1.25)):  # noqa: S311
             now = time.monotonic()
             for found in all_sweeps():
-                if found.using == self._using and now - found.seen_at >= found.every * _LATE:
+                is_late = found.using == self._using and now - found.seen_at >= found.every * _LATE
+                if is_late and not self._stopped.is_set():
                     self._run(found)
 
     def _run(self, found: Sweep) -> None:

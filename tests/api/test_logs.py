@@ -5,6 +5,7 @@ import logging
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 from celery.contrib.testing.worker import start_worker
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from platform_site.api.logs import JsonAccessFormatter, JsonFormatter, TextAccessFormatter, TextFormatter, redact
 from platform_site.api.requests import close_request, current_request_id, open_request
-from platform_site.celery import app
+from platform_site.celery import app, stop_the_second_clocks
 from tests.client import Api
 
 JWT = "eyJhbGciOiJFUzI1NiIsImtpZCI6IngifQ.eyJzdWIiOiJ1c3JfMSJ9.c2lnbmF0dXJlLXNpZ25hdHVyZQ"
@@ -144,6 +145,14 @@ def test_each_request_makes_one_line_that_names_the_route(
         assert 0 < read["duration_ms"] < 5000
 
 
+@pytest.fixture
+def second_clocks_stopped() -> Iterator[None]:
+    """A worker in a thread starts them, and its way of ending does not stop them: they would meet other tests."""
+    yield
+    stop_the_second_clocks()
+
+
+@pytest.mark.usefixtures("second_clocks_stopped")
 @pytest.mark.timeout(60)
 def test_a_task_carries_the_id_of_the_request_that_nudged_it() -> None:
     """A real worker on the real broker: what the task reads is what the request was called."""
