@@ -9,7 +9,7 @@ from typing import Any
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
-from django.db.models import Exists, OuterRef, QuerySet, Subquery
+from django.db.models import OuterRef, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 
@@ -71,16 +71,9 @@ class WebhookAdmin(RegionAdmin):
         return thing.pk
 
     def list_context(self, request: HttpRequest, place: Place) -> dict[str, Any]:
-        tried = Delivery.objects.using(place.cluster).filter(webhook=OuterRef("pk"), last_attempt_at__isnull=False)
-        found = Webhook.objects.using(place.cluster).live(place.environment_id).with_health()
+        found = Webhook.objects.using(place.cluster).live(place.environment_id).with_health().with_tries()
         return {
-            "page": listed(
-                request,
-                found.annotate(was_tried=Exists(tried)),
-                ["-created_at", "-id"],
-                "webhooks",
-                [place.environment_id],
-            ),
+            "page": listed(request, found, ["-created_at", "-id"], "webhooks", [place.environment_id]),
             "first_query": query_with(request),
         }
 

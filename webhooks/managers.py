@@ -23,6 +23,12 @@ coalesce((
 """
 
 
+_WAS_TRIED = """
+EXISTS (SELECT FROM platform.webhooks_delivery d
+         WHERE d.webhook_id = webhooks_webhook.id AND d.last_attempt_at IS NOT NULL)
+"""
+
+
 class WebhookQuerySet(models.QuerySet["Webhook"]):
     def live(self, environment_id: str) -> "WebhookQuerySet":
         """The environment's webhooks that are not marked as deleted."""
@@ -35,3 +41,7 @@ class WebhookQuerySet(models.QuerySet["Webhook"]):
         """
         rate = RawSQL(_SUCCESS_RATE, [HEALTH_WINDOW], models.FloatField())  # noqa: S611 - a constant
         return self.annotate(success_rate=rate)
+
+    def with_tries(self) -> "WebhookQuerySet":
+        """Adds `was_tried`: whether any delivery was attempted. Before, a `success_rate` of 1.0 says nothing."""
+        return self.annotate(was_tried=RawSQL(_WAS_TRIED, [], models.BooleanField()))  # noqa: S611 - a constant

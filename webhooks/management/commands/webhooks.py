@@ -1,8 +1,9 @@
 """`manage.py webhooks`: list an environment's webhooks, send again what did not arrive, listen from a terminal."""
 
+import re
 import signal
 import threading
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -27,12 +28,21 @@ examples:
   manage.py webhooks listen env_01k… --forward http://127.0.0.1:3000/hook  until Ctrl-C; nothing of it stays
 """
 POLL_SECONDS: Final = 0.25
+_CONTROL: Final = re.compile(r"[\x7f-\x9f]")
+"""What JSON lets stand and a terminal obeys."""
 
 
 def _moment(text: str) -> datetime:
-    """An ISO 8601 date and time; UTC where it names no zone. Raises ValueError."""
-    moment = datetime.fromisoformat(text)
+    """An ISO 8601 date and time; UTC where it names no zone."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ArgumentTypeError("must be a date and a time, such as 2026-01-31T12:00Z") from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
 
 
 class Command(BaseCommand):
@@ -68,11 +78,7 @@ class Command(BaseCommand):
         place = place_named(options["environment"])
         try:
             if options["verb"] == "list":
-                live = Webhook.objects.using(place.cluster).live(place.environment_id).with_health()
-                for webhook in live.order_by("-created_at", "-id"):
-                    state = "enabled" if webhook.enabled else f"disabled ({webhook.disabled_reason})"
-                    rate = f"{webhook.success_rate:4.0%}"  # type: ignore[attr-defined]
-                    self.stdout.write(f"{webhook.pk}  {rate}  {state}  {webhook.url}  {', '.join(webhook.events)}")
+                self._list(place)
             elif options["verb"] == "listen":
                 self._listen(place, options)
             elif options["delivery"]:
@@ -83,6 +89,17 @@ class Command(BaseCommand):
                 self.stdout.write(f"{count} {'delivery is' if count == 1 else 'deliveries are'} sent again.")
         except ApiError as error:
             raise CommandError(error.message) from None
+
+    def _list(self, place: Place) -> None:
+        live = Webhook.objects.using(place.cluster).live(place.environment_id).with_health().with_tries()
+        found = list(live.order_by("-created_at", "-id"))
+        if not found:
+            self.stderr.write("Nobody subscribed yet.", lambda text: text)
+        for webhook in found:
+            state = "enabled" if webhook.enabled else f"disabled ({webhook.disabled_reason})"
+            # A success rate is 100 % until something was tried: that would look healthy.
+            rate = f"{webhook.success_rate:.0%}" if webhook.was_tried else "untried"  # type: ignore[attr-defined]
+            self.stdout.write(f"{webhook.pk}  {rate:>7}  {state}  {webhook.url}  {', '.join(webhook.events)}")
 
     def _listen(self, place: Place, options: dict[str, Any]) -> None:
         try:
@@ -119,7 +136,7 @@ class Command(BaseCommand):
         at = f"{result.at:%H:%M:%S}"
         self.stdout.write(f"{at}  {claimed.event_type}  {claimed.event_id}  {answer} after {took}{again}")
         if with_body:
-            self.stdout.write(f"    {claimed.body}")
+            self.stdout.write("    " + _CONTROL.sub(_escaped, claimed.body))
         self.stdout.flush()
 
 
