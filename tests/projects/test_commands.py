@@ -63,6 +63,12 @@ def test_list_projects_narrows_by_whatever_one_has(alice: User, bob: User) -> No
         assert projects_in(run("list_projects", words)) == [mine.pk]
     assert other.pk in run("list_projects", region="eu-west-1")
     assert "and more" in run("list_projects", limit=1)
+    for wrong in ("0", "-2", "x", "1e3"):
+        with pytest.raises(CommandError, match="must be a number from 1"):
+            run("list_projects", "--limit", wrong)
+    said = StringIO()
+    assert run("list_projects", "nothing of this name", stderr=said) == ""
+    assert "No project fits." in said.getvalue()
 
 
 def test_sweep_says_what_a_restore_of_one_database_alone_would_cost(alice: User) -> None:

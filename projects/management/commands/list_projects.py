@@ -1,13 +1,19 @@
 """`manage.py list_projects`: what is there, one line a project and under it one for each environment, the newest
 first."""
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from typing import Any
 
 from django.core.management.base import BaseCommand
 from django.db.models import Q
 
 from projects.models import Member, Project, Region
+
+
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 7 and int(text) > 0):
+        raise ArgumentTypeError("must be a number from 1 to 9999999")
+    return int(text)
 
 
 class Command(BaseCommand):
@@ -21,7 +27,7 @@ class Command(BaseCommand):
             "words", nargs="?", help="a project's or environment's id, part of a name, a member's e-mail"
         )
         parser.add_argument("--region", choices=Region.values)
-        parser.add_argument("--limit", type=int, default=100)
+        parser.add_argument("--limit", type=_positive, default=100, metavar="N", help="at most so many (default 100)")
 
     def handle(self, *args: Any, **options: Any) -> None:
         found = Project.objects.order_by("-created_at", "-id").prefetch_related("memberships__user", "environments")
@@ -35,6 +41,8 @@ class Command(BaseCommand):
                 | Q(memberships__user__email__iexact=words)
             ).distinct()
         shown = list(found[: options["limit"] + 1])
+        if not shown:
+            self.stderr.write("No project fits." if words or options["region"] else "There is no project yet.")
         for project in shown[: options["limit"]]:
             owners = [member.user.email for member in project.memberships.all() if member.role == Member.Role.OWNER]
             state = "live" if project.deleted_at is None else "being deleted"
