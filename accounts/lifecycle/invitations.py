@@ -1,26 +1,27 @@
 """Inviting somebody into a pool, with a role and claims for its rules, and accepting.
 
 An invitation is the e-mail that carries it (`AccountEmail`, id `inv_…`). It works in every mode of sign-up: who may
-manage users may invite them.
+manage users may invite them, and an invitation lasts no longer than that right of theirs.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 
-from accounts import audit, emails, passwords, services
+from accounts import audit, emails, environments, passwords, services
 from accounts.audit import Actor
 from accounts.lifecycle import links, outbox, sign_up
 from accounts.lifecycle.models import AccountEmail
-from accounts.models import User
+from accounts.models import ServerKey, User
 from accounts.services import UNSET, Unset
 from platform_site.api import ids
 from platform_site.api.callers import Caller
 from platform_site.api.errors import NotFound, ValidationFailed
 
 Kind = AccountEmail.Kind
+MANAGE: Final = "users:manage"
 
 
 def invite(
@@ -52,6 +53,7 @@ def invite(
             name=name,
             role=role,
             claims=claims or {},
+            invited_by=[actor.kind, actor.id] if isinstance(actor, Caller) else None,
         )
         audit.record("invitation.sent", actor=actor, target_id=made.pk, environment_id=pool_id, email=recipient)
     made.refresh_from_db()
@@ -61,6 +63,27 @@ def invite(
 def pending(pool_id: str | None) -> "QuerySet[AccountEmail]":
     """The invitations of a pool that nobody has accepted and that have not expired."""
     return AccountEmail.objects.filter(environment_id=pool_id, kind=Kind.INVITATION, expires_at__gt=Now())
+
+
+def is_good(found: AccountEmail) -> bool:
+    """Whether who sent it may still invite: else a key that was revoked, or a member who was sent away, would go on
+    letting people in for days, in whatever role they chose. At most three queries.
+
+    An invitation from the console or a terminal, or from before this was written down, stays good.
+    """
+    match found.details.get("invited_by"):
+        case ["key", key_id]:
+            live = Q(expires_at__isnull=True) | Q(expires_at__gt=Now())
+            of_pool = ServerKey.objects.filter(live, pk=key_id, environment_id=found.environment_id, revoked_at=None)
+            return of_pool.filter(scopes__contains=[MANAGE]).exists()
+        case ["account", account_id]:
+            inviter = User.objects.in_pool(None).filter(pk=account_id, disabled_at=None).first()
+            if inviter is None or found.environment_id is None:
+                return False
+            asking = Caller("account", inviter.pk, frozenset(), account_id=inviter.pk, email=inviter.email)
+            there = environments.directory().place_for(asking, found.environment_id)
+            return there is not None and MANAGE in there[1]
+    return True
 
 
 def withdraw(pool_id: str | None, invitation_id: str, *, actor: Caller | Actor) -> None:
@@ -78,10 +101,12 @@ def withdraw(pool_id: str | None, invitation_id: str, *, actor: Caller | Actor) 
 def accept(token: str, password: str, *, name: str | None = None, pool_id: str | None | Unset = UNSET) -> User:
     """Make the user that was invited, its address verified. `name` replaces the one in the invitation.
 
-    Raises InvalidGrant, ValidationFailed (the password is not good enough, or the address got an account meanwhile),
-    QuotaExceeded, RateLimited.
+    Raises InvalidGrant (as for a used link where who sent it may invite no longer), ValidationFailed (the password is
+    not good enough, or the address got an account meanwhile), QuotaExceeded, RateLimited.
     """
     found = links.find(token, Kind.INVITATION, pool_id=pool_id)
+    if not is_good(found):
+        raise links.dead()
     chosen = found.details["name"] if name is None else name
     passwords.check_chosen(password, User(email=found.recipient, name=chosen))
     return sign_up.make_user(found, password_hash=passwords.hashed(password), name=chosen, via="invitation")

@@ -96,6 +96,8 @@ def _remember(
 
 def _made(provider: IdentityProvider, profile: Profile, email: str, most: int | None) -> User:
     invited = invitations.pending(provider.environment_id).select_for_update().filter(subject=email.lower()).first()
+    if invited is not None and not invitations.is_good(invited):
+        invited = None
     if invited is None and not admits_new_users(provider):
         raise errors.SignUpClosed
     details = {} if invited is None else invited.details

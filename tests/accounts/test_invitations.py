@@ -4,11 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from accounts import audit, services
-from accounts.lifecycle import outbox, pools
+from accounts.lifecycle import invitations, outbox, pools
 from accounts.models import AccountEmail, AuditEntry, User
 from accounts.receivers import delete_pool
+from projects import services as projects
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, branch_of, make_environment, session_of
 from tests.accounts.postbox import Postbox, html_of, text_of, token_in
@@ -80,6 +82,35 @@ def test_an_invitation_is_withdrawn(api: Api, production: Environment, manager: 
     assert [entry.action for entry in AuditEntry.objects.filter(target_id=made["id"]).order_by("pk")] == [
         "invitation.sent", "invitation.withdrawn"
     ]  # fmt: skip
+
+
+def test_an_invitation_lasts_as_long_as_the_right_of_who_sent_it(
+    api: Api, alice: User, bob: User, production: Environment, make_key: Callable[..., Any], postbox: Postbox
+) -> None:
+    """Whoever is sent away lets nobody in any more; an invitation of the platform's own stays."""
+    key, secret = make_key(production, "users:manage")
+    projects.add_member(production.project_id, email=bob.email, role="developer", actor=audit.SYSTEM)
+    bobs = session_of(bob).access_token
+    for email, token in (("by-key@example.com", secret), ("by-bob@example.com", bobs)):
+        made = api.post("/v1/invitations", token=token, json={"email": email}, environment=production.pk)
+        assert made.status == 201, made.json
+        assert "invited_by" not in made.json
+    invitations.invite(pool_id=production.pk, email="by-us@example.com", actor=audit.SYSTEM)
+    outbox.send_due()
+    links = {who: token_in(postbox.last(f"by-{who}@example.com")) for who in ("key", "bob", "us")}
+    services.revoke_key(key, actor=audit.SYSTEM)
+    projects.change_member(production.project_id, bob.pk, role="viewer", actor=audit.SYSTEM)
+    for who in ("key", "bob"):
+        refused = accept(api, links[who], production)
+        assert (refused.error, refused.fields) == ("invalid_grant", {"token": "unknown"}), who
+        assert not User.objects.with_email(production.pk, f"by-{who}@example.com").exists()
+    assert accept(api, links["us"], production).status == 200
+    projects.change_member(production.project_id, bob.pk, role="developer", actor=audit.SYSTEM)
+    assert accept(api, links["bob"], production).status == 200, "the right is asked for when it is used"
+    api.post("/v1/invitations", token=session_of(alice).access_token, json={"email": NIA}, environment=production.pk)
+    outbox.send_due()
+    User.objects.filter(pk=alice.pk).update(disabled_at=timezone.now())
+    assert accept(api, token_in(postbox.last(NIA)), production).error == "invalid_grant"
 
 
 def test_a_second_invitation_replaces_the_first(

@@ -4,6 +4,7 @@ test_in_a_browser.py does it with a real browser. Issue 6 items 1, 2, 4; threats
 """
 
 import secrets
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ import httpx
 import pytest
 from django.utils import timezone
 
-from accounts import audit
+from accounts import audit, services
 from accounts.lifecycle import invitations, outbox
 from accounts.models import AuditEntry, AuthorizationCode, Identity, User
 from accounts.models import IdentityProvider as ProviderRecord
@@ -341,6 +342,19 @@ def test_who_is_invited_comes_in_with_the_role_of_the_invitation(
     user = User.objects.get(pk=got.json["user"]["id"])
     assert (user.role, user.claims, user.name) == ("editor", {"team": "a"}, "Eve")
     assert not invitations.pending(production.pk).exists(), "an invitation is used once"
+
+
+def test_an_invitation_whose_sender_may_invite_no_longer_lets_nobody_in(
+    api: Api, idp: IdentityProvider, provider: ProviderRecord, production: Environment, make_key: Callable[..., Any]
+) -> None:
+    open_pool(production.pk, "invited")
+    key, secret = make_key(production, "users:manage")
+    body = {"email": "eve@example.com", "role": "editor"}
+    assert api.post("/v1/invitations", token=secret, json=body).status == 201
+    services.revoke_key(key, actor=audit.SYSTEM)
+    idp.person("eve", email="eve@example.com", email_verified=True)
+    assert told(Browser().sign_in(production, "eve"))["error_code"] == "sign_up_closed"
+    assert not User.objects.with_email(production.pk, "eve@example.com").exists()
 
 
 def test_a_disabled_user_stays_outside(
