@@ -112,6 +112,12 @@ class RoleForm(BaseDialogForm):  # type: ignore[misc]
         widget=UnfoldAdminSelectWidget,
     )
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        user = User.objects.filter(pk=unquote(str(self.object_id))).first()
+        # The dialog begins with what they are: a click too many would take the role away.
+        self.fields["role"].initial = (roles.role_of(user) if user else None) or "none"
+
 
 @admin.register(User)
 class UserAdmin(ReadOnlyAdmin):

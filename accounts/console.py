@@ -6,15 +6,16 @@ somebody decides otherwise. Used by `admin.py` of this app and of those above.
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 from urllib.parse import urlencode
 
+from django import forms
 from django.contrib import messages
 from django.contrib.admin.utils import quote, unquote
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import BadRequest, PermissionDenied
 from django.db.models import Model, QuerySet
 from django.db.models.constants import LOOKUP_SEP
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.shortcuts import get_object_or_404
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -29,6 +30,60 @@ from platform_site.routers import RegionNotNamed
 
 MOST_AT_ONCE: Final = 100
 """Things that one action of a list is done to."""
+
+
+class AsOpened(forms.ModelForm):  # type: ignore[type-arg]
+    """A form that overwrites nothing that its sender has not seen.
+
+    All fields are sent, those too that nobody touched: from a page that was opened long ago they would bring back what
+    somebody else has changed since. So each field sends along what the page showed of it. Where that is no longer so,
+    nothing is saved, and the page says what it was and what it is; saving once more is meant. `changed_data` holds the
+    fields that this person changed.
+    """
+
+    unwatched: ClassVar[frozenset[str]] = frozenset()
+    """Fields that the page does not show the value of."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for each in self:
+            sent = not self.is_bound or each.html_initial_name in self.data
+            each.field.show_hidden_initial = sent and each.name not in self.unwatched
+
+    def clean(self) -> dict[str, Any]:
+        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+        for each in self:
+            if not (each.field.show_hidden_initial and each.html_initial_name in self.data):
+                continue
+            opened = str(self.data[each.html_initial_name]).replace("\r\n", "\n")
+            now = _sent_as(each)
+            if opened == now or not each.field.has_changed(each.initial, each.data):
+                continue
+            is_untouched = not each._has_changed()  # type: ignore[attr-defined]  # Django's own, of `changed_data`
+            sent = cast("QueryDict", self.data).copy()  # the page comes back with what is there by now
+            sent[each.html_initial_name] = now
+            if is_untouched:
+                sent[each.html_name] = now
+                if isinstance(each.field, forms.BooleanField) and not each.initial:
+                    del sent[each.html_name]  # as browsers send a box without its mark
+            self.data = sent
+            self.add_error(
+                each.name,
+                f"Somebody else has changed this since you opened the page, from {_quoted(opened)} to {_quoted(now)}. "
+                "Nothing was saved. Look at it, and save again.",
+            )
+        return cleaned
+
+
+def _sent_as(field: forms.BoundField) -> str:
+    """What a field holds by now, as the hidden one beside it says it."""
+    value = field.field.hidden_widget().format_value(field.field.prepare_value(field.initial))
+    return "" if value is None else str(value).replace("\r\n", "\n")
+
+
+def _quoted(value: str) -> str:
+    words = {"": "nothing", "True": "on", "False": "off"}
+    return words.get(value) or f"“{' '.join(value.split())[:200]}”"
 
 
 class NarrowedByFilters(ModelAdmin):  # type: ignore[misc]  # unfold has no annotations
@@ -171,6 +226,18 @@ def link(model: str, object_id: str | None, text: str | None = None) -> str:
     if not object_id:
         return "–"
     return format_html('<a href="{}">{}</a>', address(model, object_id), text or object_id)
+
+
+def pool_link(environment_id: str | None) -> str:
+    """The environment whose users or settings these are; `platform` for platform accounts."""
+    return link("projects_environment", environment_id) if environment_id else "platform"
+
+
+def timeline_link(text: str | None, shown: str | None = None) -> str:
+    """What happened around an id; a dash for none."""
+    if not text:
+        return "–"
+    return format_html('<a href="{}?{}">{}</a>', reverse("console:timeline"), urlencode({"q": text}), shown or text)
 
 
 def list_link(model: str, text: str, **query: str) -> str:

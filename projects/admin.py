@@ -16,7 +16,7 @@ from django.utils.html import format_html
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
-from accounts.console import NarrowedByFilters, list_link, staff
+from accounts.console import AsOpened, NarrowedByFilters, list_link, staff
 from accounts.models import User
 from platform_site.api import ids
 from projects import environments, origins, services
@@ -102,6 +102,7 @@ class NewProjectForm(forms.ModelForm):  # type: ignore[type-arg]
 
 @admin.register(Project)
 class ProjectAdmin(ThroughServices):
+    form = AsOpened
     empty_words = "Add one for an account, or let an account make its own: POST /v1/projects."
     list_display = ("name", "shown_id", "region", "shown_plan", "owner", "member_count", "created_at", "life")
     list_filter = ("region", "plan", ("deleted_at", admin.EmptyFieldListFilter))
@@ -204,7 +205,7 @@ class ProjectAdmin(ThroughServices):
         return "live" if project.deleted_at is None else "being deleted"
 
 
-class OriginsForm(forms.ModelForm):  # type: ignore[type-arg]
+class OriginsForm(AsOpened):
     allowed_origins = forms.CharField(
         required=False,
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 4}),
@@ -314,6 +315,7 @@ class NewMemberForm(forms.ModelForm):  # type: ignore[type-arg]
 
 @admin.register(Member)
 class MemberAdmin(ThroughServices):
+    form = AsOpened
     list_display = ("user", "role", "project", "created_at")
     list_filter = ("role",)
     list_select_related = ("user", "project")

@@ -19,7 +19,7 @@ from unfold.widgets import (
 )
 
 from accounts import environments
-from accounts.console import ReadOnlyAdmin, link, list_link, staff
+from accounts.console import AsOpened, ReadOnlyAdmin, link, list_link, pool_link, staff
 from accounts.oauth import providers, redirects
 from accounts.oauth.models import Identity, IdentityProvider, RedirectUri
 
@@ -140,8 +140,10 @@ class NewProviderForm(_ProviderFields, _PoolForm):
         return cleaned
 
 
-class ProviderForm(_ProviderFields, forms.ModelForm):  # type: ignore[type-arg]
+class ProviderForm(_ProviderFields, AsOpened):
     """What may change of a provider; a secret left empty stays as it is."""
+
+    unwatched = frozenset({"client_secret"})
 
     class Meta:
         model = IdentityProvider
@@ -214,7 +216,7 @@ class IdentityProviderAdmin(_Managed):
 
     @display(description="Pool")
     def pool(self, provider: IdentityProvider) -> str:
-        return provider.environment_id or "platform"
+        return pool_link(provider.environment_id)
 
     @display(description="Where")
     def where(self, provider: IdentityProvider) -> str:
@@ -235,9 +237,8 @@ class IdentityProviderAdmin(_Managed):
     def save_model(self, request: HttpRequest, obj: IdentityProvider, form: Any, change: bool) -> None:
         values = dict(form.cleaned_data)
         if change:
-            values = {name: values[name] for name in self.changing}
-            if values["client_secret"] is None:
-                del values["client_secret"]
+            # What the person changed and nothing else; a secret left empty stays.
+            values = {name: values[name] for name in form.changed_data if values[name] is not None}
             stored = IdentityProvider.objects.get(pk=obj.pk)
             providers.change(stored, actor=staff(request), **values)
             return
@@ -320,7 +321,7 @@ class RedirectUriAdmin(_Managed):
 
     @display(description="Environment")
     def pool(self, uri: RedirectUri) -> str:
-        return uri.environment_id or "platform"
+        return pool_link(uri.environment_id)
 
     def save_model(self, request: HttpRequest, obj: RedirectUri, form: Any, change: bool) -> None:
         environment_id, uri = form.cleaned_data["environment_id"], form.cleaned_data["uri"]

@@ -21,6 +21,7 @@ from platform_site.models import EndpointFigure
 from projects.models import Environment, Member
 from projects.region_pages import RegionAdmin
 from tests.accounts.conftest import session_of
+from tests.forms import sent_by
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -176,6 +177,9 @@ def test_a_superuser_gives_roles_and_they_hold_with_the_next_click(make_user: Ca
     path = reverse("admin:accounts_user_change_staff_role", args=[quote(alice.pk)])
     users = reverse("admin:accounts_user_changelist")
     for role, sees in (("support", 200), ("operator", 200), ("none", 302)):
+        before = roles.role_of(User.objects.get(pk=alice.pk)) or "none"
+        opened = sent_by(browser.get(path).content.decode(), "role")
+        assert opened["role"] == before, "the dialog begins with what they are, not with taking it away"
         answer = browser.post(path, {"_form_submitted": "True", "role": role})
         assert answer.status_code == 200, answer.content.decode()
         assert roles.role_of(User.objects.get(pk=alice.pk)) == (None if role == "none" else role)

@@ -18,6 +18,7 @@ from platform_site.figures import rollups
 from projects import services
 from projects.models import Environment, Member, Project
 from tests.client import Api
+from tests.forms import sent_by
 from tests.projects.conftest import Make, environment_of, make_project, schemas_in, token_of
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
@@ -157,6 +158,56 @@ def test_an_environments_origins_are_edited_and_checked(console: Client, alice: 
     assert production.allowed_origins == ["https://a.example", "http://localhost:5173"]
     assert console.get(f"/admin/projects/environment/{production.pk}/delete/").status_code == 403
     assert console.get("/admin/projects/environment/add/").status_code == 403
+
+
+def test_pages_opened_long_ago_overwrite_nothing_that_changed_since(console: Client, alice: User, bob: User) -> None:
+    """Every form of the console sends all its fields; what somebody else changed meanwhile is said."""
+    project = make_project(alice)
+    production = environment_of(project)
+    added = services.add_member(project.pk, email=bob.email, role="developer", actor=audit.SYSTEM)
+    services.change_environment(production.pk, allowed_origins=["https://a.example"], actor=audit.SYSTEM)
+    pages = {
+        "name": f"/admin/projects/project/{project.pk}/change/",
+        "allowed_origins": f"/admin/projects/environment/{production.pk}/change/",
+        "role": f"/admin/projects/member/{added.pk}/change/",
+    }
+    opened = {field: sent_by(page(console, path), field) for field, path in pages.items()}
+    services.change_project(project.pk, plan="team", actor=audit.SYSTEM)
+    services.change_environment(
+        production.pk, allowed_origins=["https://a.example", "https://b.example"], actor=audit.SYSTEM
+    )
+    services.change_member(project.pk, bob.pk, role="viewer", actor=audit.SYSTEM)
+    before = AuditEntry.objects.count()
+    wanted = {"name": "Renamed", "allowed_origins": "https://c.example", "role": "owner"}
+    said = {"name": "from “free” to “team”", "role": "from “developer” to “viewer”",
+            "allowed_origins": "from “https://a.example” to “https://a.example https://b.example”"}  # fmt: skip
+    for field, path in pages.items():
+        answer = console.post(path, opened[field] | {field: wanted[field]})
+        assert answer.status_code == 200, (field, answer.status_code)
+        assert said[field] in answer.content.decode(), field
+        opened[field] = sent_by(answer.content.decode(), field)
+        assert opened[field][field] == wanted[field], "what was typed is still there"
+    assert AuditEntry.objects.count() == before
+    for field, path in pages.items():
+        assert console.post(path, opened[field]).status_code == 302, field
+    project.refresh_from_db()
+    assert (project.name, project.plan) == ("Renamed", "team")
+    production.refresh_from_db()
+    assert production.allowed_origins == ["https://c.example"]
+    assert Member.objects.get(user=bob).role == "owner"
+
+
+def test_a_form_that_is_sent_as_it_was_opened_changes_nothing(console: Client, alice: User) -> None:
+    """Whatever a browser does to what it sends, such as writing newlines its own way."""
+    project = make_project(alice)
+    production = environment_of(project)
+    origins = ["https://a.example", "https://b.example"]
+    services.change_environment(production.pk, allowed_origins=origins, actor=audit.SYSTEM)
+    for field, path in (("name", f"project/{project.pk}"), ("allowed_origins", f"environment/{production.pk}")):
+        address = f"/admin/projects/{path}/change/"
+        assert console.post(address, sent_by(page(console, address), field)).status_code == 302
+    production.refresh_from_db()
+    assert production.allowed_origins == origins
 
 
 def test_a_deleted_project_can_be_looked_at_but_not_changed(console: Client, alice: User) -> None:

@@ -24,6 +24,7 @@ from tests.accounts.conftest import branch_of, make_environment, session_of
 from tests.accounts.oauth.conftest import APP, Browser, add, allow, code_for, exchange
 from tests.accounts.oauth.identity_provider import CLIENT_SECRET, IdentityProvider
 from tests.client import Api
+from tests.forms import sent_by
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -430,6 +431,30 @@ def test_the_console_adds_changes_and_removes_a_provider(console: Client, produc
     assert "google: 0 linked identities" in console.get(delete).content.decode()
     assert console.post(delete, {"post": "yes"}).status_code == 302
     assert not ProviderRecord.objects.exists()
+
+
+def test_a_page_opened_long_ago_does_not_turn_a_provider_on_again(
+    console: Client, provider: ProviderRecord, production: Environment
+) -> None:
+    page = address("accounts_identityprovider", provider.pk)
+    opened = sent_by(console.get(page).content.decode(), "display_name")
+    assert opened["enabled"] == "on"
+    providers.change(provider, actor=audit.SYSTEM, enabled=False)
+    answer = console.post(page, opened | {"display_name": "Old page"})
+    assert answer.status_code == 200
+    shown = answer.content.decode()
+    assert "Somebody else has changed this since you opened the page, from on to off." in shown
+    provider.refresh_from_db()
+    assert (provider.enabled, provider.display_name == "Old page") == (False, False)
+    # The page has come back with what is there by now, and with what was typed; sending it is meant.
+    again = sent_by(shown, "display_name")
+    assert ("enabled" in again, again["display_name"]) == (False, "Old page")
+    assert console.post(page, again).status_code == 302
+    provider.refresh_from_db()
+    assert (provider.enabled, provider.display_name) == (False, "Old page")
+    assert provider.client_secret == CLIENT_SECRET
+    entry = AuditEntry.objects.filter(action="identity_provider.changed").latest("at")
+    assert entry.detail["fields"] == ["display_name"]
 
 
 def test_the_console_keeps_the_list_of_redirect_uris(console: Client, production: Environment) -> None:
