@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, TypeVar
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.admin.utils import unquote
-from django.core.exceptions import BadRequest, PermissionDenied
+from django.core.exceptions import PermissionDenied
 from django.db import DatabaseError, connections, transaction
 from django.db.models import Model, Q, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
@@ -22,7 +22,7 @@ from django.urls import NoReverseMatch, reverse
 from django.utils.http import urlencode
 
 from accounts import audit
-from accounts.console import ReadOnlyAdmin, address, staff
+from accounts.console import ReadOnlyAdmin, address, refuse_nul, staff
 from platform_site.api import ids, pagination, sqlstates
 from platform_site.api.callers import Place
 from platform_site.api.errors import ApiError, ValidationFailed
@@ -277,12 +277,6 @@ class RegionAdmin(ReadOnlyAdmin):
             environment_id=place.environment_id,
             **detail,
         )
-
-
-def refuse_nul(request: HttpRequest) -> None:
-    """PostgreSQL takes no NUL in a text, and an error of its own would be told as "the region is away"."""
-    if any("\0" in text for query in (request.GET, request.POST) for _, texts in query.lists() for text in texts):
-        raise BadRequest("NUL in the address or the form")
 
 
 def is_confirmed(request: HttpRequest, verb: Verb, name: str) -> bool:

@@ -16,13 +16,13 @@ from django.core.exceptions import PermissionDenied
 from django.db import connections
 from django.http import Http404, HttpRequest, HttpResponse
 
-from accounts.console import address
+from accounts.console import address, refuse_nul
 from accounts.models import User
 from platform_site.api import exact
 from platform_site.api.callers import Place
 from platform_site.api.errors import ApiError, NotFound, ValidationFailed
 from projects.environments import place_of
-from projects.region_pages import RegionAdmin, list_address, query_with, refuse_nul
+from projects.region_pages import RegionAdmin, list_address, query_with
 from rows import registry, services
 from rows.documents import Column, Table
 from rows.impact import principal_of

@@ -7,6 +7,7 @@ from platform_site.console import views
 
 app_name = "console"
 urlpatterns = [
+    path("search/", admin.site.admin_view(views.palette), name="palette"),
     path("timeline/", admin.site.admin_view(views.timeline), name="timeline"),
     path("waiting/<str:region>/", admin.site.admin_view(views.waiting), name="waiting"),
 ]

@@ -148,6 +148,24 @@ def test_the_address_of_a_list_asks_of_nothing_but_its_filters(
     assert browser.get(f"{users}?is_staff__exact=1&disabled_at__isempty=1").status_code == 200
 
 
+def test_what_a_list_or_the_search_of_pages_cannot_take_is_a_bad_address_and_no_error_of_ours(
+    hire: Callable[[StaffRole], User],
+) -> None:
+    browser = browser_of(hire(StaffRole.SUPPORT))
+    browser.raise_request_exception = False
+    for model, filtered in (("projects_project", "region__exact"), ("accounts_auditentry", "actor_kind"),
+                            ("platform_site_regionfigure", "region__exact"), ("accounts_user", "q")):  # fmt: skip
+        path = reverse(f"admin:{model}_changelist")
+        assert browser.get(f"{path}?{filtered}=%00").status_code == 400, model
+        assert browser.post(path, {"action": "x", "_selected_action": "\0"}).status_code == 400, model
+    search = reverse("admin:search")
+    assert "Projects" in browser.get(f"{search}?s=proj").content.decode()
+    assert browser.get(f"{search}?s=proj&page=1").status_code == 200
+    for page in ("abc", "0", "-1", "99", "9" * 30, "1.5", "%00"):
+        assert browser.get(f"{search}?s=proj&page={page}").status_code == 404, page
+    assert Client().get(f"{search}?s=proj").status_code == 302
+
+
 def test_an_operator_acts_and_gives_no_roles(
     hire: Callable[[StaffRole], User], make_user: Callable[..., User], things: dict[str, str], una: User
 ) -> None:
