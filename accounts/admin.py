@@ -25,15 +25,17 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminSplitDateTimeWidg
 from accounts import environments, grants, services, sessions
 from accounts.audit import Actor
 from accounts.backends import ConsoleSignInForm
-from accounts.console import ReadOnlyAdmin, link, list_link, staff
+from accounts.console import ReadOnlyAdmin, link, list_link, pool_link, staff, timeline_link
 from accounts.models import AuditEntry, ServerKey, Session, SigningKey, User
 from accounts.staff import roles, second_factor
-from accounts.staff.views import SignIn
+from accounts.staff import sessions as console_sessions
+from accounts.staff.views import SignIn, change_password
 from platform_site.api.callers import ACCOUNT_SCOPES, SCOPES
 from platform_site.api.errors import Conflict, ValidationFailed
 
 admin.site.login_form = ConsoleSignInForm
 admin.site.login = SignIn.as_view()  # type: ignore[method-assign, assignment]  # with its second step
+admin.site.password_change = change_password  # type: ignore[method-assign, assignment]  # with an end to guesses
 admin.site.unregister(Group)  # the staff roles are made by `accounts.staff.roles`, not by hand
 
 
@@ -88,8 +90,14 @@ def _enable(user: User, actor: Actor) -> object:
     return services.change_user(user, actor=actor, is_disabled=False)
 
 
-def _sign_out(user: User, actor: Actor) -> object:
-    return sessions.revoke(Q(), actor=actor, user_id=user.pk, reason="revoked_by_staff")
+def _sign_out(request: HttpRequest) -> Callable[[User, Actor], object]:
+    """Of the API and of the console; the browser at hand stays in, where its owner is among those."""
+
+    def act(user: User, actor: Actor) -> object:
+        console_sessions.end_all(user.pk, actor=actor, but=request.session.session_key)
+        return sessions.revoke(Q(), actor=actor, user_id=user.pk, reason="revoked_by_staff")
+
+    return act
 
 
 def _reset_second_factor(user: User, actor: Actor) -> object:
@@ -194,7 +202,7 @@ class UserAdmin(ReadOnlyAdmin):
     @action(description="Sign out everywhere", permissions=["operate"])
     def sign_users_out(self, request: HttpRequest, queryset: "QuerySet[User]") -> HttpResponse | None:
         warning = "All sessions of these users die with the next request."
-        return self.act_on_many(request, queryset, _sign_out, "signed out", warning=warning)
+        return self.act_on_many(request, queryset, _sign_out(request), "signed out", warning=warning)
 
     @action(
         description="Disable",
@@ -222,7 +230,7 @@ class UserAdmin(ReadOnlyAdmin):
         dialog=_confirm("Sign this user out?", "All sessions die with the next request.", "Sign out"),
     )
     def sign_user_out(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
-        return self.act_on_one(request, object_id, _sign_out, "signed out")
+        return self.act_on_one(request, object_id, _sign_out(request), "signed out")
 
     @action(
         description="Staff role",

@@ -11,18 +11,24 @@ from typing import Any, Final
 
 from django.conf import settings
 from django.contrib import messages
-from django.contrib.auth import logout
+from django.contrib.auth import SESSION_KEY, logout
 from django.contrib.auth.views import redirect_to_login
+from django.contrib.sessions.models import Session as ConsoleSession
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
+from django.utils import timezone
 
+from accounts import audit
+from accounts.audit import Actor
 from accounts.models import User
 from accounts.staff import second_factor
 
 BEGAN: Final = "console_began"
 SEEN: Final = "console_seen"
+PENDING: Final = "console_pending"
+"""The password was right, the second factor is to come."""
 _WRITE_EVERY: Final = 60.0
 """Seconds between two notes of the last click: each is a write."""
 
@@ -30,6 +36,30 @@ _WRITE_EVERY: Final = 60.0
 def begin(*, request: HttpRequest, **_: Any) -> None:
     """Django's `user_logged_in`."""
     request.session[BEGAN] = request.session[SEEN] = time.time()
+
+
+def end(*, request: HttpRequest, user: Any, **_: Any) -> None:
+    """Django's `user_logged_out`: the trail says when somebody was there, from `console.signed_in` to this."""
+    if isinstance(user, User):
+        by = "themselves" if request.path_info == reverse("admin:logout") else "the end of the session"
+        audit.record("console.signed_out", actor=Actor.staff(user), target_id=user.pk, by=by)
+
+
+def end_all(user_id: str, *, actor: Actor, but: str | None) -> None:
+    """End somebody's sessions in the console, and half of a sign-in, but for the one with this key.
+
+    A look at every session that lives; staff alone has any.
+    """
+    live = ConsoleSession.objects.filter(expire_date__gt=timezone.now()).exclude(session_key=but)
+    ended = [each.session_key for each in live.iterator() if user_id in _whose(each.get_decoded())]
+    if ended:
+        ConsoleSession.objects.filter(session_key__in=ended).delete()
+        audit.record("console.signed_out", actor=actor, target_id=user_id, by="staff", sessions=len(ended))
+
+
+def _whose(session: dict[str, Any]) -> tuple[Any, ...]:
+    pending = session.get(PENDING)
+    return session.get(SESSION_KEY), pending.get("user") if isinstance(pending, dict) else None
 
 
 class ConsoleSessions:

@@ -8,8 +8,9 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.auth import REDIRECT_FIELD_NAME
 from django.contrib.auth import login as begin_session
-from django.contrib.auth.views import LoginView
+from django.contrib.auth.views import LoginView, PasswordChangeView
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http.response import HttpResponseBase
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -18,6 +19,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_protect
 from django_otp import login as show_device
+from unfold.forms import AdminOwnPasswordChangeForm
 from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget
 
 from accounts import audit, emails, passwords
@@ -28,10 +30,10 @@ from accounts.lifecycle.models import AccountEmail
 from accounts.lifecycle.pools import OF_PLATFORM, Pool
 from accounts.models import User
 from accounts.staff import known_browsers, second_factor
+from accounts.staff.sessions import PENDING
 from platform_site.api import limits
 from platform_site.api.errors import ApiError, RateLimited, ValidationFailed
 
-PENDING: Final = "console_pending"
 PENDING_SECONDS: Final = 300
 """From the password to the code."""
 RESET: Final = AccountEmail.Kind.RESET_PASSWORD
@@ -169,6 +171,50 @@ def _pending_user(pending: Any) -> User | None:
     return user if user is not None and user.get_session_auth_hash() == pending["hash"] else None
 
 
+class ChangePasswordForm(AdminOwnPasswordChangeForm):  # type: ignore[misc]  # unfold has no annotations
+    """A new password for the old one. Tries count with those of the page *Your sign-in*: without an end to them,
+    whoever finds a browser open could guess until they own the account."""
+
+    request: HttpRequest
+
+    def clean_old_password(self) -> str:
+        try:
+            _count_password_try(self.request, self.user)
+        except RateLimited as refusal:
+            wait = refusal.headers["Retry-After"]
+            raise forms.ValidationError(f"Too many tries. Try again in {wait} seconds.", code="rate_limited") from None
+        return str(super().clean_old_password())
+
+
+@method_decorator([never_cache, csrf_protect], name="dispatch")
+class ChangePassword(PasswordChangeView):
+    """`/admin/password_change/`, for staff only: the admin site guards the address."""
+
+    form_class = ChangePasswordForm
+    template_name = "registration/password_change_form.html"
+
+    def get_success_url(self) -> str:
+        return reverse("admin:password_change_done")
+
+    def get_form(self, form_class: Any = None) -> Any:
+        form: Any = super().get_form(form_class)
+        form.request = self.request
+        return form
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        return admin.site.each_context(self.request) | super().get_context_data(**kwargs)
+
+
+def change_password(request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponseBase:
+    """What the admin site calls for its address."""
+    return ChangePassword.as_view(extra_context=extra_context)(request)
+
+
+def _count_password_try(request: HttpRequest, user: User) -> None:
+    """One try to name one's own password while signed in. Raises RateLimited."""
+    limits.count_known_browser(request, f"security {user.pk}")
+
+
 class PasswordForm(forms.Form):
     password = forms.CharField(
         strip=False,
@@ -227,7 +273,7 @@ def _change(request: HttpRequest, user: User) -> dict[str, Any]:
     if not form.is_valid():
         return {"password_form": form}
     try:
-        limits.count_known_browser(request, f"security {user.pk}")
+        _count_password_try(request, user)
         if not passwords.is_right(form.cleaned_data["password"], user.password):
             form.add_error("password", "This is not your password.")
             return {"password_form": form}

@@ -174,6 +174,27 @@ def test_coming_in_leaves_a_trace_and_so_does_trying(boss: User, caplog: pytest.
     assert "wrong horse" not in caplog.text
 
 
+def test_leaving_is_in_the_trail_by_the_button_or_by_the_clock(boss: User) -> None:
+    def left() -> list[tuple[str, str, dict[str, Any]]]:
+        found = AuditEntry.objects.filter(action="console.signed_out").order_by("at", "id")
+        return [(entry.actor_kind, entry.actor_id or "", entry.detail) for entry in found]
+
+    browser = Client()
+    enter(browser, boss)
+    browser.get(reverse("admin:logout"))
+    assert left() == [], "an address that is only opened signs nobody out"
+    browser.post(reverse("admin:logout"))
+    assert left() == [("staff", boss.pk, {"by": "themselves"})]
+    browser.post(reverse("admin:logout"))
+    assert len(left()) == 1, "nobody was there any more"
+    enter(browser, boss)
+    session = browser.session
+    session[sessions.SEEN] -= 24 * 3600
+    session.save()
+    assert not is_in(browser)
+    assert left()[1:] == [("staff", boss.pk, {"by": "the end of the session"})]
+
+
 def test_the_second_step_needs_a_fresh_first(boss: User, settings: Any) -> None:
     browser = Client()
     enter(browser, boss)
@@ -310,3 +331,17 @@ def test_a_known_browser_is_limited_by_itself_and_knows_one_person(
     assert known_browsers.known_as(request, other.email) is None
     request.COOKIES[known_browsers.COOKIE] = cookie.value[:-2] + "xx"
     assert known_browsers.known_as(request, boss.email) is None
+
+
+def test_the_old_password_is_not_guessed_by_its_form(boss: User, settings: Any) -> None:
+    """Whoever finds a browser open gets as many tries a minute as on the page of the second factor."""
+    browser = Client()
+    enter(browser, boss)
+    path = reverse("admin:password_change")
+    assert "no-store" in browser.get(path).headers["Cache-Control"]
+    wanted = {"new_password1": "another good one", "new_password2": "another good one"}
+    settings.RATE_LIMIT_FACTOR = 1
+    assert tries_until_limited(lambda n: browser.post(path, {"old_password": f"guess {n}", **wanted})) >= 9
+    assert "Too many tries" in browser.post(path, {"old_password": PASSWORD, **wanted}).content.decode()
+    boss.refresh_from_db()
+    assert boss.check_password(PASSWORD)

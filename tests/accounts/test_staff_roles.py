@@ -189,6 +189,25 @@ def test_an_operator_acts_and_gives_no_roles(
     assert User.objects.get(pk=boss.pk).disabled_at is None
 
 
+def test_signing_somebody_out_everywhere_ends_their_sessions_in_the_console_too(
+    hire: Callable[[StaffRole], User], make_user: Callable[..., User], una: User
+) -> None:
+    """A laptop was stolen: the button that a colleague presses says that all sessions die."""
+    boss, operator = make_user("boss", is_staff=True), hire(StaffRole.OPERATOR)
+    bosss, stolen, other = browser_of(boss), browser_of(operator), browser_of(hire(StaffRole.SUPPORT))
+    users = reverse("admin:accounts_user_changelist")
+    for one in (operator, boss):
+        path = reverse("admin:accounts_user_sign_user_out", args=[quote(one.pk)])
+        assert bosss.post(path, {"_form_submitted": "True"}).status_code == 200
+        assert [browser.get(users).status_code for browser in (stolen, bosss, other)] == [302, 200, 200]
+    entry = AuditEntry.objects.get(action="console.signed_out", target_id=operator.pk)
+    assert (entry.actor_id, entry.detail) == (boss.pk, {"by": "staff", "sessions": 1})
+    again = browser_of(operator)
+    action = {"action": "sign_users_out", "_selected_action": [una.pk, operator.pk], "confirmed": "yes"}
+    assert bosss.post(users, action).status_code == 302
+    assert again.get(users).status_code == 302
+
+
 def test_a_superuser_gives_roles_and_they_hold_with_the_next_click(make_user: Callable[..., User], alice: User) -> None:
     boss, browser_of_alice = make_user("boss", is_staff=True), browser_of(alice)
     browser = browser_of(boss)
