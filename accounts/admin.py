@@ -177,7 +177,7 @@ class UserAdmin(ReadOnlyAdmin):
 
     @display(description="Pool")
     def pool(self, user: User) -> str:
-        return user.environment_id or "platform"
+        return pool_link(user.environment_id)
 
     @display(description="State", label=STATES)
     def state(self, user: User) -> str:
@@ -270,12 +270,12 @@ class SessionAdmin(ReadOnlyAdmin):
     search_fields = ("=id", "=user__id", "=environment_id", "user__email")
     search_help_text = "Id of the session, the user or the environment, or an e-mail"
     empty_words = "Signing in starts a session: POST /v1/auth/token."
-    list_display = ("id", "person", "environment_id", "state", "user_agent", "ip_address", "created_at")
+    list_display = ("id", "person", "pool", "state", "user_agent", "address", "created_at")
     list_filter = (StateFilter, "revoked_reason")
     list_select_related = ("user",)
     ordering = ("-id",)
     fields = (
-        "id", "person", "environment_id", "state", "revoked_at", "revoked_reason", "user_agent", "ip_address",
+        "id", "person", "pool", "state", "revoked_at", "revoked_reason", "user_agent", "address",
         "created_at", "rotated_at", "expires_at",
     )  # fmt: skip
     readonly_fields = fields
@@ -285,6 +285,14 @@ class SessionAdmin(ReadOnlyAdmin):
     @display(description="User")
     def person(self, session: Session) -> str:
         return link("accounts_user", session.user_id, session.user.email)
+
+    @display(description="Pool")
+    def pool(self, session: Session) -> str:
+        return pool_link(session.environment_id)
+
+    @display(description="IP address", ordering="ip_address")
+    def address(self, session: Session) -> str:
+        return session.ip_address or "–"
 
     @display(description="State", label=STATES)
     def state(self, session: Session) -> str:
@@ -391,7 +399,7 @@ class ServerKeyAdmin(ReadOnlyAdmin):
     @display(description="Belongs to")
     def owner(self, key: ServerKey) -> str:
         if key.account is None:
-            return str(key.environment_id)
+            return link("projects_environment", key.environment_id)
         return link("accounts_user", key.account_id, key.account.email)
 
     @display(description="Made by")
@@ -486,9 +494,25 @@ class AuditEntryAdmin(ReadOnlyAdmin):
     list_filter = ("actor_kind", ("at", admin.DateFieldListFilter))
     date_hierarchy = None  # it would count the months of the whole table
     fields = (
-        "id", "at", "action", "actor", "target_id", "project_id", "environment_id", "detail", "request_id",
+        "id", "at", "action", "actor", "target", "project", "environment", "detail", "in_request",
     )  # fmt: skip
     readonly_fields = fields
+
+    @display(description="Target")
+    def target(self, entry: AuditEntry) -> str:
+        return timeline_link(entry.target_id)
+
+    @display(description="Project")
+    def project(self, entry: AuditEntry) -> str:
+        return link("projects_project", entry.project_id)
+
+    @display(description="Environment")
+    def environment(self, entry: AuditEntry) -> str:
+        return link("projects_environment", entry.environment_id)
+
+    @display(description="Request")
+    def in_request(self, entry: AuditEntry) -> str:  # `request` is unfold's
+        return timeline_link(entry.request_id)
 
     @display(description="Actor")
     def actor(self, entry: AuditEntry) -> str:

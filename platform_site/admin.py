@@ -7,10 +7,9 @@ from django.db.models import F, QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
-from django.utils.http import urlencode
 from unfold.decorators import display
 
-from accounts.console import ReadOnlyAdmin
+from accounts.console import ReadOnlyAdmin, timeline_link
 from platform_site.console.dashboard import milliseconds, quantile
 from platform_site.models import CallerRefusal, EndpointFigure, FunctionFigure, RegionFigure
 
@@ -24,10 +23,6 @@ class FiguresAdmin(ReadOnlyAdmin):
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return bool(self.has_view_permission(request))
-
-
-def _timeline(text: str, shown: str | None = None) -> str:
-    return format_html('<a href="{}?{}">{}</a>', reverse("console:timeline"), urlencode({"q": text}), shown or text)
 
 
 class ErrorsFilter(admin.SimpleListFilter):
@@ -84,7 +79,7 @@ class RegionFigureAdmin(FiguresAdmin):
 @admin.register(FunctionFigure)
 class FunctionFigureAdmin(FiguresAdmin):
     empty_words = "Functions show up within half a minute of their first run."
-    list_display = ("at", "named", "environment", "region", "runs", "failed", "mean", "longest_ms")
+    list_display = ("at", "named", "environment", "region", "runs", "failed", "mean", "longest")
     list_filter = ("region",)
     search_fields = ("=function_id", "=environment_id", "name")
     search_help_text = "Id of the function or the environment, or the name"
@@ -96,15 +91,19 @@ class FunctionFigureAdmin(FiguresAdmin):
 
     @display(description="function", ordering="name")
     def named(self, figure: FunctionFigure) -> str:
-        return _timeline(figure.function_id, figure.name)
+        return timeline_link(figure.function_id, figure.name)
 
     @display(description="environment")
     def environment(self, figure: FunctionFigure) -> str:
-        return _timeline(figure.environment_id)
+        return timeline_link(figure.environment_id)
 
-    @display(description="mean ms", ordering="mean_ms")
+    @display(description="longest", ordering="longest_ms")
+    def longest(self, figure: FunctionFigure) -> str:
+        return f"{figure.longest_ms:,} ms"
+
+    @display(description="mean", ordering="mean_ms")
     def mean(self, figure: FunctionFigure) -> str:
-        return f"{figure.mean_ms:,}"  # type: ignore[attr-defined]  # annotated in get_queryset
+        return f"{figure.mean_ms:,} ms"  # type: ignore[attr-defined]  # annotated in get_queryset
 
 
 @admin.register(CallerRefusal)
@@ -117,4 +116,4 @@ class CallerRefusalAdmin(FiguresAdmin):
 
     @display(description="caller", ordering="caller_id")
     def caller(self, refusal: CallerRefusal) -> str:
-        return _timeline(refusal.caller_id)
+        return timeline_link(refusal.caller_id)

@@ -27,7 +27,7 @@ from platform_site.api import ids, pagination, sqlstates
 from platform_site.api.callers import Place
 from platform_site.api.errors import ApiError, ValidationFailed
 from projects.environments import place_of
-from projects.models import Environment
+from projects.models import Environment, Project
 
 Thing = TypeVar("Thing", bound=Model)
 
@@ -81,6 +81,8 @@ class RegionAdmin(ReadOnlyAdmin):
     list_template: ClassVar[str]
     thing_template: ClassVar[str]
     title: ClassVar[str]
+    many: ClassVar[str | None] = None
+    """What several of them are called, where the title says it otherwise."""
     id_prefix: ClassVar[str | None] = None
     shows_tenants_data: ClassVar[str | None] = None
     """The audit action of who looks at a thing's page, such as `run.viewed`."""
@@ -160,6 +162,8 @@ class RegionAdmin(ReadOnlyAdmin):
             "is_fullwidth": "1",
         }
         if place is not None:
+            named = Project.objects.filter(pk=place.project_id).values_list("name", flat=True)
+            context["project_name"] = named.first()
             context["tabs"] = [
                 {"title": tab, "href": href, "is_here": model == self.opts.label}
                 for tab, model in TABS
@@ -180,7 +184,7 @@ class RegionAdmin(ReadOnlyAdmin):
             "q": sought,
             "recent": [recent[pk] for pk in recent_ids if pk in recent],
             "environments": known.order_by("-created_at", "-pk")[:CHOICES],
-            "what": self.title,
+            "many": self.many or self.title,
             "id_prefix": self.id_prefix,
         }
         return TemplateResponse(request, "admin/region/choose.html", context)

@@ -45,6 +45,7 @@ VERSIONS_SHOWN: Final = 25
 @admin.register(SchemaVersion)
 class SchemaVersionAdmin(RegionAdmin):
     title = "Schema"
+    many = "Schemas"
     list_template = "admin/rows/schema.html"
 
     def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:

@@ -11,7 +11,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 from unfold.decorators import display
 
-from accounts.console import ReadOnlyAdmin, link
+from accounts.console import ReadOnlyAdmin, link, pool_link
 from accounts.lifecycle.models import AccountEmail, PoolSettings
 
 STATES: Final = {"sent": "success", "waiting": "info", "refused": "danger", "expired": "warning"}
@@ -55,7 +55,7 @@ class AccountEmailAdmin(ReadOnlyAdmin):
 
     @display(description="Pool")
     def pool(self, email: AccountEmail) -> str:
-        return email.environment_id or "platform"
+        return pool_link(email.environment_id)
 
     @display(description="User")
     def person(self, email: AccountEmail) -> str:
@@ -88,4 +88,4 @@ class PoolSettingsAdmin(ReadOnlyAdmin):
 
     @display(description="Pool")
     def pool(self, found: PoolSettings) -> str:
-        return found.environment_id or "platform"
+        return pool_link(found.environment_id)

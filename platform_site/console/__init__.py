@@ -4,6 +4,7 @@ Part of the roof: it looks into every room. A page that a member of staff may no
 is left out. Design section 9.
 """
 
+from functools import cache
 from typing import Any, Final
 
 from django.apps import apps
@@ -63,6 +64,17 @@ def list_of(label: str, request: HttpRequest) -> str | None:
     if page is None or not page.has_view_permission(request):
         return None
     return reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist")
+
+
+def listed_as(link: str) -> str | None:
+    """What the menu calls the list at this address; None where it has no such list."""
+    return _names().get(link)
+
+
+@cache
+def _names() -> dict[str, str]:
+    labels = [(name, label.lower().split(".")) for _, entries in _SIDEBAR for name, _, label in entries]
+    return {reverse(f"admin:{app}_{model}_changelist"): name for name, (app, model) in labels}
 
 
 def account_links(request: HttpRequest) -> list[dict[str, Any]]:

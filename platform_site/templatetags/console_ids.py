@@ -9,6 +9,7 @@ from django.contrib.admin.utils import quote
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.http import urlencode
+from django.utils.text import capfirst
 
 from platform_site.api import ids
 
@@ -45,6 +46,21 @@ def _linked(word: str, environment_id: str) -> str:
 def timeline_address(text: str, environment_id: str = "") -> str:
     query = {"q": text} | ({"environment": environment_id} if environment_id else {})
     return f"{reverse('console:timeline')}?{urlencode(query)}"
+
+
+@register.simple_tag(takes_context=True)
+def heading_parts(context: Any, parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the heading of a page says: the list by its name in the menu, the thing, and *new* where one is added.
+
+    unfold gives Django's app, the model and the thing; or one title.
+    """
+    from platform_site.console import listed_as  # looked up late: unfold loads tag libraries while it is imported
+
+    if len(parts) < 2:
+        return parts
+    _, listed, *rest = parts
+    shown = [listed | {"title": listed_as(str(listed["link"])) or capfirst(str(listed["title"]))}, *rest]
+    return [*shown, {"title": "new"}] if context["request"].path.endswith("/add/") else shown
 
 
 @register.simple_tag

@@ -19,6 +19,7 @@ from accounts import audit
 from accounts.models import User
 from accounts.staff import roles
 from accounts.staff.roles import StaffRole
+from projects.models import Environment
 from tests.console.conftest import REGION, World
 from tests.serving import ROOT
 
@@ -156,6 +157,50 @@ def test_a_heading_is_written_as_the_thing_is(console: Client, world: World) -> 
     heading = re.sub(r"\s+", " ", page[page.index("<h1") : page.index("</h1>")])
     assert f">{owner.email}<" in heading
     assert ">Users<" in heading
+
+
+def test_a_page_is_called_as_in_the_menu(console: Client, world: World) -> None:
+    def heading(path: str) -> str:
+        page = console.get(path).content.decode()
+        inner = re.sub(
+            r"<span class=\"material.*?</span>", "", page[page.index("<h1") : page.index("</h1>")], flags=re.S
+        )
+        return " ".join(re.sub(r"<[^>]+>", " ", inner).split())
+
+    assert heading("/admin/projects/project/") == "Projects 1 result"
+    assert heading("/admin/projects/project/add/") == "Projects new"
+    project = reverse("admin:projects_project_change", args=[quote(world.project.pk)])
+    assert heading(project) == f"Projects {world.project.name}"
+    assert heading("/admin/accounts/poolsettings/").startswith("Sign-up")
+    assert heading("/admin/accounts/accountemail/").startswith("E-mails")
+    assert heading("/admin/platform_site/callerrefusal/").startswith("Rate limits met")
+    assert heading("/admin/rows/schemaversion/") == "Schema"
+
+
+def test_moments_say_their_zone_and_ids_lead_on(console: Client, world: World) -> None:
+    environment = world.environment
+    page = console.get(reverse("admin:projects_environment_change", args=[quote(environment.pk)])).content.decode()
+    assert f"{environment.created_at:%Y-%m-%d %H:%M:%S} UTC" in page
+    entry = audit.record(
+        "row.seen", actor=audit.SYSTEM, target_id="tsk_1", environment_id=environment.pk, project_id=world.project.pk
+    )
+    page = console.get(reverse("admin:accounts_auditentry_change", args=[quote(entry.pk)])).content.decode()
+    assert 'href="/admin/timeline/?q=tsk_1"' in page
+    for model, pk in (("projects_environment", environment.pk), ("projects_project", world.project.pk)):
+        assert f'href="{reverse(f"admin:{model}_change", args=[quote(pk)])}"' in page
+
+
+def test_the_pages_of_an_environment_name_its_project_and_support_is_led_to_no_closed_door(
+    hire: Callable[[StaffRole], Client], world: World
+) -> None:
+    support = hire(StaffRole.SUPPORT)
+    listed = support.get(f"/admin/webhooks/webhook/?environment={world.environment.pk}").content.decode()
+    assert world.project.name in listed
+    Environment.objects.update(status=Environment.Status.DELETING)
+    empty = support.get("/admin/rows/schemaversion/").content.decode()
+    assert "None found." in empty
+    assert "Schemas are kept in the region" in empty
+    assert reverse("admin:projects_project_add") not in empty
 
 
 def test_an_empty_list_says_what_to_do_next(console: Client, world: World) -> None:
