@@ -270,9 +270,9 @@ def restore_as_branch(
     with projects.filled_branch(project_id, name=name, actor=actor, **origin) as place:
         schemas.hold_to_plan(place, EMPTY, content.schema)
         connection = connections[place.cluster]
-        rows = _build(connection, place.environment_id, content, progress)
+        rows, indexes_due = _build(connection, place.environment_id, content, progress)
         if content.version:
-            _restore_versions(place, content)
+            _restore_versions(place, content, indexes_due)
         parts = {name: _load_part(place, name, content.archive) for name in _parts}
         departures.let_go(place, content.taken_at)
     return place, Summary(content.version, rows, parts)
@@ -325,14 +325,14 @@ def _restore_into(content: Content, place: Place, replace: bool, actor: Caller |
             cursor.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(beside)))
         if schemas.current(place).schema.tables and not replace:
             raise NotEmpty
-        rows = _build(connection, beside, content, progress)
+        rows, indexes_due = _build(connection, beside, content, progress)
         row = schemas.locked_version(place)
         old = schemas.current(place).schema
         if old.tables and not replace:
             raise NotEmpty
         schemas.hold_to_plan(place, old, content.schema)
         ddl.exchange(connection, place.environment_id, old, beside, content.schema)
-        version = _next_version(place, row, old, content, actor)
+        version = _next_version(place, row, old, content, actor, indexes_due)
         departures.let_go(place, content.taken_at)
         parts = {
             name: _load_part(place, name, content.archive) for name, part in _parts.items() if part.is_empty(place)
@@ -340,8 +340,11 @@ def _restore_into(content: Content, place: Place, replace: bool, actor: Caller |
     return Summary(version, rows, parts)
 
 
-def _build(connection: BaseDatabaseWrapper, into: str, content: Content, progress: Progress) -> dict[str, int]:
-    """The backup's tables, rows and indexes in the empty PostgreSQL schema `into`."""
+def _build(
+    connection: BaseDatabaseWrapper, into: str, content: Content, progress: Progress
+) -> tuple[dict[str, int], bool]:
+    """The backup's tables, rows and indexes in the empty PostgreSQL schema `into`. How many rows by table, and whether
+    an index could not be made."""
     counted: dict[str, int] = {}
 
     def fill() -> None:
@@ -357,7 +360,7 @@ def _build(connection: BaseDatabaseWrapper, into: str, content: Content, progres
     try:
         # COPY is psycopg's own: without the wrapper its errors would not be Django's.
         with connection.wrap_database_errors, ddl.inside(connection, into, limited=False), opened_door():
-            ddl.build(connection, content.schema, fill)
+            built = ddl.build(connection, content.schema, fill)
     except DatabaseError as error:
         if (sqlstates.sqlstate(error) or "").startswith(("22", "23")):
             raise Damaged("its rows do not fit its schema") from error
@@ -365,7 +368,7 @@ def _build(connection: BaseDatabaseWrapper, into: str, content: Content, progres
     expected = {table["name"]: table["rows"] for table in content.archive.manifest["tables"]}
     if counted != expected:
         raise Damaged("it does not hold as many rows as it says")
-    return counted
+    return counted, built.indexes_due
 
 
 def _load_rows(connection: BaseDatabaseWrapper, into: str, table: Table, archive: Archive, progress: Progress) -> int:
@@ -378,15 +381,19 @@ def _load_rows(connection: BaseDatabaseWrapper, into: str, table: Table, archive
         return int(cursor.rowcount)
 
 
-def _restore_versions(place: Place, content: Content) -> None:
+def _restore_versions(place: Place, content: Content, indexes_due: bool) -> None:
     records = [_version_of(record, number) for number, record in enumerate(content.archive.json_lines(_VERSIONS), 1)]
     for record in records:
         record.environment_id = place.environment_id
     SchemaVersion.objects.using(place.cluster).bulk_create(records, batch_size=50)
-    CurrentVersion.objects.using(place.cluster).create(environment_id=place.environment_id, version=content.version)
+    CurrentVersion.objects.using(place.cluster).create(
+        environment_id=place.environment_id, version=content.version, indexes_due=indexes_due
+    )
 
 
-def _next_version(place: Place, row: CurrentVersion, old: Schema, content: Content, actor: Caller | Actor) -> int:
+def _next_version(
+    place: Place, row: CurrentVersion, old: Schema, content: Content, actor: Caller | Actor, indexes_due: bool
+) -> int:
     """Never a number again that the environment had: processes know schemas by them."""
     name = f"restore the backup of {content.source_id} taken at {content.taken_at.isoformat()}"
     record = SchemaVersion.objects.using(place.cluster).create(
@@ -400,7 +407,9 @@ def _next_version(place: Place, row: CurrentVersion, old: Schema, content: Conte
         author_id=actor.id,
         request_id=current_request_id(),
     )
-    CurrentVersion.objects.using(place.cluster).filter(pk=row.pk).update(version=record.version, indexes_due=False)
+    CurrentVersion.objects.using(place.cluster).filter(pk=row.pk).update(
+        version=record.version, indexes_due=indexes_due
+    )
     signals.schema_migrated.send(
         sender=SchemaVersion, place=place, version=record.version, operations=[name], using=place.cluster
     )

@@ -44,8 +44,8 @@ def follow_branch(*, source: Place, target: Place, data: branching.Data, using: 
         branching.require_both(source, target)
         fill = partial(_copy_rows, connection, source, target, schema)
     with ddl.inside(connection, target.environment_id, limited=False), opened_door():
-        ddl.build(connection, schema, fill)
-    _copy_versions(connection, source, target, version)
+        built = ddl.build(connection, schema, fill)
+    _copy_versions(connection, source, target, version, indexes_due=built.indexes_due)
 
 
 def hold_version(connection: BaseDatabaseWrapper, environment_id: str) -> int:
@@ -91,7 +91,9 @@ def columns_of(table: Table) -> sql.Composed:
     return sql.SQL(", ").join(sql.Identifier(name) for name in table.all_columns)
 
 
-def _copy_versions(connection: BaseDatabaseWrapper, source: Place, target: Place, version: int) -> None:
+def _copy_versions(
+    connection: BaseDatabaseWrapper, source: Place, target: Place, version: int, *, indexes_due: bool
+) -> None:
     """The branch counts on from the source's versions, and can go back to each of them."""
     columns = sql.SQL(", ").join(sql.Identifier(name) for name in _MODEL_COLUMNS)
     with connection.cursor() as cursor:
@@ -102,5 +104,7 @@ def _copy_versions(connection: BaseDatabaseWrapper, source: Place, target: Place
             ).format(columns, columns),
             [target.environment_id, source.environment_id, version],
         )
-    # Every index was made with its table, also where the source still waits for some.
-    CurrentVersion.objects.using(connection.alias).create(environment_id=target.environment_id, version=version)
+    # Every index that can be was made with its table, also where the source still waits for some.
+    CurrentVersion.objects.using(connection.alias).create(
+        environment_id=target.environment_id, version=version, indexes_due=indexes_due
+    )

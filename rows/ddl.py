@@ -224,14 +224,14 @@ def rehearse(alias: str, schema: str, plan: Plan) -> tuple[Operation, ...]:
     return operations
 
 
-def build(connection: BaseDatabaseWrapper, schema: Schema, fill: Callable[[], None] | None = None) -> list[str]:
-    """Make all tables of `schema` where `inside` stands, which must be empty. Returns the statements.
+def build(connection: BaseDatabaseWrapper, schema: Schema, fill: Callable[[], None] | None = None) -> Applied:
+    """Make all tables of `schema` where `inside` stands, which must be empty.
 
     `fill` is called when the tables are there, and before their indexes and foreign keys.
     """
     with RowSchemaEditor(connection) as editor:
         editor.build(states.state_of(schema).apps.get_models(), fill)
-    return [text for _, text in editor.recorded]
+    return Applied(tuple(Operation(name, (text,), False) for name, text in editor.recorded), editor.postponed)
 
 
 def exchange(connection: BaseDatabaseWrapper, schema: str, old: Schema, beside: str, new: Schema) -> None:

@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
-from django.db import models
+from django.db import Error as DatabaseError
+from django.db import models, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.ddl_references import Statement
 from django.db.backends.postgresql.schema import DatabaseSchemaEditor
 from psycopg.sql import SQL, Identifier
 
+from platform_site.api import sqlstates
 from rows import states
 
 
@@ -62,7 +64,8 @@ class RowSchemaEditor(DatabaseSchemaEditor):
         """Create all tables of an empty schema at once, which is several times cheaper than one operation each.
 
         `fill` puts rows into them before there are indexes and foreign keys: these are cheaper made of rows than kept
-        up with them, and without the latter the tables may be filled in any order.
+        up with them, and without the latter the tables may be filled in any order. An index for which a row has a value
+        too long is postponed, as it was where the rows come from (`rows.indexing`).
         """
         waiting: list[tuple[str, Any]] = []
         for model in models_of_schema:
@@ -78,7 +81,21 @@ class RowSchemaEditor(DatabaseSchemaEditor):
             fill()
             waiting.sort(key=lambda entry: isinstance(entry[1], ForeignKey))
         for self._operation, statement in waiting:
-            self.execute(statement, None)
+            if fill is None or isinstance(statement, ForeignKey):
+                self.execute(statement, None)
+            elif not self._fits(statement):
+                self.postponed = True
+
+    def _fits(self, statement: Any) -> bool:
+        """Make an index of rows that are there; False where PostgreSQL cannot hold one of their values in it."""
+        try:
+            with transaction.atomic(using=self.connection.alias):
+                self.execute(statement, None)
+        except DatabaseError as error:
+            if sqlstates.sqlstate(error) != sqlstates.TOO_LONG_FOR_AN_INDEX:
+                raise
+            return False
+        return True
 
     def execute(self, sql: Any, params: Any = ()) -> None:
         text = str(sql)

@@ -96,6 +96,10 @@ class Interfered(ImportFailed):
     """Others changed the schema, or wrote conflicting rows, at the same time: nothing was imported."""
 
 
+class TooLong(ImportFailed):
+    """Values of a row are too long together for an index of several columns: nothing was imported."""
+
+
 class Source(Protocol):
     """A file that knows its form (`rows.record_files`)."""
 
@@ -117,7 +121,7 @@ def import_rows(
     With `skip_bad` bad lines are left out and reported, otherwise they raise BadLines and nothing is imported. With
     `events` an event is recorded for each row, if somebody in the environment wants inserts of this table. `dry_run`
     does it all and takes it back. Users who were deleted meanwhile are let go of at the end. Raises NoSuchTable,
-    BadLines, Interfered.
+    BadLines, TooLong, Interfered.
     """
     state = schemas.current(place)
     table = state.schema.tables.get(table_name)
@@ -163,6 +167,8 @@ class _Import:
             except DatabaseError as error:
                 if sqlstates.sqlstate(error) in sqlstates.CONFLICTS:
                     raise Interfered from error
+                if sqlstates.sqlstate(error) == sqlstates.TOO_LONG_FOR_AN_INDEX:
+                    raise TooLong from error
                 raise
             self._execute(sql.SQL("DROP TABLE {}").format(_STAGE))
         return self.report

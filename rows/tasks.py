@@ -19,7 +19,6 @@ from rows.models import CurrentVersion
 log = logging.getLogger("platform.rows")
 
 
-_TOO_LONG: Final = "54000"
 _HOPELESS_SECONDS: Final = 3600.0
 _hopeless: Final[dict[str, float]] = {}
 """Until when the sweeps of this process leave an environment alone: its rows have values too long for an index. To find
@@ -38,7 +37,7 @@ def _make_indexes(place: Place) -> None:
     try:
         indexing.make_due(place)
     except Error as error:
-        if sqlstates.sqlstate(error) == _TOO_LONG:
+        if sqlstates.sqlstate(error) == sqlstates.TOO_LONG_FOR_AN_INDEX:
             _hopeless[place.environment_id] = time.monotonic() + _HOPELESS_SECONDS
         # The table or the whole schema may be gone again, or the disk full.
         log.warning(

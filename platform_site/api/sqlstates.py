@@ -33,6 +33,7 @@ INVALID: Final = frozenset(
         "54000",
     }
 )
+TOO_LONG_FOR_AN_INDEX: Final = "54000"
 CONFLICTS: Final = frozenset({"23503", "23505", "23P01"})
 """Unique, foreign key and exclusion: one answer for all, so that a hidden row cannot be told from a missing one."""
 REPEATABLE: Final = frozenset({"40001", "40P01"})

@@ -161,7 +161,7 @@ def _statements() -> str:
         with ddl.inside(connections[REGION], "twin_of_all"):
             made = ddl.build(connections[REGION], parse(DOCUMENT))
         transaction.set_rollback(True, using=REGION)
-    return ";".join(made)
+    return ";".join(text for operation in made.operations for text in operation.sql)
 
 
 def _make(part: Sequence[Known], statements: str) -> None:

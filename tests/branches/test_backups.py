@@ -29,6 +29,7 @@ from rows.models import CurrentVersion, OutboxEvent, SchemaVersion
 from tests.branches.conftest import Branch, address, row, rows
 from tests.projects.conftest import environment_of, make_project, schemas_in
 from tests.projects.dying import Run
+from tests.rows import catalog
 from tests.rows.conftest import Tracker
 from tests.rows.tracker import DOCUMENT
 from webhooks.attempts import SECRET_PURPOSE
@@ -224,6 +225,30 @@ def test_a_row_that_must_stay_keeps_no_backup_from_being_restored(full: Tracker,
     for environment_id in (full.environment_id, Environment.objects.get(name="b").pk):
         found = {each["body"]: (each["author_id"], each["reader_id"]) for each in rows(full, "notes", environment_id)}
         assert found == {"kept": (bob, None), "read": (None, None)}
+
+
+def test_a_value_too_long_for_its_index_is_in_the_way_of_no_copy(full: Tracker, branch: Branch, file: Path) -> None:
+    """A large table has such rows beside an index that is due and cannot be made."""
+    tables = {**DOCUMENT["tables"], "notes": {"columns": {"body": {"type": "text"}}, "indexes": [["body"]]}}
+    full.apply({"tables": tables})
+    (index,) = catalog.run(
+        full.environment_id, "SELECT indexname FROM pg_indexes WHERE indexname LIKE '\\_ix%%' AND tablename = 'notes'"
+    )[0]
+    chance = random.Random(7)
+    long = "".join(chr(chance.randrange(0x4E00, 0x9FFF)) for _ in range(3000))
+    with connections[REGION].cursor() as cursor:
+        cursor.execute(f'DROP INDEX "{full.environment_id}"."{index}"')
+    catalog.run(full.environment_id, "INSERT INTO notes (id, body) VALUES ('n', %s)", long)
+    mine = CurrentVersion.objects.using(REGION).filter(pk=full.environment_id)
+    mine.update(indexes_due=True)
+    assert branch("copy", data="full", **{"from": "production"}).status == 201
+    run("backup", full.environment_id, "--to", str(file))
+    run("restore", str(file), "--branch-of", full.project.pk, "--name", "b")
+    mine.update(indexes_due=False)
+    run("restore", str(file), "--into", full.environment_id, "--replace")
+    for made in Environment.objects.exclude(name="development"):
+        assert [each["body"] for each in rows(full, "notes", made.pk)] == [long]
+        assert CurrentVersion.objects.using(REGION).get(pk=made.pk).indexes_due
 
 
 def test_a_backup_is_one_moment_while_rows_are_written(tracker: Tracker, file: Path) -> None:

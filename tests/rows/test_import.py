@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import random
 import subprocess
 import sys
 import threading
@@ -271,6 +272,16 @@ class TestImport:
             "1 rows imported, 2 lines skipped"
             in run("import_rows", place.environment_id, "tasks", file, "--skip-bad")[0]
         )
+
+    def test_values_that_are_too_long_together_for_an_index_are_refused(self, place: Place, write: Any) -> None:
+        document = json.loads(json.dumps(DOCUMENT))
+        document["tables"]["tasks"]["columns"] |= {name: {"type": "text", "null": True} for name in ("a", "b")}
+        document["tables"]["tasks"]["unique"].append(["a", "b"])
+        schemas.change(place, document, actor=audit.SYSTEM)
+        chance = random.Random(3)
+        long = ["".join(chr(chance.randrange(0x4E00, 0x9FFF)) for _ in range(800)) for _ in "ab"]
+        row = {"title": "A", "list_id": "l1", "a": long[0], "b": long[1]}
+        assert "too long together" in refused(place, write(json.dumps(row), "rows.ndjson"))
 
     def test_a_chain_that_hangs_on_a_bad_line_is_taken_out_at_once(self, place: Place, write: Any) -> None:
         chain = [{"id": "c0", "title": "0", "list_id": "l1", "parent_id": "nowhere"}]

@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError
 from tqdm import tqdm
 
 from rows import importing
-from rows.importing import BadLines, Interfered, NoSuchTable, Report
+from rows.importing import BadLines, Interfered, NoSuchTable, Report, TooLong
 from rows.management.places import HELP, place_named
 from rows.record_files import FORMATS, InvalidFile, RecordFile, format_of
 
@@ -88,6 +88,11 @@ class Command(BaseCommand):
                 bar.close()
                 self._show_bad(error.report, options["show"])
                 raise CommandError(f"{_lines(error.report.bad_lines)} bad. Nothing was imported.") from None
+            except TooLong:
+                raise CommandError(
+                    "A row's values are too long together for one of the table's indexes (about 2,700 bytes). "
+                    "Nothing was imported."
+                ) from None
             except Interfered:
                 raise CommandError(
                     "Somebody changed the schema or wrote conflicting rows meanwhile. Nothing was imported; try again."
