@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Final
 
@@ -213,8 +214,12 @@ def provision(layout: Layout) -> None:
                 )
             )
         known = {row[0] for row in connection.execute("SELECT datname FROM pg_database")}
-        for name in ["control", *map(region_database, REGIONS)]:
-            if name not in known:
-                connection.execute(
-                    sql.SQL("CREATE DATABASE {} OWNER platform STRATEGY file_copy").format(sql.Identifier(name))
-                )
+    missing = [name for name in ("control", *map(region_database, REGIONS)) if name not in known]
+    if missing:
+        with ThreadPoolExecutor(len(missing)) as pool:  # each waits for the disk some hundred times
+            list(pool.map(lambda name: _make_database(layout, name), missing))
+
+
+def _make_database(layout: Layout, name: str) -> None:
+    with connect(layout) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {} OWNER platform STRATEGY file_copy").format(sql.Identifier(name)))
