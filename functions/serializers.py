@@ -154,6 +154,9 @@ class LogLine(Serializer):
 class RunDetail(ListedRun):
     # Any JSON, and so null, too: said twice, the description would ask for exactly one of the two.
     output = fields.JSONField()
+    stack = fields.CharField(
+        allow_null=True, help_text="Where the code threw, in the lines of its source; null for app users."
+    )
     logs = fields.ListField(child=LogLine())
     attempts = fields.IntegerField()
     version = fields.IntegerField()
@@ -214,9 +217,11 @@ def log_line(line: dict[str, Any]) -> dict[str, Any]:
     return {"at": timestamp(datetime.fromtimestamp(line["at"], UTC)), "level": line["level"], "text": line["text"]}
 
 
-def run_detail(run: Run) -> dict[str, Any]:
+def run_detail(run: Run, *, with_stack: bool) -> dict[str, Any]:
+    error = run.error if with_stack and isinstance(run.error, dict) else {}
     return listed_run(run) | {
         "output": None if run.output is None else orjson.Fragment(run.output),
+        "stack": error.get("stack"),
         "logs": [log_line(line) for line in run.logs],
         "attempts": run.attempts,
         "version": run.version,

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
@@ -25,8 +25,10 @@ from functions.serializers import error_text, function_detail, listed_run, run_d
 from platform_site.api import fields, idempotency, sqlstates, waits
 from platform_site.api.errors import Forbidden, FunctionTimeout, RateLimited, Unavailable, ValidationFailed
 from platform_site.api.idempotency import idempotent, in_region
+from platform_site.api.openapi import IDEMPOTENCY_KEY, LIMIT
 from platform_site.api.pagination import paginate, read_limit
 from platform_site.api.views import ApiViewSet, answer, created, no_content
+from rows.names import did_you_mean
 
 HISTORY = timedelta(days=7)
 _INPUT = fields.ObjectField()
@@ -40,7 +42,27 @@ def depth_of(request: HttpRequest) -> int:
     return min(int(text), 1000) if _DEPTH.fullmatch(text) else 0
 
 
-class FunctionViewSet(ApiViewSet):
+class _NamedViewSet(ApiViewSet):
+    """What both viewsets do where the name in the address is no function's."""
+
+    def _run(self, request: HttpRequest, action: Callable[..., Any]) -> HttpResponseBase:
+        try:
+            return super()._run(request, action)
+        except NoSuchFunction as error:
+            raise NoSuchFunction(self._missed(self.kwargs["name"])) from error
+
+    def _missed(self, name: str) -> str:
+        """The same for one that is not there and one that this caller may not invoke. Names the environment, since what
+        is missed is most often in another one; proposes a name only to who may list them."""
+        shown = f'no function "{name}"' if services.NAME.fullmatch(name) else "no such function"
+        known: list[str] = []
+        if self.caller.kind != "user" and self.caller.may("functions:read"):
+            functions = Function.objects.using(self.place.cluster).filter(environment_id=self.place.environment_id)
+            known = [*functions.order_by("name").values_list("name", flat=True)[:1000]]
+        return f"There is {shown} in {self.place.environment_id}{did_you_mean(name, known) or '.'}"
+
+
+class FunctionViewSet(_NamedViewSet):
     """`/v1/functions` and `/v1/functions/{name}`."""
 
     required_scopes = {
@@ -70,7 +92,11 @@ class FunctionViewSet(ApiViewSet):
         data = [function_detail(each, [secret.name for secret in each.secrets.all()]) for each in page.items]
         return answer({"data": data, "next_cursor": page.next_cursor})
 
-    @extend_schema(operation_id="deployFunction", request=serializers.Deployment, responses=serializers.FunctionDetail)
+    @extend_schema(
+        operation_id="deployFunction",
+        request=serializers.Deployment,
+        responses={200: serializers.FunctionDetail, 201: serializers.FunctionDetail},
+    )
     def put(self, request: HttpRequest, name: str) -> HttpResponseBase:
         """Deploy a new version and make it the active one. What does not load is refused with its line and column."""
         if not services.NAME.fullmatch(name):
@@ -130,7 +156,7 @@ class FunctionViewSet(ApiViewSet):
         return [*names]
 
 
-class RunViewSet(ApiViewSet):
+class RunViewSet(_NamedViewSet):
     """`/v1/functions/{name}/invoke` and `/v1/functions/{name}/runs`."""
 
     required_scopes = {
@@ -150,7 +176,8 @@ class RunViewSet(ApiViewSet):
         parameters=[
             OpenApiParameter(
                 "Prefer", str, OpenApiParameter.HEADER, description="`respond-async, wait=N`: 202 after N seconds."
-            )
+            ),
+            IDEMPOTENCY_KEY,
         ],
     )
     def invoke(self, request: HttpRequest, name: str) -> HttpResponseBase:
@@ -274,7 +301,7 @@ class RunViewSet(ApiViewSet):
         return answer(shown)
 
     @extend_schema(
-        parameters=[OpenApiParameter("status", str, enum=Run.Status.values), OpenApiParameter("limit", int)],
+        parameters=[OpenApiParameter("status", str, enum=Run.Status.values), LIMIT],
         responses=serializers.RunList,
     )
     def list(self, request: HttpRequest, name: str) -> HttpResponseBase:
@@ -292,14 +319,18 @@ class RunViewSet(ApiViewSet):
     @extend_schema(responses=serializers.RunDetail)
     def retrieve(self, request: HttpRequest, name: str, run_id: str) -> HttpResponseBase:
         """One run with its output and its log."""
-        return answer(run_detail(self._visible_run(name, run_id)))
+        return answer(self._detail(self._visible_run(name, run_id)))
 
     @idempotent(using=in_region)
     @extend_schema(request=None, responses=serializers.RunDetail)
     def cancel(self, request: HttpRequest, name: str, run_id: str) -> HttpResponseBase:
         """Cancel a run that has not ended."""
         self._visible_run(name, run_id)
-        return answer(run_detail(services.cancel(self.place, name, run_id, actor=self.caller)))
+        return answer(self._detail(services.cancel(self.place, name, run_id, actor=self.caller)))
+
+    def _detail(self, run: Run) -> dict[str, Any]:
+        """A stack tells of the source, which app users do not read."""
+        return run_detail(run, with_stack=self.caller.kind != "user")
 
     def _function(self, name: str) -> Function:
         """The function, if it exists for this caller: one that app users may not invoke is not there for them."""

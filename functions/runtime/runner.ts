@@ -26,6 +26,7 @@ const slice = uncurry(String.prototype.slice);
 const Bytes = Uint8Array;
 const NativeBuffer = ArrayBuffer;
 const isView = ArrayBuffer.isView;
+const isArray = Array.isArray;
 const NativePromise = Promise;
 const NativeError = Error;
 const NativeRangeError = RangeError;
@@ -109,12 +110,24 @@ function describe(error: unknown): { name: string; message: string; stack: strin
   try {
     if (error instanceof NativeError) {
       const stack = typeof error.stack === "string" ? cleaned(error.stack) : null;
-      return { name: text(error.name, 200), message: text(cleaned(text(error.message, 100000)), 2000), stack };
+      return { name: text(error.name, 200), message: text(cleaned(text(error.message, 100000)) + refused(error), 2000), stack };
     }
     return { name: "Error", message: text(typeof error === "string" ? error : "threw " + inspect(error), 2000), stack: null };
   } catch {
     return { name: "Error", message: "threw something that cannot be described", stack: null };
   }
+}
+
+/** Which columns or parameters were refused, where the error is an answer of `ctx.rows` that nobody caught. */
+function refused(error: any): string {
+  let told = "";
+  try {
+    const fields = error.fields;
+    if (isArray(fields)) for (let i = 0; i < fields.length && i < 10; i++) told += " " + text(fields[i].field, 200) + ": " + text(fields[i].message, 300);
+  } catch {
+    // an error of the code's own, whose `fields` are something else
+  }
+  return told;
 }
 
 /** As JSON, string by string: an object would be written by a `toJSON` that the code may have hung into its prototype. */
@@ -261,6 +274,8 @@ function prepareWorld(): void {
   for (const name of ["Worker", "localStorage", "sessionStorage", "caches", "prompt", "alert", "confirm", "BroadcastChannel", "WebSocket", "EventSource", "close"]) {
     defineProperty(globalThis, name, { value: undefined, writable: true, configurable: true });
   }
+  // Libraries ask `typeof process` before they use it, and Deno's own throws at its mention without `Deno.execPath`.
+  defineProperty(globalThis, "process", { value: { env: {} }, writable: true, configurable: true });
   (globalThis as any).fetch = () => NativePromise.reject(new NativeError("there is no network here but ctx.fetch, and only to the function's allowed_hosts"));
   const version = freeze({ ...Deno.version });
   defineProperty(globalThis, "Deno", { value: freeze({ version, inspect }), writable: false, configurable: false });
@@ -288,6 +303,9 @@ async function run(frame: any, handler: (input: unknown, ctx: unknown) => unknow
     const work = (async () => await handler(frame.input, contextOf(mine, frame)))();
     setAsyncContext(outside);
     const output = await NativePromise.race([work, stopped]);
+    if (output instanceof NativeResponse) {
+      throw new NativeTypeError("a function returns its output itself, not a Response: return {ok: true}, say");
+    }
     let body: string | undefined;
     try {
       body = stringify(output);

@@ -52,6 +52,51 @@ def test_a_function_is_deployed_invoked_and_its_run_is_listed(tracker: Tracker) 
     assert "no_new_privileges" in detail["walls"]
 
 
+def test_a_run_that_threw_says_where_to_whoever_may_read_the_source(tracker: Tracker) -> None:
+    source = """type In = {a?: {b: number}};
+function deep(i: In) {
+  return i.a!.b;
+}
+export default (i: In) => deep(i);
+"""
+    deploy(tracker, "deep", source)
+    thrown = invoke(tracker, "deep", {}, who="alice").json
+    assert thrown["error"] == "TypeError: Cannot read properties of undefined (reading 'b')"
+    path = f"/functions/deep/runs/{thrown['run_id']}"
+    stack = tracker.get("owner", path).json["stack"].splitlines()
+    assert stack[0] == thrown["error"]
+    assert [line.strip() for line in stack[1:3]] == ["at deep (function.ts:3:15)", "at default (function.ts:5:27)"]
+    assert tracker.get("alice", path).json["stack"] is None
+    deploy(tracker, "sum", SUM)
+    run_id = invoke(tracker, "sum", {"a": 1, "b": 2}).json["run_id"]
+    assert tracker.get("owner", f"/functions/sum/runs/{run_id}").json["stack"] is None
+
+
+def test_a_refusal_that_nobody_caught_names_the_columns(tracker: Tracker) -> None:
+    deploy(tracker, "add", 'export default (_: unknown, ctx: any) => ctx.rows.insert("lists", {nme: 1})')
+    assert "nme: There is no such column" in invoke(tracker, "add").json["error"]
+
+
+def test_a_function_that_is_not_there_is_named_with_its_environment_and_what_may_be_meant(tracker: Tracker) -> None:
+    deploy(tracker, "open-tasks", SUM)
+    deploy(tracker, "mine-only", SUM, invoke="key")
+    environment = tracker.environment_id
+
+    def said(who: str, name: str) -> str:
+        answers = [invoke(tracker, name, who=who), tracker.get(who, f"/functions/{name}/runs")]
+        assert {one.status for one in answers} == {404}
+        (message,) = {one.json["error"]["message"] for one in answers}
+        return str(message)
+
+    assert (
+        said("owner", "open-task") == f'There is no function "open-task" in {environment}; did you mean "open-tasks"?'
+    )
+    assert said("owner", "mine-onyl").endswith('did you mean "mine-only"?')
+    assert said("alice", "mine-onyl") == f'There is no function "mine-onyl" in {environment}.'
+    assert said("alice", "mine-only") == f'There is no function "mine-only" in {environment}.'
+    assert said("owner", "nothing-like-it") == f'There is no function "nothing-like-it" in {environment}.'
+
+
 def test_a_version_can_be_rolled_back(tracker: Tracker) -> None:
     deploy(tracker, "v", "export default () => 1")
     again = deploy(tracker, "v", "export default () => 2")

@@ -127,6 +127,13 @@ def test_the_secrets_and_the_caller_are_given_and_frozen(run_code: RunCode) -> N
         ("const a: any = {}; a.a = a; return a", "not JSON"),
         ("Promise.reject(new Error('unhandled')); return new Promise(() => {})", "unhandled"),
         ("Deno.exit(0)", "not a function"),
+        ("return new Response('hello')", "returns its output itself, not a Response"),
+        (
+            "const e: any = new Error('no.'); e.fields = [{field: 'titel', message: 'No such column.'}]; throw e",
+            "no. titel: No such",
+        ),
+        ("const e: any = new Error('mine'); e.fields = 5; throw e", "mine"),
+        ("const e: any = new Error('mine'); Object.defineProperty(e, 'fields', {get() { throw 1 }}); throw e", "mine"),
     ],
 )
 def test_what_the_code_does_wrong_is_its_own_error(run_code: RunCode, body: str, message: str) -> None:
@@ -170,6 +177,14 @@ def test_a_module_that_does_not_load_says_where(run_code: RunCode) -> None:
         run_code("export default () => {const x = 1 +; }")
     with pytest.raises(LoadFailed, match="default export"):
         run_code("export const x = 1")
+
+
+def test_what_asks_for_the_globals_of_node_before_it_uses_them_loads(run_code: RunCode) -> None:
+    """As bundled libraries do. Deno's own `process` throws at its first mention, where there is no `Deno.execPath`."""
+    source = """const debug = typeof process !== "undefined" && process.env.DEBUG;
+        const isProduction = process.env.NODE_ENV === "production";
+        export default () => [debug ?? null, isProduction, typeof process.versions, typeof globalThis.process]"""
+    assert run_code(source).output == [None, False, "undefined", "object"]
 
 
 @pytest.mark.parametrize(

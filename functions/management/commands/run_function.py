@@ -79,7 +79,7 @@ class Command(BaseCommand):
 
     def _answer(self, run: Run, *, as_json: bool) -> None:
         if as_json:
-            self.stdout.write(orjson.dumps(serializers.run_detail(run)).decode())
+            self.stdout.write(orjson.dumps(serializers.run_detail(run, with_stack=True)).decode())
         else:
             for line in run.logs:
                 self.stderr.write(f"{line['level']:7} {tame(line['text'])}", plain)
@@ -90,6 +90,10 @@ class Command(BaseCommand):
                 self.stderr.write(f"{run.pk} succeeded in {run.duration_ms} ms.", self.style.SUCCESS)
         if run.status == Run.Status.FAILED:
             self.stderr.write(f"{run.pk} failed after {run.duration_ms} ms: {tame(serializers.error_text(run.error))}")
+            stack = str((run.error or {}).get("stack") or "")
+            for line in stack.splitlines():
+                if line.lstrip().startswith("at "):
+                    self.stderr.write(tame(line), plain)
             sys.exit(_FAILED)
 
 
