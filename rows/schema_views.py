@@ -9,6 +9,7 @@ from drf_spectacular.utils import extend_schema
 
 from platform_site.api.errors import Conflict, PreconditionFailed, QuotaExceeded, Unavailable
 from platform_site.api.idempotency import idempotent, in_region
+from platform_site.api.openapi import IF_MATCH
 from platform_site.api.pagination import paginate, read_limit
 from platform_site.api.views import ApiViewSet, answer
 from rows import schema_answers, schemas
@@ -26,6 +27,7 @@ class SchemaViewSet(ApiViewSet):
         "revert": "schema:write",
     }
     query_parameters = {"versions": frozenset({"limit", "cursor"})}
+    tagged = frozenset({"retrieve", "replace", "revert"})
     also_raises = {
         "replace": (Conflict, PreconditionFailed, QuotaExceeded, Unavailable),
         "revert": (Conflict, PreconditionFailed, QuotaExceeded, Unavailable),
@@ -37,7 +39,7 @@ class SchemaViewSet(ApiViewSet):
         state = schemas.current(self.place)
         return answer(state_answer(state), headers=_etag(state.version))
 
-    @extend_schema(request=schema_answers.SchemaChange, responses=schema_answers.OutcomeAnswer)
+    @extend_schema(parameters=[IF_MATCH], request=schema_answers.SchemaChange, responses=schema_answers.OutcomeAnswer)
     def replace(self, request: HttpRequest) -> HttpResponseBase:
         """Make this document the schema, in one transaction, or with `dry_run` list what that would do.
 
@@ -48,7 +50,7 @@ class SchemaViewSet(ApiViewSet):
         return self._change(request, values["document"], values)
 
     @idempotent(using=in_region)
-    @extend_schema(request=schema_answers.SchemaRevert, responses=schema_answers.OutcomeAnswer)
+    @extend_schema(parameters=[IF_MATCH], request=schema_answers.SchemaRevert, responses=schema_answers.OutcomeAnswer)
     def revert(self, request: HttpRequest) -> HttpResponseBase:
         """Bring back the document of an earlier version, as a new version; names that changed since change back."""
         values = self.read(schema_answers.SchemaRevert)

@@ -20,6 +20,7 @@ from platform_site.api.errors import (
     ValidationFailed,
 )
 from platform_site.api.idempotency import idempotent, in_region
+from platform_site.api.openapi import IF_MATCH, IF_NONE_MATCH
 from platform_site.api.pagination import read_limit
 from platform_site.api.views import ApiViewSet, answer, created, no_content
 from rows import etags, row_answers, services
@@ -37,9 +38,6 @@ _LIST_PARAMETERS = [
     _WITH,
     OpenApiParameter("count", str, enum=_COUNTS, description="Also say how many rows there are in all."),
 ]
-_IF_MATCH = OpenApiParameter(
-    "If-Match", str, OpenApiParameter.HEADER, description="Only if the row still has this `ETag`."
-)
 
 
 class RowViewSet(ApiViewSet):
@@ -60,6 +58,7 @@ class RowViewSet(ApiViewSet):
         # A `where` that was meant for the body of a query, or as a condition of a deletion, must not be lost silently.
         **dict.fromkeys(("search", "create", "partial_update", "destroy", "explain"), frozenset[str]()),
     }
+    tagged = frozenset({"retrieve", "create", "partial_update"})
     also_raises = {
         "create": (Conflict, Unavailable),
         "partial_update": (Conflict, PreconditionFailed, Unavailable),
@@ -112,7 +111,7 @@ class RowViewSet(ApiViewSet):
         page = services.list_rows(self.place, self._principal(), table, asked, self.freshness)
         return answer(page.body)
 
-    @extend_schema(parameters=[_WITH], responses=row_answers.Row)
+    @extend_schema(parameters=[_WITH, IF_NONE_MATCH], responses={200: row_answers.Row, 304: None})
     def retrieve(self, request: HttpRequest, table: str, row_id: str) -> HttpResponseBase:
         """One row, with the relations that `with` names. Answers 304 where `If-None-Match` names its `ETag`."""
         freshness, withs = self.freshness, self.query.get("with")
@@ -140,7 +139,7 @@ class RowViewSet(ApiViewSet):
         return created(f"/v1/rows/{table}/{row.id}", row.body, _headers(row))
 
     @idempotent(using=in_region)
-    @extend_schema(parameters=[_IF_MATCH], request=row_answers.Cells, responses=row_answers.Row)
+    @extend_schema(parameters=[IF_MATCH], request=row_answers.Cells, responses=row_answers.Row)
     def partial_update(self, request: HttpRequest, table: str, row_id: str) -> HttpResponseBase:
         """Change some columns of a row. Columns that are not sent stay as they are."""
         row = services.update_row(
@@ -148,7 +147,7 @@ class RowViewSet(ApiViewSet):
         )
         return answer(row.body, headers=_headers(row))
 
-    @extend_schema(parameters=[_IF_MATCH], responses={204: None})
+    @extend_schema(parameters=[IF_MATCH], responses={204: None})
     def destroy(self, request: HttpRequest, table: str, row_id: str) -> HttpResponseBase:
         """Delete a row, and with it what its schema says goes with it."""
         services.delete_row(self.place, self._principal(), table, row_id, matches=self._if_match())

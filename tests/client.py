@@ -7,7 +7,7 @@ import httpx
 import orjson
 from django.test import Client
 
-from tests import invariants
+from tests import described, invariants
 
 _NOTHING: Any = object()
 
@@ -78,6 +78,7 @@ class Api:
         made = Answer(status, received, content, orjson.loads(content) if content and "json" in media_type else None)
         if path.startswith("/v1"):
             invariants.check(made.status, made.headers, made.body, made.json)
+            described.check(method, path, made.status, made.headers, made.json)
         return made
 
     def get(self, path: str, **how: Any) -> Answer:

@@ -54,13 +54,18 @@ ENVIRONMENT: Final = OpenApiParameter(
     OpenApiParameter.HEADER,
     description="The environment that a platform account means; keys and app users carry theirs.",
 )
+IF_MATCH: Final = OpenApiParameter(
+    "If-Match", str, OpenApiParameter.HEADER, description="Only if the thing still has this `ETag`."
+)
+IF_NONE_MATCH: Final = OpenApiParameter(
+    "If-None-Match", str, OpenApiParameter.HEADER, description="304 and no body if the thing has this `ETag`."
+)
 IDEMPOTENCY_KEY: Final = OpenApiParameter(
     "Idempotency-Key",
     {"type": "string", "minLength": 1, "maxLength": 255},
     OpenApiParameter.HEADER,
     description="Makes a repetition within 24 hours answer what the first call answered, and change nothing again.",
 )
-_REQUEST_ID_HEADER: Final = {"X-Request-Id": {"$ref": "#/components/headers/X-Request-Id"}}
 _BODY_METHODS: Final = frozenset({"POST", "PUT", "PATCH"})
 
 
@@ -78,11 +83,17 @@ class ApiSchema(AutoSchema):
         if scope is not None:
             operation["x-required-scope"] = scope
         responses = operation["responses"]
+        is_repeatable = any(each["name"] == IDEMPOTENCY_KEY.name for each in operation.get("parameters", ()))
         for status, answer in responses.items():
-            answer["headers"] = _REQUEST_ID_HEADER | answer.get("headers", {})
+            told = ["X-Request-Id"]
             # Alone, 202 makes nothing to be found.
             if status in ("201", "303") or (status == "202" and "200" in responses):
-                answer["headers"]["Location"] = {"$ref": "#/components/headers/Location"}
+                told.append("Location")
+            if view.action in view.tagged:
+                told.append("ETag")
+            if is_repeatable:
+                told.append("Idempotency-Replayed")
+            answer["headers"] = _headers(told) | answer.get("headers", {})
             answer["description"] = _SUCCESSES.get(status, "Done.")
         for status, meant in _by_status(_errors(view, operation)).items():
             responses[status] = _error_answer(meant)
@@ -128,6 +139,22 @@ class ApiSchema(AutoSchema):
     def get_response_serializers(self) -> Any:
         return {204: None} if self.method == "DELETE" else {200: {"type": "object"}}
 
+    def _map_serializer_field(self, field: Any, direction: Any, bypass_extensions: bool = False) -> Any:
+        """JSON that may be null is JSON, since null is one: drf-spectacular's `oneOf` would have it match twice."""
+        found: dict[str, Any] = super()._map_serializer_field(field, direction, bypass_extensions)  # type: ignore[no-untyped-call]
+        if found.get("oneOf") == [{}, {"type": "null"}]:
+            del found["oneOf"]
+        return found
+
+    def _map_basic_serializer(self, serializer: Any, direction: Any) -> dict[str, Any]:
+        """Bounds are those of what is sent: an answer may hold more, and a client that checks it would refuse it."""
+        found: dict[str, Any] = super()._map_basic_serializer(serializer, direction)  # type: ignore[no-untyped-call]
+        if direction == "response":
+            for member in found.get("properties", {}).values():
+                for bound in ("maxItems", "minimum", "maximum"):
+                    member.pop(bound, None)
+        return found
+
     def get_override_parameters(self) -> list[Any]:
         view = self.view
         if not isinstance(view, ApiViewSet):
@@ -160,7 +187,7 @@ def _errors(view: ApiViewSet, operation: Mapping[str, Any]) -> list[type[ApiErro
         found += [errors.Conflict, errors.ValidationFailed]
     if ("header", "If-Match") in read:
         found.append(errors.PreconditionFailed)
-    if "path" in places or names_environment:
+    if "path" in places or (names_environment and view.client_errors_as is None):
         found.append(errors.NotFound)
     if not view.public:
         found.append(errors.Unauthorized)
@@ -191,6 +218,10 @@ _SUCCESSES: Final = {
 }
 
 
+def _headers(names: Iterable[str]) -> dict[str, Any]:
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
+
+
 def _by_status(found: Iterable[type[ApiError]]) -> dict[str, list[type[ApiError]]]:
     grouped: dict[str, list[type[ApiError]]] = {}
     for error in found:
@@ -202,14 +233,10 @@ def _by_status(found: Iterable[type[ApiError]]) -> dict[str, list[type[ApiError]
 
 def _error_answer(meant: list[type[ApiError]]) -> dict[str, Any]:
     status = meant[0].status
-    headers = dict(_REQUEST_ID_HEADER)
-    if status in (429, 503):
-        headers["Retry-After"] = {"$ref": "#/components/headers/Retry-After"}
-    if status == 401:
-        headers["WWW-Authenticate"] = {"$ref": "#/components/headers/WWW-Authenticate"}
+    also = {429: ["Retry-After"], 503: ["Retry-After"], 401: ["WWW-Authenticate"], 412: ["ETag"]}
     return {
         "description": " ".join(f"`{error.code}`: {error.message}" for error in meant),
-        "headers": headers,
+        "headers": _headers(["X-Request-Id", *also.get(status, ())]),
         "content": {
             "application/json": {
                 "schema": {"$ref": "#/components/schemas/Error"},
@@ -248,6 +275,11 @@ class Components:
         },
         "Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}},
         "Location": {"description": "The address of what was made, or where to go on.", "schema": {"type": "string"}},
+        "ETag": {"description": "The state of the thing, for `If-Match`.", "schema": {"type": "string"}},
+        "Idempotency-Replayed": {
+            "description": "`true` on the answer to a repetition: what the first call answered.",
+            "schema": {"type": "string", "enum": ["true"]},
+        },
         "WWW-Authenticate": {"description": "The scheme: Bearer.", "schema": {"type": "string"}},
     }
 

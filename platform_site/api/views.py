@@ -107,6 +107,8 @@ class ApiViewSet(ViewSet):
     also_raises: ClassVar[Mapping[str, tuple[type[ApiError], ...]]] = {}
     """For each action the errors that do not follow from its shape (`platform_site.api.openapi`), for the
     description."""
+    tagged: ClassVar[frozenset[str]] = frozenset()
+    """The actions whose success carries an `ETag`, for the description."""
     optional_bodies: ClassVar[frozenset[str]] = frozenset()
     """The actions whose body may be left out: `read` and `read_object` then read `{}`."""
     client_errors_as: ClassVar[type[ApiError] | None] = None
