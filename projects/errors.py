@@ -116,7 +116,11 @@ def register_answers() -> None:
     )
     handler.register(
         NoSuchAccount,
-        lambda error: errors.ValidationFailed.of("email", "unknown", "No account has this e-mail address."),
+        lambda error: errors.ValidationFailed.of(
+            "email",
+            "unknown",
+            "No account has this e-mail address. Whoever has none signs up first, or is invited by the operator.",
+        ),
     )
     handler.register(
         NotAnOrigin,

@@ -870,6 +870,9 @@ def _with_hops(path: str, table: str, sight: Sight) -> Iterator[Hop]:
     for number, step in enumerate(steps):
         hop = sight.relation(table, step)
         if hop is None:
+            if (column := sight.column(table, f"{step}_id")) is not None and column.type == "user":
+                told = f"{_shown(path)}: users are not rows and cannot be embedded; {column.name} has the id."
+                raise ValidationFailed.of("with", "unknown", told)
             known = [name for name in sight.names(table) if sight.relation(table, name)]
             slip = did_you_mean(step, known) or "."
             raise ValidationFailed.of("with", "unknown", f"{_shown(path)}: there is no such relation{slip}")

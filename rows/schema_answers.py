@@ -38,7 +38,8 @@ def _invalid(error: InvalidDocument) -> ApiError:
 
 def _unconfirmed(error: schemas.Unconfirmed) -> ApiError:
     return errors.ValidationFailed(
-        "The change would lose data. Repeat it with these operations in `confirm`.",
+        "The change would lose data. Repeat it with these operations in `confirm`; what was only renamed says "
+        "`renamed_from` instead.",
         fields=[FieldError("confirm", "unconfirmed", name) for name in error.operations],
     )
 

@@ -79,6 +79,13 @@ def test_the_list_filters_orders_and_pages_as_the_contract_says(tracker: Tracker
     assert embedded["list"]["name"] == "Home"
 
 
+def test_a_user_column_cannot_be_embedded_and_says_where_its_id_is(tracker: Tracker) -> None:
+    refused = tracker.get("alice", "/rows/tasks?with=owner")
+    assert (refused.status, refused.fields) == (422, {"with": "unknown"})
+    told = refused.json["error"]["fields"][0]["message"]
+    assert told == "owner: users are not rows and cannot be embedded; owner_id has the id."
+
+
 def test_conditional_requests(tracker: Tracker) -> None:
     task = new_task(tracker, "alice", new_list(tracker, "alice"))
     path = f"/rows/tasks/{task}"

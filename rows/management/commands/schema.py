@@ -266,7 +266,10 @@ def _sentences() -> Generator[None]:
         raise CommandError(f"The document was refused and nothing was changed:{lines}") from None
     except schemas.Unconfirmed as error:
         lines = "".join(f'\n  --confirm "{name}"' for name in error.operations)
-        raise CommandError(f"This would lose data. Nothing was changed; to go on, add:{lines}") from None
+        raise CommandError(
+            f"This would lose data. Nothing was changed; to go on, add:{lines}\n"
+            "What was only renamed says so in the document instead (renamed_from)."
+        ) from None
     except schemas.VersionMoved as error:
         raise CommandError(f"The schema is at version {error.version} now. Nothing was changed.") from None
     except schemas.NoSuchVersion as error:
