@@ -1,0 +1,16 @@
+"""The way from development to production does what its page says, when pasted into a shell."""
+
+import json
+from pathlib import Path
+
+from tests.docs.pages import execute, is_like, steps
+from tests.serving import Up
+
+
+def test_every_answer_on_the_way_to_production_is_the_one_shown(served: Up, tmp_path: Path) -> None:
+    found = [*steps("README.md"), *steps("shipping.md")]
+    assert sum(step.answer is not None for step in found) >= 10, "the page has lost its answers"
+    for step, text in zip(found, execute(served, tmp_path, found), strict=True):
+        if step.answer is not None:
+            real = json.loads(text.splitlines()[-1])
+            assert is_like(step.answer, real), (step.commands, step.answer, real)
