@@ -67,7 +67,8 @@ def read_password(options: dict[str, Any]) -> str | None:
     if options["password_stdin"]:
         return sys.stdin.readline().rstrip("\r\n")
     if not sys.stdin.isatty():
-        raise CommandError("No terminal to ask for the password: pass --password-stdin, --password or --no-password.")
+        ways = ["--password-stdin", "--password", *(["--no-password"] if "no_password" in options else [])]
+        raise CommandError(f"No terminal to ask for the password: pass {' or '.join(ways)}.")
     first = getpass.getpass("Password: ")
     if first != getpass.getpass("Password (again): "):
         raise CommandError("The two passwords differ.")

@@ -72,6 +72,15 @@ def test_create_user_fills_the_environments_pool(api: Api, production: Environme
     assert token(api, email="vic@example.com", password=PASSWORD, environment=production.pk).status == 200
 
 
+def test_without_a_terminal_a_command_names_the_ways_that_it_has(una: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    for command, ways in (
+        (("create_account", "new@example.com"), "--password-stdin or --password or --no-password."),
+        (("set_password", una.pk), "--password-stdin or --password."),
+    ):
+        with pytest.raises(CommandError, match=f"pass {ways}$"):
+            run(*command, stdin="", monkeypatch=monkeypatch)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
