@@ -235,7 +235,7 @@ def link(model: str, object_id: str | None, text: str | None = None) -> str:
     """A link to the page of a thing, such as `link("accounts_user", "usr_…")`; a dash for none."""
     if not object_id:
         return "–"
-    return format_html('<a href="{}">{}</a>', address(model, object_id), text or object_id)
+    return format_html('<a class="text-link" href="{}">{}</a>', address(model, object_id), text or object_id)
 
 
 def pool_link(environment_id: str | None) -> str:
@@ -247,9 +247,13 @@ def timeline_link(text: str | None, shown: str | None = None) -> str:
     """What happened around an id; a dash for none."""
     if not text:
         return "–"
-    return format_html('<a href="{}?{}">{}</a>', reverse("console:timeline"), urlencode({"q": text}), shown or text)
+    return format_html(
+        '<a class="text-link" href="{}?{}">{}</a>', reverse("console:timeline"), urlencode({"q": text}), shown or text
+    )
 
 
 def list_link(model: str, text: str, **query: str) -> str:
     """A link to a filtered list."""
-    return format_html('<a href="{}?{}">{}</a>', reverse(f"admin:{model}_changelist"), urlencode(query), text)
+    return format_html(
+        '<a class="text-link" href="{}?{}">{}</a>', reverse(f"admin:{model}_changelist"), urlencode(query), text
+    )

@@ -73,7 +73,9 @@ class RegionFigureAdmin(FiguresAdmin):
 
     @display(description="See also")
     def waiting(self, figure: RegionFigure) -> str:
-        return format_html('<a href="{}">what waits there</a>', reverse("console:waiting", args=[figure.region]))
+        return format_html(
+            '<a class="text-link" href="{}">what waits there</a>', reverse("console:waiting", args=[figure.region])
+        )
 
 
 @admin.register(FunctionFigure)

@@ -185,7 +185,7 @@ def test_moments_say_their_zone_and_ids_lead_on(console: Client, world: World) -
         "row.seen", actor=audit.SYSTEM, target_id="tsk_1", environment_id=environment.pk, project_id=world.project.pk
     )
     page = console.get(reverse("admin:accounts_auditentry_change", args=[quote(entry.pk)])).content.decode()
-    assert 'href="/admin/timeline/?q=tsk_1"' in page
+    assert 'class="text-link" href="/admin/timeline/?q=tsk_1"' in page, "and is seen to be a link"
     for model, pk in (("projects_environment", environment.pk), ("projects_project", world.project.pk)):
         assert f'href="{reverse(f"admin:{model}_change", args=[quote(pk)])}"' in page
 
