@@ -185,6 +185,10 @@ def test_pages_opened_long_ago_overwrite_nothing_that_changed_since(console: Cli
         answer = console.post(path, opened[field] | {field: wanted[field]})
         assert answer.status_code == 200, (field, answer.status_code)
         assert said[field] in answer.content.decode(), field
+        if field == "name":  # the form stands below all that the project has
+            assert "Nothing was saved. <a " in answer.content.decode()
+            assert 'href="#project_form"' in answer.content.decode()
+            assert 'id="project_form"' in answer.content.decode()
         opened[field] = sent_by(answer.content.decode(), field)
         assert opened[field][field] == wanted[field], "what was typed is still there"
     assert AuditEntry.objects.count() == before
