@@ -25,7 +25,7 @@ from django.db.models import Expression, F, OrderBy, QuerySet
 from django.db.models.sql import Query
 
 from platform_site.api import cursors
-from rows import rendering
+from rows import rendering, states
 from rows.conditions import TRUE, Condition, Variable
 from rows.documents import Table
 from rows.expressions import NEVER, Parameter, Piece, Sql, boolean, joined
@@ -42,6 +42,10 @@ MAX_EMBEDDED: Final = 100
 MAX_ANSWER_BYTES: Final = 16 * 2**20
 """Of the rows of one answer. PostgreSQL leaves out what is beyond: without a bound some few requests for long texts, or
 for relations of relations, each leading to a hundred rows, would take all the memory that it or our process has."""
+
+AS_TEXT: Final = f'::text COLLATE "{states.COLLATION}"'
+"""Behind a column that a statement answers with. The answer's types and collations are then those of before when the
+column's type changes; PostgreSQL refuses a prepared statement whose are not, and its text may be the same."""
 
 ENVIRONMENT: Final = "environment"
 VERSION: Final = "version"
@@ -315,7 +319,7 @@ def read(viewer: "Viewer", shape: ReadShape) -> Statement:
     else:
         inner, names = _page(writer, table, rows, shape.order, shape.after)
         # Of a text as long as that there is no cursor anyway, and each row carries it a second time.
-        keys = [f'left(_r."{name}"::text, {cursors.MAX_CHARACTERS})' for name in names]
+        keys = [f'left(_r."{name}"{AS_TEXT}, {cursors.MAX_CHARACTERS})' for name in names]
     select, joins = shown(writer, table, "_r")
     columns: list[str | Piece] = ["row_to_json(_q)"]
     joined_with: str | Piece = ""

@@ -20,6 +20,7 @@ from django.db.models import Exists, F
 from django.db.models.sql import DeleteQuery, UpdateQuery
 
 from rows.compiler import (
+    AS_TEXT,
     ENVIRONMENT,
     ROW_ID,
     VERSION,
@@ -338,9 +339,8 @@ def locked(viewer: "Viewer", shape: LockShape) -> Statement:
     action: Literal["update", "delete"] = "delete" if isinstance(write, DeleteShape) else "update"
     rows = viewer.models[table.name].objects.changeable_by(viewer, action).filter(is_row(), is_current())
     rows = _settled(viewer, table, rows, action, write.matches, events=True)
-    return numbered(
-        *writer.queryset(rows.select_for_update().values_list(*(table.all_columns if shape.cells else ["id"])))
-    )
+    cells = {f"_c{index}": Sql(F(name), AS_TEXT) for index, name in enumerate(table.all_columns if shape.cells else ())}
+    return numbered(*writer.queryset(rows.select_for_update().annotate(**cells).values_list(*(cells or ["id"]))))
 
 
 # ── Referential actions ─────────────────────────────────────────────────────────────────────────────────────────────

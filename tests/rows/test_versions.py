@@ -214,6 +214,27 @@ def test_a_type_that_changed_is_known_at_once(tenant: Tenant) -> None:
     assert [field.field for field in caught.value.fields] == ["cursor"]
 
 
+def test_a_statement_that_is_prepared_outlives_a_change_of_type(tenant: Tenant) -> None:
+    """What it answers with is of the same types and collations before and after; elsewise PostgreSQL refuses it on each
+    connection that has it prepared."""
+    as_a_number = {**NOTES["columns"], "body": {"type": "integer"}}
+    looks_back = {"update": {"check": {"up.owner_id": "$user.id"}}}
+    up = {"type": "reference", "to": "notes", "null": True, "related_name": "down"}
+    rules = {"user": {"read": {}, **looks_back}}
+
+    def apply(columns: dict[str, Any]) -> None:
+        tenant.apply({"tables": {"notes": {"columns": {**columns, "up": up}, "rules": rules}}})
+
+    apply(NOTES["columns"])
+    top = tenant.put("notes", body="12", owner_id=ALICE.user_id)
+    note = tenant.put("notes", body="13", owner_id=ALICE.user_id, up_id=top)
+    for columns, value in ((NOTES["columns"], "13"), (as_a_number, 13), (NOTES["columns"], "13")):
+        apply(columns)
+        for _ in range(3):
+            assert [row["body"] for row in tenant.rows(KEY, "notes", order="body.desc", limit=1)] == [value]
+            assert tenant.update(ALICE, "notes", note, hidden="x")["body"] == value
+
+
 def test_an_environment_that_is_gone_has_no_tables(tenant: Tenant) -> None:
     from rows.models import CurrentVersion
 
