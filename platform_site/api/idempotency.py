@@ -23,6 +23,7 @@ draft-ietf-httpapi-idempotency-key-header asks for.
 """
 
 import hashlib
+import hmac
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -71,6 +72,10 @@ class Ticket:
 
     digest: bytes
     fingerprint: bytes
+    """Of query and body, under the Idempotency-Key: a body may hold a password, and what is stored of it must not be
+    a hash that somebody who reads the database could try guesses on."""
+    former_fingerprint: bytes
+    """As the release before made it, without the key. Records of its last day are recognised by it."""
     key: bytes
 
 
@@ -93,9 +98,8 @@ def read_ticket(request: HttpRequest, caller: Caller | None) -> Ticket | None:
     if not _KEY.fullmatch(key):
         raise ValidationFailed.of(HEADER, "malformed", f"{HEADER} must be 1 to 255 printable ASCII characters.")
     bodies.declared_length(request.META)
-    fingerprint = hashlib.sha256(
-        request.META.get("QUERY_STRING", "").encode("utf-8", "surrogatepass") + b"\0" + request.body
-    ).digest()
+    asked = request.META.get("QUERY_STRING", "").encode("utf-8", "surrogatepass") + b"\0" + request.body
+    fingerprint = hmac.digest(key.encode(), asked, "sha256")
     if caller is None:
         who = ["public", fingerprint.hex(), named_environment(request) or ""]
     else:
@@ -104,7 +108,8 @@ def read_ticket(request: HttpRequest, caller: Caller | None) -> Ticket | None:
         who = [caller.kind, caller.id, environment or ""]
     # The path comes last: it alone may hold the separator.
     recognised = "\0".join([*who, key, request.method or "", request.path])
-    return Ticket(hashlib.sha256(recognised.encode("utf-8", "surrogatepass")).digest(), fingerprint, key.encode())
+    digest = hashlib.sha256(recognised.encode("utf-8", "surrogatepass")).digest()
+    return Ticket(digest, fingerprint, hashlib.sha256(asked).digest(), key.encode())
 
 
 def claim(ticket: Ticket, *, using: str) -> Kept | None:
@@ -125,7 +130,7 @@ def claim(ticket: Ticket, *, using: str) -> Kept | None:
     record = IdempotencyRecord.objects.using(using).filter(digest=ticket.digest).first()
     if record is None:  # purged between the two statements, as old as it is
         raise _in_flight()
-    if bytes(record.fingerprint) != ticket.fingerprint:
+    if bytes(record.fingerprint) not in (ticket.fingerprint, ticket.former_fingerprint):
         raise ValidationFailed.of(HEADER, "reused", f"This {HEADER} was used for a request with another body.")
     return Kept(None if record.sealed_answer is None else bytes(record.sealed_answer), record.reference)
 

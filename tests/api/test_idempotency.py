@@ -1,5 +1,6 @@
 """Idempotency-Key through the public door: one effect for each key, whatever happens on the way (design section 3, F19)."""
 
+import hashlib
 import os
 import threading
 import time
@@ -18,7 +19,7 @@ from platform_site.api.callers import Caller
 from platform_site.api.models import IdempotencyRecord
 from tests.api import idempotent_urls
 from tests.api.urls import CALLERS, place
-from tests.client import Answer, Api
+from tests.client import _NOTHING, Answer, Api
 from tests.figures import within
 
 pytestmark = pytest.mark.django_db(databases="__all__")
@@ -187,6 +188,30 @@ def test_sweeps_purge_every_database() -> None:
     for alias in settings.REGION_DATABASES:
         tasks.purge_idempotency_records_of_a_region(alias)
     assert [IdempotencyRecord.objects.using(alias).count() for alias in connections] == [0] * 4
+
+
+@pytest.mark.parametrize(("path", "member"), [("effects", "name"), ("public", "email")])
+def test_what_is_stored_does_not_let_anybody_guess_a_password_in_the_body(api: Api, path: str, member: str) -> None:
+    """A plain hash of the body is tried a billion times a second, where Argon2 is tried thirty times."""
+    body = b'{"%s":"correct horse"}' % member.encode()
+    assert do(api, path, body=body, json=_NOTHING).status in (201, 202)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT r::text FROM api_idempotencyrecord r")
+        text = cursor.fetchone()[0]
+    fast = hashlib.sha256(b"\0" + body)
+    assert fast.hexdigest() not in text
+    recognised = "\0".join(["public", fast.hexdigest(), "", KEY, "POST", "/v1/test/public"])
+    assert hashlib.sha256(recognised.encode()).hexdigest() not in text
+
+
+def test_a_record_of_the_release_before_is_recognised(api: Api) -> None:
+    """It was made of the plain hash of the body; it is there for a day after the upgrade."""
+    body = b'{"name":"one"}'
+    first = do(api, body=body, json=_NOTHING)
+    IdempotencyRecord.objects.update(fingerprint=hashlib.sha256(b"\0" + body).digest())
+    again = do(api, body=body, json=_NOTHING)
+    assert (again.body, again.headers["Idempotency-Replayed"]) == (first.body, "true")
+    assert do(api, body=b'{"name":"two"}', json=_NOTHING).status == 422
 
 
 def test_what_is_stored_tells_neither_key_nor_answer(api: Api) -> None:
