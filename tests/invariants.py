@@ -57,6 +57,9 @@ def _names_of_the_house() -> re.Pattern[str]:
 def check(status: int, headers: Mapping[str, str], body: bytes, json: Any) -> None:
     """Fail unless this answer keeps the invariants. `headers` compare without regard to case."""
     request_id = headers.get("X-Request-Id")
+    assert {"no-store", "no-cache", "public"} & set(re.split(r",\s*", headers.get("Cache-Control", ""))), (
+        "not said who may keep it"
+    )
     assert request_id, "an answer without X-Request-Id"
     assert headers.get("X-Content-Type-Options") == "nosniff", "an answer without nosniff"
     if status == 204:

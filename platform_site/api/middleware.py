@@ -175,6 +175,8 @@ def _security_headers() -> dict[str, tuple[str, str]]:
             "Referrer-Policy": settings.SECURE_REFERRER_POLICY,
             "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
             "Vary": "Origin",
+            # For caches that overlook the Authorization of a request; whoever has an ETag may still ask with it.
+            "Cache-Control": "private, no-cache",
         }
     )
     kept: dict[str, tuple[str, str]] = headers._store

@@ -321,7 +321,12 @@ def _answer_error(protocol: Any, error: errors.ApiError, offered_id: str | None,
     """The envelope, without Django. Ignored by the protocol object if an answer was sent before."""
     token = open_request(offered_id)
     request_id = current_request_id()
-    headers = [("Content-Type", "application/json"), ("X-Request-Id", str(request_id)), *error.headers.items()]
+    headers = [
+        ("Content-Type", "application/json"),
+        ("Cache-Control", "no-store"),
+        ("X-Request-Id", str(request_id)),
+        *error.headers.items(),
+    ]
     if close:
         headers.append(("Connection", "close"))
     protocol.response_bytes(error.status, headers, orjson.dumps(error.body(request_id)))
