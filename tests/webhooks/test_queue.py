@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 from django.db import connections, transaction
+from django.utils import timezone
 
 from tests.api.receiver import Receiver
 from tests.rows.conftest import Tracker
 from tests.webhooks.conftest import Post
 from tests.webhooks.test_deliveries import write_list
 from webhooks import queue, relay
-from webhooks.models import Delivery
+from webhooks.models import Delivery, Webhook
 from webhooks.queue import BYTES, CLAIM, SETTLE, claim, longest_wait, settle
 from webhooks.relay import relay_batch
 
@@ -68,6 +69,74 @@ def test_a_claim_costs_the_same_however_long_the_backlog(
     assert many < 2 * few + 30, (few, many)
     gather_statistics(using)
     assert blocks_of_a_claim(using, **paused) < 2 * few + 30
+
+
+AGO, SOON = (timezone.now() + timedelta(hours=hours) for hours in (-1, 1))
+STATES: dict[str, dict[str, Any]] = {
+    "due": {},
+    "due for longest": {"next_attempt_at": AGO - timedelta(hours=1)},
+    "of a worker that died": {"claimed_until": AGO},
+    "claimed": {"claimed_until": SOON},
+    "later": {"next_attempt_at": SOON},
+    "held": {"status": "held"},
+    "delivered": {"status": "delivered"},
+}
+
+
+@pytest.mark.parametrize("ordering", ["none", "row"])
+def test_what_is_due_and_nobodys_is_claimed_the_longest_wait_first(
+    tracker: Tracker, subscribe: Post, ordering: str
+) -> None:
+    using = tracker.project.cluster
+    webhook, other = (subscribe(events=["lists.insert"], ordering=how) for how in (ordering, "none"))
+    for name in STATES:
+        write_list(tracker, name)
+    relay_batch(using)
+    Delivery.objects.using(using).filter(webhook_id=other["id"]).delete()
+    names = {}
+    for delivery, (name, state) in zip(Delivery.objects.using(using).order_by("sequence"), STATES.items(), strict=True):
+        Delivery.objects.using(using).filter(pk=delivery.pk).update(**{"next_attempt_at": AGO, **state})
+        names[delivery.pk] = name
+
+    def claimed(limit: int = 20, room: int = 20, **more: Any) -> list[str]:
+        """Who would be claimed. It is undone."""
+        with transaction.atomic(using=using):
+            found = [names[each.delivery_id] for each in claim(using, limit, first_room=room, **more)]
+            transaction.set_rollback(True, using=using)
+        return sorted(found)
+
+    due = ["due", "due for longest", "of a worker that died"]
+    assert claimed() == claimed(only=webhook["id"]) == due
+    assert claimed(only=other["id"]) == []
+    assert claimed(limit=1) == claimed(room=1) == ["due for longest"]
+    assert len(claimed(limit=2)) == len(claimed(room=2)) == 2
+    host = Webhook.objects.using(using).get(pk=webhook["id"]).host
+    assert claimed(hosts=[host], rooms=[0]) == claimed(room=0) == []
+    assert claimed(hosts=[host], rooms=[1], room=20) == ["due for longest"]
+    stored = Webhook.objects.using(using).filter(pk=webhook["id"])
+    for closed in ({"enabled": False}, {"deleted_at": AGO}, {"listens_until": SOON}):
+        before = stored.values(*closed).get()
+        stored.update(**closed)
+        assert claimed() == []
+        waiting = longest_wait(using)
+        assert waiting is None, closed
+        stored.update(**before)
+    waiting = longest_wait(using)
+    assert waiting is not None
+    assert waiting > timedelta(hours=1, minutes=59)
+
+
+def test_a_batch_is_shared_out_by_receivers_and_then_by_age(tracker: Tracker, subscribe: Post) -> None:
+    """One receiver's long wait does not take all of a batch."""
+    using = tracker.project.cluster
+    with Receiver() as second:
+        slow, quick = subscribe(events=["lists.insert"]), subscribe(url=second.url(), events=["lists.insert"])
+        for _ in range(3):
+            write_list(tracker)
+        relay_batch(using)
+        of_slow = Delivery.objects.using(using).filter(webhook_id=slow["id"])
+        of_slow.update(next_attempt_at=AGO)
+        assert [each.webhook_id for each in claim(using, 2, first_room=3)].count(quick["id"]) == 1
 
 
 @pytest.mark.parametrize("ordering", ["none", "row"])
