@@ -33,7 +33,7 @@ def test_every_requirement_is_pinned_to_a_version_it_allows(lock: str, wanted: l
     for text in wanted:
         requirement = Requirement(text)
         versions = pinned.get(canonicalize_name(requirement.name))
-        assert versions, f"{text} is missing from {lock}: compile it anew (docs/contributing.md)"
+        assert versions, f"{text} is missing from {lock}: compile it anew"
         for version in versions:
             assert requirement.specifier.contains(Version(version), prereleases=True), (text, version)
 

@@ -388,7 +388,12 @@ def test_runs_are_forgotten_after_seven_days(tracker: Tracker) -> None:
     old = "run_" + "0" * 26
     Run.objects.using(using).update(id=old, created_at="2020-01-01T00:00:00Z")
     assert tracker.get("owner", "/functions/sum/runs").json == {"data": []}
+    Run.objects.using(using).update(phase="queued")
+    assert retention.purge(using) == 0, "what waits is not forgotten, however long"
+    Run.objects.using(using).update(phase="ended")
+    invoke(tracker, "sum", {"a": 1, "b": 1})
     assert retention.purge(using) == 1
+    assert Run.objects.using(using).get().pk != old
 
 
 def test_a_runs_event_reaches_the_outbox_only_if_somebody_wants_it(tracker: Tracker) -> None:

@@ -40,7 +40,7 @@ SETTINGS = {
 SCHEMA = {"tables": {"notes": {"columns": {"body": {"type": "text"}}}}}
 SUM = "export default ({a, b}) => ({sum: a + b})"
 SILENCE = 4.0
-"""Seconds after which a database that says nothing is given up (settings.DATABASE_SILENCE)."""
+"""Seconds after which a database that says nothing is given up (settings.DATABASE_SILENCE_SECONDS)."""
 
 
 @pytest.fixture(autouse=True)
