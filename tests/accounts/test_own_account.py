@@ -242,13 +242,18 @@ def test_guesses_of_the_password_with_a_stolen_token_are_limited(
         statuses = []
         for number in range(12):
             guess = {"current_password": f"guess {number}"}
-            if number % 3 == 0:
-                body = {"password": "a new horse", **guess}
-                answer = api.patch("/v1/auth/me", token=who.access_token, json=body)
-            elif number % 3 == 1:
-                answer = post(api, "delete-account", who, **guess)
-            else:
-                answer = token(api, email=user.email, password="x", environment=production.pk)
+            match number % 5:
+                case 0:
+                    body = {"password": "a new horse", **guess}
+                    answer = api.patch("/v1/auth/me", token=who.access_token, json=body)
+                case 1:
+                    answer = post(api, "delete-account", who, **guess)
+                case 2:
+                    answer = post(api, "email-change", who, email="new@example.com", **guess)
+                case 3:
+                    answer = post(api, "identities", who, code="code", code_verifier="v" * 43, **guess)
+                case _:
+                    answer = token(api, email=user.email, password="x", environment=production.pk)
             statuses.append(answer.status)
         return [429 if status == 429 else 0 for status in statuses]
 

@@ -211,6 +211,35 @@ def test_an_address_has_sixty_tries_a_minute_whoever_they_name(api: Api, bob: Us
 
 
 @pytest.mark.django_db(databases="__all__")
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"grant_type": "refresh_token", "refresh_token": "rt_x"},
+        {"grant_type": "authorization_code", "code": "x"},
+        {"email": "una@example.com", "password": "x", "environment": "env_01k60000000000000000000000"},
+    ],
+    ids=["refresh tokens", "codes", "environments that are made up"],
+)
+def test_an_address_guesses_nothing_else_without_end(api: Api, settings: Any, body: dict[str, Any]) -> None:
+    settings.RATE_LIMIT_FACTOR = 1 / 100  # three a minute
+
+    def five() -> list[int]:
+        return [token(api, remote_addr="192.0.2.7", **body).status for _ in range(5)]
+
+    in_one_window(five, [400] * 3 + [429] * 2)
+
+
+@pytest.mark.django_db(databases="__all__")
+def test_the_public_keys_are_not_fetched_without_end(api: Api, settings: Any) -> None:
+    settings.RATE_LIMIT_FACTOR = 1 / 100  # three a minute
+
+    def five() -> list[int]:
+        return [api.get("/.well-known/jwks.json", remote_addr="192.0.2.7").status for _ in range(5)]
+
+    in_one_window(five, [200] * 3 + [429] * 2)
+
+
+@pytest.mark.django_db(databases="__all__")
 def test_a_branch_is_no_second_set_of_tries(api: Api, production: Environment, settings: Any) -> None:
     settings.RATE_LIMIT_FACTOR = 1
     branch = branch_of(production)
