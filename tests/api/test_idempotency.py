@@ -139,6 +139,10 @@ def test_an_error_is_not_kept(api: Api, end: str, effects_kept: int) -> None:
     assert not IdempotencyRecord.objects.exists()
     assert count() == effects_kept, "what raises is rolled back; what returns an error meant what it did"
     assert do(api, json={"name": "fine"}).status == 201, "the key is still free"
+    assert do(api, key="other", json={"name": "x", "end": end}).status == 409
+    assert do(api, json={"name": "fine"}).headers["Idempotency-Replayed"] == "true", (
+        "of other keys nothing is forgotten"
+    )
 
 
 def test_invalid_input_is_not_kept(api: Api) -> None:
@@ -257,6 +261,8 @@ def test_a_reference_answers_for_a_long_effect(api: Api) -> None:
     assert (first.json["again"], second.json["again"]) == (False, True)
     assert do(api, "invoke", json={"name": "other"}).fields == {"Idempotency-Key": "reused"}
     assert count() == 1
+    assert do(api, "invoke", key="other").json["run_id"] != first.json["run_id"]
+    assert do(api, "invoke").json == second.json
 
 
 def test_strangers_with_the_same_key_at_a_public_address_do_not_meet(api: Api) -> None:
@@ -266,6 +272,10 @@ def test_strangers_with_the_same_key_at_a_public_address_do_not_meet(api: Api) -
     assert first.status == other.status == again.status == 201
     assert first.body == again.body != other.body
     assert count() == 2
+    headers = {"Idempotency-Key": "1", "X-Environment": "env_01k60000000000000000000000"}
+    elsewhere = api.post("/v1/test/public", json={"email": "a@x"}, headers=headers)
+    assert elsewhere.body != first.body
+    assert count() == 3
 
 
 # ── With real commits ──
