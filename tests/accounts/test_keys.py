@@ -154,6 +154,9 @@ def test_a_key_that_expires_makes_none_that_outlives_it(api: Api, owner: SignedI
     end = (datetime.now(UTC) + timedelta(hours=1)).replace(microsecond=0)
     sooner, later = (end + timedelta(seconds=seconds) for seconds in (-60, 1))
     token, environment = owner.access_token, production.pk
+    for hours in (2, 0.5):  # of these nothing depends
+        another = (end + timedelta(hours=hours)).isoformat()
+        assert issue(api, token, environment_id=environment, expires_at=another).status == 201
     maker = issue(api, token, "keys:manage", environment_id=environment, expires_at=end.isoformat()).json
     assert issue(api, maker["secret"], "keys:manage").json["expires_at"] == maker["expires_at"]
     made = issue(api, maker["secret"], "keys:manage", expires_at=sooner.isoformat())

@@ -3,9 +3,10 @@
 import time
 
 import pytest
+from django.conf import LazySettings
 from django.test import override_settings
 
-from accounts import audit
+from accounts import audit, keys
 from accounts import services as accounts
 from accounts.models import ServerKey, User
 from projects import services
@@ -306,6 +307,22 @@ def test_a_flushed_redis_signs_nobody_out_and_revives_nobody(api: Api, alice: Us
     flush_redis()
     assert required(api, alive).status == 200
     assert required(api, ended).status == 401
+
+
+def test_an_address_that_makes_keys_up_soon_costs_no_statement_and_known_keys_go_on(
+    api: Api, production: Environment, trips: RoundTrips, settings: LazySettings
+) -> None:
+    settings.RATE_LIMIT_FACTOR = 1 / 40  # three refused tokens a minute
+    address = "192.0.2.11"
+    known = key_for(production.pk, "rows:read")
+    assert required(api, known, remote_addr=address).status == 200
+    found = []
+    for _ in range(12):  # the minute may end in between
+        trips.reset()
+        found.append((required(api, keys.make(), remote_addr=address).status, trips.counts[1]))
+    assert found[0] == (401, 1)
+    assert found.count((429, 0)) >= 4, found
+    assert required(api, known, remote_addr=address).status == 200
 
 
 def test_an_expired_record_is_refused_though_it_is_cached(api: Api, production: Environment) -> None:
