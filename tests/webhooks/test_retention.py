@@ -53,7 +53,7 @@ def test_what_was_held_for_seven_days_is_dropped_and_says_so(
     age(tracker, 2 * MINUTE)
     write_list(tracker)
     assert dispatch() == 1
-    forget_what_is_old()
+    forget_what_is_old(using)
     assert fates(tracker, held) == [("dropped", "held longer than 7 days"), ("held", "the webhook is disabled")]
     assert fates(tracker, sent) == [("delivered", "200")] * 2
 
