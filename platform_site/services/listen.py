@@ -1,5 +1,6 @@
 """The sockets of the service: one for each web worker, all of one address, made before anything else starts."""
 
+import argparse
 import os
 import socket
 from typing import Final
@@ -18,6 +19,13 @@ def listen(host: str, port: int, count: int) -> list[socket.socket]:
     with socket.create_server((host, port), family=family) as first:
         port = first.getsockname()[1]
     return [socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=True) for _ in range(count)]
+
+
+def port_number(text: str) -> int:
+    """For argparse: a port, or 0 for a free one."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 5 and int(text) <= 65_535):
+        raise argparse.ArgumentTypeError("must be a number from 0 to 65535")
+    return int(text)
 
 
 def default_workers() -> int:

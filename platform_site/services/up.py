@@ -23,7 +23,7 @@ from typing import IO, Any, Final
 from platform_site.services import launch, postgres, valkey
 from platform_site.services.children import Part, PartFailed, Supervisor
 from platform_site.services.layout import REGIONS, Layout, region_variable
-from platform_site.services.listen import default_workers, listen
+from platform_site.services.listen import default_workers, listen, port_number
 from platform_site.services.lock import AlreadyRunning, DataDirLock
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -38,7 +38,9 @@ class CannotStart(RuntimeError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--port", type=int, default=8000, help="port to listen on (default %(default)s; 0: a free one)")
+    parser.add_argument(
+        "--port", type=port_number, default=8000, help="port to listen on (default %(default)s; 0: a free one)"
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
     parser.add_argument(
         "--data-dir",

@@ -75,3 +75,12 @@ def test_an_argument_in_another_encoding_is_named() -> None:
     except UnicodeEncodeError as error:
         told = complaints.of(error)
     assert told == "An argument is not UTF-8."
+
+
+@pytest.mark.parametrize("command", ["up", "serve"])
+def test_a_port_that_is_none_is_refused_in_words(command: str, tmp_path: Path) -> None:
+    for port in ("99999", "-1", "http"):
+        refused = run(tmp_path, command, f"--port={port}")
+        assert refused.returncode == 2, port
+        assert "argument --port: must be a number from 0 to 65535" in refused.stderr
+        assert "Traceback" not in refused.stderr

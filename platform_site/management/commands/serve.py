@@ -20,7 +20,7 @@ from platform_site.management.commands import migrate
 from platform_site.server.serve import serve
 from platform_site.services import floors
 from platform_site.services.launch import die_with_parent
-from platform_site.services.listen import default_workers, listen
+from platform_site.services.listen import default_workers, listen, port_number
 
 logger = logging.getLogger("platform.start")
 
@@ -35,7 +35,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--host", default="127.0.0.1")
-        parser.add_argument("--port", type=int, default=8000)
+        parser.add_argument("--port", type=port_number, default=8000)
         parser.add_argument("--workers", type=int, default=default_workers(), help="processes (default %(default)s)")
         parser.add_argument("--preload", action="store_true", help="load the code once, not at each worker's start")
         parser.add_argument("--fds", help="listening sockets that were inherited, instead of host, port and workers")
