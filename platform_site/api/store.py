@@ -10,8 +10,8 @@ packs its questions into one `Trip` and runs it once:
 
 Redis away: `run` answers False, every `value` is None, and the caller goes on without (records come from PostgreSQL,
 the limiter opens). All that one trip waits for Redis, connecting included, is `settings.REDIS_TIMEOUT` (0.2 s). The
-first failure opens a breaker for a second, in which this process does not ask at all; then one trip tries again while
-the others still go without (reliability findings 7 and 9, faults F5 to F7).
+first failure opens a breaker for a second, in which this process does not ask at all, but for marks; then one trip
+tries again while the others still go without (reliability findings 7 and 9, faults F5 to F7).
 
 How cached records stay true: `fill` writes only where nothing is (NX), `mark` overwrites. Whoever changes what a record
 says marks it *inside* the transaction, before the commit: from then on nobody can fill, so no reader of the old state
@@ -190,9 +190,7 @@ class Store:
 
     def put(self, values: Mapping[str, bytes], ttl: int) -> bool:
         """Store each value for `ttl` seconds, whatever is there. False if Redis did not do it. Never raises."""
-        return not values or self._try(
-            b"".join([_pack(("SET", k, v, "EX", ttl)) for k, v in values.items()]), len(values)
-        )
+        return not values or self._try(_puts(values, ttl), len(values))
 
     def mark(self, marks: Mapping[str, bytes], ttl: int = MARKER_TTL) -> bool:
         """Overwrite each key by its mark for `ttl` seconds, inside the transaction that makes the records untrue.
@@ -200,7 +198,8 @@ class Store:
         False if Redis is away: the marks are then written in the background until RECORD_TTL has passed, when what they
         should have covered has expired by itself. A later mark of the same key replaces one that waits. Never raises.
         """
-        if self.put(marks, ttl):
+        # Breaker or not: one trip of this process that came late says nothing of the others, who believe the records.
+        if not marks or self._try(_puts(marks, ttl), len(marks), although_away=True):
             return True
         until = time.monotonic() + RECORD_TTL
         with self._lock:
@@ -232,7 +231,7 @@ class Store:
                 if not due:
                     self._writer = None
                     return
-            if self._try(b"".join(command for _, command in due.values()), len(due)):
+            if self._try(b"".join(command for _, command in due.values()), len(due), although_away=True):
                 with self._lock:
                     # Marks that came meanwhile stay; one of the same key is a newer entry.
                     self._pending = {key: entry for key, entry in self._pending.items() if due.get(key) is not entry}
@@ -245,9 +244,9 @@ class Store:
             return False
         return True
 
-    def _try(self, packed: bytes, expected: int) -> bool:
+    def _try(self, packed: bytes, expected: int, *, although_away: bool = False) -> bool:
         try:
-            replies = self.exchange(packed, expected)
+            replies = (self._exchange if although_away else self.exchange)(packed, expected)
         except Away:
             return False
         return not any(isinstance(reply, hiredis.ReplyError) for reply in replies)
@@ -372,6 +371,10 @@ class Store:
             self._open_until = 0.0
         BREAKER_OPEN.set(0)
         logger.warning("Redis is back")
+
+
+def _puts(values: Mapping[str, bytes], ttl: int) -> bytes:
+    return b"".join([_pack(("SET", key, value, "EX", ttl)) for key, value in values.items()])
 
 
 class Trip:

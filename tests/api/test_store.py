@@ -213,6 +213,18 @@ def test_a_mark_that_could_not_be_written_is_written_when_redis_is_back(server: 
     until(lambda: server.client.get("who:3") == b"?", 5)
 
 
+def test_a_mark_is_written_at_once_although_the_process_goes_without_redis_for_the_moment(server: RedisServer) -> None:
+    """One late trip opens the breaker of one process. The others believe their records meanwhile: what that process
+    takes away must be gone for them when it says so."""
+    assert server.store.put({"who:1": b"a record that others believe"}, 60)
+    server.freeze()
+    assert not run(server.store)[0]
+    server.thaw()
+    assert server.store.is_away
+    assert server.store.mark({"who:1": b"-"})
+    assert server.client.get("who:1") == b"-"
+
+
 def test_ping_tells_the_truth_also_while_the_breaker_is_open(server: RedisServer) -> None:
     assert server.store.ping()
     server.kill()
