@@ -21,12 +21,12 @@ def main() -> None:
         gc.disable()
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "platform_site.settings")
     from django.core.management import execute_from_command_line
-    from django.db import DatabaseError
+    from django.db import Error
 
     try:
         execute_from_command_line(sys.argv)
         sys.stdout.flush()
-    except (DatabaseError, UnicodeEncodeError) as error:
+    except (Error, UnicodeEncodeError) as error:
         from platform_site import complaints
 
         sentence = None if "--traceback" in sys.argv else complaints.of(error)

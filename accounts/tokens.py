@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 import jwt
-from django.db import Error as DatabaseError
+from django.db import Error
 from rest_framework_simplejwt.backends import TokenBackend
 from rest_framework_simplejwt.exceptions import ExpiredTokenError, TokenBackendError, TokenBackendExpiredToken
 from rest_framework_simplejwt.settings import api_settings
@@ -170,7 +170,7 @@ def _verify(text: str) -> AccessClaims:
     try:
         token = AccessToken(text)  # type: ignore[arg-type]  # simplejwt's annotation is wrong: it takes the text
         return token.claims(str(jwt.get_unverified_header(text)["kid"]))
-    except DatabaseError:
+    except Error:
         raise  # our trouble, not the stranger's
     except ExpiredTokenError:
         raise expired() from None

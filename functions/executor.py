@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from django.conf import settings
-from django.db import DatabaseError
+from django.db import Error
 
 from functions import runs
 from functions.errors import NoSuchFunction
@@ -121,7 +121,7 @@ def execute(started: Started, caller: Caller, place: Place) -> Ended:
     except RuntimeFailed as error:
         logger.error("the runtime failed", extra={"run_id": started.run_id, "why": str(error)[:500]})
         outcome = _failure("platform", "RuntimeFailed", "the function's process could not be started")
-    except DatabaseError:
+    except Error:
         raise  # the source could not be read: nor could an outcome be written
     except Exception:
         logger.exception("a run failed on our side", extra={"run_id": started.run_id})

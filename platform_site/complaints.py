@@ -6,7 +6,7 @@ A trace of our own code helps nobody to start a server; `--traceback` shows it a
 from typing import Final
 
 from django.conf import settings
-from django.db import DatabaseError
+from django.db import Error
 from psycopg.errors import UndefinedTable
 
 _NOT_THERE: Final = (
@@ -15,7 +15,7 @@ _NOT_THERE: Final = (
 )
 
 
-def of(error: DatabaseError | UnicodeEncodeError) -> str | None:
+def of(error: Error | UnicodeEncodeError) -> str | None:
     """A sentence for a database that does not answer or was not migrated, and for an argument in another encoding than
     UTF-8; None for what is no operator's matter."""
     if isinstance(error, UnicodeEncodeError):

@@ -9,7 +9,7 @@ from typing import Any
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
-from django.db import DatabaseError
+from django.db import Error
 from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.html import format_html
@@ -18,7 +18,7 @@ from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
 from accounts.console import AsOpened, NarrowedByFilters, list_link, staff
 from accounts.models import User
-from platform_site.api import ids
+from platform_site.api import ids, sqlstates
 from projects import environments, origins, services
 from projects.errors import LastOwner, ProjectsError, QuotaReached
 from projects.models import Environment, Member, Plan, Project, Region
@@ -40,7 +40,11 @@ def _explanation(error: Exception) -> str:
         return "A project keeps at least one owner."
     if isinstance(error, ProjectsError):
         return "This is not there any more: somebody else changed it a moment ago."
-    return "The region's database is away. Nothing was changed."
+    if sqlstates.is_away(error):
+        return "A database is away or busy: the region's, or the control database. Nothing was changed; try again."
+    if (answer := sqlstates.answer_for(error)).status < 500:
+        return " ".join(field.message for field in answer.fields) or answer.text
+    raise error
 
 
 class ThroughServices(NarrowedByFilters):
@@ -62,7 +66,7 @@ class ThroughServices(NarrowedByFilters):
         try:
             response: HttpResponse = view(request, *args, **kwargs)
             return response
-        except (ProjectsError, DatabaseError) as error:
+        except (ProjectsError, Error) as error:
             if request.method != "POST":
                 raise
             self.message_user(request, _explanation(error), messages.ERROR)
@@ -284,7 +288,7 @@ class EnvironmentAdmin(ThroughServices):
         try:
             version = environments.schema_versions(environment.project.cluster, [environment.pk])[environment.pk]
             return list_link("rows_schemaversion", f"{version}: look at it, change it", environment=environment.pk)
-        except DatabaseError:
+        except Error:
             return "the region is away"
 
 

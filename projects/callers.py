@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 
 import orjson
 from django.conf import settings
-from django.db import DatabaseError
+from django.db import Error
 from django.db.models import Value
 from django.http import HttpRequest
 from rest_framework.authentication import BaseAuthentication
@@ -265,7 +265,7 @@ def _touch(key_id: str) -> None:
     """Note the key's use: a second statement, at most once a minute. No reason to refuse the call if it fails."""
     try:
         services.touch_key(key_id)
-    except DatabaseError as error:
+    except Error as error:
         log.warning("the use of a key was not noted: %s", type(error).__name__, extra={"key_id": key_id})
 
 

@@ -14,7 +14,7 @@ from django.conf import settings
 from django.contrib import messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
-from django.db import DatabaseError, connections, transaction
+from django.db import Error, connections, transaction
 from django.db.models import Model, Q, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -145,7 +145,7 @@ class RegionAdmin(ReadOnlyAdmin):
             if isinstance(made, HttpResponse):
                 return made
             context |= made
-        except DatabaseError as error:
+        except Error as error:
             context["problems"], status = [_explained(error)], 503
             context["is_broken"] = True
         return TemplateResponse(request, template, context, status=status)
@@ -246,7 +246,7 @@ class RegionAdmin(ReadOnlyAdmin):
             done = self.act(request, place, thing, name)
         except ApiError as error:
             self.message_user(request, error.text, messages.ERROR)
-        except DatabaseError as error:
+        except Error as error:
             self.message_user(request, _explained(error), messages.ERROR)
         else:
             if isinstance(done, HttpResponse):
@@ -308,7 +308,7 @@ def found_anywhere(model: type[Thing], pk: str, prefix: str | None, *, field: st
     for cluster in settings.REGION_DATABASES:
         try:
             found = model._default_manager.using(cluster).filter(**{field: pk}).first()
-        except DatabaseError:
+        except Error:
             away.append(cluster)
             continue
         if found is not None:
@@ -374,16 +374,19 @@ def bounded_count(found: "QuerySet[Any]", most: int = COUNTED) -> str:
             with connections[using].cursor() as cursor:
                 cursor.execute("SELECT set_config('statement_timeout', %s, true)", [str(COUNT_MS)])
             number = found.values("pk")[: most + 1].count()
-    except DatabaseError as error:
+    except Error as error:
         if sqlstates.sqlstate(error) != "57014":
             raise
         return "many"
     return f"{most}+" if number > most else str(number)
 
 
-def _explained(error: DatabaseError) -> str:
+def _explained(error: Error) -> str:
+    """What to tell of it. Raises it if it is a fault of ours."""
     if sqlstates.sqlstate(error) == "57014":
         return "PostgreSQL gave up: this took longer than a statement may take. Narrow it down, and try again."
+    if not sqlstates.is_away(error):
+        raise error
     return "The region's database is away. Nothing was changed; try again when it is back."
 
 

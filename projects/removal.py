@@ -9,7 +9,7 @@ import logging
 from datetime import timedelta
 
 from django.conf import settings
-from django.db import DatabaseError
+from django.db import Error
 from django.db.models.functions import Now
 
 from platform_site.api import nudges, signals
@@ -30,7 +30,7 @@ def finish_soon(project_id: str) -> None:
         if _is_small(project_id):
             finish(project_id)
             return
-    except (DatabaseError, SchemaBusy) as error:
+    except (Error, SchemaBusy) as error:
         log.warning("project %s is deleted but not yet dropped: %s", project_id, type(error).__name__)
     from projects.tasks import finish_deletion
 
@@ -65,7 +65,7 @@ def finish_environment_soon(environment_id: str, cluster: str) -> None:
         if provisioning.count_tables(environment_id, cluster) <= TABLES_DROPPED_AT_ONCE:
             finish_environment(environment_id)
             return
-    except (DatabaseError, SchemaBusy) as error:
+    except (Error, SchemaBusy) as error:
         log.warning("environment %s is deleted but not yet dropped: %s", environment_id, type(error).__name__)
     from projects.tasks import finish_environment_deletion
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from django.core.mail import get_connection
 from django.core.mail.backends.base import BaseEmailBackend
-from django.db import DatabaseError, transaction
+from django.db import Error, transaction
 from django.db.models.functions import Now
 
 from accounts import locks
@@ -234,7 +234,7 @@ def _deliver(claimed: Claimed, server: BaseEmailBackend) -> bool | None:
     except (OSError, smtplib.SMTPException) as error:  # OSError: no route, no answer, TLS that does not work
         _retry_later(email, type(error).__name__)
         return None
-    except DatabaseError:
+    except Error:
         raise
     except Exception as error:  # of this e-mail alone: those behind it must not wait for it
         log.exception("an e-mail could not be made", extra={"email_id": email.pk, "kind": email.kind})

@@ -84,6 +84,11 @@ def lost_connection(error: BaseException) -> bool:
     return False
 
 
+def is_away(error: BaseException) -> bool:
+    """Whether the database is away, busy or gave up: nothing is wrong with what it was asked."""
+    return is_database_error(error) and answer_for(error).status == Unavailable.status
+
+
 def answer_for(error: BaseException) -> ApiError:
     """The answer to a database error. 500 for whatever the table does not name: that one wants an alert."""
     state = sqlstate(error)

@@ -174,6 +174,7 @@ class Store:
         self._pending: dict[str, tuple[float, bytes]] = {}
         """Commands of marks that could not be written, by key, and when they stop to matter."""
         self._writer: threading.Thread | None = None
+        self._in_vain_until = 0.0
 
     @property
     def is_away(self) -> bool:
@@ -245,9 +246,13 @@ class Store:
         return True
 
     def _try(self, packed: bytes, expected: int, *, although_away: bool = False) -> bool:
+        """`although_away`: the breaker does not count, but that the last such try failed a moment ago."""
+        although_away = although_away and time.monotonic() >= self._in_vain_until
         try:
             replies = (self._exchange if although_away else self.exchange)(packed, expected)
         except Away:
+            if although_away:
+                self._in_vain_until = time.monotonic() + BREAKER_SECONDS
             return False
         return not any(isinstance(reply, hiredis.ReplyError) for reply in replies)
 

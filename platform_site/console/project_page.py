@@ -8,7 +8,7 @@ from collections import defaultdict
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from django.db import DatabaseError, connections
+from django.db import Error, connections
 from django.db.models import Count
 
 from accounts.models import ServerKey
@@ -86,7 +86,7 @@ def overview(project: Project) -> dict[str, Any]:
     try:
         shown |= _in_its_region(project.cluster, found[:MOST], region)
         shown["usage"] = _usage(project, found[:MOST])
-    except DatabaseError:
+    except Error:
         shown["is_away"] = True
     names = {environment.pk: environment.name for environment in found}
     shown["environments"] = [

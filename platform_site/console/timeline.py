@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from django.conf import settings
-from django.db import DatabaseError, connections
+from django.db import Error, connections
 from django.db.models import Q
 
 from accounts.models import AuditEntry
@@ -198,7 +198,7 @@ def _in(found: Timeline, region: str | None, look: Callable[[str], None]) -> Non
         return
     try:
         look(region)
-    except DatabaseError as error:
+    except Error as error:
         logger.warning("a region was away from the timeline", extra={"region": region, "why": type(error).__name__})
         if region not in found.away:
             found.away.append(region)

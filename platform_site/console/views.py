@@ -6,7 +6,7 @@ from django.conf import settings
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import EmptyPage
-from django.db import DatabaseError, connections
+from django.db import Error, connections
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.views.decorators.http import require_safe
@@ -80,7 +80,7 @@ def waiting(request: HttpRequest, region: str) -> HttpResponse:
             for name, statement in (("due", _DUE), ("unrelayed", _UNRELAYED), ("runs", _RUNS), ("held", _HELD)):
                 cursor.execute(statement, [SHOWN])
                 context[name] = cursor.fetchall()
-    except DatabaseError:
+    except Error:
         context["is_away"] = True
     return TemplateResponse(request, "admin/waiting.html", context)
 

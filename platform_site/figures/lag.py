@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from django.conf import settings
-from django.db import DatabaseError, connection
+from django.db import Error, connection
 from django.db.models.functions import Now
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -60,7 +60,7 @@ class Lag(Collector):
             with connection.cursor() as cursor:
                 cursor.execute(_AGES)
                 looks = {name: (at, measured, ages) for name, at, measured, *ages in cursor.fetchall()}
-        except DatabaseError:
+        except Error:
             return
         if WORKERS in looks:
             heard = "Seconds since a worker was last heard of."

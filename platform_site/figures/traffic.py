@@ -8,7 +8,7 @@ import threading
 from typing import Any, Final
 
 import orjson
-from django.db import DatabaseError, connection
+from django.db import Error, connection
 
 from platform_site.api import limits, metrics
 
@@ -64,7 +64,7 @@ class Traffic:
                     if callers:
                         named = [{"caller_id": caller, "requests": count} for caller, count in callers.items()]
                         cursor.execute(_ADD_CALLERS, {"bucket": BUCKET, "rows": orjson.dumps(named).decode()})
-            except DatabaseError:
+            except Error:
                 limits.remember_limited(callers)
                 raise
             self._handed_in = present
@@ -106,11 +106,13 @@ class Reporter(threading.Thread):
     def _try(self) -> None:
         try:
             self._traffic.hand_in()
-        except DatabaseError as error:
+        except Error as error:
             # The figures are the console's alone: they wait for the next time.
             logger.warning("figures were not handed in: %s", type(error).__name__)
-            with contextlib.suppress(DatabaseError):
+            with contextlib.suppress(Error):
                 connection.close()
+        except Exception:
+            logger.exception("figures were not handed in")
 
     def stop(self, seconds: float = 2.0) -> None:
         self._stopped.set()

@@ -17,7 +17,7 @@ from typing import Final
 
 import redis
 from django.conf import settings
-from django.db import DatabaseError, connections
+from django.db import Error, connections
 
 Version = tuple[int, ...]
 
@@ -60,7 +60,7 @@ def _databases() -> Iterable[str]:
     for alias in connections:
         try:
             connections[alias].ensure_connection()
-        except DatabaseError:
+        except Error:
             continue
         number = connections[alias].pg_version  # type: ignore[attr-defined]
         version = (number // 10000, number % 10000)

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
-from django.db import DatabaseError
+from django.db import Error
 
 from platform_site.api.sweeps import all_sweeps
 from projects import provisioning, tasks
@@ -35,7 +35,7 @@ class Command(BaseCommand):
         for cluster in settings.REGION_DATABASES:
             try:
                 without_owner, without_schema = provisioning.compare(cluster)
-            except DatabaseError as error:
+            except Error as error:
                 raise CommandError(f"{cluster} cannot be compared: {type(error).__name__}.") from None
             for environment_id in without_owner:
                 self.stdout.write(f"{cluster}  {environment_id}  a schema that no environment owns: a sweep drops it")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
-from django.db import DatabaseError
+from django.db import Error
 from tqdm import tqdm
 
 from platform_site.api import sqlstates
@@ -46,7 +46,7 @@ class Command(BaseCommand):
             raise CommandError(f"{path} is there already. Name another file, or pass --replace.") from None
         except OSError as error:
             raise CommandError(f"{path} cannot be written: {error.strerror}.") from None
-        except DatabaseError as error:
+        except Error as error:
             if sqlstates.is_repeatable(error) or sqlstates.sqlstate(error) == "55P03":
                 raise CommandError("The schema was being changed. Nothing was written; try again.") from None
             raise CommandError(f"The region cannot be read ({type(error).__name__}). Nothing was written.") from error

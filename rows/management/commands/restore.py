@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError
-from django.db import DatabaseError
+from django.db import Error
 from tqdm import tqdm
 
 from accounts import audit
@@ -99,7 +99,7 @@ class Command(BaseCommand):
             raise CommandError(f"The plan allows no more than {error.limit} tables. Nothing was changed.") from None
         except LockNotWon:
             raise CommandError("The tables or the schema are in use. Nothing was changed; try again.") from None
-        except DatabaseError as error:
+        except Error as error:
             raise CommandError(f"PostgreSQL refused ({type(error).__name__}). Nothing was changed.") from error
         self._say(f"{place.environment_id} ({place.environment_name}): {_told(summary)}.")
 

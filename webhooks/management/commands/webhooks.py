@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError
-from django.db import DatabaseError, connections
+from django.db import Error, connections
 
 from accounts import audit
 from platform_site.api import outbound
@@ -123,7 +123,7 @@ class Command(BaseCommand):
                     raise CommandError(
                         "The subscription was deleted or disabled (an answer of 410 does that): no longer listening."
                     ) from None
-                except DatabaseError as error:
+                except Error as error:
                     self.stderr.write(f"The database is away ({type(error).__name__}); trying again.")
                     connections[place.cluster].close()
                     over.wait(1)
