@@ -3,7 +3,9 @@
 `projects` registers its directory when it starts (`set_directory`); nothing here imports it. Design section 4.
 """
 
-from typing import Protocol
+from typing import Any, Protocol
+
+from django.db.models import QuerySet
 
 from platform_site.api.callers import Caller, Place
 
@@ -20,6 +22,9 @@ class Directory(Protocol):
     def place_for(self, caller: Caller, environment_id: str) -> tuple[Place, frozenset[str]] | None:
         """The place and what `caller` may do there; None where it may not even see that the environment exists."""
 
+    def suspended(self) -> "QuerySet[Any, str]":
+        """The ids of the environments of suspended projects; to be asked within another query."""
+
 
 _directory: Directory | None = None
 
@@ -35,3 +40,14 @@ def directory() -> Directory:
     if _directory is None:
         raise RuntimeError("no directory of environments is registered: projects.apps sets it at start")
     return _directory
+
+
+def active_place(environment_id: str) -> Place | None:
+    """The place that a call without a caller means; None if it cannot be reached. One query.
+
+    Raises ProjectSuspended.
+    """
+    place = directory().place_of(environment_id)
+    if place is not None:
+        place.require_active()
+    return place

@@ -64,14 +64,15 @@ def operators(*, environment_id: str | None = None, account_id: str | None = Non
     return KeyAuthority(environment_id, None, account_id, None, grantable, most=MOST_FOR_OPERATORS)
 
 
-def over_keys(caller: Caller, environment_id: str | None) -> KeyAuthority:
+def over_keys(caller: Caller, environment_id: str | None, *, to_issue: bool = False) -> KeyAuthority:
     """The caller's authority over the keys of `environment_id`; None means a key's own environment, an account itself.
 
-    Raises NotFound for an environment that the caller cannot see, Forbidden where it may not handle keys. One query for
-    a key, and for an account that names an environment.
+    Raises NotFound for an environment that the caller cannot see, Forbidden where it may not handle keys, and where it
+    means `to_issue` one ProjectSuspended: to revoke what leaked, nobody has to wait. One query for a key, and for an
+    account that names an environment.
     """
     if caller.kind == "account":
-        return _of_account(caller, environment_id)
+        return _of_account(caller, environment_id, to_issue)
     if not caller.may(MANAGE) or caller.place is None:
         raise Forbidden(f"This needs the scope {MANAGE}.")
     if environment_id not in (None, caller.place.environment_id):
@@ -87,7 +88,7 @@ def over_keys(caller: Caller, environment_id: str | None) -> KeyAuthority:
     )
 
 
-def _of_account(caller: Caller, environment_id: str | None) -> KeyAuthority:
+def _of_account(caller: Caller, environment_id: str | None, to_issue: bool) -> KeyAuthority:
     if environment_id is None:
         most = plan_limits(caller.plan).keys_per_environment
         return KeyAuthority(None, None, caller.id, None, ACCOUNT_SCOPES, most)
@@ -97,6 +98,8 @@ def _of_account(caller: Caller, environment_id: str | None) -> KeyAuthority:
     place, scopes = found
     if MANAGE not in scopes:
         raise Forbidden("Only owners and developers of the project handle its keys.")
+    if to_issue:
+        place.require_active()
     return KeyAuthority(
         environment_id=environment_id,
         project_id=place.project_id,

@@ -18,7 +18,7 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 
-from accounts import audit, markers, passwords, refresh_tokens, signing_keys, tokens
+from accounts import audit, environments, markers, passwords, refresh_tokens, signing_keys, tokens
 from accounts.audit import Actor
 from accounts.credentials import session_cache_name
 from accounts.models import Session, User
@@ -124,7 +124,8 @@ def refresh(text: str, *, device: Device) -> Grant:
     """Exchange a refresh token for its successor and a new access token.
 
     Raises InvalidGrant for a token that is unknown, expired, revoked or reused; reuse ends the session. One statement
-    finds and locks the session; what cannot be a token costs none.
+    finds and locks the session; what cannot be a token costs none. Raises ProjectSuspended, the token as good as it
+    was.
     """
     offered = refresh_tokens.parse(text)
     if offered is None:
@@ -159,6 +160,8 @@ def refresh(text: str, *, device: Device) -> Grant:
                     reused_from=device.ip_address,
                 )
                 log.warning("refresh token reused", extra={"session_id": session.pk, "user_id": session.user_id})
+        if successor is not None and session is not None and session.environment_id is not None:
+            environments.active_place(session.environment_id)
     # Outside of the transaction: what it wrote about a reuse must stay.
     if session is None or successor is None:
         raise InvalidGrant("The refresh token is unknown, expired, revoked or was used before.")

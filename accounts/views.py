@@ -54,7 +54,8 @@ _NO_ENVIRONMENT: Final = (
 
 
 class TokenViewSet(ApiViewSet):
-    """`POST /v1/auth/token`. Every client error is 400 `invalid_grant`, or 405, 413 or 429."""
+    """`POST /v1/auth/token`. Every client error is 400 `invalid_grant`, or 405, 413 or 429, or 403
+    `project_suspended`."""
 
     public = True
     client_errors_as: ClassVar[type[ApiError] | None] = InvalidGrant
@@ -90,13 +91,16 @@ class TokenViewSet(ApiViewSet):
 
     def _sign_in(self, request: HttpRequest, email: str, password: str, device: Device) -> sessions.Grant:
         environment_id = named_environment(request)
-        pool_id = None
+        place, pool_id = None, None
         if environment_id is not None:
-            pool_id = environments.directory().pool_of(environment_id)
-            if pool_id is None:
+            place = environments.directory().place_of(environment_id)
+            if place is None:
                 limits.count_token_request(request)
                 raise InvalidGrant(fields=[FieldError("X-Environment", "unknown", "There is no such environment.")])
+            pool_id = place.pool_id
         limits.count_token_request(request, pool_id=pool_id, email=email)
+        if place is not None:
+            place.require_active()
         try:
             return sessions.sign_in(
                 pool_id=pool_id, environment_id=environment_id, email=email, password=password, device=device
@@ -249,7 +253,7 @@ class KeyViewSet(ApiViewSet):
         """
         values = self.read(serializers.KeyInput)
         named = values.get("environment_id") or named_environment(request._request)
-        authority = grants.over_keys(self.caller, named)
+        authority = grants.over_keys(self.caller, named, to_issue=True)
         key, secret = services.issue_key(
             name=values["name"],
             scopes=values["scopes"],

@@ -7,17 +7,20 @@ from django.db.models import F
 
 from platform_site.api import ids
 from platform_site.api.callers import Caller, ProjectRole
-from platform_site.api.errors import Forbidden
+from platform_site.api.errors import Forbidden, ProjectSuspended
 from projects import roles
 from projects.errors import NoSuchEnvironment, NoSuchProject, RoleNeeded
 from projects.models import Environment, Project
 
 
-def project_for(caller: Caller, project_id: str, needed: ProjectRole = "viewer") -> Project:
+def project_for(
+    caller: Caller, project_id: str, needed: ProjectRole = "viewer", *, though_suspended: bool = False
+) -> Project:
     """The live project, if the caller's role in it is at least `needed`. One query.
 
-    App users and environment keys count as viewers of their own project: they read what their scopes admit.
-    Raises NoSuchProject, RoleNeeded.
+    App users and environment keys count as viewers of their own project: they read what their scopes admit. A suspended
+    one may be looked at and left by its members, which takes a viewer; more only `though_suspended`. Raises
+    NoSuchProject, RoleNeeded, ProjectSuspended.
     """
     if not ids.matches("prj", project_id):
         raise NoSuchProject
@@ -30,6 +33,8 @@ def project_for(caller: Caller, project_id: str, needed: ProjectRole = "viewer")
     role: ProjectRole = getattr(found, "caller_role", "viewer")
     if not roles.is_at_least(role, needed):
         raise RoleNeeded(needed)
+    if found.suspended_at is not None and needed != "viewer" and not though_suspended:
+        raise ProjectSuspended
     return found
 
 

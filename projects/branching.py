@@ -64,6 +64,7 @@ def place_of(project: Project, environment: Environment) -> Place:
         plan=project.plan,
         pool_id=environment.pool_id,
         allowed_origins=tuple(environment.allowed_origins),
+        is_suspended=project.suspended_at is not None,
     )
 
 

@@ -53,7 +53,7 @@ class CallerAuthentication(BaseAuthentication):
 
         Raises Unauthorized (no, bad, expired or revoked token), RateLimited, NotFound (an environment that is not the
         caller's), ValidationFailed on the field `X-Environment` (none is named and none can be told), Forbidden (an
-        account's key where an environment is needed).
+        account's key where an environment is needed), ProjectSuspended.
         """
         http: HttpRequest = request._request
         header = http.META.get("HTTP_AUTHORIZATION")
@@ -164,13 +164,18 @@ def _check_expiry(identity: Identity) -> None:
 
 
 def _check_place(question: _Question, found: _Found, use: EnvironmentUse) -> None:
-    """That the call means an environment of the caller's, or none where none is needed. Never a guess."""
+    """That the call means an environment of the caller's, or none where none is needed. Never a guess.
+
+    Of a suspended project, keys and users get nowhere; an account does where the call needs no environment, such as to
+    ask who it is.
+    """
     named, identity = question.named, found.identity
     if identity.environment_id is not None:
         if not found.places:
             raise Unauthorized  # its environment is gone, and with it every user and key of it
         if named is not None and named != identity.environment_id:
             raise NotFound("This token belongs to another environment than the one that the request names.")
+        found.places[0].require_active()
         return
     if use == "unused":
         return
@@ -187,6 +192,8 @@ def _check_place(question: _Question, found: _Found, use: EnvironmentUse) -> Non
         raise ValidationFailed.of(
             HEADER, "required", "Name the environment that this call means, by the header X-Environment or by its host."
         )
+    if use == "required":
+        found.places[0].require_active()
 
 
 _mark_names: Final[dict[str, str]] = {}
@@ -247,7 +254,7 @@ def _ask(question: _Question) -> _Found:
     _fill_later(now, question.who, _identity_bytes(identity))
     # An environment that the account named and may not see is not remembered: anybody can invent names.
     if question.where is not None and (raw or question.named is None):
-        _fill_later(now, question.where, orjson.dumps(raw))
+        _fill_later(now, question.where, places.to_record(raw))
     if identity.touch_due:
         _touch(identity.id)
     return _assemble(identity, raw)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import orjson
+from django.db.models import QuerySet
 
 from platform_site.api import ids
 from platform_site.api.callers import Caller, Place
@@ -88,3 +89,7 @@ class EnvironmentDirectory:
         place = places.from_json(found["place"])
         scopes = roles.BY_ROLE[place.role or "viewer"]
         return place, (scopes & caller.scopes if caller.kind == "key" else scopes)
+
+    def suspended(self) -> "QuerySet[Environment, str]":
+        """The ids of the environments of suspended projects. Not asked yet."""
+        return Environment.objects.suspended().values_list("pk", flat=True)

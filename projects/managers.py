@@ -4,7 +4,7 @@ of."""
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db import models
-from django.db.models import F, Q, QuerySet
+from django.db.models import ExpressionWrapper, F, Q, QuerySet
 from django.db.models.expressions import BaseExpression, Combinable
 from django.db.models.functions import JSONObject
 
@@ -13,7 +13,7 @@ from platform_site.api.callers import Caller
 if TYPE_CHECKING:
     from projects.models import Environment, Project  # noqa: F401 - named in a string below
 
-_PLACE_COLUMNS: Final = {
+_PLACE_COLUMNS: "Final[dict[str, str | ExpressionWrapper[Any]]]" = {
     "environment_id": "id",
     "environment_name": "name",
     "project_id": "project_id",
@@ -22,6 +22,7 @@ _PLACE_COLUMNS: Final = {
     "plan": "project__plan",
     "pool_id": "pool_id",
     "allowed_origins": "allowed_origins",
+    "is_suspended": ExpressionWrapper(Q(project__suspended_at__isnull=False), models.BooleanField()),
 }
 """The members of `platform_site.api.callers.Place` by their columns; `role` is added where an account asks."""
 
@@ -47,6 +48,10 @@ class EnvironmentQuerySet(models.QuerySet["Environment"]):
         """Live and usable: not still being made, and not failed at it."""
         return self.live().filter(status__in=["ready", "migrating"])
 
+    def suspended(self) -> "EnvironmentQuerySet":
+        """Of projects that operators have suspended."""
+        return self.filter(project__suspended_at__isnull=False)
+
     def branches(self) -> "EnvironmentQuerySet":
         """Preview branches, those whose parent is gone among them."""
         return self.exclude(pool_id=F("pk"))
@@ -59,6 +64,6 @@ class EnvironmentQuerySet(models.QuerySet["Environment"]):
         """As one JSON column with the members of `Place`; `role` among them after `of_account`."""
         return self.values(place=JSONObject(**self._place_columns()))
 
-    def _place_columns(self) -> dict[str, str]:
+    def _place_columns(self) -> "dict[str, str | ExpressionWrapper[Any]]":
         asked_role = "role" in self.query.annotations
         return _PLACE_COLUMNS | {"role": "role"} if asked_role else _PLACE_COLUMNS

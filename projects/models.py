@@ -1,7 +1,7 @@
 """Tables of `projects`, all in the control database. What an environment holds lives in its region."""
 
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
@@ -28,6 +28,9 @@ class Plan(models.TextChoices):
     TEAM = "team"
 
 
+SUSPENSION_REASON_LENGTH: Final = 500
+
+
 class Project(models.Model):
     id = _id("prj")
     name = models.CharField(max_length=64)
@@ -42,6 +45,12 @@ class Project(models.Model):
     """Whose quota it counts against, whoever owns it later: nobody can fill up a stranger's by making them an owner."""
     deleted_at = models.DateTimeField(null=True, editable=False)
     """Marked: gone for callers, until the sweep has dropped the schemas and removes the record."""
+    suspended_at = models.DateTimeField(null=True, editable=False)
+    """Since when operators keep everything of it from happening (`projects.suspension`)."""
+    suspension_reason = models.CharField(max_length=SUSPENSION_REASON_LENGTH, null=True, editable=False)
+    """Their words, for the project's members; null where it is not suspended."""
+    resumed_at = models.DateTimeField(null=True, editable=False)
+    """When the last suspension was lifted: what expires by itself gets its time again from then on."""
     members: "models.ManyToManyField[models.Model, Member]" = models.ManyToManyField(
         settings.AUTH_USER_MODEL, through="Member", related_name="projects"
     )
@@ -51,6 +60,10 @@ class Project(models.Model):
     class Meta:
         indexes: ClassVar = [
             models.Index(fields=["-created_at", "-id"], name="project_newest_first"),
+            # Asked every few seconds by each worker, and few.
+            models.Index(
+                fields=["suspended_at"], name="project_by_suspension", condition=models.Q(suspended_at__isnull=False)
+            ),
             models.Index(
                 fields=["deleted_at"], name="project_marked_for_deletion", condition=models.Q(deleted_at__isnull=False)
             ),
@@ -59,10 +72,22 @@ class Project(models.Model):
             models.CheckConstraint(condition=models.Q(region__in=Region.values), name="project_region_is_known"),
             models.CheckConstraint(condition=models.Q(plan__in=Plan.values), name="project_plan_is_known"),
             models.CheckConstraint(condition=models.Q(name__regex=r"\S"), name="project_name_not_blank"),
+            models.CheckConstraint(
+                condition=models.Q(suspended_at__isnull=True, suspension_reason__isnull=True)
+                | models.Q(suspended_at__isnull=False, suspension_reason__isnull=False, suspension_reason__regex=r"\S"),
+                name="project_suspension_has_reason",
+            ),
         ]
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def state(self) -> str:
+        """`live`, `suspended` or `being deleted`, as the console and commands say it."""
+        if self.deleted_at is not None:
+            return "being deleted"
+        return "live" if self.suspended_at is None else "suspended"
 
 
 class Member(models.Model):

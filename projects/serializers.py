@@ -84,6 +84,8 @@ class CreatedProject(Serializer):
 
 class ProjectDetail(CreatedProject):
     created_at = fields.DateTimeField()
+    suspended_at = fields.DateTimeField(allow_null=True, help_text="Since when operators have suspended the project.")
+    suspension_reason = fields.CharField(allow_null=True, help_text="Their words.")
 
 
 class ListedProject(Serializer):
@@ -150,7 +152,12 @@ def created_project(project: Project) -> dict[str, Any]:
 
 
 def project_detail(project: Project) -> dict[str, Any]:
-    return created_project(project) | {"created_at": timestamp(project.created_at)}
+    suspended_at = project.suspended_at
+    return created_project(project) | {
+        "created_at": timestamp(project.created_at),
+        "suspended_at": None if suspended_at is None else timestamp(suspended_at),
+        "suspension_reason": project.suspension_reason,
+    }
 
 
 def environment_detail(environment: Environment, cluster: str) -> dict[str, Any]:

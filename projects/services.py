@@ -9,15 +9,17 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from django.db import transaction
-from django.db.models.functions import Now
+from django.db.models.functions import Coalesce, Now
 
 from accounts import audit
 from accounts.audit import Actor
+from accounts.lifecycle import outbox
 from accounts.models import User
 from platform_site.api import ids, nudges, signals
 from platform_site.api.callers import Caller, Place, ProjectRole
+from platform_site.api.errors import ValidationFailed
 from platform_site.api.plans import plan_limits
-from projects import branching, failpoints, origins, places, provisioning, removal
+from projects import branching, failpoints, origins, places, provisioning, removal, suspension
 from projects.branching import place_of
 from projects.errors import (
     AlreadyMember,
@@ -34,7 +36,7 @@ from projects.errors import (
     ProjectsQuotaReached,
     SourceNotReady,
 )
-from projects.models import Environment, Member, Project
+from projects.models import SUSPENSION_REASON_LENGTH, Environment, Member, Project
 
 FIRST_ENVIRONMENTS: Final = ("development", "production")
 
@@ -138,6 +140,59 @@ def delete_project(project_id: str, *, actor: Caller | Actor) -> None:
             )
         audit.record("project.deleted", actor=actor, target_id=project_id, project_id=project_id, name=project.name)
         transaction.on_commit(lambda: removal.finish_soon(project_id))
+
+
+def suspend_project(project_id: str, *, reason: str, actor: Caller | Actor) -> Project:
+    """Keep everything of a live project from happening until it is resumed; nothing of it is lost. For operators.
+
+    Calls are refused from the next request on (`Place.is_suspended`); deliveries, queued runs and e-mails wait
+    (`projects.suspension`); what is under way ends by itself. `reason` is shown to the project's members: 1-500
+    printable characters. Of a project that is suspended the reason changes, if it differs, and nothing else. Raises
+    NoSuchProject, ValidationFailed on the field `reason`.
+    """
+    reason = reason.strip()
+    if not reason or len(reason) > SUSPENSION_REASON_LENGTH or not reason.isprintable():
+        raise ValidationFailed.of(
+            "reason", "invalid", f"The reason takes 1 to {SUSPENSION_REASON_LENGTH} printable characters, on one line."
+        )
+    with transaction.atomic():
+        project = _locked(project_id)
+        if project.suspension_reason == reason:
+            return project
+        if project.suspended_at is None:
+            places.forget_project(project_id)
+            transaction.on_commit(lambda: suspension.forget(project.cluster))
+        Project.objects.filter(pk=project_id).update(
+            suspended_at=Coalesce("suspended_at", Now()), suspension_reason=reason
+        )
+        project.refresh_from_db(fields=["suspended_at", "suspension_reason"])
+        audit.record("project.suspended", actor=actor, target_id=project_id, project_id=project_id, reason=reason)
+    return project
+
+
+def resume_project(project_id: str, *, actor: Caller | Actor) -> bool:
+    """Lift a suspension: calls are answered from the next request on, and what waited goes on. False, with nothing
+    written, if there is none. For operators. Raises NoSuchProject."""
+    with transaction.atomic():
+        project = _locked(project_id)
+        since, reason = project.suspended_at, project.suspension_reason
+        if since is None:
+            return False
+        places.forget_project(project_id)
+        Project.objects.filter(pk=project_id).update(suspended_at=None, suspension_reason=None, resumed_at=Now())
+        project.refresh_from_db(fields=["resumed_at"])
+        if project.resumed_at is not None:
+            outbox.postpone(project.environments.values_list("pk", flat=True), since, project.resumed_at)
+        audit.record(
+            "project.resumed",
+            actor=actor,
+            target_id=project_id,
+            project_id=project_id,
+            since=since.isoformat(),
+            reason=reason,
+        )
+        transaction.on_commit(lambda: suspension.forget(project.cluster))
+    return True
 
 
 def _locked(project_id: str) -> Project:

@@ -70,7 +70,7 @@ class ProjectViewSet(ApiViewSet):
     @extend_schema(responses={204: None})
     def destroy(self, request: HttpRequest, project_id: str) -> HttpResponseBase:
         """Delete a project for good with everything in it. Owners only."""
-        project_for(self.caller, project_id, "owner")
+        project_for(self.caller, project_id, "owner", though_suspended=True)
         services.delete_project(project_id, actor=self.caller)
         return no_content()
 

@@ -5,10 +5,12 @@ from collections.abc import Iterator
 from functools import cache
 
 import pytest
+from django.conf import settings
 from django.db import connections
 from django.test import TransactionTestCase
 
 from accounts import signing_keys
+from projects import suspension
 from tests.browsing import browser, complaints, window  # noqa: F401 - fixtures
 from tests.client import Api
 from tests.emptying import flush_redis
@@ -52,6 +54,13 @@ def _tables_are_emptied_quickly() -> None:
 def _signing_keys_of_earlier_tests_are_forgotten() -> None:
     """Their table has been emptied since; a process that remembers them for 30 s signs what it will soon refuse."""
     signing_keys.forget()
+
+
+@pytest.fixture(autouse=True)
+def _suspensions_of_earlier_tests_are_forgotten() -> None:
+    """A process goes by what it knows of them for some seconds."""
+    for region in settings.REGION_DATABASES:
+        suspension.forget(region)
 
 
 @pytest.fixture(autouse=True)

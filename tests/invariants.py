@@ -17,6 +17,7 @@ CODES = {
     "invalid_grant": {400},
     "unauthorized": {401},
     "forbidden": {403},
+    "project_suspended": {403},
     "not_found": {404},
     "method_not_allowed": {405},
     "conflict": {409},

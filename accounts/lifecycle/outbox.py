@@ -13,15 +13,16 @@ import random
 import smtplib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.core.mail import get_connection
 from django.core.mail.backends.base import BaseEmailBackend
 from django.db import Error, transaction
+from django.db.models import DurationField, F, Value
 from django.db.models.functions import Now
 
-from accounts import locks
+from accounts import environments, locks
 from accounts.lifecycle import letters, links, pools
 from accounts.lifecycle.models import AccountEmail
 from accounts.models import User
@@ -86,6 +87,12 @@ def withdraw(pool_id: str | None, address: str, kinds: Iterable[Kind]) -> None:
     AccountEmail.objects.filter(environment_id=pool_id, kind__in=list(kinds), subject=address.lower()).delete()
 
 
+def postpone(pool_ids: Iterable[str], since: datetime, until: datetime) -> None:
+    """Give e-mails and links of these pools the time back in which nothing could be done with them. One statement."""
+    waiting = AccountEmail.objects.filter(environment_id__in=list(pool_ids), expires_at__gt=since)
+    waiting.update(expires_at=F("expires_at") + Value(until - since, output_field=DurationField()))
+
+
 # ── Sending ──
 
 
@@ -106,7 +113,8 @@ class Skipped:
 def claim(email_id: str | None = None) -> Claimed | Skipped | None:
     """Take up an e-mail that is due (that one, if it is), for LEASE. None if there is none.
 
-    An e-mail of a kind that a newer release has brought is left to workers of that release.
+    An e-mail of a kind that a newer release has brought is left to workers of that release, and those of a suspended
+    project until it is not.
     """
     with transaction.atomic():
         due = AccountEmail.objects.filter(
@@ -115,7 +123,7 @@ def claim(email_id: str | None = None) -> Claimed | Skipped | None:
             failed_at__isnull=True,
             next_attempt_at__lte=Now(),
             expires_at__gt=Now(),
-        )
+        ).exclude(environment_id__in=environments.directory().suspended())
         if email_id is not None:
             due = due.filter(pk=email_id)
         email: AccountEmail | None = due.select_for_update(skip_locked=True).order_by("next_attempt_at").first()
@@ -270,9 +278,13 @@ def _record(email: AccountEmail, **outcome: Any) -> None:
 
 
 def purge(batch: int = 1000) -> int:
-    """Delete e-mails that have expired, with their links; how many. Called by the sweep."""
+    """Delete e-mails that have expired, with their links; how many. Called by the sweep.
+
+    Those of a suspended project stay: their time stands still (`postpone`).
+    """
     count = 0
     expired = AccountEmail.objects.filter(expires_at__lt=Now()).order_by("expires_at")
+    expired = expired.exclude(environment_id__in=environments.directory().suspended())
     while found := list(expired.values_list("pk", flat=True)[:batch]):
         count += AccountEmail.objects.filter(pk__in=found).delete()[0]
     return count

@@ -17,7 +17,7 @@ from django.utils.decorators import method_decorator
 from django.views import View
 from django.views.decorators.csrf import csrf_exempt
 
-from accounts import passwords
+from accounts import environments, passwords
 from accounts.lifecycle import invitations, links, oneself, pools, recovery, sign_up
 from accounts.lifecycle.models import AccountEmail, PoolSettings
 from accounts.serializers import LONGEST_NAME
@@ -134,7 +134,10 @@ class LinkPage(View):
 
     def _find(self, request: HttpRequest, token: str) -> AccountEmail:
         limits.count_token_request(request)
-        return links.find(token, self.kind)
+        found = links.find(token, self.kind)
+        if found.environment_id is not None:
+            environments.active_place(found.environment_id)
+        return found
 
     def _form(self, found: AccountEmail, token: str, form: forms.Form) -> HttpResponse:
         status = 422 if form.is_bound else 200
@@ -145,12 +148,15 @@ class LinkPage(View):
     ) -> HttpResponse:
         pool = pools.settings_of(found.environment_id) if found else None
         app = pools.app_name(pool) if pool else ""
+        email = found.recipient if found else ""
+        if found:  # else the words may be an error's, and mean what they say
+            title, lead = title.format(app=app), lead.format(app=app, email=email)
         context = {
-            "title": title.format(app=app),
-            "lead": lead.format(app=app, email=found.recipient if found else ""),
+            "title": title,
+            "lead": lead,
             "app": app,
             "app_url": _way_back(pool, found) if pool and found else "",
-            "email": found.recipient if found else "",
+            "email": email,
             "request_id": current_request_id() if status >= 400 and "form" not in facts else None,
             **facts,
         }

@@ -54,11 +54,12 @@ class Pool:
 
 
 def named_by(request: HttpRequest) -> Pool:
-    """The pool that a request names; one query if it names an environment. Raises NotFound if there is none."""
+    """The pool that a request names; one query if it names an environment. Raises NotFound if there is none, and
+    ProjectSuspended."""
     environment_id = named_environment(request)
     if environment_id is None:
         return Pool(None, None, OF_PLATFORM)
-    place = environments.directory().place_of(environment_id)
+    place = environments.active_place(environment_id)
     if place is None:
         raise NotFound("There is no such environment.")
     return Pool(place.pool_id, environment_id, place.plan)

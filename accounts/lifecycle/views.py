@@ -22,6 +22,7 @@ from platform_site.api.errors import (
     Forbidden,
     InvalidGrant,
     NotFound,
+    ProjectSuspended,
     QuotaExceeded,
     RateLimited,
     ValidationFailed,
@@ -45,10 +46,10 @@ class _Public(ApiViewSet):
     public = True
 
     def pool(self) -> Pool:
-        """Raises NotFound, and RateLimited where too many are made up."""
+        """Raises NotFound, ProjectSuspended, and RateLimited where too many are made up."""
         try:
             return pools.named_by(self.request._request)
-        except NotFound:
+        except (NotFound, ProjectSuspended):
             limits.count_token_request(self.request._request)
             raise
 

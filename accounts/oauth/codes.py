@@ -19,7 +19,7 @@ from django.db import transaction
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from accounts import audit, opaque, sessions, signing_keys
+from accounts import audit, environments, opaque, sessions, signing_keys
 from accounts.models import Session, User
 from accounts.oauth.models import AuthorizationCode
 from accounts.sessions import Device, Grant
@@ -64,13 +64,16 @@ def exchange(
 ) -> Grant:
     """Start the session that a code stands for.
 
-    `redirect_uri` None: the client does not repeat it. Raises InvalidGrant, with one answer for all reasons.
+    `redirect_uri` None: the client does not repeat it. Raises InvalidGrant, with one answer for all reasons, and
+    ProjectSuspended, the code as good as it was.
     """
     if not opaque.is_well_formed(PREFIX, _LENGTH, text):
         raise InvalidGrant(_REFUSED)
     code = AuthorizationCode.objects.select_related("user").filter(pk=opaque.digest(text)).first()
     if code is None or code.environment_id != environment_id:
         raise InvalidGrant(_REFUSED)
+    if code.environment_id is not None:
+        environments.active_place(code.environment_id)
     if code.used_at is not None:
         _end_if_replayed(code, device)
         raise InvalidGrant(_REFUSED)

@@ -39,7 +39,15 @@ from accounts.oauth.models import IdentityProvider
 from accounts.oauth.transport import Calls, oauth_client
 from platform_site.api import handler, ids, limits
 from platform_site.api.callers import Place
-from platform_site.api.errors import Conflict, Forbidden, InvalidGrant, NotFound, QuotaExceeded, ValidationFailed
+from platform_site.api.errors import (
+    Conflict,
+    Forbidden,
+    InvalidGrant,
+    NotFound,
+    ProjectSuspended,
+    QuotaExceeded,
+    ValidationFailed,
+)
 from platform_site.api.idempotency import idempotent
 from platform_site.api.openapi import ENVIRONMENT, listing
 from platform_site.api.plans import plan_limits
@@ -99,6 +107,8 @@ def _see_other(address: str) -> HttpResponse:
 
 class ProviderSignInViewSet(_ForBrowsers):
     """`GET /v1/auth/authorize`: where an application sends the browser of a person who wants to sign in."""
+
+    also_raises: ClassVar = {"begin": (ProjectSuspended,)}
 
     @extend_schema(
         parameters=[
@@ -160,17 +170,17 @@ def _at_our_own_host(request: HttpRequest, query: Mapping[str, str]) -> HttpResp
 
 
 def _environment(request: HttpRequest, asked: str | None) -> tuple[str | None, str | None]:
-    """The environment that is meant and the pool that signs in there. Raises ValidationFailed."""
+    """The environment that is meant and the pool that signs in there. Raises ValidationFailed, ProjectSuspended."""
     by_host = named_environment(request)
     if asked is not None and by_host is not None and asked != by_host:
         raise ValidationFailed.of("environment", "contradiction", "The host names another environment.")
     environment_id = asked or by_host
     if environment_id is None:
         return None, None
-    pool_id = environments.directory().pool_of(environment_id)
-    if pool_id is None:
+    place = environments.active_place(environment_id)
+    if place is None:
         raise ValidationFailed.of("environment", "unknown", "There is no such environment.")
-    return environment_id, pool_id
+    return environment_id, place.pool_id
 
 
 def _application(environment_id: str | None, query: Mapping[str, str]) -> _Application:
@@ -295,6 +305,8 @@ _CALLBACK = extend_schema(
 class SignInCallbackViewSet(_ForBrowsers):
     """`GET /v1/auth/callback`: where a provider sends the browser back. A page of ours never shows a code."""
 
+    also_raises: ClassVar = {"receive": (ProjectSuspended,), "receive_at_own": (ProjectSuspended,)}
+
     @_CALLBACK
     def receive(self, request: Any) -> HttpResponse:
         """Come back from an identity provider. For browsers on their way to the application's redirect URI."""
@@ -322,7 +334,7 @@ def _resumed(request: HttpRequest, state: str, provider_id: str | None) -> tuple
     """The flow that comes back here, its provider, and the plan that bounds the pool (None for platform accounts).
 
     Raises ValidationFailed where nothing is sure enough to tell the application anything: what was true when the flow
-    began must still be.
+    began must still be. Raises ProjectSuspended.
     """
     try:
         flow = flows.opened(state, request.COOKIES)
@@ -332,7 +344,7 @@ def _resumed(request: HttpRequest, state: str, provider_id: str | None) -> tuple
         ) from None
     pool_id, plan = None, None
     if flow.environment_id is not None:
-        place = environments.directory().place_of(flow.environment_id)
+        place = environments.active_place(flow.environment_id)
         if place is None:
             raise ValidationFailed.of("state", "environment_gone", "The application is not there any more.")
         pool_id, plan = place.pool_id, place.plan

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from platform_site.api.errors import ProjectSuspended
+
 CallerKind = Literal["account", "user", "key"]
 ProjectRole = Literal["owner", "developer", "viewer"]
 
@@ -47,6 +49,13 @@ class Place:
     role: ProjectRole | None = None
     allowed_origins: tuple[str, ...] = ()
     """Web origins whose pages may read answers: `("*",)` for all, empty for none, else exact origins."""
+    is_suspended: bool = False
+    """Whether operators have suspended the project (`projects.suspension`)."""
+
+    def require_active(self) -> None:
+        """Raise ProjectSuspended while the project is suspended."""
+        if self.is_suspended:
+            raise ProjectSuspended
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,17 @@ class Forbidden(ApiError):
     status, code, message = 403, "forbidden", "The token does not allow this."
 
 
+class ProjectSuspended(ApiError):
+    """Operators suspended the project that the call means; a lifted suspension leaves everything as it was."""
+
+    status, code, message = (
+        403,
+        "project_suspended",
+        "The project is suspended by the platform's operators. Nothing is lost: everything goes on once they lift it. "
+        "The project's members find the reason in its `suspension_reason`; ask the operators to lift it.",
+    )
+
+
 class NotFound(ApiError):
     status, code, message = 404, "not_found", "There is nothing here that you can see."
 

@@ -3,8 +3,8 @@
 An action says what it is by its docstring (up to the first full stop or colon it is the summary) and its bodies by
 `extend_schema`, as in any project with drf-spectacular. The rest is read from the viewset itself: scope, query
 parameters, whether it is public, what else it raises (`also_raises`). The errors that follow from the shape of an
-operation (401 where there is a token, 403 where there is a scope, 404 where there is a path parameter, 422 where there
-is input, 429, 503, …) are listed by themselves, each with the one envelope.
+operation (401 where there is a token, 403 where there is a token or an environment, 404 where there is a path
+parameter, 422 where there is input, 429, 503, …) are listed by themselves, each with the one envelope.
 
     @extend_schema(request=ProjectInput, responses={201: CreatedProject})
     def create(self, request):
@@ -193,10 +193,15 @@ def _errors(view: ApiViewSet, operation: Mapping[str, Any]) -> list[type[ApiErro
         found.append(errors.Unauthorized)
         if view.required_scopes.get(view.action) is not None:
             found.append(errors.Forbidden)
+    if not view.public or names_environment:
+        found.append(errors.ProjectSuspended)
     found += view.also_raises.get(view.action, ())
     other = view.client_errors_as
     if other is not None:
-        found = [one if one.status >= 500 or one.status in (404, 405, 429) else other for one in found]
+        kept = (404, 405, 429)
+        found = [
+            one if one.status >= 500 or one.status in kept or one is errors.ProjectSuspended else other for one in found
+        ]
     return found
 
 

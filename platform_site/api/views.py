@@ -38,7 +38,14 @@ from rest_framework.viewsets import ViewSet
 from platform_site.api import bodies, fields, handler, sqlstates
 from platform_site.api.bodies import StrictJSONParser
 from platform_site.api.callers import Caller, Place
-from platform_site.api.errors import ApiError, Forbidden, MethodNotAllowed, Unauthorized, ValidationFailed
+from platform_site.api.errors import (
+    ApiError,
+    Forbidden,
+    MethodNotAllowed,
+    ProjectSuspended,
+    Unauthorized,
+    ValidationFailed,
+)
 from platform_site.api.requests import read_parameters
 from platform_site.postgres.commits import commits_of_this_thread
 from platform_site.postgres.replicas import Freshness
@@ -112,7 +119,8 @@ class ApiViewSet(ViewSet):
     optional_bodies: ClassVar[frozenset[str]] = frozenset()
     """The actions whose body may be left out: `read` and `read_object` then read `{}`."""
     client_errors_as: ClassVar[type[ApiError] | None] = None
-    """Answer every client error (but 404, 405 and 429) as this one: `InvalidGrant` at the token endpoint."""
+    """Answer every client error as this one: `InvalidGrant` at the token endpoint. But for 404, 405, 429 and
+    `project_suspended`, which say nothing against the credentials: clients throw those away that are refused."""
 
     parser_classes = (StrictJSONParser,)
     renderer_classes = (JSONRenderer,)
@@ -277,6 +285,6 @@ class ApiViewSet(ViewSet):
         handler.report(error, meaning)
         other = self.client_errors_as
         if other is not None and 400 <= meaning.status < 500 and meaning.status not in (404, 405, 429):
-            if not isinstance(meaning, other):
+            if not isinstance(meaning, other | ProjectSuspended):
                 meaning = other(meaning.text, fields=meaning.fields)
         return handler.respond(meaning)

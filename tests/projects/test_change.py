@@ -19,7 +19,8 @@ def test_one_project_is_shown_with_its_environments_and_without_its_plan(api: Ap
     project = make_project(alice, plan="team")
     answer = api.get(f"/v1/projects/{project.pk}", token=token_of(alice))
     assert answer.status == 200
-    assert set(answer.json) == {"id", "name", "region", "environments", "created_at"}
+    shown = {"id", "name", "region", "environments", "created_at", "suspended_at", "suspension_reason"}
+    assert set(answer.json) == shown
     assert [each["name"] for each in answer.json["environments"]] == ["development", "production"]
     assert b"team" not in answer.body
 

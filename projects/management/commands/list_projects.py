@@ -45,10 +45,12 @@ class Command(BaseCommand):
             self.stderr.write("No project fits." if words or options["region"] else "There is no project yet.")
         for project in shown[: options["limit"]]:
             owners = [member.user.email for member in project.memberships.all() if member.role == Member.Role.OWNER]
-            state = "live" if project.deleted_at is None else "being deleted"
+            state = project.state
             # Names are their owners' and may hold anything: quoted, they stay on their line.
             facts = f"{project.pk}  {project.region:14}  {project.plan:4}  {state:13}"
             self.stdout.write(f"{facts}  {', '.join(owners)}  {project.name!r}")
+            if project.suspended_at is not None:
+                self.stdout.write(f"    since {project.suspended_at:%Y-%m-%d %H:%M} UTC: {project.suspension_reason!r}")
             for environment in sorted(project.environments.all(), key=lambda each: each.name):
                 self.stdout.write(f"    {environment.pk}  {environment.status:9}  {environment.name}")
         if len(shown) > options["limit"]:

@@ -1,0 +1,33 @@
+"""`manage.py suspend_project PROJECT --reason WORDS`: everything of a project stands still, and nothing is lost."""
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from accounts import audit
+from platform_site.api.errors import ValidationFailed
+from projects import services
+from projects.errors import NoSuchProject
+
+
+class Command(BaseCommand):
+    help = (
+        "Suspends a project: its calls are refused, its deliveries, queued runs and e-mails wait until "
+        "`manage.py resume_project`. Nothing is lost. Said again with another reason, it changes the reason."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("project", metavar="PROJECT", help="prj_…")
+        parser.add_argument(
+            "--reason", required=True, metavar="WORDS", help="shown to the project's members; 1-500 characters"
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            project = services.suspend_project(options["project"], reason=options["reason"], actor=audit.SYSTEM)
+        except NoSuchProject:
+            raise CommandError(f"There is no project {options['project']}.") from None
+        except ValidationFailed as error:
+            raise CommandError(" ".join(field.message for field in error.fields)) from None
+        self.stdout.write(f"{project.pk} is suspended since {project.suspended_at:%Y-%m-%d %H:%M:%S} UTC.")

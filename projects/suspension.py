@@ -1,0 +1,87 @@
+"""What a suspension means to whoever works without a caller: which environments have to wait.
+
+`services.suspend_project` says so in the project's row, and that row is all there is to ask: calls find it in their
+place (`Place.is_suspended`), whether that was read or cached. Workers, who claim by environment in a region, ask here;
+what they pass over stays as it is, due and unclaimed, until the suspension is lifted. docs/projects.md, "Suspending".
+"""
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from django.db import Error, OperationalError, connections
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from projects.models import Environment
+
+KNOWN_SECONDS: Final = 5.0
+"""For how long a process goes by what it was told."""
+
+PATIENCE: Final = 5.0
+"""Seconds."""
+
+log = logging.getLogger("platform.projects")
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    environment_ids: list[str]
+    asked_at: float
+    """`time.monotonic()`."""
+
+
+_known: Final[dict[str, _Known]] = {}
+
+
+def suspended_in(cluster: str) -> list[str]:
+    """The ids of the suspended environments of this database, as they were KNOWN_SECONDS ago at most.
+
+    While the control database is away: as it last said, and in a process that it never told, none: a region's work
+    goes on whatever becomes of that database.
+    """
+    known, now = _known.get(cluster), time.monotonic()
+    if known is not None and now - known.asked_at < KNOWN_SECONDS:
+        return known.environment_ids
+    try:
+        found = _asked_aside(Q(project__suspended_at__isnull=False), cluster)
+    except OperationalError:
+        found = known.environment_ids if known is not None else []
+    _known[cluster] = _Known(found, now)
+    return found
+
+
+def forget(cluster: str) -> None:
+    """Let this process ask anew."""
+    _known.pop(cluster, None)
+
+
+def spared(cluster: str, time_to_act: timedelta) -> list[str]:
+    """The ids of the environments where nothing may expire that its owner could have kept: suspended, or so lately
+    resumed that they did not have `time_to_act`. Raises OperationalError."""
+    lately = Q(project__resumed_at__gt=Now() - time_to_act)
+    return _asked_aside(lately | Q(project__suspended_at__isnull=False), cluster)
+
+
+def _asked_aside(which: Q, cluster: str) -> list[str]:
+    """Ids of environments, asked in a thread with a connection of its own: whoever works for a region waits for the
+    control database no longer than PATIENCE, and keeps connections to that region alone. Raises OperationalError."""
+    told: list[list[str]] = []
+
+    def ask() -> None:
+        try:
+            told.append(list(Environment.objects.filter(which, project__cluster=cluster).values_list("pk", flat=True)))
+        except Error as error:
+            log.warning("suspensions could not be asked: %s", type(error).__name__)
+        finally:
+            connections.close_all()
+
+    asking = threading.Thread(target=ask, name="suspensions", daemon=True)
+    asking.start()
+    asking.join(PATIENCE)
+    if not told:
+        raise OperationalError("the control database does not say what is suspended")
+    return told[0]
