@@ -1,7 +1,7 @@
-"""Runs go after 7 days, in bounded batches, found by the time in their ids."""
+"""Runs go 7 days after their end, in bounded batches, found by the time in their ids."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from django.db import connections
 
@@ -12,7 +12,8 @@ BATCH: Final = 1000
 
 _PURGE = """
 DELETE FROM platform.functions_run
- WHERE id IN (SELECT id FROM platform.functions_run WHERE id < %(oldest)s AND phase = 'ended'
+ WHERE id IN (SELECT id FROM platform.functions_run
+               WHERE id < %(oldest)s AND phase = 'ended' AND ended_at < now() - %(age)s
                ORDER BY id LIMIT %(batch)s FOR UPDATE SKIP LOCKED)
 """
 
@@ -20,10 +21,11 @@ DELETE FROM platform.functions_run
 def purge(using: str, *, older_than: timedelta = KEPT) -> int:
     """Forget ended runs that are older. Returns how many."""
     oldest = ids.earliest("run", datetime.now(UTC) - older_than)
+    parameters: dict[str, Any] = {"oldest": oldest, "age": older_than, "batch": BATCH}
     gone = 0
     while True:
         with connections[using].cursor() as cursor:
-            cursor.execute(_PURGE, {"oldest": oldest, "batch": BATCH})
+            cursor.execute(_PURGE, parameters)
             gone += int(cursor.rowcount)
             if cursor.rowcount < BATCH:
                 return gone

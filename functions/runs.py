@@ -25,6 +25,7 @@ from platform_site.api import ids
 from platform_site.api.callers import Caller, Place
 from platform_site.api.plans import plan_limits
 from platform_site.api.requests import current_request_id
+from projects.suspension import suspended_in
 from rows import execution
 
 LEASE_MARGIN: Final = timedelta(seconds=10)
@@ -188,14 +189,20 @@ def _unhexed(secrets: bytes | None) -> dict[str, bytes]:
     return {name: bytes.fromhex(text) for name, text in orjson.loads(secrets or b"{}").items()}
 
 
-_CLAIM: Final = b"""
-WITH RECURSIVE waiting AS (
+# In leaps from one environment to the next: nobody's backlog is walked over, and least that of a suspended one.
+WAITING: Final = """
+RECURSIVE reached AS (
     (SELECT environment_id FROM platform.functions_run WHERE phase = 'queued' ORDER BY environment_id LIMIT 1)
     UNION ALL
     SELECT (SELECT r.environment_id FROM platform.functions_run r
-             WHERE r.phase = 'queued' AND r.environment_id > waiting.environment_id ORDER BY r.environment_id LIMIT 1)
-      FROM waiting WHERE waiting.environment_id IS NOT NULL
-), turns AS (
+             WHERE r.phase = 'queued' AND r.environment_id > reached.environment_id ORDER BY r.environment_id LIMIT 1)
+      FROM reached WHERE reached.environment_id IS NOT NULL
+), waiting AS (
+    SELECT environment_id FROM reached WHERE environment_id <> ALL ({suspended}::text[])
+)"""
+"""A common table expression: the environments with queued runs, but for those that are `suspended` (a parameter)."""
+_CLAIM: Final = b"""
+WITH %b, turns AS (
     SELECT due.environment_id, due.created_at, busy.runs
       FROM waiting
      CROSS JOIN LATERAL (
@@ -236,10 +243,16 @@ RETURNING r.id, r.attempts, r.environment_id, f.id, f.name, r.version, v.source_
           (SELECT jsonb_object_agg(s.name, encode(s.sealed_value, 'hex'))
              FROM platform.functions_secret s WHERE s.function_id = f.id AND s.sealed_value IS NOT NULL),
           r.input, r.depth, r.caller_kind, r.caller_id,
-          NOT EXISTS (SELECT 1 FROM platform.functions_run other
-                       WHERE other.phase = 'queued' AND other.id <> r.id
-                         AND (other.claimed_until IS NULL OR other.claimed_until < now()))
-"""
+          NOT EXISTS (SELECT 1 FROM waiting JOIN platform.functions_run other
+                                 ON other.phase = 'queued' AND other.environment_id = waiting.environment_id
+                       WHERE other.id <> r.id AND (other.claimed_until IS NULL OR other.claimed_until < now()))
+""" % WAITING.format(suspended="$3").encode()
+_IS_DUE: Final = f"""
+WITH {WAITING.format(suspended="%s")}
+SELECT EXISTS (SELECT 1 FROM waiting JOIN platform.functions_run r
+                          ON r.phase = 'queued' AND r.environment_id = waiting.environment_id
+                WHERE r.claimed_until IS NULL OR r.claimed_until < now())
+"""  # noqa: S608 - constants
 _claiming: Final[dict[str, threading.Lock]] = {}
 # By region. Two that claim at the same moment mostly reach for the same seat: the second would wait for the first's
 # commit, fail, and start over. Between processes that is left to happen.
@@ -250,13 +263,15 @@ def claim(using: str) -> tuple[Started, bool] | None:
     is none.
 
     Environments take turns: first the one with the fewest queued runs executing, then the longest wait, so that nobody
-    stands behind a neighbour's thousand. Within an environment the oldest comes first. The claim is on disk when
-    this returns: one that a crash forgot would be given out again, by the same number, while we execute it.
+    stands behind a neighbour's thousand. Within an environment the oldest comes first. Suspended ones have no turn.
+    The claim is on disk when this returns: one that a crash forgot would be given out again, by the same number, while
+    we execute it.
     """
+    suspended = b"{%b}" % ",".join(suspended_in(using)).encode()
     for _ in range(_REACHES):
         try:
             with _claiming.setdefault(using, threading.Lock()):
-                found = execution.run(using, _CLAIM, _lease())
+                found = execution.run(using, _CLAIM, [*_lease(), suspended])
         except IntegrityError:  # another worker took that seat at the same moment
             continue
         break
@@ -287,6 +302,14 @@ def claim(using: str) -> tuple[Started, bool] | None:
         cluster=using,
     )
     return started, is_last == b"t"
+
+
+def is_due(using: str) -> bool:
+    """Whether `claim` would look for a seat for anything."""
+    suspended = suspended_in(using)
+    with connections[using].cursor() as cursor:
+        cursor.execute(_IS_DUE, [suspended])
+        return bool(cursor.fetchone()[0])
 
 
 _RENEW = """

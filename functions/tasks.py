@@ -38,12 +38,6 @@ def work(using: str) -> None:
         logger.warning("region %s: executing stopped: %s", using, type(error).__name__)
 
 
-_DUE = """
-SELECT EXISTS (SELECT 1 FROM platform.functions_run
-                WHERE phase = 'queued' AND (claimed_until IS NULL OR claimed_until < now()))
-"""
-
-
 @sweep_of_each_region(every=settings.FUNCTION_SWEEP_SECONDS)
 def settle_and_start(using: str) -> None:
     """End or requeue runs whose worker died; find queued ones that nobody was nudged for."""
@@ -52,10 +46,7 @@ def settle_and_start(using: str) -> None:
         logger.warning("region %s: lost workers: %s runs requeued, %s failed", using, requeued, failed)
     if told:
         wakeups.tell(using)
-    with connections[using].cursor() as cursor:
-        cursor.execute(_DUE)
-        (is_due,) = cursor.fetchone()
-    if is_due:
+    if runs.is_due(using):
         nudges.send_now(work, using)
 
 

@@ -16,6 +16,7 @@ from django.db import Error, close_old_connections, connections
 from functions import executor, runs, wakeups
 from functions.callers import caller_again
 from functions.runs import Ending, Started
+from projects import suspension
 
 logger = logging.getLogger("platform.functions")
 
@@ -85,6 +86,10 @@ class Worker:
                 "message": "whoever invoked it may no longer act here",
             }
             _, told = runs.end(started, Ending("failed", 0, error=gone))
+        elif again[1].is_suspended:  # a moment ago: the claim did not know yet
+            suspension.forget(self.using)
+            runs.give_back(started, timedelta())
+            return
         else:
             told = executor.execute(started, *again).told
         if told:

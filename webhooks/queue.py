@@ -15,6 +15,8 @@ from typing import Any, Final
 import orjson
 from django.db import connections
 
+from projects.suspension import suspended_in
+
 LEASE: Final = timedelta(seconds=30)
 """Twice the longest attempt."""
 WINDOW: Final = 2000
@@ -91,6 +93,7 @@ WITH {_HEADS}, open AS (
       FROM heads JOIN platform.webhooks_webhook w ON w.id = heads.webhook_id
       LEFT JOIN unnest(%(hosts)s::text[], %(rooms)s::int[]) AS known (host, room) ON known.host = w.host
      WHERE heads.next_attempt_at <= now() AND w.enabled AND w.deleted_at IS NULL
+       AND w.environment_id <> ALL (%(suspended)s::text[])
        AND CASE WHEN %(only)s::text IS NULL THEN w.listens_until IS NULL ELSE w.id = %(only)s::text END
        AND coalesce(known.room, %(first_room)s) > 0
 ), ready AS (
@@ -154,14 +157,15 @@ SELECT max(now() - due.since)
                  ORDER BY d.next_attempt_at LIMIT 1)
           FROM heads JOIN platform.webhooks_webhook w ON w.id = heads.webhook_id
          WHERE heads.next_attempt_at <= now() AND w.enabled AND w.deleted_at IS NULL
-           AND w.listens_until IS NULL) AS due (since)
+           AND w.environment_id <> ALL (%(suspended)s::text[]) AND w.listens_until IS NULL) AS due (since)
 """  # noqa: S608 - constants
 
 
 def longest_wait(using: str) -> timedelta | None:
     """For how long something has been waiting for a worker; None if nothing is."""
+    suspended = suspended_in(using)
     with connections[using].cursor() as cursor:
-        cursor.execute(DUE)
+        cursor.execute(DUE, {"suspended": suspended})
         found: timedelta | None = cursor.fetchone()[0]
         return found
 
@@ -179,7 +183,8 @@ def claim(
     """Up to `limit` due attempts, at most `rooms` for each of `hosts` and `first_room` for any other receiver; `only`
     those of this webhook, else all but those that a terminal makes itself.
 
-    One statement. Deliveries of one row to a webhook with `ordering: "row"` are claimed one after the other.
+    One statement. Deliveries of one row to a webhook with `ordering: "row"` are claimed one after the other; those of
+    suspended projects stay pending, however long they are due.
     """
     parameters: dict[str, Any] = {
         "window": WINDOW,
@@ -190,6 +195,7 @@ def claim(
         "bytes": BYTES,
         "lease": lease,
         "only": only,
+        "suspended": suspended_in(using),
     }
     with connections[using].cursor() as cursor:
         cursor.execute(CLAIM, parameters)

@@ -1,4 +1,7 @@
-"""What ends by itself, in bounded batches: held events after 7 days, deliveries and relayed events after their time."""
+"""What ends by itself, in bounded batches: held events after 7 days, deliveries and relayed events after their time.
+
+Time counts neither for what a suspended project holds, nor for the record of what was sent late because of it.
+"""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -6,6 +9,7 @@ from typing import Any, Final
 from django.db import connections
 
 from platform_site.api import ids
+from projects.suspension import spared
 
 BATCH: Final = 1000
 
@@ -14,12 +18,14 @@ UPDATE platform.webhooks_delivery SET status = 'dropped', outcome = 'held longer
  -- What was sent again is older than the wait: that began when it was last due.
  WHERE id IN (SELECT id FROM platform.webhooks_delivery
                WHERE status = 'held' AND greatest(created_at, next_attempt_at) < now() - %(age)s
+                 AND environment_id <> ALL (%(spared)s::text[])
                LIMIT %(batch)s FOR UPDATE SKIP LOCKED)
 """
 _PURGE_DELIVERIES = """
 WITH old AS (
     SELECT id FROM platform.webhooks_delivery
      WHERE id < %(oldest)s AND status NOT IN ('pending', 'held')
+       AND coalesce(last_attempt_at < now() - %(age)s, true)
      ORDER BY id LIMIT %(batch)s FOR UPDATE SKIP LOCKED
 ), tries AS (DELETE FROM platform.webhooks_attempt WHERE delivery_id IN (SELECT id FROM old))
 DELETE FROM platform.webhooks_delivery WHERE id IN (SELECT id FROM old)
@@ -45,14 +51,16 @@ DELETE FROM platform.webhooks_webhook w
 
 
 def expire_held(using: str, *, older_than: timedelta) -> int:
-    """Drop, visibly, what a disabled webhook has held for too long. Returns how many."""
-    return _repeat(using, _EXPIRE, {"age": older_than})
+    """Drop, visibly, what a disabled webhook has held for too long. Returns how many. Who was suspended has that time
+    anew."""
+    return _repeat(using, _EXPIRE, {"age": older_than, "spared": spared(using, older_than)})
 
 
 def purge(using: str, *, older_than: timedelta) -> int:
     """Forget deliveries that have ended and events that are relayed. Returns how many rows went."""
     # Ids begin with their time, so the oldest deliveries are found by the primary key.
-    gone = _repeat(using, _PURGE_DELIVERIES, {"oldest": ids.earliest("dlv", datetime.now(UTC) - older_than)})
+    oldest = ids.earliest("dlv", datetime.now(UTC) - older_than)
+    gone = _repeat(using, _PURGE_DELIVERIES, {"oldest": oldest, "age": older_than})
     return gone + _repeat(using, _PURGE_EVENTS, {"age": older_than})
 
 

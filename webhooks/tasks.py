@@ -81,9 +81,10 @@ def settle_deliveries(using: str) -> None:
 @sweep_of_each_region(every=300)
 def forget_what_is_old(using: str) -> None:
     """Expire held events, remove deleted webhooks, purge deliveries and relayed events past their time."""
-    retention.expire_held(using, older_than=timedelta(days=7))
     retention.remove_deleted(using)
     retention.purge(using, older_than=settings.WEBHOOK_RETENTION)
+    # Last: it alone waits for the control database, to spare what a suspended project holds.
+    retention.expire_held(using, older_than=timedelta(days=7))
 
 
 @sweep(every=300)

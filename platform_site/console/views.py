@@ -14,6 +14,7 @@ from django.views.decorators.http import require_safe
 from accounts.models import AuditEntry
 from platform_site.api import ids
 from platform_site.console import timeline as timelines
+from projects.suspension import suspended_in
 
 SHOWN: Final = 50
 
@@ -24,18 +25,19 @@ SELECT first.id, first.event_type, w.host, first.attempts, first.next_attempt_at
                  WHERE d.webhook_id = w.id AND d.status = 'pending'
                  ORDER BY d.next_attempt_at LIMIT 5) AS first
  WHERE w.enabled AND w.deleted_at IS NULL AND first.next_attempt_at <= now()
- ORDER BY first.next_attempt_at LIMIT %s
+   AND w.environment_id <> ALL (%(suspended)s::text[])
+ ORDER BY first.next_attempt_at LIMIT %(most)s
 """
 _UNRELAYED = """
 SELECT event_id, type, environment_id, created_at, now() FROM platform.rows_outboxevent
- WHERE relayed_at IS NULL ORDER BY sequence LIMIT %s
+ WHERE relayed_at IS NULL ORDER BY sequence LIMIT %(most)s
 """
 _RUNS = """
 SELECT r.id, f.name, r.phase, r.environment_id, r.created_at, now()
-  FROM (SELECT * FROM platform.functions_run WHERE phase = 'queued'
+  FROM (SELECT * FROM platform.functions_run WHERE phase = 'queued' AND environment_id <> ALL (%(suspended)s::text[])
          UNION ALL SELECT * FROM platform.functions_run WHERE phase = 'executing') AS r  -- an index for each of the two
   JOIN platform.functions_function f ON f.id = r.function_id
- ORDER BY r.created_at LIMIT %s
+ ORDER BY r.created_at LIMIT %(most)s
 """
 _HELD = """
 SELECT w.id, w.host, w.disabled_reason, w.environment_id,
@@ -44,7 +46,7 @@ SELECT w.id, w.host, w.disabled_reason, w.environment_id,
   FROM platform.webhooks_webhook w
  WHERE NOT w.enabled AND w.deleted_at IS NULL
    AND EXISTS (SELECT 1 FROM platform.webhooks_delivery d WHERE d.webhook_id = w.id AND d.status = 'held')
- ORDER BY w.id DESC LIMIT %s
+ ORDER BY w.id DESC LIMIT %(most)s
 """
 
 
@@ -70,15 +72,17 @@ def timeline(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def waiting(request: HttpRequest, region: str) -> HttpResponse:
-    """What waits in one region at this moment: the list behind the dashboard's queues."""
+    """What waits in one region at this moment: the list behind the dashboard's queues. Not what waits for the end of a
+    suspension."""
     _for_staff(request)
     if region not in settings.REGION_DATABASES:
         raise Http404("There is no such region.")
     context: dict[str, Any] = admin.site.each_context(request) | {"title": f"Waiting in {region}", "region": region}
+    suspended = suspended_in(region)
     try:
         with connections[region].cursor() as cursor:
             for name, statement in (("due", _DUE), ("unrelayed", _UNRELAYED), ("runs", _RUNS), ("held", _HELD)):
-                cursor.execute(statement, [SHOWN])
+                cursor.execute(statement, {"most": SHOWN, "suspended": suspended})
                 context[name] = cursor.fetchall()
     except Error:
         context["is_away"] = True

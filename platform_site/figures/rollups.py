@@ -19,8 +19,10 @@ from django.db.models.functions import Now, TruncDate
 from psycopg import sql
 
 from accounts.models import ServerKey, User
+from functions.runs import WAITING
 from platform_site.models import Sample
 from projects.models import Environment, Project
+from projects.suspension import suspended_in
 
 BUCKET: Final = timedelta(minutes=5)
 CAUGHT_UP: Final = timedelta(days=1)
@@ -35,27 +37,41 @@ CONTROL: Final = "control"
 
 logger = logging.getLogger("platform.figures")
 
-QUEUES = """
+QUEUES = f"""
+WITH {WAITING.format(suspended="%(suspended)s")}
 SELECT now(),
-       (SELECT count(*) FROM (SELECT 1 FROM platform.webhooks_delivery
-                               WHERE status = 'pending' AND next_attempt_at <= now() LIMIT %(most)s) AS due),
+       (SELECT count(*)
+          FROM (SELECT 1 FROM platform.webhooks_webhook w,
+                       LATERAL (SELECT 1 FROM platform.webhooks_delivery d
+                                 WHERE d.webhook_id = w.id AND d.status = 'pending' AND d.next_attempt_at <= now()
+                                 ORDER BY d.next_attempt_at LIMIT %(most)s) AS each
+                 WHERE w.environment_id <> ALL (%(suspended)s::text[]) LIMIT %(most)s) AS due),
        (SELECT min(first.next_attempt_at)
           FROM platform.webhooks_webhook w,
                LATERAL (SELECT d.next_attempt_at FROM platform.webhooks_delivery d
                          WHERE d.webhook_id = w.id AND d.status = 'pending'
                          ORDER BY d.next_attempt_at LIMIT 1) AS first
-         WHERE w.enabled AND w.deleted_at IS NULL AND first.next_attempt_at <= now()),
+         WHERE w.enabled AND w.deleted_at IS NULL AND first.next_attempt_at <= now()
+           AND w.environment_id <> ALL (%(suspended)s::text[])),
        (SELECT count(*) FROM (SELECT 1 FROM platform.webhooks_delivery
                                WHERE status = 'held' LIMIT %(most)s) AS held),
        (SELECT count(*) FROM (SELECT 1 FROM platform.rows_outboxevent
                                WHERE relayed_at IS NULL LIMIT %(most)s) AS unrelayed),
        (SELECT created_at FROM platform.rows_outboxevent WHERE relayed_at IS NULL ORDER BY sequence LIMIT 1),
-       (SELECT count(*) FROM (SELECT 1 FROM platform.functions_run WHERE phase = 'queued' LIMIT %(most)s) AS queued),
-       (SELECT min(created_at) FROM (SELECT created_at FROM platform.functions_run
-                                      WHERE phase = 'queued' LIMIT %(most)s) AS oldest),
+       (SELECT count(*)
+          FROM (SELECT 1 FROM waiting,
+                       LATERAL (SELECT 1 FROM platform.functions_run r
+                                 WHERE r.phase = 'queued' AND r.environment_id = waiting.environment_id
+                                 LIMIT %(most)s) AS each
+                 LIMIT %(most)s) AS queued),
+       (SELECT min(oldest.created_at)
+          FROM waiting,
+               LATERAL (SELECT r.created_at FROM platform.functions_run r
+                         WHERE r.phase = 'queued' AND r.environment_id = waiting.environment_id
+                         ORDER BY r.created_at LIMIT 1) AS oldest),
        (SELECT count(*) FROM (SELECT 1 FROM platform.functions_run
                                WHERE phase = 'executing' LIMIT %(most)s) AS executing)
-"""
+"""  # noqa: S608 - constants
 ATTEMPTS = """
 SELECT date_bin('5 minutes', at, 'epoch'), count(*),
        count(*) FILTER (WHERE error IS NULL AND response_status BETWEEN 200 AND 299)
@@ -115,8 +131,10 @@ def measure_region(region: str) -> None:
 
 
 def _queues(region: str) -> tuple[dict[str, Any], datetime]:
+    """What waits for somebody; what waits for the end of a suspension does not count."""
+    suspended = suspended_in(region)
     with connections[region].cursor() as cursor:
-        cursor.execute(QUEUES, {"most": MOST + 1})
+        cursor.execute(QUEUES, {"most": MOST + 1, "suspended": suspended})
         now, due, oldest_due, held, unrelayed, oldest_event, queued, oldest_queued, executing = cursor.fetchone()
 
     def age(at: datetime | None) -> float | None:

@@ -386,7 +386,8 @@ def test_runs_are_forgotten_after_seven_days(tracker: Tracker) -> None:
     invoke(tracker, "sum", {"a": 1, "b": 1})
     assert retention.purge(using) == 0
     old = "run_" + "0" * 26
-    Run.objects.using(using).update(id=old, created_at="2020-01-01T00:00:00Z")
+    long_ago = "2020-01-01T00:00:00Z"
+    Run.objects.using(using).update(id=old, created_at=long_ago, ended_at=long_ago)
     assert tracker.get("owner", "/functions/sum/runs").json == {"data": []}
     Run.objects.using(using).update(phase="queued")
     assert retention.purge(using) == 0, "what waits is not forgotten, however long"

@@ -44,7 +44,7 @@ def blocks_of_a_claim(using: str, **more: Any) -> int:
     """How many pages one claim looks at. It is undone."""
     parameters = {
         "bytes": BYTES, "window": 2000, "hosts": [], "rooms": [], "first_room": 2, "limit": 20, "lease": timedelta(seconds=30),
-        "only": None, **more,
+        "only": None, "suspended": [], **more,
     }  # fmt: skip
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
         cursor.execute("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + CLAIM, parameters)

@@ -93,6 +93,7 @@ def test_deliveries_that_have_ended_are_forgotten_after_their_time_with_their_at
             Attempt.objects.using(using).filter(delivery_id=delivery.pk).update(delivery_id=renamed)
     kept = Delivery.objects.using(using).filter(pk__lt=young.pk).order_by("pk")
     first, second, third = kept
+    kept.update(last_attempt_at=timezone.now() - MONTH - MINUTE)
     kept.filter(pk=second.pk).update(status="pending", next_attempt_at=timezone.now() + WEEK)
     kept.filter(pk=third.pk).update(status="held")
     assert Attempt.objects.using(using).count() == 4

@@ -1,0 +1,167 @@
+"""Runs of a suspended project: queued ones wait and run once, executing ones end by themselves."""
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.db.models.functions import Now
+
+from accounts import audit
+from functions import retention, runs, services
+from functions.models import Run
+from functions.worker import Worker
+from platform_site.api.callers import Place
+from projects import services as projects
+from projects import suspension
+from projects.environments import place_of
+from projects.models import Project
+from tests.functions.test_api import SUM, deploy, invoke
+from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture
+from tests.rows.tracker import DOCUMENT
+from tests.serving import wait_for
+
+pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+
+
+@pytest.fixture
+def tracker(make_tracker: Any) -> Tracker:  # noqa: F811
+    made: Tracker = make_tracker(DOCUMENT)
+    return made
+
+
+@pytest.fixture
+def place(tracker: Tracker) -> Place:
+    found = place_of(tracker.environment_id)
+    assert found is not None
+    return found
+
+
+def suspend(tracker: Tracker) -> None:
+    projects.suspend_project(tracker.project.pk, reason="abuse", actor=audit.SYSTEM)
+
+
+def resume(tracker: Tracker) -> None:
+    projects.resume_project(tracker.project.pk, actor=audit.SYSTEM)
+
+
+def queued(tracker: Tracker, name: str = "sum") -> str:
+    got = tracker.post("owner", f"/functions/{name}/invoke", {"input": {"a": 2, "b": 3}, "async": True})
+    assert got.status == 202, got.json
+    return str(got.json["run_id"])
+
+
+def test_a_queued_run_waits_and_runs_once(tracker: Tracker, place: Place) -> None:
+    deploy(tracker, "sum", SUM)
+    run_id = queued(tracker)
+    using = place.cluster
+    suspend(tracker)
+    assert runs.is_due(using) is False, "no worker is woken for it"
+    assert Worker(using).run() == 0
+    run = Run.objects.using(using).get(pk=run_id)
+    assert (run.phase, run.attempts, run.started_at, run.claimed_until) == ("queued", 0, None, None)
+    assert retention.purge(using, older_than=timedelta(0)) == 0, "what waits does not expire"
+    resume(tracker)
+    assert runs.is_due(using) is True
+    assert Worker(using).run() == 1
+    done = tracker.get("owner", f"/functions/sum/runs/{run_id}").json
+    assert (done["status"], done["output"], done["attempts"]) == ("succeeded", {"sum": 5}, 1)
+    assert Worker(using).run() == 0
+
+
+def test_a_run_that_was_claimed_before_its_worker_knew_goes_back_to_where_it_was(
+    tracker: Tracker, place: Place
+) -> None:
+    deploy(tracker, "sum", SUM)
+    run_id = queued(tracker)
+    using = place.cluster
+    assert suspension.suspended_in(using) == []  # this process believes so for KNOWN_SECONDS
+    Project.objects.filter(pk=tracker.project.pk).update(suspended_at=Now(), suspension_reason="abuse")
+    Worker(using).run()
+    run = Run.objects.using(using).get(pk=run_id)
+    assert (run.phase, run.attempts, run.slot, run.started_at) == ("queued", 0, None, None)
+    assert sorted(suspension.suspended_in(using)) == sorted(
+        tracker.project.environments.values_list("pk", flat=True)
+    ), "and knows now"
+    resume(tracker)
+    assert Worker(using).run() == 1
+    assert Run.objects.using(using).get(pk=run_id).attempts == 1
+
+
+def test_neighbours_have_their_turn_whatever_waits(tracker: Tracker, place: Place, make_tracker: Any) -> None:  # noqa: F811
+    other: Tracker = make_tracker(DOCUMENT, name="Other")
+    for each in (tracker, other):
+        deploy(each, "sum", SUM)
+        for _ in range(3):
+            queued(each)
+    suspend(tracker)
+    assert Worker(place.cluster).run() == 3
+    ended = Run.objects.using(place.cluster).filter(phase="ended").values_list("environment_id", flat=True)
+    assert set(ended) == {other.environment_id}
+
+
+def test_the_last_run_that_may_is_the_last(tracker: Tracker, place: Place, make_tracker: Any) -> None:  # noqa: F811
+    """A claim says whether it took the last one; a sibling thread is not called for what has to wait."""
+    other: Tracker = make_tracker(DOCUMENT, name="Other")
+    for each in (tracker, other):
+        deploy(each, "sum", SUM)
+        queued(each)
+    suspend(tracker)
+    found = runs.claim(place.cluster)
+    assert found is not None
+    assert (found[0].environment_id, found[1]) == (other.environment_id, True)
+    assert runs.claim(place.cluster) is None
+
+
+def test_an_executing_run_ends_by_itself_and_is_answered(tracker: Tracker, place: Place) -> None:
+    slow = "export default async () => { await new Promise((r) => setTimeout(r, 1000)); return 'ended' }"
+    deploy(tracker, "slow", slow)
+    answers = []
+
+    def call() -> None:
+        try:
+            answers.append(invoke(tracker, "slow"))
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    wait_for("the run", lambda: Run.objects.using(place.cluster).filter(phase="executing").exists())
+    suspend(tracker)
+    assert invoke(tracker, "slow").error == "project_suspended"
+    thread.join(30)
+    (answer,) = answers
+    assert (answer.status, answer.json["output"]) == (200, "ended")
+
+
+def test_a_run_is_kept_for_a_week_after_it_ended_however_long_it_waited(tracker: Tracker, place: Place) -> None:
+    deploy(tracker, "sum", SUM)
+    run_id = queued(tracker)
+    old = "run_00000000000000000000000000"  # ids begin with their time: this one is of 1970
+    with connections[place.cluster].cursor() as cursor:
+        cursor.execute("UPDATE platform.functions_run SET id = %s WHERE id = %s", [old, run_id])
+    assert Worker(place.cluster).run() == 1
+    assert retention.purge(place.cluster) == 0
+    Run.objects.using(place.cluster).update(ended_at=Now() - timedelta(days=8))
+    assert retention.purge(place.cluster) == 1
+
+
+def test_staff_may_cancel_what_waits(tracker: Tracker, place: Place) -> None:
+    deploy(tracker, "sum", SUM)
+    run_id = queued(tracker)
+    suspend(tracker)
+    services.cancel(place, "sum", run_id, actor=audit.SYSTEM)
+    resume(tracker)
+    assert Worker(place.cluster).run() == 0
+    assert Run.objects.using(place.cluster).get(pk=run_id).status == "failed"
+
+
+def test_claiming_asks_the_control_database_once_in_a_while(tracker: Tracker, place: Place) -> None:
+    deploy(tracker, "sum", SUM)
+    suspension.forget(place.cluster)
+    for _ in range(10):
+        assert runs.claim(place.cluster) is None
+    first = suspension._known[place.cluster]
+    assert runs.claim(place.cluster) is None
+    assert suspension._known[place.cluster] is first

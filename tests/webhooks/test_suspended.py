@@ -1,0 +1,197 @@
+"""What happens to events and deliveries while their project is suspended: nothing, and then all of it, once."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.db.models import F
+from django.db.models.functions import Now
+
+from accounts import audit
+from projects import services as projects
+from projects import suspension
+from projects.models import Project
+from rows.outbox import OutboxEvent
+from tests.api.receiver import Receiver, answer
+from tests.rows.conftest import Tracker
+from tests.webhooks.conftest import Post, bodies
+from tests.webhooks.test_deliveries import deliveries, write_list
+from webhooks import retention, services
+from webhooks.models import Attempt, Delivery
+from webhooks.queue import longest_wait
+
+pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+
+Dispatch = Callable[[], int]
+WEEK = timedelta(days=7)
+
+
+def suspend(tracker: Tracker) -> None:
+    projects.suspend_project(tracker.project.pk, reason="abuse", actor=audit.SYSTEM)
+
+
+def resume(tracker: Tracker) -> None:
+    projects.resume_project(tracker.project.pk, actor=audit.SYSTEM)
+
+
+def test_what_was_written_before_waits_and_arrives_once_in_its_order(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    webhook = subscribe(events=["lists.*"], ordering="row")
+    using = tracker.project.cluster
+    row = write_list(tracker)
+    assert tracker.patch("key", f"/rows/lists/{row}", {"name": "Changed"}).status == 200
+    suspend(tracker)
+    assert dispatch() == 0
+    assert longest_wait(using) is None, "no worker is woken for it, for months"
+    assert receiver.requests == []
+    waiting = Delivery.objects.using(using)
+    assert list(waiting.values_list("status", "attempts", "claimed_until")) == [("pending", 0, None)] * 2
+    # It takes a year, and retention goes on meanwhile.
+    waiting.update(next_attempt_at=Now() - timedelta(days=365))
+    retention.expire_held(using, older_than=timedelta(0))
+    retention.purge(using, older_than=timedelta(0))
+    resume(tracker)
+    assert longest_wait(using) is not None
+    assert dispatch() == 2
+    assert [body["type"] for body in bodies(receiver)] == ["lists.insert", "lists.update"]
+    assert {each["status"] for each in deliveries(tracker, webhook)} == {"delivered"}
+    assert dispatch() == 0
+
+
+def test_events_that_no_relay_had_met_wait_as_well(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    subscribe(events=["lists.insert"])
+    write_list(tracker)
+    suspend(tracker)
+    assert dispatch() == 0
+    resume(tracker)
+    assert dispatch() == 1
+    assert len(receiver.requests) == 1
+
+
+def test_a_schedule_of_retries_stands_still(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    using = tracker.project.cluster
+    receiver.behave = answer("500 No")
+    webhook = subscribe(events=["lists.insert"])
+    write_list(tracker)
+    assert dispatch() == 1
+    suspend(tracker)
+    for _ in range(3):
+        Delivery.objects.using(using).update(next_attempt_at=Now() - timedelta(days=1))
+        assert dispatch() == 0
+    assert Attempt.objects.using(using).count() == 1
+    resume(tracker)
+    receiver.behave = answer()
+    assert dispatch() == 1
+    (done,) = deliveries(tracker, webhook)
+    assert (done["status"], len(done["attempts"])) == ("delivered", 2)
+
+
+def test_neighbours_are_delivered_as_always(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    subscribe(events=["lists.insert"])
+    write_list(tracker)
+    other = Project.objects.create(name="Other", region="us-east-1", cluster="us-east-1")
+    projects.suspend_project(other.pk, reason="abuse", actor=audit.SYSTEM)
+    assert dispatch() == 1
+
+
+def test_an_outcome_of_an_attempt_in_flight_is_booked(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    webhook = subscribe(events=["lists.insert"])
+    taken = answer()
+
+    def suspend_and_answer(connection: Any) -> Any:
+        try:
+            suspend(tracker)
+        finally:
+            connections.close_all()
+        return taken(connection)
+
+    receiver.behave = suspend_and_answer
+    write_list(tracker)
+    assert dispatch() == 1
+    resume(tracker)
+    assert [each["status"] for each in deliveries(tracker, webhook)] == ["delivered"]
+    assert dispatch() == 0, "nothing arrives twice"
+
+
+def test_what_a_disabled_webhook_holds_does_not_expire_under_its_owners_hands(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    using = tracker.project.cluster
+    webhook = subscribe(events=["lists.insert"])
+    assert tracker.patch("owner", f"/webhooks/{webhook['id']}", {"enabled": False}).status == 200
+    write_list(tracker)
+    dispatch()
+    Delivery.objects.using(using).update(created_at=Now() - timedelta(days=8), next_attempt_at=None)
+    suspend(tracker)
+    assert retention.expire_held(using, older_than=WEEK) == 0, "its owner cannot enable it now"
+    resume(tracker)
+    assert retention.expire_held(using, older_than=WEEK) == 0, "and has the same week again"
+    assert tracker.patch("owner", f"/webhooks/{webhook['id']}", {"enabled": True}).status == 200
+    assert dispatch() == 1
+    assert tracker.patch("owner", f"/webhooks/{webhook['id']}", {"enabled": False}).status == 200
+    write_list(tracker)
+    dispatch()
+    Delivery.objects.using(using).filter(status="held").update(
+        created_at=Now() - timedelta(days=8), next_attempt_at=None
+    )
+    Project.objects.update(resumed_at=F("resumed_at") - WEEK)
+    assert retention.expire_held(using, older_than=WEEK) == 1, "and no longer"
+
+
+def test_the_record_of_what_was_sent_late_is_kept_from_then_on(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    using = tracker.project.cluster
+    webhook = subscribe(events=["lists.insert"])
+    write_list(tracker)
+    suspend(tracker)
+    dispatch()
+    month = timedelta(days=30)
+    old = "dlv_00000000000000000000000000"
+    with connections[using].cursor() as cursor:  # ids begin with their time: this one is of 1970
+        cursor.execute("UPDATE platform.webhooks_delivery SET id = %s, created_at = now() - interval '60 days'", [old])
+    resume(tracker)
+    assert dispatch() == 1
+    retention.purge(using, older_than=month)
+    assert [each["id"] for each in deliveries(tracker, webhook)] == [old]
+    Delivery.objects.using(using).update(last_attempt_at=Now() - timedelta(days=31))
+    retention.purge(using, older_than=month)
+    assert deliveries(tracker, webhook) == []
+
+
+def test_staff_may_prepare_what_goes_out_once_it_is_lifted(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    from projects.environments import place_of
+
+    webhook = subscribe(events=["lists.insert"])
+    suspend(tracker)
+    place = place_of(tracker.environment_id)
+    assert place is not None
+    services.send_test(place, webhook["id"], actor=audit.SYSTEM)
+    assert dispatch() == 0
+    assert OutboxEvent.objects.using(place.cluster).count() == 1
+    resume(tracker)
+    assert dispatch() == 1
+
+
+def test_a_suspension_by_another_process_is_known_within_the_bound(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here the other process is the table's UPDATE: nobody tells this one."""
+    subscribe(events=["lists.insert"])
+    assert dispatch() == 0  # and has asked
+    Project.objects.update(suspended_at=Now(), suspension_reason="abuse")
+    monkeypatch.setattr(suspension, "KNOWN_SECONDS", 0.0)
+    assert suspension.suspended_in(tracker.project.cluster) != []
