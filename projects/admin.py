@@ -9,19 +9,24 @@ from typing import Any
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
 from django.db import Error
 from django.db.models import Count, Q, QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import path
 from django.utils.html import format_html
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
-from accounts.console import AsOpened, NarrowedByFilters, list_link, staff
+from accounts.console import AsOpened, NarrowedByFilters, address, list_link, staff
 from accounts.models import User
+from accounts.staff.roles import OPERATE
 from platform_site.api import ids, sqlstates
+from platform_site.api.errors import ValidationFailed
 from projects import environments, origins, services
 from projects.errors import LastOwner, ProjectsError, QuotaReached
-from projects.models import Environment, Member, Plan, Project, Region
+from projects.models import SUSPENSION_REASON_LENGTH, Environment, Member, Plan, Project, Region
 
 PLAN_COLOURS = {Plan.FREE: "info", Plan.PRO: "success", Plan.TEAM: "warning"}
 STATUS_COLOURS = {
@@ -88,6 +93,28 @@ def _code(text: str) -> str:
     return format_html('<code class="text-xs select-all whitespace-nowrap">{}</code>', text)
 
 
+class SuspensionForm(forms.Form):
+    reason = forms.CharField(
+        label="Reason",
+        max_length=SUSPENSION_REASON_LENGTH,
+        widget=UnfoldAdminTextInputWidget(attrs={"autocomplete": "off"}),
+        help_text="The project's members read it. One line.",
+    )
+
+
+class SuspendedFilter(admin.SimpleListFilter):
+    title = "suspended"
+    parameter_name = "suspended"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("yes", "Suspended"), ("no", "Not suspended")]
+
+    def queryset(self, request: HttpRequest, queryset: "QuerySet[Any]") -> "QuerySet[Any]":
+        if self.value() is None:
+            return queryset
+        return queryset.filter(suspended_at__isnull=self.value() == "no")
+
+
 class NewProjectForm(forms.ModelForm):  # type: ignore[type-arg]
     owner = forms.CharField(
         label="Owner's e-mail", widget=UnfoldAdminTextInputWidget, help_text="A platform account; it becomes the owner."
@@ -109,7 +136,7 @@ class ProjectAdmin(ThroughServices):
     form = AsOpened
     empty_words = "Add one for an account, or let an account make its own: POST /v1/projects."
     list_display = ("name", "shown_id", "region", "shown_plan", "owner", "member_count", "created_at", "life")
-    list_filter = ("region", "plan", ("deleted_at", admin.EmptyFieldListFilter))
+    list_filter = ("region", "plan", SuspendedFilter, ("deleted_at", admin.EmptyFieldListFilter))
     search_fields = ("=id", "name", "=environments__id", "=memberships__user__email", "=memberships__user__id")
     search_help_text = "Name, project id, environment id, or a member's e-mail or id"
     ordering = ("-created_at", "-id")
@@ -161,6 +188,68 @@ class ProjectAdmin(ThroughServices):
         )
         obj.pk, obj._state.adding = made.pk, False
 
+    def get_urls(self) -> list[Any]:
+        suspend = path(
+            "<path:object_id>/suspend/", self.admin_site.admin_view(self.suspend_view), name="projects_project_suspend"
+        )
+        resume = path(
+            "<path:object_id>/resume/", self.admin_site.admin_view(self.resume_view), name="projects_project_resume"
+        )
+        return [suspend, resume, *super().get_urls()]
+
+    def suspend_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """The page that asks why; for a project that is suspended it changes the reason."""
+        return self._explained(request, self._suspend, object_id)
+
+    def _suspend(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        project = self._for_operators(request, object_id)
+        form = SuspensionForm(request.POST or None, initial={"reason": project.suspension_reason or ""})
+        if request.method == "POST" and form.is_valid():
+            try:
+                services.suspend_project(project.pk, reason=form.cleaned_data["reason"], actor=staff(request))
+            except ValidationFailed as error:
+                form.add_error("reason", " ".join(field.message for field in error.fields))
+            else:
+                return self._said(request, project, f"{project.name} is suspended.")
+        title = f"Suspend {project.name}?" if project.suspended_at is None else f"Why {project.name} is suspended"
+        return self._asked(request, project, "suspend", title, form=form)
+
+    def resume_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """The page that asks whether to go on."""
+        return self._explained(request, self._resume, object_id)
+
+    def _resume(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        project = self._for_operators(request, object_id)
+        if request.method == "POST":
+            was_suspended = services.resume_project(project.pk, actor=staff(request))
+            said = "goes on where it stood still." if was_suspended else "was not suspended any more."
+            return self._said(request, project, f"{project.name} {said}")
+        return self._asked(request, project, "resume", f"Resume {project.name}?")
+
+    def _for_operators(self, request: HttpRequest, object_id: str) -> Project:
+        """The live project. Raises PermissionDenied for support, Http404."""
+        if not request.user.has_perm(OPERATE):
+            raise PermissionDenied
+        project: Project | None = self.get_object(request, unquote(object_id))
+        if project is None or project.deleted_at is not None:
+            raise Http404("There is no such project.")
+        return project
+
+    def _asked(self, request: HttpRequest, project: Project, verb: str, title: str, **more: Any) -> HttpResponse:
+        context = self.admin_site.each_context(request) | {
+            "title": title,
+            "opts": self.opts,
+            "object": project,
+            "verb": verb,
+            "back": address("projects_project", project.pk),
+            **more,
+        }
+        return TemplateResponse(request, "admin/projects/project/suspend.html", context)
+
+    def _said(self, request: HttpRequest, project: Project, words: str) -> HttpResponse:
+        self.message_user(request, words, messages.SUCCESS)
+        return HttpResponseRedirect(address("projects_project", project.pk))
+
     def delete_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> HttpResponse:
         """A project goes only when its name was typed: a click in the wrong tab has ended more than one."""
         if request.method == "POST":
@@ -204,9 +293,9 @@ class ProjectAdmin(ThroughServices):
     def member_count(self, project: Project) -> int:
         return int(project.member_count)  # type: ignore[attr-defined]  # annotated in get_queryset
 
-    @display(description="state", label={"live": "success", "being deleted": "danger"})
+    @display(description="state", label={"live": "success", "suspended": "warning", "being deleted": "danger"})
     def life(self, project: Project) -> str:
-        return "live" if project.deleted_at is None else "being deleted"
+        return project.state
 
 
 class OriginsForm(AsOpened):

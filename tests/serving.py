@@ -129,6 +129,13 @@ def start_up(
     return up
 
 
+def manage(up: Up, *arguments: str) -> None:
+    """One of the operators' commands: a process of its own, beside those that answer."""
+    command = [sys.executable, str(ROOT / "manage.py"), *arguments]
+    environment = {"DATA_DIR": str(up.data_dir), "PATH": "/usr/bin:/bin"}
+    subprocess.run(command, env=environment, capture_output=True, check=True)
+
+
 def wait_for_ready(up: Up, begun: float, seconds: float = 110.0) -> None:
     def address() -> str | None:
         assert up.process.poll() is None, f"`up` ended with {up.process.returncode}"

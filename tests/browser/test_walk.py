@@ -17,7 +17,7 @@ from playwright.sync_api import Page, expect
 from tests.api.receiver import Receiver, answer
 from tests.browsing import NARROW, in_a_browser, keep, owner, sign_in
 from tests.client import Api
-from tests.serving import Up, wait_for
+from tests.serving import Up, manage, wait_for
 
 pytestmark = in_a_browser
 
@@ -165,6 +165,7 @@ def test_an_operators_day(window: Callable[..., Page], served: Up, world: World)
     keep(page, "run")
 
     # Delete the project.
+    suspend_and_resume_the_project(page, base, world)
     delete_the_project(page, base, world)
 
 
@@ -179,6 +180,24 @@ def redeliver_until_delivered(page: Page) -> None:
 
     wait_for("the delivery arrived", is_delivered, 60, 0.5)
     expect(page.get_by_text("answered 200").first).to_be_visible()
+
+
+def suspend_and_resume_the_project(page: Page, base: str, world: World) -> None:
+    page.goto(f"{base}/admin/projects/project/{quote(world.project_id)}/change/")
+    page.get_by_role("link", name="Suspend this project").click()
+    page.get_by_label("Reason").fill("The bill of May is open: billing@example.com")
+    keep(page, "suspend")
+    page.get_by_role("button", name="Suspend it").click()
+    expect(page.get_by_text("is suspended.")).to_be_visible()
+    expect(page.get_by_text("Suspended since")).to_be_visible()
+    keep(page, "suspended")
+    refused = world.api.get("/v1/webhooks", token=world.token, environment=world.environment_id)
+    assert (refused.status, refused.error) == (403, "project_suspended")
+    page.get_by_role("link", name="Resume this project").click()
+    keep(page, "resume")
+    page.get_by_role("button", name="Resume it").click()
+    expect(page.get_by_text("goes on where it stood still")).to_be_visible()
+    assert world.api.get("/v1/webhooks", token=world.token, environment=world.environment_id).status == 200
 
 
 def delete_the_project(page: Page, base: str, world: World) -> None:
@@ -208,6 +227,10 @@ def test_the_pages_fit_a_telephone_in_both_themes(window: Callable[..., Page], s
              "accounts/user/", "accounts/auditentry/", "accounts/serverkey/add/", "security/",
              "platform_site/endpointfigure/", f"webhooks/webhook/{quote(webhook['id'])}/change/",
              *(f"{each}/{here}" for each in OF_AN_ENVIRONMENT)]  # fmt: skip
+    suspended = world.api.post("/v1/projects", token=world.token, json={"name": "Suspended"}).json
+    manage(served, "suspend_project", suspended["id"], "--reason", f"The bill of May is open. {LONG} {'long' * 60}")
+    paths += [*(f"projects/project/{quote(suspended['id'])}/{each}/" for each in ("change", "suspend", "resume")),
+              f"webhooks/webhook/?environment={suspended['environments'][0]['id']}"]  # fmt: skip
     choices = [f"{each}/" for each in OF_AN_ENVIRONMENT[:2]]
     for theme, of_the_theme in (
         ("light", paths + choices),
@@ -235,6 +258,7 @@ def test_the_pages_fit_a_telephone_in_both_themes(window: Callable[..., Page], s
     ):
         page.goto(served.base_url + path)
         fits(page, path)
+    assert world.api.delete(f"/v1/projects/{suspended['id']}", token=world.token).status == 204
 
 
 def fits(page: Page, path: str) -> None:

@@ -103,7 +103,8 @@ def addresses(world: World) -> list[str]:
             "RedirectUriAdmin",
         ):
             found.append(reverse(f"admin:{name}_add"))
-    found.append(reverse("admin:projects_project_delete", args=[quote(world.project.pk)]))
+    found += [reverse(f"admin:projects_project_{page}", args=[quote(world.project.pk)])
+              for page in ("delete", "suspend", "resume")]  # fmt: skip
     return found
 
 
@@ -118,7 +119,7 @@ def test_every_page_opens_and_is_named_labelled_and_free_of_inline_code(
         paths = [path for path in paths if "?q=" not in path]  # empty, for all alike
     for path in paths:
         answer = console.get(path)
-        if role is StaffRole.SUPPORT and re.search(r"/(add|delete)/$", path):
+        if role is StaffRole.SUPPORT and re.search(r"/(add|delete|suspend|resume)/$", path):
             assert answer.status_code == 403, path
             continue
         assert answer.status_code == 200, (path, answer.status_code)

@@ -6,13 +6,14 @@ be answered by it.
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.client import Api
 from tests.everywhere import REQUESTS, Seen, ask_everywhere
-from tests.serving import Up
+from tests.serving import Up, manage
 
 pytestmark = pytest.mark.served
 
@@ -111,6 +112,26 @@ def test_a_rule_that_changed_is_the_old_one_nowhere(house: House) -> None:
 
     house.apply(document(user={"read": {}}))
     assert columns_seen(house.ask(ada, "/rows/notes")) == {SHOWN}
+
+
+@pytest.mark.timeout(300)  # three commands, each a process of its own
+def test_a_suspended_project_is_answered_nowhere_and_a_resumed_one_everywhere(house: House, tmp_path: Path) -> None:
+    house.apply(document(user={"read": {}}))
+    _, ada = house.user("ada")
+    body = {"name": "reader", "scopes": ["rows:read"], "environment_id": house.environment}
+    key = house.call(house.owner, "POST", "/keys", body)["secret"]
+    doors = [(who, "/rows/notes") for who in (ada, key, house.owner)]
+    for door in doors:
+        assert statuses(house.ask(*door)) == {200}
+    manage(house.up, "suspend_project", house.project, "--reason", "an incident")
+    for door in doors:
+        answers = house.ask(*door)
+        assert {(seen.status, seen.body["error"]["code"]) for seen in answers} == {(403, "project_suspended")}
+    manage(house.up, "backup", house.environment, "--to", str(tmp_path / "kept.tar"))
+    assert (tmp_path / "kept.tar").stat().st_size
+    manage(house.up, "resume_project", house.project)
+    for door in doors:
+        assert statuses(house.ask(*door)) == {200}
 
 
 def test_a_column_that_comes_back_under_its_old_name_brings_no_grant_and_no_value(house: House) -> None:
