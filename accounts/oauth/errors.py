@@ -68,6 +68,13 @@ class EmailTaken(FlowError):
     text = "A user with this e-mail exists, but it was never verified. Sign in as before and verify the e-mail first."
 
 
+class StaffLinkThemselves(FlowError):
+    """The account has the console's powers: no provider's word for an e-mail is enough to be it."""
+
+    error, code = "access_denied", "link_required"
+    text = "This account is not linked by its e-mail. Sign in as before and link this provider."
+
+
 class SignUpClosed(FlowError):
     error, code = "access_denied", "sign_up_closed"
     text = "There is no user for this identity, and new ones are not admitted."

@@ -1,7 +1,8 @@
 """Whose account a person at a provider is.
 
 By (provider, subject) if the two have met before, whatever the e-mail says now. Else by e-mail, and only if both sides
-have shown that it is theirs: the provider vouches for it, and our user has verified it. An address that only one side
+have shown that it is theirs: the provider vouches for it, and our user has verified it (never the console's staff, who
+link while they are signed in). An address that only one side
 claims links nothing, for then whoever typed it first would own the other's account (pre-hijacking; threat T16). Else
 a new user is made, whose e-mail counts as verified, if the pool admits new ones or has invited this one. Who is signed
 in can link any other identity of theirs (`link`), whatever its e-mail.
@@ -63,6 +64,8 @@ def _recognise(provider: IdentityProvider, profile: Profile, most: int | None) -
         raise errors.UserDisabled
     elif user.email_verified_at is None:
         raise errors.EmailTaken
+    elif user.is_staff:  # an operator can add a provider, and must not be by its word whoever ranks above them
+        raise errors.StaffLinkThemselves
     else:
         _link(user, provider, profile.subject, profile.email, actor=Actor.of(user))
     return user

@@ -195,6 +195,25 @@ def test_platform_accounts_have_providers_of_their_own(api: Api, idp: IdentityPr
     assert told(Browser().sign_in(None, "stranger"))["error_code"] == "sign_up_closed"
 
 
+def test_no_provider_s_word_for_an_email_makes_anybody_one_of_the_staff(
+    api: Api, idp: IdentityProvider, make_user: Any
+) -> None:
+    """An operator may add a provider of their own making, and ranks below a superuser."""
+    idp.register(f"http://{HOST}/v1/auth/callback")
+    add(None, "acme", issuer=idp.issuer, trusts_email=True)
+    allow(None, APP)
+    olga = make_user("olga")
+    User.objects.filter(pk=olga.pk).update(email_verified_at=timezone.now(), is_staff=True)
+    idp.person("olga", email="olga@example.com", email_verified=True)
+    assert told(Browser().sign_in(None, "olga"))["error_code"] == "link_required"
+    assert not Identity.objects.exists()
+    # Whom they linked themselves they are.
+    identity = Identity.objects.create(
+        user=olga, provider=ProviderRecord.objects.get(), subject=idp.people["olga"].subject, email="olga@example.com"
+    )
+    assert exchange(api, code_for(None, "olga"), None).json["user"]["id"] == identity.user_id
+
+
 def test_a_branch_signs_in_its_parents_users_by_its_parents_providers(
     api: Api, idp: IdentityProvider, provider: ProviderRecord, production: Environment
 ) -> None:
