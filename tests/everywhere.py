@@ -14,6 +14,8 @@ from tests.serving import Up
 REQUESTS = 200
 """Reliability T5: so many requests over all workers, and none is answered as before."""
 _AT_ONCE = 8
+_ROUNDS = 10
+"""On a busy machine one process may take all connections of a moment: then as many again are opened, so many times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,8 @@ def ask_everywhere(
     body: Any = None,
     requests: int = REQUESTS,
 ) -> list[Seen]:
-    """The answers to as many equal requests, each over a connection of its own. Fails unless every web process answered
-    some: connections stay open until all are answered, and the kernel says whose the other end is."""
+    """The answers to at least as many equal requests, each over a connection of its own. Fails unless every web process
+    answered some: connections stay open until all are answered, and the kernel says whose the other end is."""
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     if environment is not None:
         headers["X-Environment"] = environment
@@ -53,14 +55,18 @@ def ask_everywhere(
             content = answer.read()
             return port, Seen(answer.status, json.loads(content) if content else None)
 
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            answered = list(pool.map(ask, range(requests)))
-        _require_all(up, {port for port, _ in answered})
+        answered: list[tuple[int, Seen]] = []
+        for _ in range(_ROUNDS):
+            with ThreadPoolExecutor(_AT_ONCE) as pool:
+                answered += pool.map(ask, range(requests))
+            if not (idle := _idle(up, {port for port, _ in answered})):
+                break
+        assert not idle, f"never met: {idle}"
     return [seen for _, seen in answered]
 
 
-def _require_all(up: Up, ports: set[int]) -> None:
-    """Every web process holds the other end of some of these connections, and no connection's is unknown."""
+def _idle(up: Up, ports: set[int]) -> set[int]:
+    """The web processes that hold the other end of none of these connections. No connection's other end is unknown."""
     workers = up.web_workers()
     assert len(workers) >= 2, "one process cannot disagree with itself"
     held = Counter(
@@ -70,4 +76,4 @@ def _require_all(up: Up, ports: set[int]) -> None:
         if connection.raddr and connection.raddr.port in ports
     )
     assert sum(held.values()) == len(ports), (held, len(ports))
-    assert set(held) == {worker.pid for worker in workers}, held
+    return {worker.pid for worker in workers} - set(held)
