@@ -1,4 +1,4 @@
-"""Real Deno processes for the runtime's tests."""
+"""Real Deno processes for the runtime's tests; a project with the task tracker's schema."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -9,6 +9,10 @@ import pytest
 
 from functions.runtime.pool import Pool, Program
 from functions.runtime.process import Call, HostError, Outcome
+from platform_site.api.callers import Place
+from projects.environments import place_of
+from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture
+from tests.rows.tracker import DOCUMENT
 
 RunCode = Callable[..., "Ended"]
 
@@ -75,3 +79,16 @@ def run_code(pool: Pool, host: RecordingHost) -> RunCode:
         return Ended(pool.call(program, call, host))
 
     return run
+
+
+@pytest.fixture
+def tracker(make_tracker: Any) -> Tracker:  # noqa: F811
+    made: Tracker = make_tracker(DOCUMENT)
+    return made
+
+
+@pytest.fixture
+def place(tracker: Tracker) -> Place:
+    found = place_of(tracker.environment_id)
+    assert found is not None
+    return found

@@ -12,19 +12,12 @@ from functions.models import Function, Run, Version
 from functions.worker import Worker
 from platform_site.api import idempotency
 from tests.client import Answer
-from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture
-from tests.rows.tracker import DOCUMENT
+from tests.rows.conftest import Tracker
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
 SUM = "export default ({a, b}: {a: number, b: number}) => ({sum: a + b})"
 LOOP = "export default () => { while (true) {} }"
-
-
-@pytest.fixture
-def tracker(make_tracker: Any) -> Tracker:  # noqa: F811
-    made: Tracker = make_tracker(DOCUMENT)
-    return made
 
 
 def deploy(tracker: Tracker, name: str, source: str, **more: Any) -> Answer:

@@ -12,16 +12,9 @@ from django.core.management.base import CommandError
 from functions.models import Function, Run
 from functions.worker import Worker
 from tests.functions.test_api import SUM
-from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture
-from tests.rows.tracker import DOCUMENT
+from tests.rows.conftest import Tracker
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
-
-
-@pytest.fixture
-def tracker(make_tracker: Any) -> Tracker:  # noqa: F811
-    made: Tracker = make_tracker(DOCUMENT)
-    return made
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from accounts import audit, services
 from accounts.models import AuditEntry
 from functions import highlight
 from functions.models import Function, Run
-from tests.functions.test_api import SUM, deploy, invoke, tracker  # noqa: F401 - a fixture
-from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture
+from tests.functions.test_api import SUM, deploy, invoke
+from tests.rows.conftest import Tracker
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -54,11 +54,11 @@ def of(thing_id: str, path: str) -> str:
     return f"{path}{quote(thing_id)}/change/"
 
 
-def the_function(tracker: Tracker) -> Function:  # noqa: F811
+def the_function(tracker: Tracker) -> Function:
     return Function.objects.using(tracker.project.cluster).get()
 
 
-def test_strangers_and_owners_of_projects_see_nothing(tracker: Tracker) -> None:  # noqa: F811
+def test_strangers_and_owners_of_projects_see_nothing(tracker: Tracker) -> None:
     deploy(tracker, "sum", SUM)
     path = of(the_function(tracker).pk, FUNCTIONS)
     owner = Client()
@@ -72,7 +72,7 @@ def test_strangers_and_owners_of_projects_see_nothing(tracker: Tracker) -> None:
 
 def test_a_failed_run_tells_its_log_its_error_and_its_walls(
     console: Client,
-    tracker: Tracker,  # noqa: F811
+    tracker: Tracker,
 ) -> None:
     deploy(tracker, "greet", FAILS)
     run_id = invoke(tracker, "greet", {"who": "ada"}).json["run_id"]
@@ -96,7 +96,7 @@ def test_a_failed_run_tells_its_log_its_error_and_its_walls(
 
 def test_a_function_shows_its_versions_their_source_and_no_secret(
     console: Client,
-    tracker: Tracker,  # noqa: F811
+    tracker: Tracker,
 ) -> None:
     deploy(tracker, "sum", SUM, secrets={"API_TOKEN": "very-secret-value"})
     deploy(tracker, "sum", SUM.replace("a + b", "a - b") + "\n// </td><script>alert(1)</script>")
@@ -120,7 +120,7 @@ def test_a_function_shows_its_versions_their_source_and_no_secret(
 
 def test_a_run_with_an_output_deeper_than_most_readers_go_has_its_page(
     console: Client,
-    tracker: Tracker,  # noqa: F811
+    tracker: Tracker,
 ) -> None:
     deploy(
         tracker,
@@ -131,7 +131,7 @@ def test_a_run_with_an_output_deeper_than_most_readers_go_has_its_page(
     assert "[\n  [\n    [" in page(console, of(run_id, RUNS))
 
 
-def test_sources_made_to_be_slow_to_compare_are_not_compared(console: Client, tracker: Tracker) -> None:  # noqa: F811
+def test_sources_made_to_be_slow_to_compare_are_not_compared(console: Client, tracker: Tracker) -> None:
     for step in (1, 7):
         numbers = "\n".join(f"//{number * step % 200}" for number in range(30_000))
         assert deploy(tracker, "long", f"{SUM}\n{numbers}").status in (200, 201)
@@ -139,7 +139,7 @@ def test_sources_made_to_be_slow_to_compare_are_not_compared(console: Client, tr
     assert "Not compared: 30,001 lines and 30,001 lines" in shown
 
 
-def test_deleting_wants_the_name_typed(console: Client, tracker: Tracker) -> None:  # noqa: F811
+def test_deleting_wants_the_name_typed(console: Client, tracker: Tracker) -> None:
     deploy(tracker, "sum", SUM)
     path = of(the_function(tracker).pk, FUNCTIONS)
     press(console, path, "delete", confirmed="1", typed="Sum")
@@ -149,7 +149,7 @@ def test_deleting_wants_the_name_typed(console: Client, tracker: Tracker) -> Non
     page(console, path, 404)
 
 
-def test_a_queued_run_is_cancelled_after_a_question(console: Client, tracker: Tracker) -> None:  # noqa: F811
+def test_a_queued_run_is_cancelled_after_a_question(console: Client, tracker: Tracker) -> None:
     deploy(tracker, "sum", SUM)
     queued = tracker.post("owner", "/functions/sum/invoke", {"async": True}).json["run_id"]
     path = of(queued, RUNS)
@@ -163,7 +163,7 @@ def test_a_queued_run_is_cancelled_after_a_question(console: Client, tracker: Tr
 
 def test_all_runs_of_an_environment_are_paged_in_order_at_a_fixed_cost(
     console: Client,
-    tracker: Tracker,  # noqa: F811
+    tracker: Tracker,
 ) -> None:
     for name in ("one", "two"):
         deploy(tracker, name, SUM)
@@ -218,7 +218,7 @@ def test_coloured_source_is_the_source() -> None:
     assert highlight.line_numbers("a\nb\n") == "1\n2\n3"
 
 
-def test_unknown_environments_and_regions_that_hold_nothing(console: Client, tracker: Any) -> None:  # noqa: F811
+def test_unknown_environments_and_regions_that_hold_nothing(console: Client, tracker: Any) -> None:
     assert "None deployed yet" in page(console, f"{FUNCTIONS}?environment={tracker.environment_id}")
     assert "None here" in page(console, f"{RUNS}?environment={tracker.environment_id}")
     page(console, f"{FUNCTIONS}?environment=env_x", 404)

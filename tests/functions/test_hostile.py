@@ -16,17 +16,11 @@ from tests.api.receiver import Receiver, answer
 from tests.client import Answer
 from tests.figures import within
 from tests.functions.test_api import SUM, deploy, invoke
-from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture
+from tests.rows.conftest import Tracker
 from tests.rows.tracker import DOCUMENT
 from tests.serving import wait_for
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
-
-
-@pytest.fixture
-def tracker(make_tracker: Any) -> Tracker:  # noqa: F811
-    made: Tracker = make_tracker(DOCUMENT)
-    return made
 
 
 def run_body(tracker: Tracker, body: str, who: str = "owner", **settings: Any) -> tuple[Answer, dict[str, Any]]:
@@ -214,7 +208,7 @@ def test_a_name_that_is_bound_anew_to_an_inner_address_is_not_called(
 
 def test_what_one_tenant_sends_to_a_host_swallows_nothing_of_anothers(
     tracker: Tracker,
-    make_tracker: Any,  # noqa: F811
+    make_tracker: Any,
     settings: Any,
 ) -> None:
     """A host that takes a body for the next request, and answers on a connection that stays open: what stands in that

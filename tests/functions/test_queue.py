@@ -24,8 +24,7 @@ from tests.away import away
 from tests.functions.test_api import SUM, deploy, invoke
 from tests.functions.test_hostile import waiting_for_locks
 from tests.projects.conftest import environment_of, make_project
-from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture
-from tests.rows.tracker import DOCUMENT
+from tests.rows.conftest import Tracker
 from tests.serving import wait_for
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
@@ -33,19 +32,6 @@ pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 ENDLESS = "export default () => { while (true) {} }"
 FREE = 4
 """Seats of the plan `free`."""
-
-
-@pytest.fixture
-def tracker(make_tracker: Any) -> Tracker:  # noqa: F811
-    made: Tracker = make_tracker(DOCUMENT)
-    return made
-
-
-@pytest.fixture
-def place(tracker: Tracker) -> Place:
-    found = place_of(tracker.environment_id)
-    assert found is not None
-    return found
 
 
 def key_of(place: Place) -> Caller:

@@ -15,27 +15,13 @@ from functions.worker import Worker
 from platform_site.api.callers import Place
 from projects import services as projects
 from projects import suspension
-from projects.environments import place_of
 from projects.models import Project
 from tests.functions.test_api import SUM, deploy, invoke
-from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture
+from tests.rows.conftest import Tracker
 from tests.rows.tracker import DOCUMENT
 from tests.serving import wait_for
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
-
-
-@pytest.fixture
-def tracker(make_tracker: Any) -> Tracker:  # noqa: F811
-    made: Tracker = make_tracker(DOCUMENT)
-    return made
-
-
-@pytest.fixture
-def place(tracker: Tracker) -> Place:
-    found = place_of(tracker.environment_id)
-    assert found is not None
-    return found
 
 
 def suspend(tracker: Tracker) -> None:
@@ -89,7 +75,7 @@ def test_a_run_that_was_claimed_before_its_worker_knew_goes_back_to_where_it_was
     assert Run.objects.using(using).get(pk=run_id).attempts == 1
 
 
-def test_neighbours_have_their_turn_whatever_waits(tracker: Tracker, place: Place, make_tracker: Any) -> None:  # noqa: F811
+def test_neighbours_have_their_turn_whatever_waits(tracker: Tracker, place: Place, make_tracker: Any) -> None:
     other: Tracker = make_tracker(DOCUMENT, name="Other")
     for each in (tracker, other):
         deploy(each, "sum", SUM)
@@ -101,7 +87,7 @@ def test_neighbours_have_their_turn_whatever_waits(tracker: Tracker, place: Plac
     assert set(ended) == {other.environment_id}
 
 
-def test_the_last_run_that_may_is_the_last(tracker: Tracker, place: Place, make_tracker: Any) -> None:  # noqa: F811
+def test_the_last_run_that_may_is_the_last(tracker: Tracker, place: Place, make_tracker: Any) -> None:
     """A claim says whether it took the last one; a sibling thread is not called for what has to wait."""
     other: Tracker = make_tracker(DOCUMENT, name="Other")
     for each in (tracker, other):

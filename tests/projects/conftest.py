@@ -93,6 +93,16 @@ def environment_of(project: Project, name: str = "production") -> Environment:
     return project.environments.get(name=name)
 
 
+@pytest.fixture
+def project(alice: User) -> Project:
+    return make_project(alice, plan="pro")
+
+
+@pytest.fixture
+def production(project: Project) -> Environment:
+    return environment_of(project)
+
+
 class RoundTrips:
     """How often this process asked PostgreSQL and Redis since the last `reset`."""
 

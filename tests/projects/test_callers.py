@@ -21,16 +21,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def project(alice: User) -> Project:
-    return make_project(alice, plan="pro")
-
-
-@pytest.fixture
-def production(project: Project) -> Environment:
-    return environment_of(project)
-
-
 def required(api: Api, token: str, **how: object) -> Answer:
     return api.get("/v1/test/required", token=token, **how)
 

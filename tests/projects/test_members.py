@@ -17,11 +17,6 @@ from tests.projects.conftest import at_once, environment_of, key_for, make_proje
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
 
-@pytest.fixture
-def project(alice: User) -> Project:
-    return make_project(alice, plan="pro")
-
-
 def roles(project: Project) -> dict[str, str]:
     return dict(project.memberships.values_list("user__name", "role"))
 

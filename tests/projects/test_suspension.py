@@ -59,16 +59,6 @@ def _nobody_goes_on_writing_marks() -> Iterator[None]:
         wait_for("the writer to end", lambda: store.current()._writer is None)
 
 
-@pytest.fixture
-def project(alice: User) -> Project:
-    return make_project(alice, plan="pro")
-
-
-@pytest.fixture
-def production(project: Project) -> Environment:
-    return environment_of(project)
-
-
 def suspend(project: Project, reason: str = WHY) -> Project:
     return services.suspend_project(project.pk, reason=reason, actor=audit.SYSTEM)
 

@@ -349,6 +349,15 @@ class TestImport:
         assert Path(file).exists()
 
 
+def another_who_writes(place: Place) -> "psycopg.Connection[Any]":
+    """A session beside ours that has written a row, and has not committed."""
+    facts = connections[REGION].get_connection_params()
+    known = {key: facts[key] for key in ("dbname", "user", "password", "host", "port") if facts.get(key)}
+    other = psycopg.connect(**known, options=f'-c search_path="{place.environment_id}"')
+    other.execute("INSERT INTO tasks (id, title, list_id) VALUES ('b', 'Mine', 'l1')")
+    return other
+
+
 @pytest.mark.django_db(transaction=True, databases="__all__")
 class TestAmongOthers:
     def test_a_row_that_somebody_writes_meanwhile_stops_the_import_whole(self, place: Place, write: Any) -> None:
@@ -358,10 +367,7 @@ class TestAmongOthers:
         class Slow:
             def records(self, table: Any) -> Iterator[Any]:
                 yield from file.records(table)
-                facts = connections[REGION].get_connection_params()
-                known = {key: facts[key] for key in ("dbname", "user", "password", "host", "port") if facts.get(key)}
-                self.other = psycopg.connect(**known, options=f'-c search_path="{place.environment_id}"')
-                self.other.execute("INSERT INTO tasks (id, title, list_id) VALUES ('b', 'Mine', 'l1')")
+                self.other = another_who_writes(place)
                 threading.Timer(0.3, self.commit).start()
 
             def commit(self) -> None:
@@ -394,10 +400,7 @@ class TestAmongOthers:
 
             def records(self, table: Any) -> Iterator[Any]:
                 yield from file.records(table)
-                facts = connections[REGION].get_connection_params()
-                known = {key: facts[key] for key in ("dbname", "user", "password", "host", "port") if facts.get(key)}
-                self.other = psycopg.connect(**known, options=f'-c search_path="{place.environment_id}"')
-                self.other.execute("INSERT INTO tasks (id, title, list_id) VALUES ('b', 'Mine', 'l1')")
+                self.other = another_who_writes(place)
                 self.thread = threading.Thread(target=self.delete)
                 self.thread.start()
 
