@@ -329,13 +329,14 @@ def unreadable_columns(connection: BaseDatabaseWrapper, table: Table) -> list[st
     For rows that came by COPY from elsewhere. One query for `id` and for each column of such a type."""
     tests = {ID.name: _UNREACHABLE}
     tests |= {name: _unreadable(column) for name, column in table.all_columns.items() if column.type in _UNREADABLE}
-    found = []
+    return [name for name, test in tests.items() if _holds_any(connection, table.name, test)]
+
+
+def _holds_any(connection: BaseDatabaseWrapper, table: str, test: sql.Composable) -> bool:
+    """Whether the test is true of a row of the table, where `inside` stands."""
     with connection.cursor() as cursor:
-        for name, test in tests.items():
-            cursor.execute(sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {})").format(sql.Identifier(table.name), test))
-            if cursor.fetchone()[0]:
-                found.append(name)
-    return found
+        cursor.execute(sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {})").format(sql.Identifier(table), test))
+        return bool(cursor.fetchone()[0])
 
 
 def _refuse_unreadable(editor: RowSchemaEditor, plan: Plan, step: Step) -> None:
@@ -345,11 +346,8 @@ def _refuse_unreadable(editor: RowSchemaEditor, plan: Plan, step: Step) -> None:
     was: Column = plan.renamed.schema.tables[table].columns[column.name]
     if was.type == column.type or column.type not in _UNREADABLE:
         return
-    test = _unreadable(column)
-    with editor.connection.cursor() as cursor:
-        cursor.execute(sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {})").format(sql.Identifier(table), test))
-        if cursor.fetchone()[0]:
-            raise InvalidDocument([FieldError(step.path, "invalid", f"existing values cannot become {column.type}")])
+    if _holds_any(editor.connection, table, _unreadable(column)):
+        raise InvalidDocument([FieldError(step.path, "invalid", f"existing values cannot become {column.type}")])
 
 
 def _refuse_giants(editor: RowSchemaEditor, plan: Plan) -> None:
@@ -361,19 +359,19 @@ def _refuse_giants(editor: RowSchemaEditor, plan: Plan) -> None:
         table = step.django.model_name
         if plan.renamed.schema.tables[table].columns[step.column.name].type == "json":
             continue
-        sizes = [
-            sql.SQL("coalesce(octet_length({}::text), 0)").format(sql.Identifier(name))
-            for name, column in plan.new.tables[table].columns.items()
-            if column.type in values.LONG_TYPES
-        ]
-        question = sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {} > {})").format(
-            sql.Identifier(table), sql.SQL(" + ").join(sizes), sql.Literal(values.MAX_ROW_BYTES)
-        )
-        with editor.connection.cursor() as cursor:
-            cursor.execute(question)
-            if cursor.fetchone()[0]:
-                message = f"existing rows would hold more than {values.MAX_ROW_BYTES >> 20} MB as json"
-                raise InvalidDocument([FieldError(step.path, "conflict", message)])
+        if _holds_any(editor.connection, table, is_giant(plan.new.tables[table].columns.values())):
+            message = f"existing rows would hold more than {values.MAX_ROW_BYTES >> 20} MB as json"
+            raise InvalidDocument([FieldError(step.path, "conflict", message)])
+
+
+def is_giant(columns: Iterable[Column]) -> sql.Composable:
+    """Whether a row has more in these columns than the API lets it have, as a condition."""
+    sizes = [
+        sql.SQL("coalesce(octet_length({}::text), 0)").format(sql.Identifier(column.name))
+        for column in columns
+        if column.type in values.LONG_TYPES
+    ]
+    return sql.SQL("{} > {}").format(sql.SQL(" + ").join(sizes), sql.Literal(values.MAX_ROW_BYTES))
 
 
 def meaning(step: Step, error: DatabaseError) -> Exception:

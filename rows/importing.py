@@ -23,7 +23,7 @@ from platform_site.api import ids, sqlstates
 from platform_site.api.callers import Place
 from platform_site.api.requests import current_request_id
 from platform_site.postgres import replicas
-from rows import departures, rendering, schemas, states, values
+from rows import ddl, departures, rendering, schemas, states, values
 from rows.documents import ID, NOW, RANDOM, Column, Table
 from rows.execution import opened_door
 from rows.outbox import ANY, EventInterest
@@ -246,14 +246,10 @@ class _Import:
             self.report.complain([BadLine(line, ", ".join(columns) or None, message)])
 
     def _complain_of_size(self) -> None:
-        sizes = [
-            sql.SQL("coalesce(octet_length({}::text), 0)").format(sql.Identifier(column.name))
-            for column in self.columns
-            if column.type in LONG_TYPES and not column.implicit
-        ]
-        if sizes and self.long_lines:
-            bad = sql.SQL("SELECT _line FROM {} WHERE _line = ANY({}::bigint[]) AND {} > {}").format(
-                _STAGE, sql.Literal(self.long_lines), sql.SQL(" + ").join(sizes), sql.Literal(MAX_ROW_BYTES)
+        long = [column for column in self.columns if column.type in LONG_TYPES and not column.implicit]
+        if long and self.long_lines:
+            bad = sql.SQL("SELECT _line FROM {} WHERE _line = ANY({}::bigint[]) AND {}").format(
+                _STAGE, sql.Literal(self.long_lines), ddl.is_giant(long)
             )
             self._complain(bad, (), f"holds more than {MAX_ROW_BYTES >> 20} MB")
 
