@@ -51,3 +51,10 @@ def active_place(environment_id: str) -> Place | None:
     if place is not None:
         place.require_active()
     return place
+
+
+def require_active(environment_id: str | None) -> None:
+    """Raise ProjectSuspended if that environment's project is; None, platform accounts, never are. One query for an
+    environment."""
+    if environment_id is not None:
+        active_place(environment_id)

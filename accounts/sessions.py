@@ -160,8 +160,8 @@ def refresh(text: str, *, device: Device) -> Grant:
                     reused_from=device.ip_address,
                 )
                 log.warning("refresh token reused", extra={"session_id": session.pk, "user_id": session.user_id})
-        if successor is not None and session is not None and session.environment_id is not None:
-            environments.active_place(session.environment_id)
+        if successor is not None and session is not None:
+            environments.require_active(session.environment_id)
     # Outside of the transaction: what it wrote about a reuse must stay.
     if session is None or successor is None:
         raise InvalidGrant("The refresh token is unknown, expired, revoked or was used before.")

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Final
 
 from django.db import Error, OperationalError, connections
-from django.db.models import Q
+from django.db.models import QuerySet
 from django.db.models.functions import Now
 
 from projects.models import Environment
@@ -47,7 +47,7 @@ def suspended_in(cluster: str) -> list[str]:
     if known is not None and now - known.asked_at < KNOWN_SECONDS:
         return known.environment_ids
     try:
-        found = _asked_aside(Q(project__suspended_at__isnull=False), cluster)
+        found = _asked_aside(Environment.objects.suspended(), cluster)
     except OperationalError:
         found = known.environment_ids if known is not None else []
     _known[cluster] = _Known(found, now)
@@ -62,18 +62,18 @@ def forget(cluster: str) -> None:
 def spared(cluster: str, time_to_act: timedelta) -> list[str]:
     """The ids of the environments where nothing may expire that its owner could have kept: suspended, or so lately
     resumed that they did not have `time_to_act`. Raises OperationalError."""
-    lately = Q(project__resumed_at__gt=Now() - time_to_act)
-    return _asked_aside(lately | Q(project__suspended_at__isnull=False), cluster)
+    lately = Environment.objects.filter(project__resumed_at__gt=Now() - time_to_act)
+    return _asked_aside(Environment.objects.suspended() | lately, cluster)
 
 
-def _asked_aside(which: Q, cluster: str) -> list[str]:
+def _asked_aside(which: "QuerySet[Environment]", cluster: str) -> list[str]:
     """Ids of environments, asked in a thread with a connection of its own: whoever works for a region waits for the
     control database no longer than PATIENCE, and keeps connections to that region alone. Raises OperationalError."""
     told: list[list[str]] = []
 
     def ask() -> None:
         try:
-            told.append(list(Environment.objects.filter(which, project__cluster=cluster).values_list("pk", flat=True)))
+            told.append(list(which.filter(project__cluster=cluster).values_list("pk", flat=True)))
         except Error as error:
             log.warning("suspensions could not be asked: %s", type(error).__name__)
         finally:

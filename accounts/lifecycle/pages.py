@@ -135,8 +135,7 @@ class LinkPage(View):
     def _find(self, request: HttpRequest, token: str) -> AccountEmail:
         limits.count_token_request(request)
         found = links.find(token, self.kind)
-        if found.environment_id is not None:
-            environments.active_place(found.environment_id)
+        environments.require_active(found.environment_id)
         return found
 
     def _form(self, found: AccountEmail, token: str, form: forms.Form) -> HttpResponse:

@@ -72,8 +72,7 @@ def exchange(
     code = AuthorizationCode.objects.select_related("user").filter(pk=opaque.digest(text)).first()
     if code is None or code.environment_id != environment_id:
         raise InvalidGrant(_REFUSED)
-    if code.environment_id is not None:
-        environments.active_place(code.environment_id)
+    environments.require_active(code.environment_id)
     if code.used_at is not None:
         _end_if_replayed(code, device)
         raise InvalidGrant(_REFUSED)
