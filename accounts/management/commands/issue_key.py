@@ -4,7 +4,7 @@ from argparse import ArgumentParser, ArgumentTypeError
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from accounts import audit, environments, grants, serializers, services
+from accounts import audit, grants, serializers, services
 from accounts.management import terminal
 from platform_site.api.callers import ACCOUNT_SCOPES, ENVIRONMENT_SCOPES, SCOPES
 
@@ -33,10 +33,8 @@ class Command(terminal.Command):
         parser.add_argument("--expires-in-days", type=_days, metavar="DAYS", help="default: no end")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        if options["environment"]:
-            if environments.directory().pool_of(options["environment"]) is None:
-                raise terminal.no_environment(options["environment"])
-            authority, everything = grants.operators(environment_id=options["environment"]), ENVIRONMENT_SCOPES
+        if (environment_id := terminal.environment(options)) is not None:
+            authority, everything = grants.operators(environment_id=environment_id), ENVIRONMENT_SCOPES
         else:
             account = terminal.account(options["account"])
             authority, everything = grants.operators(account_id=account.pk), ACCOUNT_SCOPES
