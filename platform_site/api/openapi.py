@@ -31,7 +31,7 @@ from rest_framework.serializers import BaseSerializer
 from platform_site.api import errors, fields
 from platform_site.api.errors import ApiError
 from platform_site.api.metrics import reads_only
-from platform_site.api.views import LIST_PARAMETERS, ApiViewSet
+from platform_site.api.views import LIST_PARAMETERS, ApiViewSet, is_translated
 
 
 def listing(item: type[BaseSerializer[Any]], *, paged: bool = True) -> type[BaseSerializer[Any]]:
@@ -198,10 +198,7 @@ def _errors(view: ApiViewSet, operation: Mapping[str, Any]) -> list[type[ApiErro
     found += view.also_raises.get(view.action, ())
     other = view.client_errors_as
     if other is not None:
-        kept = (404, 405, 429)
-        found = [
-            one if one.status >= 500 or one.status in kept or one is errors.ProjectSuspended else other for one in found
-        ]
+        found = [other if is_translated(one) else one for one in found]
     return found
 
 

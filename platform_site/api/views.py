@@ -83,6 +83,13 @@ def no_content() -> HttpResponse:
     return response
 
 
+def is_translated(error: ApiError | type[ApiError]) -> bool:
+    """Whether `client_errors_as` takes this error's place: what the body is answerable for, not the address, the
+    method, the rate or the project."""
+    kind = error if isinstance(error, type) else type(error)
+    return 400 <= error.status < 500 and error.status not in (404, 405, 429) and not issubclass(kind, ProjectSuspended)
+
+
 def never_stored(response: HttpResponse) -> HttpResponse:
     """The same answer, marked for answers with tokens and secrets: no cache may keep it."""
     response.headers["Cache-Control"] = "no-store"
@@ -284,7 +291,6 @@ class ApiViewSet(ViewSet):
         meaning = handler.to_api_error(error)
         handler.report(error, meaning)
         other = self.client_errors_as
-        if other is not None and 400 <= meaning.status < 500 and meaning.status not in (404, 405, 429):
-            if not isinstance(meaning, other | ProjectSuspended):
-                meaning = other(meaning.text, fields=meaning.fields)
+        if other is not None and is_translated(meaning) and not isinstance(meaning, other):
+            meaning = other(meaning.text, fields=meaning.fields)
         return handler.respond(meaning)
