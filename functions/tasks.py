@@ -12,7 +12,7 @@ from functions import retention, runs, wakeups
 from functions.runtime import scratch
 from functions.worker import Worker
 from platform_site.api import nudges
-from platform_site.api.sweeps import sweep_of_each_region
+from platform_site.api.sweeps import sweep, sweep_of_each_region
 
 logger = logging.getLogger("platform.functions")
 
@@ -53,5 +53,10 @@ def settle_and_start(using: str) -> None:
 @sweep_of_each_region(every=300)
 def forget_old_runs(using: str) -> None:
     """Runs are kept for 7 days. Contract section 8."""
-    scratch.sweep()
     retention.purge(using)
+
+
+@sweep(every=300)
+def clear_scratch() -> None:
+    """Remove what processes of this host that were killed have left in its temporary directory."""
+    scratch.sweep()
