@@ -522,8 +522,7 @@ def probe(viewer: "Viewer", shape: ProbeShape) -> Statement:
 
     Before the write: the row may be changed (an insert: true); If-Match fits; nobody wants an event that the shape
     leaves out; for a large update, whether the row stays small enough; and, but for a delete, one for each of
-    `references_of`. Then, and `after` the write only: one for each
-    clause of the rule's check, and the whole check.
+    `references_of`. Then, and `after` the write only: one for each clause of the rule's check, and the whole check.
     """
     writer, write = Writer(viewer), shape.write
     table = viewer.schema.tables[write.table]
