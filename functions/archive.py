@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from functions import services
 from functions.models import Function, Secret, Version
 from platform_site.api.callers import Place
 from platform_site.api.plans import plan_limits
@@ -28,10 +29,11 @@ class Functions:
             }
 
     def load(self, place: Place, records: Iterable[Mapping[str, Any]]) -> int:
-        """What the plan does not allow is cut down to it."""
+        """Settings that the plan does not allow are cut down to it."""
         using, plan = place.cluster, plan_limits(place.plan)
         count = 0
         for record in records:
+            services.make_room(place, 1)
             values = {field: record[field] for field in _FIELDS}
             values["timeout_ms"] = min(values["timeout_ms"], plan.function_timeout_ms)
             values["memory_mb"] = min(values["memory_mb"], plan.function_memory_mb)

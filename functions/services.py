@@ -51,9 +51,7 @@ def deploy(
         ).first()
         is_new = function is None
         if function is None:
-            limit = plan_limits(place.plan).functions_per_environment
-            if count_functions(place) >= limit:
-                raise FunctionsQuotaReached(limit)
+            make_room(place, 1)
             ceiling = plan_limits(place.plan).function_timeout_ms
             function = Function(
                 environment_id=place.environment_id,
@@ -87,6 +85,15 @@ def deploy(
         version=function.active_version, sha256=source_hash,
     )  # fmt: skip
     return function, is_new
+
+
+def make_room(place: Place, count: int) -> None:
+    """Let nobody else deploy in the environment until the transaction at hand ends. Raises FunctionsQuotaReached unless
+    its plan allows `count` more functions."""
+    _lock(place.environment_id, place.cluster)
+    limit = plan_limits(place.plan).functions_per_environment
+    if count_functions(place) + count > limit:
+        raise FunctionsQuotaReached(limit)
 
 
 def try_out(place: Place, name: str, values: Mapping[str, Any]) -> None:

@@ -51,8 +51,8 @@ class Part(Protocol):
         """Everything worth keeping; never a secret."""
 
     def load(self, place: Place, records: Iterable[Mapping[str, Any]]) -> int:
-        """Make them anew in an environment that has none. Returns how many. May stumble (KeyError, TypeError,
-        ValueError, AttributeError) over records that `dump` never wrote."""
+        """Make them anew in an environment that has none. Returns how many. Raises QuotaExceeded; may stumble
+        (KeyError, TypeError, ValueError, AttributeError) over records that `dump` never wrote."""
 
     def is_empty(self, place: Place) -> bool:
         """Whether the environment has none."""
@@ -263,8 +263,8 @@ def restore_as_branch(
 ) -> tuple[Place, Summary]:
     """A new preview branch of the project's production with everything in the backup: all of it, or no branch.
 
-    Users who were deleted since are let go of, as far as other rows allow. Raises Damaged, TablesQuotaReached, and what
-    `projects.filled_branch` raises.
+    Users who were deleted since are let go of, as far as other rows allow. Raises Damaged, TablesQuotaReached,
+    QuotaExceeded (of a part), and what `projects.filled_branch` raises.
     """
     origin = {"source": content.source_id, "taken_at": content.taken_at.isoformat()}
     with projects.filled_branch(project_id, name=name, actor=actor, **origin) as place:
@@ -290,8 +290,8 @@ def restore_into(
 
     Everything is loaded beside the living tables, which are exchanged at the end: readers wait for an instant only.
     Users who were deleted since are let go of, as far as other rows allow. Webhooks and functions come back only where
-    the environment has none. Raises NotEmpty unless `replace`, Damaged, TablesQuotaReached, LockNotWon (tables in use;
-    try again), DatabaseError.
+    the environment has none. Raises NotEmpty unless `replace`, Damaged, TablesQuotaReached, QuotaExceeded (of a
+    part), LockNotWon (tables in use; try again), DatabaseError.
     """
     began = departures.now()
     try:

@@ -36,6 +36,7 @@ class Subscriptions:
             )
             for record in records
         ]
+        services.make_room(place, len(made))
         Webhook.objects.using(place.cluster).bulk_create(made)
         services.refresh_interest(place.environment_id, place.cluster)
         return len(made)
@@ -44,4 +45,5 @@ class Subscriptions:
         return not self._live(place).exists()
 
     def _live(self, place: Place) -> Any:
-        return Webhook.objects.using(place.cluster).live(place.environment_id)
+        """Without those of terminals, which end with them."""
+        return Webhook.objects.using(place.cluster).live(place.environment_id).filter(listens_until=None)

@@ -39,10 +39,7 @@ def create_webhook(place: Place, values: Mapping[str, Any], *, actor: Caller | A
     using = place.cluster
     secret = signing.new_secret()
     with transaction.atomic(using=using):
-        _lock(place.environment_id, using)
-        limit = plan_limits(place.plan).webhooks_per_environment
-        if count_webhooks(place) >= limit:
-            raise WebhooksQuotaReached(limit)
+        make_room(place, 1)
         webhook = Webhook.objects.using(using).create(
             environment_id=place.environment_id,
             host=host_of(values["url"]),
@@ -53,6 +50,15 @@ def create_webhook(place: Place, values: Mapping[str, Any], *, actor: Caller | A
         refresh_interest(place.environment_id, using)
     audit.record("webhook.created", actor=actor, target_id=webhook.pk, **_where(place), url=webhook.url)
     return webhook, secret
+
+
+def make_room(place: Place, count: int) -> None:
+    """Let nobody else subscribe in the environment until the transaction at hand ends. Raises WebhooksQuotaReached
+    unless its plan allows `count` more webhooks."""
+    _lock(place.environment_id, place.cluster)
+    limit = plan_limits(place.plan).webhooks_per_environment
+    if count_webhooks(place) + count > limit:
+        raise WebhooksQuotaReached(limit)
 
 
 def count_webhooks(place: Place) -> int:

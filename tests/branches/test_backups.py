@@ -7,6 +7,7 @@ import stat
 import threading
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ from accounts import audit
 from accounts import services as accounts
 from accounts.models import AuditEntry, User
 from functions.models import Function, Secret, Version
-from platform_site.api import keyring
+from platform_site.api import keyring, plans
 from projects import tasks
+from projects.environments import place_of
 from projects.models import Environment
 from rows import backups
 from rows.archives import Archive, Damaged, Writer
@@ -31,8 +33,11 @@ from tests.projects.conftest import environment_of, make_project, schemas_in
 from tests.projects.dying import Run
 from tests.rows import catalog
 from tests.rows.conftest import Tracker
+from tests.rows.test_schema_changes import wait_until
 from tests.rows.tracker import DOCUMENT
+from webhooks import services
 from webhooks.attempts import SECRET_PURPOSE
+from webhooks.listening import Listener
 from webhooks.models import Webhook
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
@@ -509,6 +514,76 @@ def test_the_quota_holds_for_restored_branches(tracker: Tracker, branch: Branch,
     with pytest.raises(CommandError, match="allows 3 preview branches"):
         run("restore", str(file), "--branch-of", tracker.project.pk, "--name", "b3")
     assert len(schemas_in(REGION)) == 5
+
+
+def _two_of_each(full: Tracker) -> None:
+    body = {"url": "https://hooks.example.com/second", "events": ["lists.*"]}
+    assert full.post("owner", "/webhooks", body).status == 201
+    Function.objects.using(REGION).create(
+        environment_id=full.environment_id, name="second", active_version=1, last_version=1, timeout_ms=700,
+        memory_mb=64,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("part", ["webhooks", "functions"])
+def test_the_plan_counts_what_comes_back(full: Tracker, file: Path, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    _two_of_each(full)
+    run("backup", full.environment_id, "--to", str(file))
+    elsewhere = make_project(User.objects.get(email="owner@tracker.example"), "Elsewhere", region="eu-west-1")
+    target = environment_of(elsewhere).pk
+    limits: dict[str, Any] = {f"{part}_per_environment": 1}
+    monkeypatch.setattr(plans, "PLANS", {**plans.PLANS, "free": replace(plans.PLANS["free"], **limits)})
+    for where in (["--into", target], ["--branch-of", full.project.pk, "--name", "b"]):
+        with pytest.raises(CommandError, match=f"allows 1 {part}.*Nothing was changed"):
+            run("restore", str(file), *where)
+    assert not Environment.objects.filter(name="b").exists()
+    assert not CurrentVersion.objects.using("eu-west-1").filter(version__gt=0).exists()
+    assert not Webhook.objects.using("eu-west-1").exists()
+    assert not Function.objects.using("eu-west-1").exists()
+    # Where they stay behind they count nothing.
+    run("restore", str(file), "--into", full.environment_id, "--replace")
+
+
+def test_who_subscribes_while_a_backup_comes_back_is_counted(
+    full: Tracker, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("backup", full.environment_id, "--to", str(file))
+    owner = full.tokens["owner"]
+    elsewhere = make_project(User.objects.get(email="owner@tracker.example"), "Elsewhere", region="eu-west-1")
+    target = environment_of(elsewhere).pk
+    free = replace(plans.PLANS["free"], webhooks_per_environment=1)
+    monkeypatch.setattr(plans, "PLANS", {**plans.PLANS, "free": free})
+    answers: list[Any] = []
+
+    def subscribe() -> None:
+        body = {"url": "https://hooks.example.com/meanwhile", "events": ["comments.*"]}
+        answers.append(full.api.post("/v1/webhooks", token=owner, environment=target, json=body))
+
+    thread = threading.Thread(target=subscribe)
+    refresh = services.refresh_interest
+
+    def refreshed(environment_id: str, using: str) -> None:
+        refresh(environment_id, using)
+        if threading.current_thread() is threading.main_thread():
+            thread.start()
+            wait_until(lambda: bool(answers) or _is_waiting("eu-west-1"))
+
+    monkeypatch.setattr(services, "refresh_interest", refreshed)
+    run("restore", str(file), "--into", target)
+    thread.join()
+    assert [(answer.status, answer.error) for answer in answers] == [(422, "quota_exceeded")]
+    assert Webhook.objects.using("eu-west-1").get().disabled_reason == "restored"
+
+
+def _is_waiting(cluster: str) -> bool:
+    with connections[cluster].cursor() as cursor:
+        cursor.execute("SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)")
+        return bool(cursor.fetchone()[0])
+
+
+def test_the_subscription_of_a_terminal_goes_into_no_backup(full: Tracker, file: Path) -> None:
+    with Listener(place_of(full.environment_id), "http://127.0.0.1:9/", ["tasks.*"]):
+        assert "1 webhooks" in run("backup", full.environment_id, "--to", str(file))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from django.db import Error
 from tqdm import tqdm
 
 from accounts import audit
+from platform_site.api.errors import QuotaExceeded
 from projects.errors import BranchesQuotaReached, NameTaken, NoSuchProject
 from projects.serializers import NewBranch
 from rows import backups
@@ -97,6 +98,8 @@ class Command(BaseCommand):
             raise CommandError(f"The plan allows {error.limit} preview branches. Delete one first.") from None
         except TablesQuotaReached as error:
             raise CommandError(f"The plan allows no more than {error.limit} tables. Nothing was changed.") from None
+        except QuotaExceeded as error:
+            raise CommandError(f"{error} Nothing was changed.") from None
         except LockNotWon:
             raise CommandError("The tables or the schema are in use. Nothing was changed; try again.") from None
         except Error as error:
