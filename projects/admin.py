@@ -11,7 +11,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.db import Error
-from django.db.models import Count, Q, QuerySet
+from django.db.models import Count, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import path
@@ -411,7 +411,6 @@ class MemberAdmin(ThroughServices):
     form = AsOpened
     list_display = ("user", "role", "project", "created_at")
     list_filter = ("role",)
-    list_select_related = ("user", "project")
     search_fields = ("=user__email", "=user__id", "=project__id", "project__name")
     search_help_text = "E-mail or id of the account, name or id of the project"
     ordering = ("-created_at", "-id")
@@ -420,7 +419,7 @@ class MemberAdmin(ThroughServices):
 
     def get_queryset(self, request: HttpRequest) -> "QuerySet[Member]":
         found: QuerySet[Member] = super().get_queryset(request)
-        return found.filter(Q(project__deleted_at__isnull=True))
+        return found.filter(project__deleted_at__isnull=True).select_related("user", "project")
 
     def get_form(self, request: HttpRequest, obj: Member | None = None, change: bool = False, **kwargs: Any) -> Any:
         if obj is None:

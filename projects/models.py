@@ -113,7 +113,7 @@ class Member(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.user_id} is {self.role} of {self.project_id}"
+        return f"{self.user} is {self.role} of {self.project}"
 
 
 class Environment(models.Model):

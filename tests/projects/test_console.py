@@ -130,6 +130,7 @@ def test_members_are_added_changed_and_removed_but_never_the_last_owner(
     add = {"project_id": project.pk, "email": bob.email, "role": "viewer"}
     assert console.post("/admin/projects/member/add/", add).status_code == 302
     member = Member.objects.get(user=bob)
+    assert f"{bob.email} is viewer of {project.name}" in page(console, f"/admin/projects/member/{member.pk}/change/")
     token = token_of(bob)
     assert api.patch(f"/v1/projects/{project.pk}", token=token, json={"name": "x"}).status == 403
     again = console.post("/admin/projects/member/add/", add)
