@@ -4,9 +4,13 @@ import math
 import os
 import re
 from collections.abc import Iterable
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
+
+MOST: Final = 2_147_483_647
+"""What a number may be that has no bound of its own: the largest that PostgreSQL's settings and C take for one."""
 
 
 def text(name: str, default: str | None = None) -> str | None:
@@ -26,28 +30,37 @@ def boolean(name: str, default: bool = False) -> bool:
     raise ImproperlyConfigured(f"{name} must be a boolean such as 1 or 0, not {value!r}")
 
 
-def number(name: str, default: float, *, minimum: float | None = None) -> float:
-    """A finite number, at least `minimum`. Raises ImproperlyConfigured for anything else."""
+def number(name: str, default: float, *, minimum: float, maximum: float = MOST) -> float:
+    """A number from `minimum` to `maximum`. Raises ImproperlyConfigured for anything else."""
     value = os.environ.get(name)
-    if not value:
-        return default
+    return default if not value else _within(name, value, minimum, maximum)
+
+
+def numbers(name: str, *, minimum: float, maximum: float = MOST) -> list[float]:
+    """A comma-separated list of numbers from `minimum` to `maximum`. Raises ImproperlyConfigured for anything else."""
+    return [_within(name, word, minimum, maximum) for word in words(name)]
+
+
+def integer(name: str, default: int, *, minimum: int, maximum: int = MOST) -> int:
+    """A whole number from `minimum` to `maximum`. Raises ImproperlyConfigured for anything else."""
+    parsed = number(name, default, minimum=minimum, maximum=maximum)
+    if parsed != int(parsed):
+        raise ImproperlyConfigured(f"{name} must be a whole number, not {os.environ.get(name)!r}")
+    return int(parsed)
+
+
+def _within(name: str, value: str, minimum: float, maximum: float) -> float:
     try:
         parsed = float(value)
     except ValueError:
         parsed = math.nan
     if not math.isfinite(parsed):
         raise ImproperlyConfigured(f"{name} must be a number, not {value!r}")
-    if minimum is not None and parsed < minimum:
+    if parsed < minimum:
         raise ImproperlyConfigured(f"{name} must be at least {minimum:g}, not {value!r}")
+    if parsed > maximum:
+        raise ImproperlyConfigured(f"{name} must be at most {maximum:.15g}, not {value!r}")
     return parsed
-
-
-def integer(name: str, default: int, *, minimum: int | None = None) -> int:
-    """A whole number, at least `minimum`. Raises ImproperlyConfigured for anything else."""
-    parsed = number(name, default, minimum=minimum)
-    if parsed != int(parsed):
-        raise ImproperlyConfigured(f"{name} must be a whole number, not {os.environ.get(name)!r}")
-    return int(parsed)
 
 
 def words(name: str, default: Iterable[str] = ()) -> list[str]:
@@ -68,6 +81,17 @@ def choice(name: str, options: tuple[str, ...], default: str) -> str:
     value = os.environ.get(name) or default
     if value not in options:
         raise ImproperlyConfigured(f"{name} must be one of {', '.join(options)}, not {value!r}")
+    return value
+
+
+def origin(name: str, default: str) -> str:
+    """`https://host` or `http://host:port`; a slash at its end is dropped. Raises ImproperlyConfigured for more or less
+    than that."""
+    value = (os.environ.get(name) or default).removesuffix("/")
+    if re.fullmatch(r"https?://[^\s/?#@]+", value) is None:
+        raise ImproperlyConfigured(
+            f"{name} must be an address such as https://example.com without a path, not {value!r}"
+        )
     return value
 
 

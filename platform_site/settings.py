@@ -50,7 +50,7 @@ ALLOWED_HOSTS = env.words(
 )
 TRUSTED_PROXIES = env.words("TRUSTED_PROXIES")
 """Networks whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed."""
-BASE_URL = env.text("BASE_URL") or (f"https://{PLATFORM_DOMAIN}" if PRODUCTION else "http://127.0.0.1:8000")
+BASE_URL = env.origin("BASE_URL", f"https://{PLATFORM_DOMAIN}" if PRODUCTION else "http://127.0.0.1:8000")
 CSRF_TRUSTED_ORIGINS = env.words("CSRF_TRUSTED_ORIGINS", [BASE_URL])
 
 # ── Applications ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -96,13 +96,13 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
 # ── The server bridge (platform_site.server) ────────────────────────────────────────────────────────────────────────
-LANE_THREADS = env.integer("LANE_THREADS", 16, minimum=1)
+LANE_THREADS = env.integer("LANE_THREADS", 16, minimum=1, maximum=1000)
 """At most so many threads of one web process; all but one are there because the others wait for something."""
-LANE_PATIENCE = env.number("LANE_PATIENCE_MS", 10, minimum=1) / 1000
+LANE_PATIENCE = env.number("LANE_PATIENCE_MS", 10, minimum=1, maximum=60_000) / 1000
 """Seconds that a waiting request gives the running one before another thread joins."""
-LANE_ASIDE = env.integer("LANE_ASIDE", 8, minimum=0)
+LANE_ASIDE = env.integer("LANE_ASIDE", 8, minimum=0, maximum=1000)
 """So many requests of one process that said that they will wait (`platform_site.api.waits`) are passed by at once."""
-LANE_LONGEST_WAIT = env.number("LANE_LONGEST_WAIT_MS", 2000, minimum=50) / 1000
+LANE_LONGEST_WAIT = env.number("LANE_LONGEST_WAIT_MS", 2000, minimum=50, maximum=600_000) / 1000
 """Seconds until a request that no thread took is answered 503."""
 
 TEMPLATES = [
@@ -267,12 +267,12 @@ STATEMENT_TIMEOUT_MS = env.integer("STATEMENT_TIMEOUT_MS", 5000, minimum=100)
 LOCK_TIMEOUT_MS = env.integer("LOCK_TIMEOUT_MS", 2000, minimum=50)
 IDLE_IN_TRANSACTION_TIMEOUT_MS = env.integer("IDLE_IN_TRANSACTION_TIMEOUT_MS", 10_000, minimum=1000)
 """A session that says nothing for so long inside a transaction is ended, and its locks with it."""
-DATABASE_SILENCE_SECONDS = env.integer("DATABASE_SILENCE_SECONDS", 4, minimum=1)
+DATABASE_SILENCE_SECONDS = env.integer("DATABASE_SILENCE_SECONDS", 4, minimum=1, maximum=120)
 """A connection whose other end has acknowledged nothing for so long is given up: its host or the way there is gone. A
-slow query is not silence, since the server's kernel answers for it."""
-SCHEMA_LOCK_TIMEOUT_MS = env.integer("SCHEMA_LOCK_TIMEOUT_MS", 200, minimum=10)
+slow query is not silence, since the server's kernel answers for it. Linux sends no more than 127 probes."""
+SCHEMA_LOCK_TIMEOUT_MS = env.integer("SCHEMA_LOCK_TIMEOUT_MS", 200, minimum=10, maximum=600_000)
 """How long a schema change waits for tables in use, and readers behind it, before it lets go and tries again."""
-SCHEMA_LOCK_ATTEMPTS = env.integer("SCHEMA_LOCK_ATTEMPTS", 10, minimum=1)
+SCHEMA_LOCK_ATTEMPTS = env.integer("SCHEMA_LOCK_ATTEMPTS", 10, minimum=1, maximum=1000)
 SCHEMA_STATEMENT_TIMEOUT_MS = env.integer("SCHEMA_STATEMENT_TIMEOUT_MS", 60_000, minimum=1000)
 SCHEMA_LARGE_TABLE_ROWS = env.integer("SCHEMA_LARGE_TABLE_ROWS", 100_000, minimum=0)
 """From this size on, indexes are made after the change, while rows are served (`rows.indexing`)."""
@@ -393,7 +393,7 @@ CACHES = {
     "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},  # nothing of ours uses it
     "ratelimit": {"BACKEND": "platform_site.api.ratelimit_cache.RateLimitCache"},
 }
-RATE_LIMIT_FACTOR = env.number("RATE_LIMIT_FACTOR", 1, minimum=0)
+RATE_LIMIT_FACTOR = env.number("RATE_LIMIT_FACTOR", 1, minimum=0, maximum=1_000_000)
 """Multiplies every threshold of `platform_site.api.plans`, for load tests: the limiter stays in the path."""
 # django-ratelimit's own settings, all named: it asks for each of them on each request, and a default costs more.
 RATELIMIT_ENABLE = True
@@ -403,7 +403,7 @@ RATELIMIT_HASH_ALGORITHM = sha256
 RATELIMIT_FAIL_OPEN = True
 
 # ── Projects ────────────────────────────────────────────────────────────────────────────────────────────────────────
-SWEEP_SECONDS = env.number("SWEEP_SECONDS", 30, minimum=1)
+SWEEP_SECONDS = env.number("SWEEP_SECONDS", 30, minimum=1, maximum=3600)
 """How often a worker looks for what a crash left behind (`platform_site.api.sweeps`)."""
 ORPHAN_GRACE_SECONDS = env.integer("ORPHAN_GRACE_SECONDS", 60, minimum=0)
 """A PostgreSQL schema that no environment owns is dropped when it is older than this."""
@@ -496,24 +496,33 @@ EMAIL_USE_SSL = env.boolean("EMAIL_USE_SSL")
 """TLS from the first byte, as on port 465."""
 EMAIL_USE_TLS = env.boolean("EMAIL_USE_TLS", PRODUCTION and not EMAIL_USE_SSL)
 """STARTTLS, as on port 587."""
-EMAIL_PORT = env.integer("EMAIL_PORT", 465 if EMAIL_USE_SSL else 587 if EMAIL_USE_TLS else 25, minimum=1)
+EMAIL_PORT = env.integer(
+    "EMAIL_PORT", 465 if EMAIL_USE_SSL else 587 if EMAIL_USE_TLS else 25, minimum=1, maximum=65_535
+)
 EMAIL_HOST_USER = env.text("EMAIL_HOST_USER", "")
 EMAIL_HOST_PASSWORD = env.text("EMAIL_HOST_PASSWORD", "")
-EMAIL_TIMEOUT = env.number("EMAIL_TIMEOUT", 10, minimum=1)
+EMAIL_TIMEOUT = env.number("EMAIL_TIMEOUT", 10, minimum=1, maximum=600)
 """Seconds for each step of the conversation with the server."""
 DEFAULT_FROM_EMAIL = SERVER_EMAIL = env.text("DEFAULT_FROM_EMAIL") or f"Backend platform <no-reply@{PLATFORM_DOMAIN}>"
-EMAIL_SWEEP_SECONDS = env.number("EMAIL_SWEEP_SECONDS", 10, minimum=1)
+EMAIL_SWEEP_SECONDS = env.number("EMAIL_SWEEP_SECONDS", 10, minimum=1, maximum=3600)
 
 # ── Webhooks ────────────────────────────────────────────────────────────────────────────────────────────────────────
-WEBHOOK_RETRY_SCHEDULE = tuple(timedelta(seconds=float(seconds)) for seconds in env.words("WEBHOOK_RETRY_SCHEDULE"))
+WEBHOOK_RETRY_SCHEDULE = tuple(
+    timedelta(seconds=seconds) for seconds in env.numbers("WEBHOOK_RETRY_SCHEDULE", minimum=0)
+)
 """Waits in seconds before attempt 1, 2, …; empty: `webhooks.retry.SCHEDULE`. Fault tests compress it."""
-WEBHOOK_LEASE = timedelta(seconds=env.number("WEBHOOK_LEASE_SECONDS", 30, minimum=1))
-WEBHOOK_TIMEOUT_SECONDS = env.number("WEBHOOK_TIMEOUT_SECONDS", 15, minimum=0.1)
-"""For a whole attempt; shorter than the lease."""
-WEBHOOK_PATIENCE = timedelta(days=env.number("WEBHOOK_PATIENCE_DAYS", 5, minimum=0))
+WEBHOOK_LEASE = timedelta(seconds=env.number("WEBHOOK_LEASE_SECONDS", 30, minimum=1, maximum=3600))
+WEBHOOK_TIMEOUT_SECONDS = env.number("WEBHOOK_TIMEOUT_SECONDS", 15, minimum=0.1, maximum=600)
+"""For a whole attempt, which begins in the first half of its lease and has to end in the second."""
+if WEBHOOK_LEASE.total_seconds() < 2 * WEBHOOK_TIMEOUT_SECONDS:
+    raise ImproperlyConfigured(
+        f"WEBHOOK_LEASE_SECONDS ({WEBHOOK_LEASE.total_seconds():g}) must be at least twice WEBHOOK_TIMEOUT_SECONDS"
+        f" ({WEBHOOK_TIMEOUT_SECONDS:g}): another worker would send again what is still being sent"
+    )
+WEBHOOK_PATIENCE = timedelta(days=env.number("WEBHOOK_PATIENCE_DAYS", 5, minimum=0, maximum=3650))
 """A webhook whose receiver has done nothing but fail for that long is disabled."""
-WEBHOOK_RETENTION = timedelta(days=env.number("WEBHOOK_RETENTION_DAYS", 30, minimum=1))
-WEBHOOK_SWEEP_SECONDS = env.number("WEBHOOK_SWEEP_SECONDS", 2, minimum=0.1)
+WEBHOOK_RETENTION = timedelta(days=env.number("WEBHOOK_RETENTION_DAYS", 30, minimum=1, maximum=3650))
+WEBHOOK_SWEEP_SECONDS = env.number("WEBHOOK_SWEEP_SECONDS", 2, minimum=0.1, maximum=3600)
 
 # ── Console ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 CONSOLE_IDLE_SECONDS = env.integer("CONSOLE_IDLE_SECONDS", 3600, minimum=60)
@@ -555,19 +564,19 @@ UNFOLD = {
 }
 
 # ── Functions ───────────────────────────────────────────────────────────────────────────────────────────────────────
-FUNCTION_POOL_SIZE = env.integer("FUNCTION_POOL_SIZE", 16, minimum=1)
+FUNCTION_POOL_SIZE = env.integer("FUNCTION_POOL_SIZE", 16, minimum=1, maximum=1000)
 """Deno processes of one web or worker process, idle and running ones; about 40 MB each."""
 FUNCTION_IDLE_SECONDS = env.number("FUNCTION_IDLE_SECONDS", 120, minimum=1)
 FUNCTION_MAX_CALLS = env.integer("FUNCTION_MAX_CALLS", 10_000, minimum=1)
 """Then a process is retired."""
-FUNCTION_POOL_WAIT = env.number("FUNCTION_POOL_WAIT", 2, minimum=0)
+FUNCTION_POOL_WAIT = env.number("FUNCTION_POOL_WAIT", 2, minimum=0, maximum=600)
 """Seconds that a call waits for a place in a full pool."""
-FUNCTION_LOAD_SECONDS = env.number("FUNCTION_LOAD_SECONDS", 10, minimum=0.1)
+FUNCTION_LOAD_SECONDS = env.number("FUNCTION_LOAD_SECONDS", 10, minimum=0.1, maximum=600)
 """What the top level of a module may take when it is loaded."""
-FUNCTION_WORKER_THREADS = env.integer("FUNCTION_WORKER_THREADS", 12, minimum=1)
+FUNCTION_WORKER_THREADS = env.integer("FUNCTION_WORKER_THREADS", 12, minimum=1, maximum=1000)
 """Queued runs of a region that one worker process executes at the same time."""
-FUNCTION_LEASE = timedelta(seconds=env.number("FUNCTION_LEASE_SECONDS", 20, minimum=1))
+FUNCTION_LEASE = timedelta(seconds=env.number("FUNCTION_LEASE_SECONDS", 20, minimum=2, maximum=3600))
 """After so long without a sign of life from its process a run counts as lost. Renewed four times as often."""
 FUNCTION_REQUIRED_WALLS = env.words("FUNCTION_REQUIRED_WALLS")
 """Walls (`functions.runtime.jail.WALLS`) without which no function runs on this host; `check` names those it lacks."""
-FUNCTION_SWEEP_SECONDS = env.number("FUNCTION_SWEEP_SECONDS", 2, minimum=0.1)
+FUNCTION_SWEEP_SECONDS = env.number("FUNCTION_SWEEP_SECONDS", 2, minimum=0.1, maximum=3600)

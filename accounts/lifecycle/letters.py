@@ -49,7 +49,7 @@ def link(email: AccountEmail, token: str) -> str:
     own = pools.settings_of(email.environment_id).link_urls.get(email.kind)
     if own:
         return str(own).replace(pools.TOKEN, token)
-    return f"{pools.base_url()}{reverse(f'page_{email.kind}')}?token={token}"
+    return f"{settings.BASE_URL}{reverse(f'page_{email.kind}')}?token={token}"
 
 
 def message(email: AccountEmail, token: str | None, *, says: str | None = None) -> EmailMultiAlternatives:

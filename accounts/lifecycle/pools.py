@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from django.conf import settings
 from django.db import transaction
 from django.http import HttpRequest
 
@@ -178,7 +177,3 @@ def _is_here(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def base_url() -> str:
-    return str(settings.BASE_URL).rstrip("/")

@@ -27,12 +27,6 @@ def check_encryption_keys(**_: Any) -> list[CheckMessage]:
     return []
 
 
-def require_encryption_keys() -> None:
-    """For what serves: a key that is none would be met by the first sign-in. Raises CommandError."""
-    for problem in check_encryption_keys():
-        raise CommandError(problem.msg)
-
-
 @register(Tags.security)
 def check_outbound_networks(**_: Any) -> list[CheckMessage]:
     """Every entry of OUTBOUND_ALLOWED_NETWORKS is a network."""
@@ -77,6 +71,13 @@ def check_trusted_proxies(**_: Any) -> list[CheckMessage]:
     except ValueError as error:
         return [Error(f"TRUSTED_PROXIES: {error}", id="api.E004")]
     return []
+
+
+def require_readable_settings() -> None:
+    """For what serves: a key that is none would be met by the first sign-in, a network by the first call. Raises
+    CommandError."""
+    for problem in (*check_encryption_keys(), *check_outbound_networks(), *check_trusted_proxies()):
+        raise CommandError(problem.msg)
 
 
 @register(Tags.security, deploy=True)

@@ -12,6 +12,8 @@ from django.core.management import CommandError, call_command
 from platform_site import env
 from platform_site.services.layout import Layout
 
+READERS = (env.number, env.integer)
+
 
 def found(*, deploy: bool = False) -> list[str]:
     return [
@@ -27,9 +29,19 @@ def test_a_key_that_is_none(settings: LazySettings, keys: list[str]) -> None:
 
 
 @pytest.mark.parametrize("command", ["serve", "work"])
-def test_nothing_serves_with_a_key_that_is_none(settings: LazySettings, command: str) -> None:
-    settings.ENCRYPTION_KEYS = ["00" * 31]
-    with pytest.raises(CommandError, match="entry 1 must be 64 hex digits"):
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("ENCRYPTION_KEYS", "00" * 31, "entry 1 must be 64 hex digits"),
+        ("OUTBOUND_ALLOWED_NETWORKS", "10.0.0.1/8", "OUTBOUND_ALLOWED_NETWORKS: 10.0.0.1/8 has host bits set"),
+        ("TRUSTED_PROXIES", "balancer", "TRUSTED_PROXIES: 'balancer' does not appear to be an IPv4 or IPv6 network"),
+    ],
+)
+def test_nothing_serves_with_what_cannot_be_read(
+    settings: LazySettings, command: str, name: str, value: str, said: str
+) -> None:
+    setattr(settings, name, [value])
+    with pytest.raises(CommandError, match=said):
         call_command(command)
 
 
@@ -95,11 +107,53 @@ def test_a_list_of_addresses_may_have_lists_of_hosts_in_it(monkeypatch: pytest.M
         env.postgres("REGION_US_EAST_1_REPLICA_URLS", "replica-1")
 
 
-@pytest.mark.parametrize("value", ["nan", "inf", "-Infinity", "1e999", "ten", "0.5"])
-@pytest.mark.parametrize(("read", "minimum"), [(env.number, 1), (env.integer, 1), (env.integer, None)])
+@pytest.mark.parametrize(
+    ("read", "value", "said"),
+    [
+        *((read, value, "a number") for value in ("nan", "inf", "-Infinity", "1e999", "ten") for read in READERS),
+        *((read, "0.5", "at least 1") for read in READERS),
+        *((read, "-3", "at least 1") for read in READERS),
+        *((read, "1000.5", "at most 1000") for read in READERS),
+        (env.integer, "1.5", "a whole number"),
+    ],
+)
 def test_a_number_that_is_none_stops_the_start_with_its_name(
-    monkeypatch: pytest.MonkeyPatch, read: Callable[..., float], minimum: int | None, value: str
+    monkeypatch: pytest.MonkeyPatch, read: Callable[..., float], value: str, said: str
 ) -> None:
     monkeypatch.setenv("LANE_THREADS", value)
-    with pytest.raises(ImproperlyConfigured, match="^LANE_THREADS must be "):
-        read("LANE_THREADS", 16, minimum=minimum)
+    with pytest.raises(ImproperlyConfigured, match=f"^LANE_THREADS must be {said}, not '{value}'"):
+        read("LANE_THREADS", 16, minimum=1, maximum=1000)
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_a_number_has_a_bound_whoever_reads_it(monkeypatch: pytest.MonkeyPatch, read: Callable[..., float]) -> None:
+    monkeypatch.setenv("STATEMENT_TIMEOUT_MS", "2147483647")
+    assert read("STATEMENT_TIMEOUT_MS", 5000, minimum=0) == 2_147_483_647
+    monkeypatch.setenv("STATEMENT_TIMEOUT_MS", "2147483648")
+    with pytest.raises(ImproperlyConfigured, match="must be at most 2147483647, not '2147483648'"):
+        read("STATEMENT_TIMEOUT_MS", 5000, minimum=0)
+
+
+def test_a_list_of_numbers_holds_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEBHOOK_RETRY_SCHEDULE", " 0, 0.5,7 ,")
+    assert env.numbers("WEBHOOK_RETRY_SCHEDULE", minimum=0) == [0, 0.5, 7]
+    monkeypatch.setenv("WEBHOOK_RETRY_SCHEDULE", "0,soon")
+    with pytest.raises(ImproperlyConfigured, match="^WEBHOOK_RETRY_SCHEDULE must be a number, not 'soon'"):
+        env.numbers("WEBHOOK_RETRY_SCHEDULE", minimum=0)
+
+
+def test_an_origin_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in ("https://api.example.com", "https://api.example.com/", "http://[::1]:8000"):
+        monkeypatch.setenv("BASE_URL", value)
+        assert env.origin("BASE_URL", "") == value.removesuffix("/")
+    for value in (
+        "api.example.com",
+        "https://",
+        "https://a.example/api",
+        "https://a.example//",
+        "ftp://a",
+        "https://u@a",
+    ):
+        monkeypatch.setenv("BASE_URL", value)
+        with pytest.raises(ImproperlyConfigured, match="^BASE_URL must be an address such as"):
+            env.origin("BASE_URL", "")

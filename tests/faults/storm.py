@@ -31,6 +31,7 @@ SETTINGS = {
     # Time compressed, reliability section 3. The lease is longer than any attempt here.
     "WEBHOOK_RETRY_SCHEDULE": "0,1,1,2,2,4,4,8,8",
     "WEBHOOK_LEASE_SECONDS": "4",
+    "WEBHOOK_TIMEOUT_SECONDS": "2",
     "WEBHOOK_SWEEP_SECONDS": "1",
 }
 CLIENTS = 4

@@ -15,7 +15,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
 
 from platform_site.api import metrics
-from platform_site.api.checks import require_encryption_keys
+from platform_site.api.checks import require_readable_settings
 from platform_site.management.commands import migrate
 from platform_site.server.serve import serve
 from platform_site.services import floors
@@ -45,7 +45,7 @@ class Command(BaseCommand):
         parser.add_argument("--demo", action="store_true", help="with --prepare: complete the demo")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        require_encryption_keys()
+        require_readable_settings()
         try:
             if options["fds"]:
                 listeners = [socket.socket(fileno=int(number)) for number in options["fds"].split(",")]

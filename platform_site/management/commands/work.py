@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from platform_site.api import metrics
-from platform_site.api.checks import require_encryption_keys
+from platform_site.api.checks import require_readable_settings
 from platform_site.celery import app
 
 
@@ -27,7 +27,7 @@ class Command(BaseCommand):
         parser.add_argument("--beat", action="store_true", help="send the sweeps' nudges from here, too")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        require_encryption_keys()
+        require_readable_settings()
         metrics.keep_share()
         # Celery warns root of pickled messages; ours are JSON.
         warnings.filterwarnings("ignore", message="You're running the worker with superuser privileges")
