@@ -34,7 +34,7 @@ from rows import branching, ddl, departures, documents, registry, schemas
 from rows.archives import Archive, Damaged, Progress, Writer
 from rows.documents import EMPTY, InvalidDocument, Schema, Table
 from rows.execution import opened_door
-from rows.models import CurrentVersion, SchemaVersion
+from rows.models import CurrentVersion, DepartureDue, SchemaVersion
 
 _SCHEMA: Final = "schema.json"
 _VERSIONS: Final = "versions.ndjson"
@@ -293,9 +293,8 @@ def restore_into(
     the environment has none. Raises NotEmpty unless `replace`, Damaged, TablesQuotaReached, QuotaExceeded (of a
     part), LockNotWon (tables in use; try again), DatabaseError.
     """
-    began = departures.now()
     try:
-        summary = _restore_into(content, place, replace, actor, progress)
+        summary, due = _restore_into(content, place, replace, actor, progress)
     except BaseException:
         registry.forget(place.environment_id)  # which may know the version that was taken back
         raise
@@ -309,11 +308,14 @@ def restore_into(
         taken_at=content.taken_at.isoformat(),
         version=summary.schema_version,
     )
-    departures.let_go_of_all(place, began)
+    departures.settle(place, due)
     return summary
 
 
-def _restore_into(content: Content, place: Place, replace: bool, actor: Caller | Actor, progress: Progress) -> Summary:
+def _restore_into(
+    content: Content, place: Place, replace: bool, actor: Caller | Actor, progress: Progress
+) -> tuple[Summary, DepartureDue]:
+    began = departures.now()
     connection = connections[place.cluster]
     beside = f"restore_{ids.suffix()}"
     with transaction.atomic(using=place.cluster):
@@ -337,7 +339,8 @@ def _restore_into(content: Content, place: Place, replace: bool, actor: Caller |
         parts = {
             name: _load_part(place, name, content.archive) for name, part in _parts.items() if part.is_empty(place)
         }
-    return Summary(version, rows, parts)
+        due = departures.put_down(place, began)
+    return Summary(version, rows, parts), due
 
 
 def _build(

@@ -2,7 +2,8 @@
 
 Deleting a user changes the rows that name it (`rows.receivers`). Rows that were read or written before that and
 committed after it still name that user; whoever commits such rows calls here afterwards, with the moment at which it
-began. The trail knows who went (`accounts.audit`). docs/schema.md, docs/backups.md.
+began. The trail knows who went (`accounts.audit`). An import and a restore put down with their rows that this is due,
+so that a sweep does it where they were cut off. docs/schema.md, docs/backups.md.
 """
 
 from datetime import datetime
@@ -11,8 +12,9 @@ from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
 from accounts import audit
 from platform_site.api.callers import Place
-from projects import branching
+from projects import branching, failpoints
 from rows import writes
+from rows.models import DepartureDue
 
 
 def now() -> datetime:
@@ -29,8 +31,16 @@ def let_go(place: Place, since: datetime) -> None:
         writes.let_go_of_user(place, user_id, entirely=False)
 
 
-def let_go_of_all(place: Place, since: datetime) -> None:
-    """`let_go` after a commit: whoever was deleting a user then has ended, or sees the rows that were committed."""
+def put_down(place: Place, since: datetime) -> DepartureDue:
+    """Note in the region's transaction at hand, with the rows, that `settle` is due once they are committed."""
+    return DepartureDue.objects.using(place.cluster).create(environment_id=place.environment_id, since=since)
+
+
+def settle(place: Place, due: DepartureDue) -> None:
+    """`let_go` after the commit: whoever was deleting a user then has ended, or sees the rows that were committed. May
+    run twice."""
+    failpoints.reach("departures.before_letting_go")
     with transaction.atomic():
         branching.keep_users(place.pool_id)
-    let_go(place, since)
+    let_go(place, due.since)
+    DepartureDue.objects.using(place.cluster).filter(pk=due.pk).delete()

@@ -132,9 +132,10 @@ def import_rows(
         job = _Import(place, state.version, table, skip_bad=skip_bad, events=events)
         report = job.run(source)
         replicas.written(place.cluster, place.environment_id)
+        due = departures.put_down(place, since)
         transaction.set_rollback(dry_run, using=place.cluster)
     if not dry_run:
-        departures.let_go_of_all(place, since)
+        departures.settle(place, due)
     return report
 
 

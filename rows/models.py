@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 
 from rows.outbox import EventInterest, OutboxEvent
 
-__all__ = ["CurrentVersion", "EventInterest", "OutboxEvent", "SchemaVersion"]
+__all__ = ["CurrentVersion", "DepartureDue", "EventInterest", "OutboxEvent", "SchemaVersion"]
 
 
 class CurrentVersion(models.Model):
@@ -74,3 +74,14 @@ class SchemaVersion(models.Model):
         """The document as applied, keys in the developer's order."""
         document: dict[str, Any] = json.loads(self.document_text)
         return document
+
+
+class DepartureDue(models.Model):
+    """Rows of a file were committed while users may have been deleted; nobody has looked since (`rows.departures`)."""
+
+    environment_id = models.CharField(max_length=30)
+    since = models.DateTimeField()
+    """Who was deleted at this moment of the control database, or later, may still be named."""
+
+    def __str__(self) -> str:
+        return f"{self.environment_id} since {self.since:%Y-%m-%d %H:%M:%S}"

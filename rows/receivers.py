@@ -11,7 +11,7 @@ from projects import branching as branching_of_projects
 from projects.environments import place_of
 from projects.models import Environment
 from rows import branching, departures, registry, writes
-from rows.models import CurrentVersion, EventInterest, OutboxEvent, SchemaVersion
+from rows.models import CurrentVersion, DepartureDue, EventInterest, OutboxEvent, SchemaVersion
 
 
 def connect() -> None:
@@ -29,6 +29,7 @@ def remove_versions(*, environment_id: str, cluster: str, **_: Any) -> None:
     SchemaVersion.objects.using(cluster).filter(environment_id=environment_id).delete()
     EventInterest.objects.using(cluster).filter(environment_id=environment_id).delete()
     OutboxEvent.objects.using(cluster).filter(environment_id=environment_id).delete()
+    DepartureDue.objects.using(cluster).filter(environment_id=environment_id).delete()
     registry.forget(environment_id)
 
 

@@ -13,8 +13,8 @@ from platform_site.api.callers import Place
 from platform_site.api.sweeps import apart, sweep, sweep_of_each_region
 from projects.environments import place_of
 from projects.models import Environment
-from rows import indexing, uniques
-from rows.models import CurrentVersion
+from rows import departures, indexing, uniques
+from rows.models import CurrentVersion, DepartureDue
 
 log = logging.getLogger("platform.rows")
 
@@ -69,6 +69,20 @@ def clear_new_uniques(cluster: str) -> None:
     """Take away the indexes of uniques whose schema change died: they hold writers to what nobody declared. A sweep of
     its own, since making indexes may take hours."""
     uniques.clear_all(cluster)
+
+
+@sweep(every=settings.SWEEP_SECONDS)
+def let_go_of_the_departed() -> None:
+    """Let go of users whom rows of a file still name: an import or a restore died before it looked who had gone."""
+    for cluster in settings.REGION_DATABASES:
+        with apart(f"users who are gone, in {cluster}", using=cluster):
+            for due in DepartureDue.objects.using(cluster).order_by("pk"):
+                with apart(f"users who are gone, in {due.environment_id}", using=cluster):
+                    place = place_of(due.environment_id)
+                    if place is None:  # nobody reaches it any more
+                        due.delete()
+                    else:
+                        departures.settle(place, due)
 
 
 def _is_quiet(environment_id: str, cluster: str) -> bool:

@@ -48,6 +48,14 @@ def do(order: dict[str, Any]) -> None:
             no_progress=True,
             stdout=StringIO(),
         )
+    elif order["do"] == "restore into":
+        call_command(
+            "restore", order["file"], into=order["environment"], replace=True, no_progress=True, stdout=StringIO()
+        )
+    elif order["do"] == "import":
+        call_command(
+            "import_rows", order["environment"], order["table"], order["file"], no_progress=True, stdout=StringIO()
+        )
     elif order["do"] == "delete environment":
         services.delete_environment(order["project"], order["environment"], actor=audit.SYSTEM)
     else:

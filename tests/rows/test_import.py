@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +23,22 @@ from hypothesis import strategies as st
 from accounts import audit
 from accounts import services as accounts
 from accounts.models import User
+from platform_site.api import ids
 from platform_site.api.callers import Place
 from projects import provisioning
 from projects.environments import place_of
-from rows import csv_records, importing, schemas
+from rows import csv_records, departures, importing, schemas
+from rows import tasks as rows_tasks
 from rows.csv_records import EndlessRecord, InvalidRecord
+from rows.models import DepartureDue
 from rows.outbox import EventInterest, OutboxEvent
 from rows.reading import parse
 from rows.record_files import RecordFile
 from rows.values import InvalidValue
 from tests.projects.conftest import environment_of, make_project, schemas_in
 from tests.projects.conftest import make_account as make_account
+from tests.projects.dying import Run, mortal_environment, mortal_process  # noqa: F401 - fixtures
+from tests.projects.dying import run as run_and_kill  # noqa: F401 - a fixture
 from tests.rows import catalog
 from tests.rows.test_schema_changes import wait_until
 
@@ -358,6 +364,13 @@ def another_who_writes(place: Place) -> "psycopg.Connection[Any]":
     return other
 
 
+def an_insert_waits() -> bool:
+    """Whether somebody's INSERT waits for a lock."""
+    with connections[REGION].cursor() as cursor:
+        cursor.execute("SELECT FROM pg_stat_activity WHERE query LIKE 'INSERT INTO %' AND wait_event_type = 'Lock'")
+        return cursor.rowcount == 1
+
+
 @pytest.mark.django_db(transaction=True, databases="__all__")
 class TestAmongOthers:
     def test_a_row_that_somebody_writes_meanwhile_stops_the_import_whole(self, place: Place, write: Any) -> None:
@@ -405,10 +418,8 @@ class TestAmongOthers:
                 self.thread.start()
 
             def delete(self) -> None:
-                waiting = "SELECT FROM pg_stat_activity WHERE query LIKE 'INSERT INTO %' AND wait_event_type = 'Lock'"
                 try:
-                    with connections[REGION].cursor() as cursor:
-                        wait_until(lambda: bool(cursor.execute(waiting)) or cursor.rowcount == 1)
+                    wait_until(an_insert_waits)
                     accounts.delete_user(User.objects.get(pk=gone.pk), actor=audit.SYSTEM)
                 except BaseException as error:
                     failed.append(error)
@@ -423,6 +434,62 @@ class TestAmongOthers:
         assert not failed
         assert report.rows == 2
         assert tasks(place) == [("b", "B")]
+
+    def test_who_was_deleted_meanwhile_is_let_go_of_although_the_import_died(
+        self,
+        place: Place,
+        write: Any,
+        run_and_kill: Run,  # noqa: F811
+    ) -> None:
+        document = json.loads(json.dumps(DOCUMENT))
+        document["tables"]["tasks"]["columns"]["owner"]["on_delete"] = "delete"
+        schemas.change(place, document, actor=audit.SYSTEM)
+        gone, stays = (
+            accounts.create_user(
+                pool_id=place.pool_id, email=f"{who}@x.example", password=None, name=who, actor=audit.SYSTEM
+            )
+            for who in ("gone", "stays")
+        )
+        file = write(f"id,title,list,owner\na,A,l1,{gone.pk}\nb,B,l1,{stays.pk}\n")
+        order = {"do": "import", "environment": place.environment_id, "table": "tasks", "file": file}
+        other = another_who_writes(place)
+        with ThreadPoolExecutor(1) as pool:
+            dying = pool.submit(run_and_kill, **order, failpoint="departures.before_letting_go")
+            wait_until(an_insert_waits)
+            accounts.delete_user(User.objects.get(pk=gone.pk), actor=audit.SYSTEM)
+            other.rollback()
+            other.close()
+            assert dying.result()["signal"] == 9
+        assert tasks(place) == [("a", "A"), ("b", "B")]
+        rows_tasks.let_go_of_the_departed()
+        assert tasks(place) == [("b", "B")]
+        assert not DepartureDue.objects.using(REGION).exists()
+
+    def test_a_restore_that_died_at_its_end_is_finished_as_well(
+        self,
+        place: Place,
+        tmp_path: Path,
+        run_and_kill: Run,  # noqa: F811
+    ) -> None:
+        file = str(tmp_path / "backup.zip")
+        run("backup", place.environment_id, "--to", file, "--no-progress")
+        order = {"do": "restore into", "environment": place.environment_id, "file": file}
+        began = departures.now()
+        assert run_and_kill(**order, failpoint="departures.before_letting_go")["signal"] == 9
+        due = DepartureDue.objects.using(REGION).get(environment_id=place.environment_id)
+        assert began <= due.since <= departures.now()
+
+    def test_nothing_is_due_after_an_import_or_a_rehearsal_of_one(self, place: Place, write: Any) -> None:
+        file = write("id,title,list\na,A,l1\n")
+        run("import_rows", place.environment_id, "tasks", file, "--dry-run")
+        run("import_rows", place.environment_id, "tasks", file)
+        assert not DepartureDue.objects.using(REGION).exists()
+
+    def test_what_is_due_to_an_environment_that_is_gone_is_dropped(self, place: Place) -> None:
+        DepartureDue.objects.using(REGION).create(environment_id=place.environment_id, since=departures.now())
+        DepartureDue.objects.using(REGION).create(environment_id=ids.new("env"), since=departures.now())
+        rows_tasks.let_go_of_the_departed()
+        assert not DepartureDue.objects.using(REGION).exists()
 
     def test_a_schema_that_changes_meanwhile_stops_the_import_whole(self, place: Place) -> None:
         changed = json.loads(json.dumps(DOCUMENT))
