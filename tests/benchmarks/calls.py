@@ -1,0 +1,116 @@
+"""What a request makes Python do, counted instead of timed: `python -m tests.benchmarks.calls [--top 20]`.
+
+A noisy machine moves times by half within an hour and leaves counts alone, so this says whether a change made a request
+dearer. Each workload of `tests.benchmarks.rows` is answered by Django in this process, one after the other, on the
+databases of a service that runs as `manage.py up` does: calls of Python and of C for each request, and what it adds to
+PostgreSQL's log (roughly: a checkpoint makes that more). `--top` prints the functions that are called most. What the bridge and Granian do around Django is
+not in it. Figures: docs/performance.md.
+"""
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from io import BytesIO
+from itertools import cycle, islice
+from typing import Any
+
+from tests.benchmarks.stage import stage
+
+WARM, COUNTED, LOGGED = 300, 50, 1_000
+"""Requests: to fill caches and prepare statements, to count calls, to see what the log grows by."""
+Answer = Callable[[bytes], None]
+
+
+def environ_of(request: bytes) -> dict[str, Any]:
+    """The WSGI environ (PEP 3333) of a request as it goes over the wire."""
+    head, _, body = request.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    method, target, protocol = first.split(" ")
+    path, _, query = target.partition("?")
+    environ: dict[str, Any] = {
+        "REQUEST_METHOD": method,
+        "PATH_INFO": path,
+        "QUERY_STRING": query,
+        "SERVER_PROTOCOL": protocol,
+        "SERVER_NAME": "127.0.0.1",
+        "SERVER_PORT": "80",
+        "REMOTE_ADDR": "127.0.0.1",
+        "wsgi.input": BytesIO(body),
+        "wsgi.url_scheme": "http",
+    }
+    for name, _, value in (line.partition(": ") for line in lines):
+        named = name.upper().replace("-", "_")
+        environ[named if named in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{named}"] = value
+    return environ
+
+
+def answers() -> Answer:
+    """What answers a request in this process as a web process would. Raises RuntimeError if the answer is an error."""
+    from django.core.wsgi import get_wsgi_application
+
+    from platform_site.postgres import upkeep
+
+    upkeep.take_over()
+    application = get_wsgi_application()
+
+    def answer(request: bytes) -> None:
+        response = application(environ_of(request), lambda status, headers: None)
+        response.close()
+        if response.status_code >= 400:
+            raise RuntimeError(response.content.decode())
+
+    return answer
+
+
+def count(answer: Answer, requests: Sequence[bytes]) -> Counter[tuple[str, str, str]]:
+    """Calls by ("py" or "c", file or module, name) that the requests make."""
+    calls: Counter[tuple[str, str, str]] = Counter()
+
+    def note(frame: Any, event: str, called: Any) -> None:
+        if event == "call":
+            calls["py", "/".join(frame.f_code.co_filename.split("/")[-2:]), frame.f_code.co_name] += 1
+        elif event == "c_call":
+            calls["c", called.__module__ or "", called.__qualname__] += 1
+
+    sys.setprofile(note)
+    try:
+        for request in requests:
+            answer(request)
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def main(top: int) -> None:
+    with stage(workers=1) as on:
+        from django.db import connections
+
+        from tests.benchmarks import rows
+
+        answer, connection = answers(), connections[on.setting.place.cluster]
+
+        def log_position() -> int:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
+                return int(cursor.fetchone()[0])
+
+        print(f"{'':28}{'Python':>8}{'C':>8}{'log, B':>8}")
+        for what, (requests, _) in rows.questions(on.setting, on.port).items():
+            for request in islice(cycle(requests), WARM):
+                answer(request)
+            calls = count(answer, list(islice(cycle(requests), COUNTED)))
+            before = log_position()
+            for request in islice(cycle(requests), LOGGED):
+                answer(request)
+            grown = (log_position() - before) / LOGGED
+            python, c = (sum(n for key, n in calls.items() if key[0] == kind) / COUNTED for kind in ("py", "c"))
+            print(f"{what:28}{python:8,.0f}{c:8,.0f}{grown:8,.0f}", flush=True)
+            for (_, where, name), times in calls.most_common(top):
+                print(f"    {times / COUNTED:6.1f}  {where} {name}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--top", type=int, default=0, metavar="N", help="print the N functions that are called most")
+    main(parser.parse_args().top)
