@@ -384,6 +384,9 @@ def meaning(step: Step, error: DatabaseError) -> Exception:
     if state == "23505" and step.columns:
         message = f"existing rows are not unique in {', '.join(step.columns)}"
         return InvalidDocument([FieldError(step.path, "conflict", message)])
+    if state == sqlstates.TOO_LONG_FOR_AN_INDEX and step.columns:
+        message = f"existing rows have values too long for an index of {', '.join(step.columns)} (about 2,700 bytes)"
+        return InvalidDocument([FieldError(step.path, "conflict", message)])
     if state in _MISFITS:
         return InvalidDocument([FieldError(step.path, "conflict", _MISFITS[state])])
     if state and state.startswith("22") and step.column:

@@ -97,7 +97,8 @@ class Interfered(ImportFailed):
 
 
 class TooLong(ImportFailed):
-    """Values of a row are too long together for an index of several columns: nothing was imported."""
+    """Values of a row are too long together for an index of several columns: nothing was imported. Its arguments are
+    the columns, none where PostgreSQL does not say."""
 
 
 class Source(Protocol):
@@ -169,7 +170,7 @@ class _Import:
                 if sqlstates.sqlstate(error) in sqlstates.CONFLICTS:
                     raise Interfered from error
                 if sqlstates.sqlstate(error) == sqlstates.TOO_LONG_FOR_AN_INDEX:
-                    raise TooLong from error
+                    raise TooLong(*states.too_long_together(self.table, sqlstates.constraint(error))) from error
                 raise
             self._execute(sql.SQL("DROP TABLE {}").format(_STAGE))
         return self.report

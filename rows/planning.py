@@ -20,7 +20,7 @@ from django.db.migrations.questioner import MigrationQuestioner
 from django.db.migrations.state import ProjectState
 
 from rows import literals, renames, states
-from rows.documents import Column, Schema, Table
+from rows.documents import ID, Column, Schema, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Step:
     column: Column | None = None
     """The column that is added or altered."""
     columns: tuple[str, ...] = ()
-    """The columns of a unique that comes or goes, as people know them."""
+    """The columns of a unique or of an index that comes or goes, as people know them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +252,9 @@ class _Planning:
                 added = isinstance(operation, migrations.AddIndex)
                 spec = self.index_names[operation.index.name if added else operation.name]  # type: ignore[union-attr]
                 verb = "add" if added else "drop"
-                return Step(operation, f"{verb} index {table} ({self._spelled(at, spec)})", f"{path}.indexes")
+                called = f"{verb} index {table} ({self._spelled(at, spec)})"
+                columns = tuple(self._was(at, key.column) for key in spec.keys if key.column != ID.name)
+                return Step(operation, called, f"{path}.indexes", columns=columns)
             case migrations.AddConstraint() | migrations.RemoveConstraint():
                 added = isinstance(operation, migrations.AddConstraint)
                 name = operation.constraint.name if added else operation.name  # type: ignore[union-attr]

@@ -116,6 +116,25 @@ def index_name(table: str, spec: IndexSpec) -> str:
     return names.of("ix", table, *map(str, spec.keys))
 
 
+_TEXTS_OF_A_PAGE: Final = 4
+"""So many texts of an index, each short enough by itself, may take more than the 8,191 bytes of any entry."""
+
+
+def too_long_together(table: Table, index: str | None) -> tuple[str, ...]:
+    """The columns whose values PostgreSQL found too long together for the index or unique of that name (54000): its
+    texts. It names none for an entry longer than a page; then those of every index to which that can happen. Empty
+    where the error is about something else."""
+    found: dict[str, None] = {}
+    held = {index_name(table.name, spec): [key.column for key in spec.keys] for spec in table.indexes}
+    held |= {unique_name(table.name, unique): list(unique) for unique in table.unique}
+    for name, columns in held.items():
+        declared = [table.columns[column] for column in columns if column in table.columns]
+        texts = [column.name for column in declared if column.type == "text"]
+        if name == index or (not index and len(texts) >= _TEXTS_OF_A_PAGE):
+            found |= dict.fromkeys(texts or [column.name for column in declared])
+    return tuple(found)
+
+
 def check_name(table: str, column: str) -> str:
     return names.of("ck", table, column)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from django.db import IntegrityError, transaction
+from django.db import DatabaseError, IntegrityError, transaction
 
 from accounts.models import User
 from platform_site.api import ids, sqlstates
@@ -171,8 +171,10 @@ def _persist(asking: Asking, attempt: _Attempt, once: Callable[[_Attempt], Row |
         current = attempt.with_events(wants)
         try:
             row = once(current)
-        except IntegrityError as error:
-            raise _meaning(asking, attempt, error) from error
+        except DatabaseError as error:
+            if refusal := _meaning(asking, attempt, error):
+                raise refusal from error
+            raise
         if row is not None:
             _tell(asking, current, row)
             return row
@@ -292,14 +294,15 @@ def _columns_of(condition: Condition) -> Iterable[str]:
             yield path.hops[0].column if path.hops else path.column
 
 
-def _meaning(asking: Asking, attempt: _Attempt, error: IntegrityError) -> ApiError:
-    """What a constraint's refusal means. Its name says which columns; PostgreSQL's text, which has values, is not sent.
+def _meaning(asking: Asking, attempt: _Attempt, error: DatabaseError) -> ApiError | None:
+    """What a constraint's or an index's refusal means. Its name says which columns; PostgreSQL's text, with its values,
+    is not sent. None for an error of another kind.
 
     A unique constraint also sees rows that the principal cannot (reliability finding 10): its columns are named only to
     who may know them all, and nothing else is said.
     """
     table = attempt.table
-    name = getattr(getattr(error.__cause__, "diag", None), "constraint_name", None) or ""
+    name = sqlstates.constraint(error) or ""
     state = sqlstates.sqlstate(error)
     known = {*asking.sight.columns(table.name), *(_rule(attempt).columns)}
     if state == "23505":
@@ -320,7 +323,12 @@ def _meaning(asking: Asking, attempt: _Attempt, error: IntegrityError) -> ApiErr
         for column in table.columns.values():
             if name == states.foreign_key_name(table.name, column.name) and column.name in known:
                 return ValidationFailed.of(column.name, missing.code, missing.message)
-    return sqlstates.answer_for(error)
+    if state == sqlstates.TOO_LONG_FOR_AN_INDEX and (long := states.too_long_together(table, name)):
+        message = "Too long together for an index of these columns (about 2,700 bytes)."
+        if known.issuperset(long):
+            return ValidationFailed(fields=[FieldError(column, "too_long", message) for column in long])
+        return ValidationFailed.of(WHOLE_BODY, "too_long", "Values are too long together for an index.")
+    return sqlstates.answer_for(error) if isinstance(error, IntegrityError) else None
 
 
 def _check_users(asking: Asking, table: Table, cells: _Cells) -> list[FieldError]:

@@ -64,6 +64,11 @@ def sqlstate(error: BaseException) -> str | None:
     return next((cause.sqlstate for cause in _causes(error) if cause.sqlstate), None)
 
 
+def constraint(error: BaseException) -> str | None:
+    """The name of the constraint or index that the server's error is about, if it says so."""
+    return next((cause.diag.constraint_name for cause in _causes(error) if cause.diag.constraint_name), None)
+
+
 def is_repeatable(error: BaseException) -> bool:
     """Whether the transaction was undone and would likely succeed if it ran again."""
     return is_database_error(error) and sqlstate(error) in REPEATABLE

@@ -1,6 +1,7 @@
 """Each kind of change: the catalog it leaves is a fresh one's, rows stay, and what does not fit is refused whole."""
 
 import json
+import random
 from typing import Any
 
 import pytest
@@ -268,6 +269,22 @@ def test_what_rows_do_not_fit_is_refused_by_its_path_and_changes_nothing(what: s
     assert "Task" not in str(caught.value)
     assert catalog.catalog("t_env") == before
     assert run("t_env", "SELECT * FROM tasks ORDER BY id") == rows
+
+
+@pytest.mark.parametrize("declared", ["unique", "indexes"])
+def test_values_too_long_for_a_new_index_are_refused_with_its_columns(declared: str) -> None:
+    texts = {"n": {**TEXT, "null": True}, "m": {**TEXT, "null": True}}
+    first, second = tracker(**texts), tracker(columns=texts, **{declared: [["m", "n"]]})
+    with_rows("t_env", first)
+    chance = random.Random(5)
+    n, m = ("".join(chance.choices("0123456789abcdef", k=2000)) for _ in range(2))
+    run("t_env", f"UPDATE tasks SET n = '{n}', m = '{m}' WHERE id = 't1'")  # noqa: S608
+    with pytest.raises(InvalidDocument) as caught:
+        change("t_env", first, second)
+    [error] = caught.value.errors
+    assert (error.field, error.code) == (f"tables.tasks.{declared}", "conflict")
+    assert "too long" in error.message
+    assert "m, n" in error.message
 
 
 def test_a_text_nested_deeper_than_postgresql_reads_is_a_misfit_and_no_fault_of_ours() -> None:

@@ -287,7 +287,7 @@ class TestImport:
         chance = random.Random(3)
         long = ["".join(chr(chance.randrange(0x4E00, 0x9FFF)) for _ in range(800)) for _ in "ab"]
         row = {"title": "A", "list_id": "l1", "a": long[0], "b": long[1]}
-        assert "too long together" in refused(place, write(json.dumps(row), "rows.ndjson"))
+        assert "values of a, b are too long together" in refused(place, write(json.dumps(row), "rows.ndjson"))
 
     def test_a_chain_that_hangs_on_a_bad_line_is_taken_out_at_once(self, place: Place, write: Any) -> None:
         chain = [{"id": "c0", "title": "0", "list_id": "l1", "parent_id": "nowhere"}]

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pty
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -175,3 +176,20 @@ def variables_of_databases() -> dict[str, str]:
         variable: django_settings.LAYOUT.postgres_url(str(connections[alias].settings_dict["NAME"]))
         for alias, variable in variables.items()
     }
+
+
+@pytest.mark.django_db(transaction=True, databases="__all__")
+def test_an_index_that_rows_are_too_long_for_is_named_and_the_version_stays(
+    place: Place, write: Any, settings: Any
+) -> None:
+    columns = {name: {"type": "text"} for name in "ab"}
+    schema("apply", place.environment_id, write({"tables": {"pairs": {"columns": columns}}}))
+    chance = random.Random(4)
+    a, b = ("".join(chance.choices("0123456789abcdef", k=2000)) for _ in "ab")
+    catalog.run(place.environment_id, f"INSERT INTO pairs (id, a, b) VALUES ('p', '{a}', '{b}')")
+    catalog.run(place.environment_id, "ANALYZE pairs")
+    settings.SCHEMA_LARGE_TABLE_ROWS = 0
+    wanted = write({"tables": {"pairs": {"columns": columns, "indexes": [["a", "b"]]}}})
+    with pytest.raises(CommandError, match=r"Version 2 is applied, but .* the index pairs \(a, b, id\)"):
+        schema("apply", place.environment_id, wanted)
+    assert schemas.current(place).version == 2

@@ -88,9 +88,10 @@ class Command(BaseCommand):
                 bar.close()
                 self._show_bad(error.report, options["show"])
                 raise CommandError(f"{_lines(error.report.bad_lines)} bad. Nothing was imported.") from None
-            except TooLong:
+            except TooLong as error:
+                of = f" of {', '.join(error.args)}" if error.args else ""
                 raise CommandError(
-                    "A row's values are too long together for one of the table's indexes (about 2,700 bytes). "
+                    f"A row's values{of} are too long together for one of the table's indexes (about 2,700 bytes). "
                     "Nothing was imported."
                 ) from None
             except Interfered:

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError
+from django.db import Error as DatabaseError
 
 from accounts import audit
-from platform_site.api import bodies
+from platform_site.api import bodies, sqlstates
 from platform_site.api.callers import Place
 from platform_site.api.errors import ApiError
 from platform_site.api.fields import timestamp
@@ -186,7 +187,7 @@ class Command(BaseCommand):
         )
         if outcome.indexes_due and not options["no_indexes"]:
             self._say("Making the indexes of large tables, while rows are served:")
-            indexing.make_due(place, lambda name: self._say(f"    {name}"))
+            self._make_indexes(place, outcome.version)
         if options["json"]:
             self._print_outcome(outcome)
         elif outcome.changed:
@@ -194,6 +195,24 @@ class Command(BaseCommand):
             self._say(f"Version {outcome.version} is applied ({took:.2f} s).", self.style.SUCCESS)
         else:
             self._say(f"Nothing to change: version {outcome.version} is this document.", self.style.SUCCESS)
+
+    def _make_indexes(self, place: Place, version: int) -> None:
+        making = ""
+
+        def say(name: str) -> None:
+            nonlocal making
+            self._say(f"    {name}")
+            making = name
+
+        try:
+            indexing.make_due(place, say)
+        except DatabaseError as error:
+            if sqlstates.sqlstate(error) != sqlstates.TOO_LONG_FOR_AN_INDEX:
+                raise
+            raise CommandError(
+                f"Version {version} is applied, but existing rows have values too long for the index {making} "
+                "(about 2,700 bytes). It is made when they are shorter."
+            ) from None
 
     def _ask(self, operations: Iterable[Operation]) -> list[str]:
         """Have the name of each operation that loses data typed. Raises CommandError for another answer."""
