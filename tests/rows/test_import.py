@@ -3,7 +3,9 @@
 import gzip
 import io
 import json
+import os
 import random
+import stat
 import subprocess
 import sys
 import threading
@@ -342,6 +344,17 @@ class TestImport:
             query(place, "DELETE FROM tasks")
             assert run("import_rows", place.environment_id, "tasks", file)[0] == "2 rows imported.\n"
             assert query(place, "SELECT * FROM tasks ORDER BY id") == whole
+
+    @pytest.mark.parametrize("name", ["out.csv", "out.ndjson.gz"])
+    def test_an_export_is_for_its_owner_alone(self, place: Place, tmp_path: Path, name: str) -> None:
+        for path in (tmp_path / name, tmp_path / f"{name}.part"):  # of before, and one that was cut off
+            path.touch(0o644)
+        umask = os.umask(0)
+        try:
+            run("export_rows", place.environment_id, "lists", str(tmp_path / name))
+        finally:
+            os.umask(umask)
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
 
     def test_an_export_has_the_columns_that_were_asked_for(self, place: Place, tmp_path: Path) -> None:
         query(place, "INSERT INTO tasks (id, title, list_id, note) VALUES ('1', 'A', 'l1', NULL), ('2', 'B', 'l1', '')")

@@ -1,6 +1,7 @@
 """`manage.py export_rows`: all rows of a table into a CSV or NDJSON file that `import_rows` reads back."""
 
 import gzip
+import os
 import sys
 from argparse import ArgumentParser
 from collections.abc import Generator
@@ -21,7 +22,7 @@ from rows.record_files import FORMATS, format_of
 class Command(BaseCommand):
     help = (
         "Export all rows of a table, in the order of their ids and as of one moment, as CSV or NDJSON. The file is "
-        "complete or not there: it is written beside its name and renamed at the end."
+        "complete or not there (it is written beside its name and renamed at the end), and readable by its owner alone."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -65,15 +66,20 @@ class Command(BaseCommand):
 
 @contextmanager
 def _target(name: str) -> Generator[IO[bytes]]:
-    """The open file; it has its name only once everything is in it."""
+    """The open file, for its owner alone: it holds rows. It has its name only once everything is in it."""
     if name == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    unfinished = Path(f"{name}.part")
+    unfinished = Path(f"{name}.{os.getpid()}.part")
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        with gzip.open(unfinished, "wb") if name.lower().endswith(".gz") else open(unfinished, "wb") as file:
-            yield file  # type: ignore[misc]
+        with os.fdopen(descriptor, "wb") as file:
+            if name.lower().endswith(".gz"):
+                with gzip.GzipFile(Path(name).name.removesuffix(".gz"), "wb", fileobj=file) as packed:
+                    yield packed  # type: ignore[misc]
+            else:
+                yield file
         unfinished.rename(name)
     finally:
         unfinished.unlink(missing_ok=True)
