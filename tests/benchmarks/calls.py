@@ -3,8 +3,8 @@
 A noisy machine moves times by half within an hour and leaves counts alone, so this says whether a change made a request
 dearer. Each workload of `tests.benchmarks.rows` is answered by Django in this process, one after the other, on the
 databases of a service that runs as `manage.py up` does: calls of Python and of C for each request, and what it adds to
-PostgreSQL's log (roughly: a checkpoint makes that more). `--top` prints the functions that are called most. What the bridge and Granian do around Django is
-not in it. Figures: docs/performance.md.
+PostgreSQL's log (roughly: a checkpoint makes that more). `--top` prints the functions that are called most. What the
+bridge and Granian do around Django is not in it. Figures: docs/performance.md.
 """
 
 import argparse
