@@ -11,7 +11,8 @@ packs its questions into one `Trip` and runs it once:
 Redis away: `run` answers False, every `value` is None, and the caller goes on without (records come from PostgreSQL,
 the limiter opens). All that one trip waits for Redis, connecting included, is `settings.REDIS_TIMEOUT` (0.2 s). The
 first failure opens a breaker for a second, in which this process does not ask at all, but for marks; then one trip
-tries again while the others still go without (reliability findings 7 and 9, faults F5 to F7).
+tries again while the others still go without (reliability findings 7 and 9, faults F5 to F7). A Redis that answers
+reads and takes no writes (full, a replica) is away, too: nothing can be marked there, so what it says may be over.
 
 How cached records stay true: `fill` writes only where nothing is (NX), `mark` overwrites. Whoever changes what a record
 says marks it *inside* the transaction, before the commit: from then on nobody can fill, so no reader of the old state
@@ -54,6 +55,8 @@ _MOST_LINES: Final = 8
 _RETRY_SECONDS: Final = 0.25
 _MOST_PENDING_MARKS: Final = 100_000
 _HIGHEST: Final = "highest"
+_TAKES_NO_WRITES: Final = ("OOM ", "READONLY ", "MISCONF ", "NOREPLICAS ", "MASTERDOWN ", "LOADING ")
+"""How the refusals begin that are no matter of the command or its key."""
 
 Command = tuple[str | bytes | int, ...]
 _pack: Final[Callable[[Command], bytes]] = hiredis.pack_command  # type: ignore[assignment]  # its stub: one word only
@@ -78,7 +81,7 @@ class Counted:
 
 
 class Away(Exception):
-    """Redis did not do it: refused, silent for too long, or the breaker is open."""
+    """Redis did not do it: refused, silent for too long, takes no writes, or the breaker is open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +118,8 @@ class _Line:
         """Whether nothing was asked on it yet."""
 
     def exchange(self, packed: bytes, expected: int, deadline: float) -> list[Any]:
-        """Send, and read `expected` replies (errors among them as hiredis.ReplyError). Raises OSError; then the line is
-        of no more use."""
+        """Send, and read `expected` replies (errors among them as hiredis.ReplyError). Raises OSError, or ReadOnlyError
+        where no writes are taken; then the line is of no more use."""
         line, reader = self._socket, self._reader
         replies: list[Any] = []
         try:
@@ -129,6 +132,8 @@ class _Line:
                     raise ConnectionResetError("Redis closed the connection")
                 reader.feed(read)
                 while (reply := reader.gets()) is not False:
+                    if isinstance(reply, hiredis.ReplyError) and str(reply).startswith(_TAKES_NO_WRITES):
+                        raise redis.ReadOnlyError(str(reply))
                     replies.append(reply)
                     if len(replies) == expected:
                         return replies
@@ -238,9 +243,9 @@ class Store:
                     self._pending = {key: entry for key, entry in self._pending.items() if due.get(key) is not entry}
 
     def ping(self) -> bool:
-        """Whether Redis answers now, within the budget, breaker or not. For `/readyz`."""
+        """Whether Redis answers and takes a write now, within the budget, breaker or not. For `/readyz`."""
         try:
-            self._exchange(_pack(("PING",)), 1)
+            self._exchange(_pack(("SET", "ping", b"", "EX", 1)), 1)
         except Away:
             return False
         return True
@@ -431,7 +436,7 @@ class Trip:
             return False
         for reply, asked in zip(replies, waiting, strict=True):
             if asked is not None:
-                if isinstance(reply, hiredis.ReplyError):  # a key of another type, or no memory left
+                if isinstance(reply, hiredis.ReplyError):  # a key of another type
                     logger.warning("Redis refused a command: %s", reply)
                 else:
                     asked.value = reply

@@ -5,6 +5,8 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
+from unittest import mock
 
 import redis
 
@@ -16,6 +18,27 @@ from tests.figures import within
 BUDGET = 0.2
 SLACK = within(0.15)
 """What a busy machine may add to a wait before a test calls it too long."""
+Refusal = Literal["full", "replica"]
+
+
+def start_for_operators(layout: Layout, log: Path | None = None) -> subprocess.Popen[bytes]:
+    """As `valkey.start`; its user may do what operators may, who are not the platform."""
+    with mock.patch.object(valkey, "ACL", "~* &* +@all"):
+        return valkey.start(layout, log=log)
+
+
+def refuse_writes(client: redis.Redis, why: Refusal) -> None:
+    """Answer reads, and refuse what would change anything."""
+    if why == "full":
+        client.config_set("maxmemory-policy", "noeviction")
+        client.config_set("maxmemory", 1)
+    else:
+        client.replicaof("127.0.0.1", "1")
+
+
+def take_writes(client: redis.Redis) -> None:
+    client.config_set("maxmemory", 0)
+    client.replicaof("NO", "ONE")
 
 
 class RedisServer:
@@ -34,7 +57,13 @@ class RedisServer:
         return valkey.client(self.layout)
 
     def start(self) -> None:
-        self._process = valkey.start(self.layout)
+        self._process = start_for_operators(self.layout)
+
+    def refuse_writes(self, why: Refusal) -> None:
+        refuse_writes(self.client, why)
+
+    def take_writes(self) -> None:
+        take_writes(self.client)
 
     def send(self, number: signal.Signals) -> None:
         assert self._process is not None

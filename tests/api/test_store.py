@@ -15,7 +15,7 @@ import pytest
 from platform_site.api import store
 from platform_site.api.metrics import BREAKER_OPEN, BREAKER_TRIPS
 from platform_site.api.store import BREAKER_SECONDS, Store
-from tests.api.redis_server import BUDGET, SLACK, RedisServer, until
+from tests.api.redis_server import BUDGET, SLACK, RedisServer, Refusal, until
 
 
 @pytest.fixture
@@ -113,6 +113,26 @@ def test_what_redis_refuses_costs_only_its_own_answer(server: RedisServer) -> No
     assert trip.run()
     assert (wrong.value, count.value, right.value) == (None, None, None)
     assert run(server.store)[0], "the line is still in step"
+
+
+@pytest.mark.parametrize("why", ["full", "replica"])
+def test_a_redis_that_takes_no_writes_is_believed_nothing(server: RedisServer, why: Refusal) -> None:
+    """A record that nobody can mark may have stopped being true. A replica that was the primary a moment ago may have an
+    old line of ours, so it is asked on a new one."""
+    server.store.fill("who:1", b"of a session that ends")
+    server.refuse_writes(why)
+    trip = server.store.trip()
+    record, count = trip.get("who:1"), trip.count("c", 60)
+    assert not trip.run()
+    assert (record.value, count.value) == (None, None)
+    assert server.store.is_away
+    assert not server.store.ping(), "and monitors are told"
+    assert not server.store.mark({"who:1": b"-"})
+    server.take_writes()
+    until(lambda: run(server.store)[0])
+    until(lambda: value(server.store, "who:1") == b"-")
+    assert server.store.ping()
+    assert not server.store.is_away
 
 
 def test_a_frozen_redis_costs_the_budget_once_and_then_nothing(
