@@ -3,18 +3,65 @@
 Who sends: `platform_site.api.nudges`, after a commit, and beat for the sweeps. Who works: `manage.py work`.
 """
 
+import logging
 import os
 import signal
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 from celery import Celery, signals
 from kombu.transport import redis
+from redis.exceptions import RedisError
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "platform_site.settings")
 
-# A connection that is lost would put back the nudges in hand on its way out, and over itself: an AttributeError, and
-# the end of every worker when Redis vanishes without a word. The visibility timeout brings them back.
-redis.Channel.do_restore = False
+logger = logging.getLogger(__name__)
+
+_OF_THE_BROKER: Final = (RedisError, OSError)
+"""What says nothing against a message: Celery connects again."""
+
+
+class Channel(redis.Channel):
+    """Kombu's, for messages that nobody would miss.
+
+    Whatever is in the queue, the worker goes on: what another release sent, or no program at all, is dropped. To Celery
+    a message that it cannot read at all is the end of the worker, and unacknowledged it would come back each minute.
+    """
+
+    do_restore = False
+    """A connection that is lost would put back the nudges in hand on its way out, and over itself: an AttributeError,
+    and the end of every worker when Redis vanishes without a word. The visibility timeout brings them back."""
+
+    def basic_consume(
+        self, queue: str, no_ack: bool, callback: Callable[..., Any] | None, consumer_tag: str | None, **named: Any
+    ) -> str:
+        def taken(message: Any) -> None:
+            try:
+                if callback is not None:
+                    callback(message)
+            except _OF_THE_BROKER:
+                raise
+            except Exception as error:
+                _report(error)
+                if not message.acknowledged:
+                    message.reject()
+
+        tag: str = super().basic_consume(queue, no_ack, taken, consumer_tag, **named)
+        return tag
+
+    def _brpop_read(self, **options: Any) -> Any:
+        try:
+            return super()._brpop_read(**options)  # type: ignore[misc]  # its stub leaves out what is its own
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            _report(error)  # it has no form that could be taken, and left the queue as it was read
+            return True
+
+
+def _report(error: Exception) -> None:
+    logger.error("a message that is none of ours was dropped: %s", type(error).__name__)
+
+
+redis.Transport.Channel = Channel
 
 if TYPE_CHECKING:
     from platform_site.api.sweeps import Clock

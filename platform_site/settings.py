@@ -430,6 +430,8 @@ CELERY_TASK_ACKS_LATE = False
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_BROKER_CONNECTION_MAX_RETRIES = None
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_CHANNEL_ERROR_RETRY = True
+"""What Redis answers ends no worker either: that it is full, or has become a replica."""
 CELERY_TASK_DEFAULT_QUEUE = "default"
 CELERY_TASK_ROUTES = {"webhooks.tasks.*": {"queue": "webhooks"}, "functions.tasks.*": {"queue": "functions"}}
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False

@@ -9,8 +9,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from platform_site.services import postgres, valkey
+from platform_site.services import postgres
 from platform_site.services.layout import REGIONS, Layout, region_database
+from tests.api.redis_server import start_for_operators
 from tests.load import sign_in
 from tests.serving import Up, start_up
 
@@ -25,7 +26,7 @@ class OwnValkey:
         self.start()
 
     def start(self) -> None:
-        self.process = valkey.start(self.layout, log=self.layout.data_dir / "valkey.log")
+        self.process = start_for_operators(self.layout, self.layout.data_dir / "valkey.log")
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)

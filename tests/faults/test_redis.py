@@ -1,10 +1,17 @@
-"""Redis killed, frozen and empty (F5 to F7): the API does not notice, the workers come back."""
+"""Redis killed, frozen and empty (F5 to F7), full, a replica: the API does not notice, the workers come back. And what a
+worker does with messages that are none of this release's, or none at all."""
 
+import base64
+import json
 import signal
 import time
+from typing import Any
 
 import httpx
+import pytest
 
+from platform_site.services import valkey
+from tests.api.redis_server import Refusal, refuse_writes, take_writes
 from tests.faults.conftest import OwnValkey, superuser
 from tests.figures import within
 from tests.load import Load, p99
@@ -65,8 +72,6 @@ def test_f5_an_emptied_redis_signs_nobody_out(battered: Up, own_valkey: OwnValke
 
 
 def test_the_worker_consumes_again_after_redis_came_back(battered: Up, own_valkey: OwnValkey) -> None:
-    from platform_site.services import valkey
-
     own_valkey.kill()
     time.sleep(1.0)
     own_valkey.start()
@@ -92,3 +97,110 @@ def test_f24_without_beat_the_workers_sweep_by_their_own_clock(battered: Up) -> 
         wait_for("a sweep found it", is_gone, 20, every=0.1)
     assert worker.is_running()
     assert not [child for child in worker.children() if child.is_running() and child.pid != beat.pid]
+
+
+# ── A Redis that takes no writes ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("why", ["full", "replica"])
+def test_a_redis_that_takes_no_writes_revives_nobody_and_ends_no_worker(
+    battered: Up, own_valkey: OwnValkey, token: str, why: Refusal
+) -> None:
+    worker, said = battered.part("manage.py work"), len(battered.lines)
+    headers = {"Authorization": f"Bearer {token}"}
+
+    def answers() -> list[int]:
+        return [httpx.get(f"{battered.base_url}/v1/projects", headers=headers).status_code for _ in range(20)]
+
+    client = valkey.client(own_valkey.layout)
+    wait_for("the worker waits at the queue", lambda: client.info("clients")["blocked_clients"] >= 1, 40)
+    assert answers() == [200] * 20, "its record is in Redis"
+    try:
+        with client.pipeline() as pipe:  # the worker has it in hand when there is no way to note that
+            pipe.lpush("webhooks", nudge("webhooks.tasks.dispatch", ["us-east-1"]))
+            refuse_writes(pipe, why)
+            pipe.execute()
+        assert answers() == [200] * 20
+        revoked = httpx.post(f"{battered.base_url}/v1/auth/revoke", json={"scope": "current"}, headers=headers)
+        assert revoked.status_code == 204
+        assert answers() == [401] * 20
+        assert httpx.get(f"{battered.base_url}/readyz").json()["dependencies"]["redis"] == "down"
+        wait_for("the worker met it", lambda: "to broker lost" in "".join(battered.lines[said:]), 30, every=0.1)
+    finally:
+        take_writes(client)
+    wait_for("the worker waits at the queue", lambda: client.info("clients")["blocked_clients"] >= 1, 40)
+    wait_for("nothing piles up", lambda: client.llen("default") == client.llen("webhooks") == 0, 15)
+    wait_for("the mark that could not be written is there", lambda: answers() == [401] * 20, 10)
+    assert worker.is_running(), "and is the same as before"
+
+
+# ── Messages of others ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def nudge(task: str, arguments: Any, **members: Any) -> str:
+    """A Celery message; `members` replace some of its own."""
+    body = base64.b64encode(json.dumps([arguments, {}, {}]).encode()).decode()
+    properties = {
+        "correlation_id": "1",
+        "delivery_mode": 2,
+        "delivery_info": {"exchange": "", "routing_key": "default"},
+        "priority": 0,
+        "body_encoding": "base64",
+        "delivery_tag": f"tag-{time.monotonic_ns()}",
+    }
+    headers = {"lang": "py", "task": task, "id": "1", "retries": 0, "eta": None, "expires": None}
+    whole = {"content-encoding": "utf-8", "content-type": "application/json", "headers": headers}
+    return json.dumps({**whole, "body": body, "properties": properties, **members})
+
+
+def encoded(body: bytes) -> str:
+    return base64.b64encode(body).decode()
+
+
+def messages_of_others() -> dict[str, str | bytes]:
+    """What another release may send, or a hand that slipped; by what is wrong with it."""
+    sweep = "platform.run_sweep"
+    return {
+        "a task of another release": nudge("another.release", ["x"]),
+        "an argument too few": nudge("webhooks.tasks.dispatch", []),
+        "an argument too many": nudge("webhooks.tasks.dispatch", ["us-east-1", "now"]),
+        "an argument of another type": nudge("functions.tasks.work", [{"region": "us-east-1"}]),
+        "a sweep of another type": nudge(sweep, [{"name": ["x"]}]),
+        "a region of another release": nudge("functions.tasks.work", ["mars-1"]),
+        "a body of another shape": nudge(sweep, [], body=encoded(b'"hello"')),
+        "a body with nothing in it": nudge(sweep, [], body=encoded(b"[null, null, null]")),
+        "a body that is no JSON": nudge(sweep, [], body=encoded(b"\x80\x04garble")),
+        "a body in no base64": nudge(sweep, [], body="%%%"),
+        "a body that is no text": nudge(sweep, [], body=17),
+        "a pickle": nudge(sweep, [], **{"content-type": "application/x-python-serialize"}),
+        "a body of 8 MB": nudge(sweep, ["x" * 2**23]),
+        "a time that is none": nudge(sweep, ["x"], headers={"task": sweep, "id": "1", "eta": "soon", "lang": "py"}),
+        "an end that is none": nudge(sweep, ["x"], headers={"task": sweep, "id": "1", "expires": [1], "lang": "py"}),
+        "headers of another type": nudge(sweep, ["x"], headers=["task"]),
+        "no headers": nudge(sweep, ["x"], headers=None),
+        "no properties": json.dumps({"body": "x"}),
+        "properties of another type": nudge(sweep, ["x"], properties=[1]),
+        "nowhere to go": nudge(sweep, ["x"], properties={"delivery_tag": "1"}),
+        "nothing": "",
+        "no JSON": "garbage{",
+        "no text": b"\xff\xfe\x80",
+        "a list": "[1, 2]",
+        "null": "null",
+        "a number": "17",
+        "depth": "[" * 100_000 + "]" * 100_000,
+    }
+
+
+def test_a_message_that_is_none_of_ours_is_dropped_and_the_worker_goes_on(battered: Up, own_valkey: OwnValkey) -> None:
+    """Dropped for good: one that is not acknowledged would come back a minute later, and every minute."""
+    client = valkey.client(own_valkey.layout)
+    wait_for("the worker waits at the queue", lambda: client.info("clients")["blocked_clients"] >= 1, 40)
+    worker = battered.part("manage.py work")
+    for what, message in messages_of_others().items():
+        client.lpush("default", message)
+        wait_for(f"it is taken: {what}", lambda: client.llen("default") == 0, 30)
+        wait_for(f"it is dropped: {what}", lambda: client.hlen("unacked") == 0, 10)
+        assert worker.is_running(), what
+        assert "Unrecoverable" not in battered.output, what
+    wait_for("the worker waits at the queue", lambda: client.info("clients")["blocked_clients"] >= 1, 40)
+    assert worker.is_running()
