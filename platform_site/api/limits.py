@@ -74,7 +74,8 @@ class Counting:
         now = int(time.time())
         counter = (name, identity, period, look_only)
         window = _windows.get(counter)
-        if window is not None and now <= window[0]:
+        # Not from before a clock was set back: such a window would count all that comes until its time.
+        if window is not None and window[0] - period <= now <= window[0]:
             ends, asked = window
             self._tally = asked.on(trip)
         else:

@@ -346,3 +346,17 @@ def test_a_counter_keeps_its_name_for_a_window_and_gets_another_after_it(monkeyp
     now += 1
     assert counted() == (1, f'"caller";r=99;t={limits.PERIOD}')
     assert named == ["caller", "caller"]
+
+
+@pytest.mark.parametrize("seconds", [600, 2 * 86400])
+def test_a_clock_that_is_set_right_leaves_no_window_in_the_future(
+    monkeypatch: pytest.MonkeyPatch, seconds: int
+) -> None:
+    """A host that was ahead, and is set back: a window that it began in the future would count what comes until then."""
+    identity, right = fresh(), time.time
+    monkeypatch.setattr(time, "time", lambda: right() + seconds)
+    call(identity)
+    monkeypatch.setattr(time, "time", right)
+    [(left, until_next)] = state(headers_of(call(identity))).values()
+    assert until_next <= limits.PERIOD + 1
+    assert left == FREE - 1, "and that window is another"
