@@ -13,7 +13,8 @@ import logging
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from types import NoneType
+from typing import Any, Final, Literal, get_args
 
 import orjson
 from django.conf import settings
@@ -28,7 +29,7 @@ from accounts.credentials import Credential, KeyCredential, SessionCredential
 from accounts.markers import ASK, GONE
 from accounts.records import Identity
 from platform_site.api import ids, limits, store
-from platform_site.api.callers import Caller, Place
+from platform_site.api.callers import Caller, CallerKind, Place
 from platform_site.api.errors import Forbidden, NotFound, Unauthorized, ValidationFailed
 from platform_site.api.requests import named_environment
 from platform_site.postgres import replicas
@@ -222,18 +223,21 @@ _memory: Final[dict[tuple[str, str | None, bytes, bytes | None], _Found]] = {}
 
 
 def _remembered(question: _Question, who: bytes | None, where: bytes | None) -> _Found | None:
-    """What two cached records say; None where one is missing or marked."""
+    """What two cached records say; None where one is missing, marked, or of another release's form."""
     if who is None or who == ASK:
         return None
     key = (question.who, question.where, who, where)
     found = _memory.get(key)
     if found is not None:
         return found
-    identity = _identity_from(who)
-    needs_place = question.where is not None and not (identity.kind == "key" and identity.environment_id is None)
-    if needs_place and (where is None or where == ASK):
+    try:
+        identity = _identity_from(who)
+        needs_place = question.where is not None and not (identity.kind == "key" and identity.environment_id is None)
+        if needs_place and (where is None or where == ASK):
+            return None
+        found = _assemble(identity, places.from_record(where) if needs_place and where is not None else [])
+    except ValueError:
         return None
-    found = _assemble(identity, orjson.loads(where) if needs_place and where is not None else [])
     while len(_memory) >= _MOST_REMEMBERED:
         _memory.pop(next(iter(_memory)), None)  # the oldest; another thread may have taken it
     if isinstance(question.credential, KeyCredential):
@@ -327,8 +331,19 @@ def _identity_bytes(identity: Identity) -> bytes:
     )
 
 
+_TEXT: Final = (str, NoneType)
+_MEMBERS: Final = ((str,), (str,), (float, int, NoneType), _TEXT, _TEXT, _TEXT, _TEXT, _TEXT, _TEXT, (dict,), (list,))
+"""The types of what `_identity_bytes` writes."""
+
+
 def _identity_from(data: bytes) -> Identity:
+    """Raises ValueError for what another release may have made of it."""
     members = orjson.loads(data)
+    is_ours = isinstance(members, list) and len(members) == len(_MEMBERS)
+    if not is_ours or not all(map(isinstance, members, _MEMBERS)) or members[0] not in get_args(CallerKind):
+        raise ValueError("not an identity of this release")
+    if not all(isinstance(scope, str) for scope in members[-1]):
+        raise ValueError("not the scopes of this release")
     members[-1] = frozenset(members[-1])
     return Identity(*members)
 

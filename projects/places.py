@@ -16,7 +16,7 @@ call means".
 """
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import orjson
 from django.contrib.postgres.expressions import ArraySubquery
@@ -27,7 +27,8 @@ from django.db.models import OuterRef
 from accounts import markers
 from accounts.credentials import key_cache_name
 from accounts.models import ServerKey
-from platform_site.api.callers import Place
+from platform_site.api.callers import Place, ProjectRole
+from platform_site.api.plans import PLANS
 from projects.models import Environment, Member
 
 DEFAULT_ENVIRONMENT: Final = "production"
@@ -84,6 +85,31 @@ def to_record(found: list[dict[str, Any]]) -> bytes:
     """
     return orjson.dumps(
         [{name: value for name, value in each.items() if name != "is_suspended" or value} for each in found]
+    )
+
+
+_TEXTS: Final = ("environment_id", "environment_name", "project_id", "region", "cluster", "plan", "pool_id")
+_OTHERS: Final = {"role", "allowed_origins", "is_suspended"}
+
+
+def from_record(record: bytes) -> list[dict[str, Any]]:
+    """What `to_record` kept. Raises ValueError for what another release may have made of it."""
+    found = orjson.loads(record)
+    if not isinstance(found, list) or not all(isinstance(each, dict) and _is_ours(each) for each in found):
+        raise ValueError("not places of this release")
+    return found
+
+
+def _is_ours(columns: dict[str, Any]) -> bool:
+    origins = columns.get("allowed_origins")
+    return (
+        columns.keys() - _OTHERS == set(_TEXTS)
+        and all(isinstance(columns[name], str) for name in _TEXTS)
+        and columns["plan"] in PLANS
+        and columns.get("role") in (None, *get_args(ProjectRole))
+        and isinstance(origins, list)
+        and all(isinstance(origin, str) for origin in origins)
+        and isinstance(columns.get("is_suspended", False), bool)
     )
 
 

@@ -23,7 +23,8 @@ _LONGEST = 86_400 + 60
 
 
 class Tally:
-    """A count that Redis has yet to make. `value` is None before the trip ran, and for good if Redis is away."""
+    """A count that Redis has yet to make. `value` is None before the trip ran, and for good if Redis is away or what is
+    there is no count."""
 
     __slots__ = ("_reply",)
 
@@ -35,7 +36,7 @@ class Tally:
         """With the request at hand in it, if it was counted; 0 where nothing was counted yet."""
         value = self._reply.value
         if isinstance(value, bytes):
-            return int(value)
+            return int(value) if value.isdigit() else None
         if value is None and isinstance(self._reply, store.Fetched):
             return 0
         return value
@@ -90,7 +91,7 @@ class RateLimitCache(BaseCache):
         trip = store.trip()
         fetched = trip.get(key)
         trip.run()
-        return default if fetched.value is None else int(fetched.value)
+        return int(fetched.value) if fetched.value is not None and fetched.value.isdigit() else default
 
 
 @contextmanager

@@ -2,13 +2,15 @@
 
 import time
 
+import orjson
 import pytest
-from django.conf import LazySettings
+from django.conf import LazySettings, settings
 from django.test import override_settings
 
 from accounts import audit, keys
 from accounts import services as accounts
 from accounts.models import ServerKey, User
+from platform_site.services import valkey
 from projects import services
 from projects.models import Environment, Project
 from tests.client import Answer, Api
@@ -297,6 +299,77 @@ def test_a_flushed_redis_signs_nobody_out_and_revives_nobody(api: Api, alice: Us
     flush_redis()
     assert required(api, alive).status == 200
     assert required(api, ended).status == 401
+
+
+_WHO = ["account", "usr_1", None, "ses_1", "usr_1", None, "a@example.com", None, None, {}, []]
+_WHERE = {
+    "environment_id": "env_1",
+    "environment_name": "production",
+    "project_id": "prj_1",
+    "region": "us-east-1",
+    "cluster": "us-east-1",
+    "plan": "pro",
+    "pool_id": "env_1",
+    "role": "owner",
+    "allowed_origins": [],
+}
+_OF_OTHERS: dict[str, object] = {
+    "nothing": b"",
+    "no JSON": b"\x80\x04garble",
+    "null": None,
+    "a number": 17,
+    "a text": "usr_1",
+    "depth": b"[" * 100_000,
+    "an object for a list": {"kind": "account"},
+    "a list of another kind": [17],
+    "a member less": _WHO[:-1],
+    "a member more": [*_WHO, True],
+    "a kind of another release": ["robot", *_WHO[1:]],
+    "scopes of another type": [*_WHO[:-1], {"rows:read": True}],
+    "scopes that are no texts": [*_WHO[:-1], [["rows:read"]]],
+    "claims of another type": [*_WHO[:-2], ["x"], []],
+    "an end of another type": [*_WHO[:2], "2026-01-01", *_WHO[3:]],
+    "a place without its plan": [{name: value for name, value in _WHERE.items() if name != "plan"}],
+    "a place with more in it": [{**_WHERE, "shard": 7}],
+    "a plan of another release": [{**_WHERE, "plan": "galactic"}],
+    "a role of another release": [{**_WHERE, "role": "auditor"}],
+    "origins of another type": [{**_WHERE, "allowed_origins": "*"}],
+    "a suspension of another type": [{**_WHERE, "is_suspended": "no"}],
+    "an environment of another type": [{**_WHERE, "environment_id": 1}],
+}
+
+
+@pytest.mark.parametrize("who", ["account", "user", "key"])
+def test_a_record_that_this_release_cannot_read_is_asked_of_postgresql(
+    api: Api, alice: User, make_account: Make, production: Environment, who: str
+) -> None:
+    """Another release shares the cache while hosts are replaced."""
+    user = make_account("uma", pool_id=production.pk)
+    token = {
+        "account": token_of(alice),
+        "user": token_of(user, production.pk),
+        "key": key_for(production.pk, "rows:read"),
+    }[who]
+    flush_redis()
+    first = required(api, token)
+    assert first.status == 200
+    assert required(api, token).json == first.json
+    client = valkey.client(settings.LAYOUT)
+    records = [name for name in client.scan_iter(count=1000) if client.type(name) == b"string"]
+    records = [name for name in records if not client.get(name).isdigit()]
+    assert len(records) == 2, records
+    for what, made in _OF_OTHERS.items():
+        for name in records:
+            kept = client.get(name)
+            client.set(name, made if isinstance(made, bytes) else orjson.dumps(made), ex=60)
+            found = required(api, token)
+            assert (found.status, found.json) == (200, first.json), (what, name)
+            client.set(name, kept, ex=60)
+    for name in client.scan_iter(count=1000):
+        client.set(name, "garble", ex=60)
+    assert required(api, token).json == first.json, "nor is a counter what it was"
+    refused = required(api, keys.make())
+    assert refused.status == 401
 
 
 def test_an_address_that_makes_keys_up_soon_costs_no_statement_and_known_keys_go_on(
