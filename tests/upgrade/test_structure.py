@@ -31,6 +31,10 @@ def _unblocked(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
         yield
 
 
+class PowerFailure(Exception):
+    pass
+
+
 @contextmanager
 def new_databases() -> Iterator[None]:
     """Four empty databases under our aliases, for all threads."""
@@ -142,9 +146,6 @@ def test_other_migrations_or_another_postgresql_are_not_what_was_recorded() -> N
 
 @pytest.mark.usefixtures("_unblocked")
 def test_one_that_was_cut_off_begins_anew() -> None:
-    class PowerFailure(Exception):
-        pass
-
     def fail(*, using: str, **_: Any) -> None:
         raise PowerFailure(using)
 
@@ -158,6 +159,33 @@ def test_one_that_was_cut_off_begins_anew() -> None:
         assert asked("default", "SELECT tablename FROM pg_tables WHERE schemaname = 'public'") == []
         start()
         assert all(map(was_told, ALIASES))
+
+
+@pytest.mark.usefixtures("_unblocked")
+def test_a_migration_that_was_cut_off_after_its_last_step_is_finished_by_the_next_start() -> None:
+    """What receivers of `post_migrate` write comes after the last commit of a migration, in commits of its own."""
+
+    def fail(*, using: str, **_: Any) -> None:
+        raise PowerFailure(using)
+
+    rights = "SELECT count(*) FROM auth_permission"
+    with new_databases():
+        start()
+        [(whole,)] = asked("default", rights)
+        asked("default", "WITH gone AS (DELETE FROM auth_group_permissions RETURNING 1) SELECT count(*) FROM gone")
+        asked("default", "WITH gone AS (DELETE FROM auth_permission RETURNING 1) SELECT count(*) FROM gone")
+        start()
+        assert asked("default", rights) == [(0,)], "a start looks at the migrations alone"
+        post_migrate.connect(fail)
+        try:
+            with pytest.raises(PowerFailure, match="default"):
+                call_command("migrate", verbosity=0, interactive=False)
+        finally:
+            post_migrate.disconnect(fail)
+        call_command("migrate", "--plan", verbosity=0)
+        start()
+        assert asked("default", rights) == [(whole,)]
+        assert asked("default", "SELECT obj_description('django_migrations'::regclass)") == [(None,)]
 
 
 @pytest.mark.usefixtures("_unblocked")

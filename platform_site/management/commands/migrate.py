@@ -20,6 +20,8 @@ from django.db.migrations.recorder import MigrationRecorder
 from platform_site.postgres import direct, structure
 
 _LOCK: Final = 0x6D69_6772_6174_65  # "migrate", the key of the advisory lock
+_BEGUN: Final = "COMMENT ON TABLE django_migrations IS 'migrate has begun, and not come to its end'"
+_DONE: Final = "COMMENT ON TABLE django_migrations IS NULL"
 
 
 class Command(migrate.Command):
@@ -42,17 +44,23 @@ class Command(migrate.Command):
             direct.go_direct(alias)
             with _alone(alias):
                 structure.make_schema(connections[alias])
+                changes = not (options["plan"] or options["check_unapplied"])
+                if changes:
+                    _note(alias, _BEGUN)
                 super().handle(*args, database=alias, **options)
+                if changes:
+                    _note(alias, _DONE)
 
 
 def bring_up_to_date(stdout: OutputWrapper) -> None:
-    """Migrate the databases that are behind this release; for one that is not, the cost is one query.
+    """Migrate the databases that are behind this release or whose migration was cut off; for one that is neither, the
+    cost is two queries.
 
     A new one hears what was recorded of the migrations, where that fits (`platform_site.postgres.structure`).
     """
     for alias in [DEFAULT_DB_ALIAS, *settings.REGION_DATABASES]:
         executor = MigrationExecutor(connections[alias])
-        if not executor.migration_plan(executor.loader.graph.leaf_nodes()):
+        if not executor.migration_plan(executor.loader.graph.leaf_nodes()) and not _was_cut_off(alias):
             continue
         stdout.write(f"Bringing the database {alias} up to date")
         if _is_new(alias):
@@ -62,6 +70,20 @@ def bring_up_to_date(stdout: OutputWrapper) -> None:
         else:
             gc.enable()  # `manage.py serve` begins without, which does for an empty database; this may be a full one
         call_command("migrate", database=alias, verbosity=0, interactive=False, skip_checks=True)
+
+
+def _note(alias: str, statement: str) -> None:
+    """What receivers of `post_migrate` write (permissions, groups) comes after the last migration's commit: where that
+    was cut off, no migration is missing, and this is all that tells."""
+    MigrationRecorder(connections[alias]).ensure_schema()
+    with connections[alias].cursor() as cursor:
+        cursor.execute(statement)
+
+
+def _was_cut_off(alias: str) -> bool:
+    with connections[alias].cursor() as cursor:
+        cursor.execute("SELECT obj_description('django_migrations'::regclass, 'pg_class') IS NOT NULL")
+        return bool(cursor.fetchone()[0])
 
 
 def _is_new(alias: str) -> bool:
