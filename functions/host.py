@@ -38,7 +38,7 @@ CANCEL_SECONDS: Final = 2.0
 """What it may take to tell PostgreSQL that a statement is not wanted any more."""
 DEPTH_HEADER: Final = "x-platform-depth"
 """Tells our own API how long the chain of functions and webhooks already is; never the code's to set."""
-_QUERY_MEMBERS: Final = frozenset({"where", "order", "limit", "cursor", "with", "count"})
+_QUERY_MEMBERS: Final = frozenset({"where", "order", "limit", "cursor", "with", "columns", "count"})
 
 
 class RunHost:
@@ -139,14 +139,14 @@ class RunHost:
         query = arguments.get("query") or {}
         if not isinstance(query, dict) or set(query) - _QUERY_MEMBERS:
             raise HostError("the query has members that do not exist", code="validation_failed", name="TypeError")
-        for name in ("order", "cursor", "with"):
+        for name in ("order", "cursor", "with", "columns"):
             if query.get(name) is not None and not isinstance(query[name], str):
                 raise HostError(f"{name} must be a string", code="validation_failed", name="TypeError")
         table = _text(arguments, "table")
         if operation == "rows.get":
             row_id = _text(arguments, "id")
-            row = services.retrieve_row(self._place, self._principal, table, row_id, query.get("with"))
-            return row.body
+            withs, columns = query.get("with"), query.get("columns")
+            return services.retrieve_row(self._place, self._principal, table, row_id, withs, columns).body
         limit = query.get("limit", 20)
         if type(limit) is not int or not 1 <= limit <= 100:
             raise HostError("limit must be a whole number from 1 to 100", code="validation_failed", name="RangeError")
@@ -156,6 +156,7 @@ class RunHost:
             limit=limit,
             cursor=query.get("cursor"),
             withs=query.get("with"),
+            columns=query.get("columns"),
             count=query.get("count") if query.get("count") in ("exact", "estimated") else None,
         )
         return services.list_rows(self._place, self._principal, table, asked).body

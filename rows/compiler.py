@@ -15,8 +15,8 @@ Names that begin with an underscore are ours: no column can have one. Called by 
 but for Django's compiler, and runs no query.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
@@ -176,16 +176,35 @@ def is_row() -> Sql:
 # ── Rows as JSON ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A row under an alias, and which of its columns were asked for: nobody need read the others."""
+
+    alias: str
+    asked: set[str] = field(default_factory=set)
+
+    def column(self, name: str, depth: int = 0) -> Any:
+        self.asked.add(name)
+        return Alias(self.alias).column(name, depth)
+
+
 def cells(
-    viewer: "Viewer", table: Table, ground: Ground, masked: Callable[[Condition], Any] | None = None
+    viewer: "Viewer",
+    table: Table,
+    ground: Ground,
+    masked: Callable[[Condition], Any] | None = None,
+    chosen: Collection[str] | None = None,
 ) -> list[Any]:
     """The select list that makes a row's JSON: each readable cell of the row at `ground`, through `rendering`.
 
-    `masked` gives the expression of a condition under which a cell may be read.
+    `masked` gives the expression of a condition under which a cell may be read; `chosen` names the columns to show,
+    `id` among them, None all.
     """
     ask = masked or (lambda mask: viewer.rules.condition(mask, table.name, ground))
     made: list[Any] = []
     for column in viewer.columns(table.name):
+        if chosen is not None and column.name not in chosen:
+            continue
         before, after = rendering.fragment(column)
         mask = viewer.mask(table.name, column.name)
         spelled: list[Any] = [before, ground.column(column.name), after]
@@ -213,8 +232,10 @@ def etag(viewer: "Viewer", table: Table, ground: Ground) -> Sql:
     )
 
 
-def shown(writer: Writer, table: Table, alias: str) -> tuple[Piece, Piece]:
-    """`cells` of the row at `alias`, and what must be joined for them."""
+def shown(
+    writer: Writer, table: Table, ground: Ground, chosen: Collection[str] | None = None
+) -> tuple[Piece, Piece]:  # fmt: skip
+    """`cells` of the row at `ground`, and what must be joined for them."""
     viewer = writer.viewer
     masks: dict[Condition, int] = {}
     flags = f"_m{writer.number()}"
@@ -222,40 +243,38 @@ def shown(writer: Writer, table: Table, alias: str) -> tuple[Piece, Piece]:
     def flag(mask: Condition) -> Sql:
         return Sql(f"{flags}._m{masks.setdefault(mask, len(masks))}")
 
-    select = writer.expression(Sql(*cells(viewer, table, Alias(alias), flag)), table.name)
+    select = writer.expression(Sql(*cells(viewer, table, ground, flag, chosen)), table.name)
     if not masks:
         return select, ("", [])
     asked = [
-        together(
-            writer.expression(viewer.rules.condition(mask, table.name, Alias(alias)), table.name), f" AS _m{number}"
-        )
+        together(writer.expression(viewer.rules.condition(mask, table.name, ground), table.name), f" AS _m{number}")
         for mask, number in masks.items()
     ]
     # OFFSET 0 keeps the planner from copying each condition into each cell that asks for it.
     return select, together(" CROSS JOIN LATERAL (SELECT ", listed(asked), f" OFFSET 0) {flags}")
 
 
-def embedded(writer: Writer, one: With, table: str, alias: str) -> Piece:
-    """The JSON of relation `one` of the row at `alias`: the far row or null, or an array of at most MAX_EMBEDDED.
+def embedded(writer: Writer, one: With, table: str, ground: Ground) -> Piece:
+    """The JSON of relation `one` of the row at `ground`: the far row or null, or an array of at most MAX_EMBEDDED.
 
     An array of more than MAX_ANSWER_BYTES is never put together: in its place is a text that is longer than that, so
     that whatever it becomes a part of is left out as well.
     """
     far = writer.viewer.schema.tables[one.hop.table]
-    seen, guard = writer.viewer.reading.linked(one.hop, table, Alias(alias))
-    rows: QuerySet[Any, Any] = seen.values_list(*far.all_columns)
+    seen, guard = writer.viewer.reading.linked(one.hop, table, ground)
+    number = writer.number()
+    row, made = Noted(f"_r{number}"), f"_q{number}"
+    select, joins = shown(writer, far, row, one.columns)
+    inside = [together(embedded(writer, inner, far.name, row), f' AS "{inner.hop.relation}"') for inner in one.inside]
+    rows: QuerySet[Any, Any] = seen.values_list(*_needed(far, row, one.columns))
     if one.hop.many:
         rows = rows.order_by("id")[:MAX_EMBEDDED]
-    number = writer.number()
-    row, made = f"_r{number}", f"_q{number}"
-    select, joins = shown(writer, far, row)
-    inside = [together(embedded(writer, inner, far.name, row), f' AS "{inner.hop.relation}"') for inner in one.inside]
     found = together(
         "(SELECT ",
         f"row_to_json({made}) AS _j",
         " FROM (",
         writer.queryset(rows),
-        f") {row}",
+        f") {row.alias}",
         joins,
         " CROSS JOIN LATERAL (SELECT ",
         listed([select, *inside]),
@@ -277,6 +296,12 @@ def embedded(writer: Writer, one: With, table: str, alias: str) -> Piece:
     return together("CASE WHEN ", writer.expression(guard, table), " THEN ", found, " END")
 
 
+def _needed(table: Table, row: Noted, chosen: Collection[str] | None) -> list[str]:
+    """The columns that the innermost select has to have, once everything above it was written: all of them, or, where
+    some were chosen, what was asked of `row` for these and for the rules and relations that lean on others."""
+    return [name for name in table.all_columns if chosen is None or name in row.asked]
+
+
 _TOO_LARGE: Final = f"to_json(repeat('.', {MAX_ANSWER_BYTES}))"
 _EARLIER: Final = "OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
 
@@ -295,13 +320,14 @@ def _held(json: str, size: str) -> str:
 @dataclass(frozen=True, slots=True)
 class ReadShape:
     """What a reading request asks for, without its values. `after` is None for a first page, else for each order key
-    whether its value was null. `order` None: one row, by `id`."""
+    whether its value was null. `order` None: one row, by `id`. `columns` None: all that may be read."""
 
     table: str
     where: Condition = TRUE
     order: tuple[OrderKey, ...] | None = None
     withs: tuple[With, ...] = ()
     after: tuple[bool, ...] | None = None
+    columns: tuple[str, ...] | None = None
 
 
 def read(viewer: "Viewer", shape: ReadShape) -> Statement:
@@ -312,23 +338,24 @@ def read(viewer: "Viewer", shape: ReadShape) -> Statement:
     """
     writer = Writer(viewer)
     table = viewer.schema.tables[shape.table]
-    rows: QuerySet[Any, Any] = _filtered(viewer, shape)
-    if shape.order is None:
-        rows = rows.filter(is_row()).values_list(*table.all_columns)
-        inner, keys = writer.queryset(rows), []
-    else:
-        inner, names = _page(writer, table, rows, shape.order, shape.after)
-        # Of a text as long as that there is no cursor anyway, and each row carries it a second time.
-        keys = [f'left(_r."{name}"{AS_TEXT}, {cursors.MAX_CHARACTERS})' for name in names]
-    select, joins = shown(writer, table, "_r")
+    row = Noted("_r")
+    select, joins = shown(writer, table, row, shape.columns)
     columns: list[str | Piece] = ["row_to_json(_q)"]
     joined_with: str | Piece = ""
     if shape.withs:
         columns.append("row_to_json(_w)")
         relations = [
-            together(embedded(writer, one, table.name, "_r"), f' AS "{one.hop.relation}"') for one in shape.withs
+            together(embedded(writer, one, table.name, row), f' AS "{one.hop.relation}"') for one in shape.withs
         ]
         joined_with = together(" CROSS JOIN LATERAL (SELECT ", listed(relations), ") _w")
+    rows: QuerySet[Any, Any] = _filtered(viewer, shape)
+    needed = _needed(table, row, shape.columns)
+    if shape.order is None:
+        inner, keys = writer.queryset(rows.filter(is_row()).values_list(*needed)), []
+    else:
+        inner, names = _page(writer, table, rows, needed, shape.order, shape.after)
+        # Of a text as long as that there is no cursor anyway, and each row carries it a second time.
+        keys = [f'left(_r."{name}"{AS_TEXT}, {cursors.MAX_CHARACTERS})' for name in names]
     found = together(
         "SELECT ",
         listed([*columns, *keys]),
@@ -410,10 +437,11 @@ def _page(
     writer: Writer,
     table: Table,
     rows: "QuerySet[Any, Any]",
+    columns: Collection[str],
     order: tuple[OrderKey, ...],
     after: tuple[bool, ...] | None,
 ) -> tuple[Piece, list[str]]:
-    """The rows of one page, and under which names they carry their order keys.
+    """The rows of one page, with `columns` of theirs, and under which names they carry their order keys.
 
     Behind a cursor the page is a UNION ALL of ranges, each ordered and limited by itself, and both again outside: every
     range is a stretch of the index that has the page's order, also across the border into nulls and with mixed
@@ -428,11 +456,12 @@ def _page(
         else:
             extra[f"_k{index}"] = value = writer.viewer.reading.value(path, table.name)
             keys.append((key, f"_k{index}", value))
-    rows = rows.annotate(**extra).values_list(*table.all_columns, *extra).order_by(
-        *[_order(key, F(name)) for key, name, _ in keys]
-    )  # fmt: skip
     limit: Piece = (" LIMIT %s::bigint", [Parameter(LIMIT, "bigint")])
     names = [name for _, name, _ in keys]
+    selected = [name for name in table.all_columns if name in columns or name in names]
+    rows = rows.annotate(**extra).values_list(*selected, *extra).order_by(
+        *[_order(key, F(name)) for key, name, _ in keys]
+    )  # fmt: skip
     ranges = [[]] if after is None else list(_ranges([(key, value) for key, _, value in keys], after))
     pages = [together(writer.queryset(rows.filter(*conditions)), limit) for conditions in ranges]
     if len(pages) == 1:

@@ -3,6 +3,7 @@
     parse_where   `{"done": false, "list.name": {"$startsWith": "A"}}`   → Filter (shape and values)
     parse_order   `due_on.desc.nullslast,priority`                       → OrderKeys, complete down to `id`
     parse_with    `list,comments.author`                                 → a tree of Withs
+    parse_columns `title,list.name`                                      → the columns of the row, the tree narrowed
     read_rule     a rule's `where` or `check`, with variables            → Condition (rows.rules)
     read_record   a webhook's filter over `record` and `$old`            → Condition (webhooks)
 
@@ -65,6 +66,9 @@ MAX_WORDS: Final = 10
 MAX_HOPS: Final = 3
 MAX_ORDER: Final = 3
 MAX_RELATIONS: Final = 10
+MAX_CHOSEN: Final = 100
+"""Names in a caller's `columns`: half of what a table can have; of more, the others can be taken away from all."""
+MAX_COLUMNS_TEXT: Final = 4_000
 
 _MEMOIZED_LENGTH: Final = 512
 _MAX_WORDING: Final = 1_000
@@ -748,12 +752,13 @@ def _worded(
     sight: Sight,
     memo: Memo[tuple[int, str, str], Made],
     read: Callable[[str, str, Sight], Made],
+    longest: int = _MAX_WORDING,
 ) -> Made:
     """What `read` makes of a text of bounded length, remembered in `memo`. Raises ValidationFailed on `member`."""
     if not isinstance(text, str):
         raise ValidationFailed.of(member, "wrong_type", "Must be a string.")
-    if len(text) > _MAX_WORDING:
-        raise ValidationFailed.of(member, "too_long", f"Must have at most {_MAX_WORDING} characters.")
+    if len(text) > longest:
+        raise ValidationFailed.of(member, "too_long", f"Must have at most {longest} characters.")
     key = (sight.token, table, text)
     found = memo.get(key)
     if found is None:
@@ -829,10 +834,11 @@ def _unknown_order(text: str) -> ValidationFailed:
 
 @dataclass(frozen=True, slots=True)
 class With:
-    """A relation to embed, and those to embed in it."""
+    """A relation to embed, those to embed in it, and which columns of its rows to show; None: all that may be read."""
 
     hop: Hop
     inside: "tuple[With, ...]" = ()
+    columns: tuple[str, ...] | None = None
 
 
 _withs: Final[Memo[tuple[int, str, str], tuple[With, ...]]] = Memo(1_024)
@@ -893,3 +899,100 @@ def _walk_with(withs: tuple[With, ...]) -> Iterator[With]:
     for one in withs:
         yield one
         yield from _walk_with(one.inside)
+
+
+# Columns
+
+
+Hops = tuple[Hop, ...]
+Chosen = Mapping[Hops, tuple[str, ...] | None]
+"""What `columns` says: by the way to a row, empty for the row itself, which of its columns to show; None for all that
+may be read. They stand in the table's order, so that every spelling of one choice is one statement."""
+
+_choices: Final[Memo[tuple[int, str, str], Chosen]] = Memo(512)
+
+
+def parse_columns(
+    text: Any, table: str, sight: Sight, withs: tuple[With, ...]
+) -> tuple[tuple[str, ...] | None, tuple[With, ...]]:
+    """A caller's `columns`, or None for all: the columns to show of a row, and `withs` narrowed to those to show there.
+
+    Names, `*` for all, and with `*` also `-name`, as in a rule's `columns`; each may stand behind the way to a relation
+    that `withs` embeds (`list.name`, `list.*,-list.notes`). Of rows of which none is named all columns are shown; `id`
+    always is. Raises ValidationFailed on the field `columns`.
+    """
+    if text is None:
+        return None, withs
+    chosen = _worded("columns", text, table, sight, _choices, _read_columns, MAX_COLUMNS_TEXT)
+    if len(chosen) == 1 and () in chosen:
+        return chosen[()], withs
+    found: set[Hops] = {()}
+    narrowed = _narrowed(withs, chosen, (), found)
+    for hops in chosen:
+        if hops not in found:
+            way = ".".join(hop.relation for hop in hops)
+            raise ValidationFailed.of("columns", "invalid", f'{way}: is not embedded: put it into "with", too.')
+    return chosen.get(()), narrowed
+
+
+def _narrowed(withs: tuple[With, ...], chosen: Chosen, way: Hops, found: set[Hops]) -> tuple[With, ...]:
+    """The tree with what is chosen of each relation; the ways to all of them are added to `found`."""
+    made = []
+    for one in withs:
+        here = (*way, one.hop)
+        found.add(here)
+        made.append(With(one.hop, _narrowed(one.inside, chosen, here, found), chosen.get(here)))
+    return tuple(made)
+
+
+def _read_columns(text: str, table: str, sight: Sight) -> Chosen:
+    texts = text.split(",", MAX_CHOSEN + 1)
+    if len(texts) > MAX_CHOSEN:
+        raise ValidationFailed.of("columns", "too_many", f"At most {MAX_CHOSEN} names.")
+    tables: dict[Hops, str] = {}
+    named: dict[Hops, set[str]] = {}
+    denied: dict[Hops, dict[str, str]] = {}
+    for pattern in map(str.strip, texts):
+        hops, far, name = _chosen(pattern, table, sight)
+        tables[hops] = far
+        if pattern.startswith("-"):
+            denied.setdefault(hops, {})[name] = pattern
+        else:
+            named.setdefault(hops, set()).add(name)
+    chosen: dict[Hops, tuple[str, ...] | None] = {}
+    for hops, far in tables.items():
+        names, without = named.get(hops, set()), denied.get(hops, {})
+        if without and "*" not in names:
+            message = f'{_shown(next(iter(without.values())))}: takes away from nothing: put "*" beside it.'
+            raise ValidationFailed.of("columns", "invalid", message)
+        known = [name for name in sight.names(far) if sight.column(far, name)]
+        shown = [name for name in known if name == ID.name or (name in names or "*" in names) and name not in without]
+        chosen[hops] = None if shown == known else tuple(shown)
+    return chosen
+
+
+def _chosen(pattern: str, table: str, sight: Sight) -> tuple[Hops, str, str]:
+    """The way to the rows that one name of `columns` is about, their table, and the name of their column, or `*`."""
+    *steps, name = pattern.removeprefix("-").split(".", MAX_HOPS + 1)
+    hops: list[Hop] = []
+    for step in steps:
+        hop = sight.relation(table, step) if len(hops) < MAX_HOPS else None
+        if hop is None:
+            raise _unknown_column(pattern, step, [one for one in sight.names(table) if sight.relation(table, one)])
+        hops.append(hop)
+        table = hop.table
+    if name == "*" and not pattern.startswith("-"):
+        return tuple(hops), table, name
+    if sight.column(table, name) is None:
+        if sight.relation(table, name) is not None:
+            message = f'{_shown(pattern)}: is a relation: "with" embeds it, and behind it stands a column ({name}.id).'
+            raise ValidationFailed.of("columns", "invalid", message)
+        raise _unknown_column(pattern, name, [one for one in sight.names(table) if sight.column(table, one)])
+    if name == ID.name and pattern.startswith("-"):
+        raise ValidationFailed.of("columns", "invalid", f"{_shown(pattern)}: the id is always there.")
+    return tuple(hops), table, name
+
+
+def _unknown_column(pattern: str, word: str, known: Iterable[str]) -> ValidationFailed:
+    slip = did_you_mean(word, known) or "."
+    return ValidationFailed.of("columns", "unknown", f"{_shown(pattern)}: there is no such column{slip}")

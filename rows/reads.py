@@ -33,13 +33,15 @@ Count = Literal["exact", "estimated"]
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
-    """What a list asks for. `where` is JSON text or an object; `limit` is 1 to 100; `count` is opt-in."""
+    """What a list asks for. `where` is JSON text or an object; `limit` is 1 to 100; `count` is opt-in; without
+    `columns` all that may be read is shown."""
 
     where: Any = None
     order: Any = None
     limit: int = 20
     cursor: str | None = None
     withs: Any = None
+    columns: Any = None
     count: Count | None = None
 
 
@@ -53,7 +55,8 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class RowAnswer:
-    """One row as its reader sees it. `etag` is None where, after a write, it may not be read any more."""
+    """One row as its reader sees it. `etag` is None where, after a write, it may not be read any more, and where only
+    some of its columns were asked for: it is of the whole row."""
 
     id: str
     body: bytes
@@ -66,8 +69,8 @@ def list_rows(
     """A page of the rows that `principal` may read: one statement, and one for a count. With `freshness` a replica may
     answer.
 
-    Raises NotFound (no such table for this principal) and ValidationFailed naming `where`, `order`, `with`, `cursor`,
-    or, where the answer would be too large, `limit`. Contract section 4.6.
+    Raises NotFound (no such table for this principal) and ValidationFailed naming `where`, `order`, `with`, `columns`,
+    `cursor`, or, where the answer would be too large, `limit`. Contract section 4.6.
     """
     return asked(place, principal, lambda asking: _list(asking, table, query), freshness)
 
@@ -78,14 +81,16 @@ def retrieve_row(
     table: str,
     row_id: str,
     withs: Any = None,
+    columns: Any = None,
     freshness: Freshness | None = None,
 ) -> RowAnswer:
-    """One row, with relations. Its `etag` is of the row without them. One statement. With `freshness` a replica may
-    answer.
+    """One row, with relations. Its `etag` is of the row without them, and None where `columns` leave some of its own
+    out. One statement. With `freshness` a replica may answer.
 
-    Raises NotFound (no such row or table for this principal) and ValidationFailed naming `with`. Contract section 4.7.
+    Raises NotFound (no such row or table for this principal) and ValidationFailed naming `with` or `columns`. Contract
+    section 4.7.
     """
-    return asked(place, principal, lambda asking: _retrieve(asking, table, row_id, withs), freshness)
+    return asked(place, principal, lambda asking: _retrieve(asking, table, row_id, withs, columns), freshness)
 
 
 def etag_of(row: bytes) -> str:
@@ -93,9 +98,11 @@ def etag_of(row: bytes) -> str:
     return f'"{hashlib.sha256(row).hexdigest()}"'
 
 
-def _retrieve(asking: Asking, name: str, row_id: str, withs: Any) -> RowAnswer:
+def _retrieve(asking: Asking, name: str, row_id: str, withs: Any, columns: Any) -> RowAnswer:
     asking.readable(name)
-    shape = ReadShape(name, withs=grammar.parse_with(withs, name, asking.sight))
+    embedded = grammar.parse_with(withs, name, asking.sight)
+    chosen, embedded = grammar.parse_columns(columns, name, asking.sight, embedded)
+    shape = ReadShape(name, withs=embedded, columns=chosen)
     rows = []
     if ROW_ID_PATTERN.fullmatch(row_id):
         rows = asking.read(asking.statement(shape, compiler.read), {ROW_ID: row_id.encode()})
@@ -105,7 +112,8 @@ def _retrieve(asking: Asking, name: str, row_id: str, withs: Any) -> RowAnswer:
     [row] = rows
     if shape.withs:
         _hold_to_size(rows, "with", made=2)
-    return RowAnswer(row_id, _joined(row) if shape.withs else row[0] or b"", etag_of(row[0] or b""))
+    etag = etag_of(row[0] or b"") if chosen is None else None
+    return RowAnswer(row_id, _joined(row) if shape.withs else row[0] or b"", etag)
 
 
 def _list(asking: Asking, name: str, query: ListQuery) -> Page:
@@ -113,13 +121,14 @@ def _list(asking: Asking, name: str, query: ListQuery) -> Page:
     where = grammar.parse_where(query.where, name, asking.sight)
     order = grammar.parse_order(query.order, name, asking.sight)
     withs = grammar.parse_with(query.withs, name, asking.sight)
+    columns, withs = grammar.parse_columns(query.columns, name, asking.sight, withs)
     named: dict[Any, bytes | None] = {LIMIT: b"%d" % (query.limit + 1)}
     after: tuple[bool, ...] | None = None
     if query.cursor is not None:
         ended = cursors.decode(_KIND, _facts(asking, table, where, order), query.cursor)
         after = tuple(value is None for value in ended)
         named |= {After(index): None if value is None else str(value).encode() for index, value in enumerate(ended)}
-    statement = asking.statement(ReadShape(name, where.shape, order, withs, after), compiler.read)
+    statement = asking.statement(ReadShape(name, where.shape, order, withs, after, columns), compiler.read)
     rows = asking.read(statement, named, where.wire)
     if not rows:
         asking.verify()
@@ -142,7 +151,9 @@ def _hold_to_size(rows: Sequence[Row], parameter: str, *, made: int) -> None:
     the first `made` cells is missing. One row by itself never is refused: nobody could ask for less of it."""
     cells = [cell for row in rows for cell in row[:made]]
     if None in cells or sum(map(len, cells)) > MAX_ANSWER_BYTES:  # type: ignore[arg-type]
-        message = f"The answer would have more than {MAX_ANSWER_BYTES >> 20} MB. Ask for fewer rows or relations."
+        message = (
+            f"The answer would have more than {MAX_ANSWER_BYTES >> 20} MB. Ask for fewer rows, relations or columns."
+        )
         raise ValidationFailed.of(parameter, "too_large", message)
 
 

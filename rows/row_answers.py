@@ -15,8 +15,8 @@ _CELLS: dict[str, Any] = {
 }
 _ROW: dict[str, Any] = {
     "type": "object",
-    "description": "`id` and the columns that the caller may read; a relation that `with` names is an object, null or "
-    "an array of objects.",
+    "description": "`id` and the columns that the caller may read, or those of them that `columns` names; a relation "
+    "that `with` names is an object, null or an array of objects.",
     "properties": {"id": {"type": "string"}},
     "required": ["id"],
     "additionalProperties": True,
@@ -85,6 +85,7 @@ class RowQuery(fields.Serializer):
     order = fields.CharField(required=False)
     limit = serializers.IntegerField(required=False, min_value=1, max_value=100)
     cursor = fields.CharField(required=False)
+    columns = fields.CharField(required=False)
     count = serializers.ChoiceField(["exact", "estimated"], required=False)
 
     def get_fields(self) -> dict[str, Any]:

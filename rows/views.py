@@ -28,14 +28,18 @@ from rows.reads import ListQuery, RowAnswer
 from rows.rules import Principal
 
 _COUNTS = ("exact", "estimated")
-_QUERY_MEMBERS = frozenset({"where", "order", "limit", "cursor", "with", "count"})
+_QUERY_MEMBERS = frozenset({"where", "order", "limit", "cursor", "with", "columns", "count"})
 _NO_SUCH_MEMBER = f"There is no such field here. There are: {', '.join(sorted(_QUERY_MEMBERS))}."
 
 _WITH = OpenApiParameter("with", str, description="Relations to embed, such as `list,comments.author`.")
+_COLUMNS = OpenApiParameter(
+    "columns", str, description="Columns to show beside `id`, such as `title,list.name`, or all but some: `*,-notes`."
+)
 _LIST_PARAMETERS = [
     OpenApiParameter("where", str, description='A filter as a JSON object, such as `{"done": false}`.'),
     OpenApiParameter("order", str, description="Columns and directions, such as `due_on.desc.nullslast,title`."),
     _WITH,
+    _COLUMNS,
     OpenApiParameter("count", str, enum=_COUNTS, description="Also say how many rows there are in all."),
 ]
 
@@ -53,8 +57,8 @@ class RowViewSet(ApiViewSet):
         "explain": "schema:read",
     }
     query_parameters = {
-        "list": frozenset({"where", "order", "limit", "cursor", "with", "count"}),
-        "retrieve": frozenset({"with"}),
+        "list": _QUERY_MEMBERS,
+        "retrieve": frozenset({"with", "columns"}),
         # A `where` that was meant for the body of a query, or as a condition of a deletion, must not be lost silently.
         **dict.fromkeys(("search", "create", "partial_update", "destroy", "explain"), frozenset[str]()),
     }
@@ -76,6 +80,7 @@ class RowViewSet(ApiViewSet):
             limit=read_limit(asked.get("limit")),
             cursor=asked.get("cursor"),
             withs=asked.get("with"),
+            columns=asked.get("columns"),
             count=asked.get("count"),
         )
 
@@ -101,6 +106,7 @@ class RowViewSet(ApiViewSet):
             limit=read_limit(None if limit is None else str(limit)),
             cursor=cursor,
             withs=body.get("with"),
+            columns=body.get("columns"),
             count=body.get("count"),
         )
 
@@ -111,12 +117,13 @@ class RowViewSet(ApiViewSet):
         page = services.list_rows(self.place, self._principal(), table, asked, self.freshness)
         return answer(page.body)
 
-    @extend_schema(parameters=[_WITH, IF_NONE_MATCH], responses={200: row_answers.Row, 304: None})
+    @extend_schema(parameters=[_WITH, _COLUMNS, IF_NONE_MATCH], responses={200: row_answers.Row, 304: None})
     def retrieve(self, request: HttpRequest, table: str, row_id: str) -> HttpResponseBase:
         """One row, with the relations that `with` names. Answers 304 where `If-None-Match` names its `ETag`."""
-        freshness, withs = self.freshness, self.query.get("with")
-        known = None if withs is not None else request.META.get("HTTP_IF_NONE_MATCH")
-        row = services.retrieve_row(self.place, self._principal(), table, row_id, withs, freshness)
+        freshness, withs, columns = self.freshness, self.query.get("with"), self.query.get("columns")
+        # A tag is of the whole row by itself: it says nothing of what else, or of how little, is asked for here.
+        known = request.META.get("HTTP_IF_NONE_MATCH") if withs is None and columns is None else None
+        row = services.retrieve_row(self.place, self._principal(), table, row_id, withs, columns, freshness)
         is_unchanged = etags.is_unchanged(known, row.etag)
         if known is not None and not is_unchanged and freshness is not None and freshness.answered_by is not None:
             # A replica may confirm what the client has. Where they differ, the primary knows which is newer.

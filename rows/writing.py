@@ -420,7 +420,7 @@ def _answer(
     id, and with `events` whether somebody listened."""
     viewer = writer.viewer
     read = viewer.access(table.name).read
-    select, joins = shown(writer, table, "_r")
+    select, joins = shown(writer, table, Alias("_r"))
     body: str | Piece = "row_to_json(_q)"
     if read is None:
         body, select = "NULL::json", ("1", [])

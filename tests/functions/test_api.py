@@ -162,6 +162,24 @@ def test_a_function_reads_and_writes_rows_as_its_caller_and_no_more(tracker: Tra
     assert other.json["status"] == "failed"
 
 
+def test_a_function_chooses_columns_as_a_request_does(tracker: Tracker) -> None:
+    home = tracker.post("key", "/rows/lists", {"name": "Home", "owner_id": tracker.users["alice"]}).json["id"]
+    task = tracker.post("alice", "/rows/tasks", {"title": "Tea", "list_id": home}).json["id"]
+    source = """export default async (input: any, ctx: any) => {
+        const one = await ctx.rows.get("tasks", input.task, {with: "list", columns: "title,list.name"});
+        const all = (await ctx.rows.list("tasks", {columns: "title"})).data;
+        const refused = [];
+        for (const columns of ["internal", ["title"]])
+            try { await ctx.rows.list("tasks", {columns}) } catch (e) { refused.push(e.code) }
+        return {one, all, refused} }"""
+    assert deploy(tracker, "mine", source).status == 201
+    assert invoke(tracker, "mine", {"task": task}, who="alice").json["output"] == {
+        "one": {"id": task, "title": "Tea", "list": {"id": home, "name": "Home"}},
+        "all": [{"id": task, "title": "Tea"}],
+        "refused": ["validation_failed", "validation_failed"],
+    }
+
+
 def test_an_async_run_is_queued_executed_and_found(tracker: Tracker) -> None:
     deploy(tracker, "sum", SUM)
     got = tracker.post("owner", "/functions/sum/invoke", {"input": {"a": 2, "b": 3}, "async": True})

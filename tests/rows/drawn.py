@@ -316,6 +316,12 @@ def orders(draw: st.DrawFn, document: Json, table: str) -> list[tuple[str, bool,
     return [(name, draw(st.booleans()), draw(st.booleans())) for name in chosen]
 
 
+def choices(document: Json, table: str) -> st.SearchStrategy[list[str]]:
+    """Some columns of a table, hidden ones among them."""
+    names = [*type_of(document, table), "created_at"]
+    return st.lists(st.sampled_from(names), min_size=1, max_size=3, unique=True)
+
+
 def order_text(order: list[tuple[str, bool, bool]]) -> str | None:
     """An order as the API takes it."""
     return (

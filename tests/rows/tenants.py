@@ -88,8 +88,10 @@ class Tenant:
     def insert(self, who: Principal, table: str, **cells: Any) -> Any:
         return orjson.loads(services.insert_row(self.place, who, table, cells).body)
 
-    def get(self, who: Principal, table: str, row_id: str, withs: str | None = None) -> Any:
-        return orjson.loads(services.retrieve_row(self.place, who, table, row_id, withs).body)
+    def get(
+        self, who: Principal, table: str, row_id: str, withs: str | None = None, columns: str | None = None
+    ) -> Any:  # fmt: skip
+        return orjson.loads(services.retrieve_row(self.place, who, table, row_id, withs, columns).body)
 
     def update(self, who: Principal, table: str, row_id: str, /, **cells: Any) -> Any:
         return orjson.loads(services.update_row(self.place, who, table, row_id, cells).body)

@@ -39,6 +39,7 @@ from rows.grammar import (
     OPERATORS,
     OrderKey,
     With,
+    parse_columns,
     parse_order,
     parse_where,
     parse_with,
@@ -792,6 +793,85 @@ def test_a_tree_of_relations_is_bounded_as_a_whole() -> None:
             ALICE,
         )
     assert refused.value.fields[0].code == "too_many"
+
+
+# Columns
+
+
+def chosen(text: Any, withs: str | None = None, sight: Any = ALICE) -> Any:
+    return parse_columns(text, "tasks", sight, parse_with(withs, "tasks", sight))
+
+
+def test_columns_become_a_choice_of_each_rows_cells() -> None:
+    parent = Hop("parent", "tasks", "parent_id")
+    everything = [name for name in ALICE.names("tasks") if ALICE.column("tasks", name)]
+    assert chosen(None, "list") == (None, (With(LIST),))
+    assert chosen("done, title,done") == chosen("id,title,done") == (("id", "title", "done"), ())
+    assert chosen("id") == (("id",), ())
+    assert chosen("*") == chosen(",".join(everything)) == chosen("*,title") == (None, ())
+    assert chosen("*,-notes,-tags")[0] == tuple(name for name in everything if name not in ("notes", "tags"))
+    assert chosen("-notes,*") == chosen("*,-notes")
+    assert chosen("title,list.name", "list,parent.list") == (
+        ("id", "title"),
+        (With(LIST, (), ("id", "name")), With(parent, (With(LIST),))),
+    )
+    assert chosen("parent.list.id", "parent.list") == (None, (With(parent, (With(LIST, (), ("id",)),)),))
+    assert chosen("list.*,-list.name", "list")[1][0].columns == ("id", "owner_id", "created_at", "updated_at")
+    assert chosen("list.*", "list") == (None, (With(LIST),))
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("", "unknown"),
+        (",", "unknown"),
+        ("title,", "unknown"),
+        ("nope", "unknown"),
+        ("internal", "unknown"),
+        ("*,-internal", "unknown"),
+        ("*,-nope", "unknown"),
+        ("--title", "unknown"),
+        ("list.-name", "unknown"),
+        ("secrets.body", "unknown"),
+        ("parent.internal", "unknown"),
+        ("title.desc", "unknown"),
+        ("-*", "unknown"),
+        ("*.title", "unknown"),
+        ("parent.parent.parent.parent.title", "unknown"),
+        ("...", "unknown"),
+        ('title"; drop table', "unknown"),
+        ("list", "invalid"),
+        ("comments", "invalid"),
+        ("-title", "invalid"),
+        ("title,-done", "invalid"),
+        ("*,-list.name", "invalid"),
+        ("*,-id", "invalid"),
+        ("parent.title", "invalid"),
+        ("list.tasks.title", "invalid"),
+        (",".join(["title"] * 101), "too_many"),
+        ("title" + " " * 4_000, "too_long"),
+        (["title"], "wrong_type"),
+        (5, "wrong_type"),
+    ],
+)
+def test_what_columns_refuse(text: Any, code: str) -> None:
+    with pytest.raises(ValidationFailed) as refused:
+        chosen(text, "list,comments")
+    (error,) = refused.value.fields
+    assert (error.field, error.code) == ("columns", code)
+
+
+def test_slips_in_columns_are_told_what_is_meant() -> None:
+    def told(text: str, sight: Any = ALICE) -> str:
+        with pytest.raises(ValidationFailed) as refused:
+            chosen(text, "list", sight)
+        return refused.value.fields[0].message
+
+    assert told("titel") == 'titel: there is no such column; did you mean "title"?'
+    assert told("lists.name") == 'lists.name: there is no such column; did you mean "list"?'
+    assert told("internol") == "internol: there is no such column."
+    assert told("internol", ALL).endswith('did you mean "internal"?')
+    assert told("list") == 'list: is a relation: "with" embeds it, and behind it stands a column (list.id).'
 
 
 # Filters of webhooks

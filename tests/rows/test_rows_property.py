@@ -60,6 +60,12 @@ def test_relations_equal_the_documentation(data: st.DataObject) -> None:
     relations_equal_the_documentation(data)
 
 
+@settings(usual, max_examples=5)
+@given(data=st.data())
+def test_chosen_columns_equal_the_documentation(data: st.DataObject) -> None:
+    chosen_columns_equal_the_documentation(data)
+
+
 @settings(usual, max_examples=20)
 @given(data=st.data())
 def test_what_may_not_be_read_changes_no_byte(data: st.DataObject) -> None:
@@ -73,6 +79,7 @@ def test_what_may_not_be_read_changes_no_byte(data: st.DataObject) -> None:
 def test_all_of_it_many_times_over(data: st.DataObject) -> None:
     lists_equal_the_documentation(data)
     relations_equal_the_documentation(data)
+    chosen_columns_equal_the_documentation(data)
     unreadable_changes_no_byte(data)
 
 
@@ -89,6 +96,67 @@ def lists_equal_the_documentation(data: st.DataObject) -> None:
                 where = data.draw(Conditions(document, drawn.ids_of(table)).of(table), "where")
                 order = data.draw(drawn.orders(document, table), "order")
                 compare(tenant, oracle, who, table, where, order)
+
+
+def chosen_columns_equal_the_documentation(data: st.DataObject) -> None:
+    document = data.draw(drawn.documents(), "document")
+    tenant, oracle = inhabited(document, data.draw(drawn.rows(document), "rows"))
+    for who in data.draw(drawn.callers(), "callers"):
+        for table in TABLES:
+            if not oracle.read_rules(who, table):
+                continue
+            columns = data.draw(drawn.choices(document, table), "columns")
+            compare_chosen(tenant, oracle, who, table, columns, data.draw(drawn.orders(document, table), "order"))
+            for name, (far, _) in RELATIONS[table].items():
+                columns = data.draw(drawn.choices(document, far), "columns there")
+                compare_narrowed(tenant, oracle, who, table, name, columns)
+
+
+def compare_narrowed(
+    tenant: Tenant, oracle: Documented, who: Principal, table: str, name: str, columns: list[str]
+) -> None:  # fmt: skip
+    """A relation with some columns of its rows, beside whole rows and beside ids alone."""
+    spelled = ",".join(f"{name}.{one}" for one in columns)
+    try:
+        far = Reading(oracle, who).relation(table, name)[0]
+    except Unknown:
+        far = ""
+    shown = ["id", *(one for one in oracle.columns(who, far) if one in columns)] if far else []
+    if set(columns) - set(shown):
+        with pytest.raises(ValidationFailed):
+            tenant.rows(who, table, withs=name if far else None, columns=spelled)
+        return
+    expected = tenant.rows(who, table, withs=name, limit=100)
+    for row in expected:
+        row[name] = narrowed(row[name], shown)
+    assert tenant.rows(who, table, withs=name, columns=spelled, limit=100) == expected
+    for row in expected[:1]:
+        own = {"id": row["id"], name: row[name]}
+        assert tenant.get(who, table, row["id"], name, columns=f"id,{spelled}") == own
+
+
+def compare_chosen(
+    tenant: Tenant, oracle: Documented, who: Principal, table: str, columns: list[str], order: Any
+) -> None:  # fmt: skip
+    """Named, and as all but those named: the same cells as in the whole row, and the same rows in the same pages."""
+    query = {"order": order_text(order), "limit": 2}
+    known = oracle.columns(who, table)
+    others = ",".join(["*", *(f"-{name}" for name in columns)])
+    if not set(columns) <= set(known):
+        for spelled in (",".join(columns), others):
+            with pytest.raises(ValidationFailed) as refused:
+                tenant.rows(who, table, columns=spelled)
+            assert [(error.field, error.code) for error in refused.value.fields] == [("columns", "unknown")]
+        return
+    try:
+        whole = tenant.pages(who, table, **query)
+    except ValidationFailed:  # the order names what this caller may not see
+        whole, query = tenant.pages(who, table, limit=2), {"limit": 2}
+    for spelled, shown in ((",".join(columns), set(columns)), (others, set(known) - set(columns))):
+        expected = [{name: row[name] for name in known if name == "id" or name in shown} for row in whole]
+        assert tenant.pages(who, table, columns=spelled, **query) == expected
+        for row in expected[:1]:
+            assert tenant.get(who, table, row["id"], columns=spelled) == row
 
 
 def compare(tenant: Tenant, oracle: Documented, who: Principal, table: str, where: Any, order: Any) -> None:
@@ -142,6 +210,13 @@ def relations_equal_the_documentation(data: st.DataObject) -> None:
                     tenant.get(who, table, hidden)
 
 
+def narrowed(related: Any, shown: list[str]) -> Any:
+    """A relation's row, rows or null with these columns."""
+    if isinstance(related, list):
+        return [narrowed(row, shown) for row in related]
+    return None if related is None else {name: related[name] for name in shown}
+
+
 def unreadable_changes_no_byte(data: st.DataObject) -> None:
     document = data.draw(drawn.documents(), "document")
     tenant, oracle = inhabited(document, data.draw(drawn.rows(document), "rows"))
@@ -160,11 +235,14 @@ def unreadable_changes_no_byte(data: st.DataObject) -> None:
     assume(all(oracle.seen(who, t) == changed.seen(who, t) for t in TABLES))
 
     queries = [
-        (t, {"where": where, "order": order_text(order), "limit": limit, "count": "exact", "withs": withs})
+        (t, {"where": where, "order": order_text(order), "limit": limit, "count": "exact", **shown})
         for t in TABLES
         for where in ({}, data.draw(Conditions(document, drawn.ids_of(t)).of(t), "where"))
         for order in ([], data.draw(drawn.orders(document, t), "order"))
-        for limit, withs in ((2, None), (100, data.draw(st.sampled_from([None, *RELATIONS[t]]), "with")))
+        for limit, shown in (
+            (2, {"columns": ",".join(data.draw(drawn.choices(document, t), "columns"))}),
+            (100, {"withs": data.draw(st.sampled_from([None, *RELATIONS[t]]), "with")}),
+        )
     ]
     before = [answer(tenant, who, t, query) for t, query in queries]
     write(tenant, table, row["id"], name, type_, value)

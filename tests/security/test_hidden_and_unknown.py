@@ -48,6 +48,7 @@ def pairs(rows: dict[str, str]) -> list[Pair]:
     of_rows = {
         "GET": lambda tracker, row: tracker.get("alice", f"/rows/tasks/{row}"),
         "GET with": lambda tracker, row: tracker.get("alice", f"/rows/tasks/{row}?with=list"),
+        "GET columns": lambda tracker, row: tracker.get("alice", f"/rows/tasks/{row}?columns=title"),
         "PATCH": lambda tracker, row: tracker.patch("alice", f"/rows/tasks/{row}", {"title": "x"}),
         "PATCH of nothing": lambda tracker, row: tracker.patch("alice", f"/rows/tasks/{row}", {}),
         "PATCH wrongly": lambda tracker, row: tracker.patch("alice", f"/rows/tasks/{row}", {"title": 5}),
@@ -74,6 +75,11 @@ def pairs(rows: dict[str, str]) -> list[Pair]:
         "order": lambda tracker, name: tracker.get("alice", f"/rows/tasks?order={name}.desc"),
         "order badly": lambda tracker, name: tracker.get("alice", f"/rows/tasks?order={name}.down"),
         "with": lambda tracker, name: tracker.get("alice", f"/rows/tasks/{mine}?with={name}"),
+        "columns": lambda tracker, name: tracker.get("alice", f"/rows/tasks?columns=title,{name}"),
+        "columns of one": lambda tracker, name: tracker.get("alice", f"/rows/tasks/{mine}?columns=*,-{name}"),
+        "columns of a hidden row": lambda tracker, name: tracker.get("alice", f"/rows/tasks/{hidden_task}?columns={name}"),
+        "columns of another": lambda tracker, name: tracker.get("alice", f"/rows/tasks?with=parent&columns=parent.{name}"),
+        "columns by query": lambda tracker, name: tracker.post("alice", "/rows/tasks/query", {"columns": f"{name}.id"}),
         "PATCH column": lambda tracker, name: tracker.patch("alice", f"/rows/tasks/{mine}", {name: "x"}),
         "PATCH column of a hidden row": lambda tracker, name: tracker.patch("alice", f"/rows/tasks/{hidden_task}", {name: 1}),
         "INSERT column": lambda tracker, name: tracker.post("alice", "/rows/tasks", {"title": "x", name: "x"}),
@@ -86,6 +92,8 @@ def pairs(rows: dict[str, str]) -> list[Pair]:
         ),
         "where path": lambda tracker, name: tracker.get("alice", f"/rows/tasks?where={where({f'{name}.body': 'x'})}"),
         "order path": lambda tracker, name: tracker.get("alice", f"/rows/tasks?order={name}.body"),
+        "columns path": lambda tracker, name: tracker.get("alice", f"/rows/tasks?with=list&columns={name}.body"),
+        "columns relation": lambda tracker, name: tracker.get("alice", f"/rows/tasks?columns={name}"),
     }
     of_tables = {
         "list": lambda tracker, name: tracker.get("alice", f"/rows/{name}"),

@@ -266,6 +266,9 @@ def questions(sweep: Sweep, rows: dict[str, str]) -> Iterator[tuple[str, str, An
         yield "GET", f"rows/tasks?with={withs}", None, {}
         yield "GET", f"rows/tasks/{rows['task']}?with={withs}", None, {}
     yield "GET", "rows/lists?with=tasks", None, {}
+    for columns in ("*", "title,internal", "*,-internal", "*,-title", "list.*", "vault.*,title", "list_id"):
+        yield "GET", f"rows/tasks?with=list&columns={columns}", None, {}
+        yield "GET", f"rows/tasks/{rows['task']}?columns={columns}", None, {}
     for name in ("task", "shared", "foreign", "locked"):
         path = f"rows/tasks/{rows[name]}"
         yield "GET", path, None, {}
