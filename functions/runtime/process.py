@@ -108,7 +108,7 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One invocation. `input` is JSON text; `timeout` in seconds, `max_output` in characters of JSON."""
+    """One invocation. `input` is JSON text; `timeout` in seconds, `max_output` in bytes of JSON."""
 
     input: str
     run_id: str
@@ -559,7 +559,7 @@ class Process:
                     case b"call":
                         self._write_bytes(self._reply(tag, rest, host, deadline), deadline)
                     case b"done":
-                        return self._done(rest, time.monotonic() - started, logs)
+                        return self._done(rest, call.max_output, time.monotonic() - started, logs)
                     case _:
                         said = self._object(rest)
                         too_large = said.get("reason") == "output_too_large"
@@ -595,12 +595,15 @@ class Process:
         level = str(said.get("level"))
         return LogLine(time.time(), level if level in _LEVELS else "info", _clean(said.get("text"), 4096))
 
-    def _done(self, rest: bytes, duration: float, logs: list[LogLine]) -> Outcome:
-        """The code's output, held to be JSON that everybody can read: `JSON.stringify` writes halves of surrogate
-        pairs and, by `JSON.rawJSON`, numbers out of range."""
+    def _done(self, rest: bytes, longest: int, duration: float, logs: list[LogLine]) -> Outcome:
+        """The code's output, held to be of at most `longest` bytes and JSON that everybody can read: `JSON.stringify`
+        writes halves of surrogate pairs and, by `JSON.rawJSON`, numbers out of range."""
         if not rest.startswith(_OUTPUT):
             raise self._broken()
         output = rest[len(_OUTPUT) :]
+        if len(output) > longest:  # the runner says so itself of most; it is not the runner's to decide
+            too_large = {"name": "OutputTooLarge", "message": f"the output has more than {longest} bytes", "stack": None}
+            return Outcome(duration, reason="output_too_large", error=too_large, logs=logs)
         try:
             orjson.loads(output)
         except orjson.JSONDecodeError as error:

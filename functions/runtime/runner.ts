@@ -3,8 +3,9 @@
  * stdin; answers go out as frames on stdout. A frame is a 4-byte little-endian length and that many bytes of JSON.
  *
  * Everything the channel needs is taken before the tenant's code is loaded, so code that patches globals breaks itself and
- * nothing else. Every frame of a call carries the call's random tag, which that code never sees: frames are assembled as
- * text, never through an object whose prototype it could reach. What the code may ask of the outside goes over the same
+ * nothing else. Every frame of a call carries the call's random tag, which that code is not shown: frames are assembled as
+ * text, never through an object whose prototype it could reach. No limit rests on it: the host counts and measures for
+ * itself. What the code may ask of the outside goes over the same
  * channel and is decided there, as the caller of this call; a `ctx` kept from an earlier call is dead.
  *
  * In:   {t:"load", source} · {t:"run", tag, input, run_id, caller, secrets, max_output} · {t:"reply", tag, n, ok, value}
@@ -22,6 +23,7 @@ const encode = uncurry(TextEncoder.prototype.encode);
 const decode = uncurry(TextDecoder.prototype.decode);
 const set = uncurry(Uint8Array.prototype.set);
 const subarray = uncurry(Uint8Array.prototype.subarray);
+const lengthOf = uncurry(Object.getOwnPropertyDescriptor(Object.getPrototypeOf(Uint8Array.prototype), "length")!.get);
 const slice = uncurry(String.prototype.slice);
 const Bytes = Uint8Array;
 const NativeBuffer = ArrayBuffer;
@@ -58,27 +60,38 @@ const timerStart = { setTimeout: globalThis.setTimeout, setInterval: globalThis.
 const MAX_LOG_LINES = 256, MAX_LOG_CHARACTERS = 4096, MAX_FETCH_BODY = 1024 * 1024;
 
 // ── frames ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+/** Pieces of a buffer are views of our own making: `subarray` would ask the prototype for their kind, which is the code's. */
 function send(text: string): void {
   const body = encode(encoder, text) as Uint8Array;
-  const frame = new Bytes(body.length + 4);
-  frame[0] = body.length & 255;
-  frame[1] = (body.length >>> 8) & 255;
-  frame[2] = (body.length >>> 16) & 255;
-  frame[3] = body.length >>> 24;
+  const length = lengthOf(body) as number;
+  const buffer = new NativeBuffer(length + 4);
+  const frame = new Bytes(buffer);
+  frame[0] = length & 255;
+  frame[1] = (length >>> 8) & 255;
+  frame[2] = (length >>> 16) & 255;
+  frame[3] = length >>> 24;
   set(frame, body, 4);
-  for (let sent = 0; sent < frame.length;) sent += writeSync(subarray(frame, sent));
+  for (let sent = writeSync(frame); sent < length + 4;) sent += writeSync(new Bytes(buffer, sent));
 }
 
 /** What was read and not yet asked for: most frames come whole, so one read is enough for each. */
-const ahead = new Bytes(65536);
+const aheadBuffer = new NativeBuffer(65536);
+const ahead = readable(aheadBuffer, 0);
 let from = 0, until = 0;
 
+/** Deno's `read` asks what it fills for its length: answered by the view itself, not by its prototype. */
+function readable(buffer: ArrayBuffer, offset: number): Uint8Array {
+  const bytes = new Bytes(buffer, offset);
+  return defineProperty(bytes, "length", { value: lengthOf(bytes) });
+}
+
 async function readExactly(length: number): Promise<Uint8Array> {
-  const into = new Bytes(length);
+  const buffer = new NativeBuffer(length);
+  const into = new Bytes(buffer);
   for (let got = 0; got < length;) {
     if (from === until) {
       const direct = length - got >= 65536; // the middle of a large frame goes where it belongs at once
-      const more = await read(direct ? subarray(into, got) : ahead);
+      const more = await read(direct ? readable(buffer, got) : ahead);
       if (more === null) exit(0); // the parent is gone
       else if (direct) {
         got += more;
@@ -86,7 +99,7 @@ async function readExactly(length: number): Promise<Uint8Array> {
       } else from = 0, until = more;
     }
     const taken = until - from < length - got ? until - from : length - got;
-    set(into, subarray(ahead, from, from + taken), got);
+    set(into, new Bytes(aheadBuffer, from, taken), got);
     from += taken, got += taken;
   }
   return into;
@@ -186,10 +199,11 @@ function ask(mine: string, op: string, args: unknown): Promise<any> {
 }
 
 function bytesToBase64(bytes: Uint8Array): string {
-  if (bytes.length > MAX_FETCH_BODY) throw coded(new NativeRangeError("the body has more than 1 MB"), "payload_too_large");
+  const length = lengthOf(bytes) as number;
+  if (length > MAX_FETCH_BODY) throw coded(new NativeRangeError("the body has more than 1 MB"), "payload_too_large");
   let binary = "";
   // Piece by piece: character by character a megabyte becomes a rope of a million knots.
-  for (let i = 0; i < bytes.length; i += 8192) binary += fromCharCodes(null, subarray(bytes, i, i + 8192));
+  for (let i = 0; i < length; i += 8192) binary += fromCharCodes(null, subarray(bytes, i, i + 8192));
   return btoa64(binary);
 }
 
@@ -314,7 +328,7 @@ async function run(frame: any, handler: (input: unknown, ctx: unknown) => unknow
     }
     body ??= "null";
     answer = body.length > frame.max_output
-      ? '{"t":"failed","tag":"' + mine + '","reason":"output_too_large","error":' + errorText({ name: "OutputTooLarge", message: `the output has more than ${frame.max_output} characters`, stack: null }) + "}"
+      ? '{"t":"failed","tag":"' + mine + '","reason":"output_too_large","error":' + errorText({ name: "OutputTooLarge", message: `the output has more than ${frame.max_output} bytes`, stack: null }) + "}"
       : '{"t":"done","tag":"' + mine + '","output":' + body + "}";
   } catch (error) {
     answer = '{"t":"failed","tag":"' + mine + '","reason":"user_error","error":' + errorText(describe(error)) + "}";

@@ -170,6 +170,28 @@ def test_a_memory_bomb_ends_and_the_machine_does_not_notice(run_code: RunCode, g
 
 def test_an_output_beyond_the_limit_is_refused(run_code: RunCode) -> None:
     assert run_code("export default () => 'x'.repeat(2000)", max_output=1000).reason == "output_too_large"
+    # In bytes, as it is stored, with the quotes of the JSON.
+    assert run_code("export default () => 'é'.repeat(499)", max_output=1000).reason is None
+    assert run_code("export default () => 'é'.repeat(500)", max_output=1000).reason == "output_too_large"
+
+
+def test_no_frame_is_handed_to_the_prototypes_of_the_code(run_code: RunCode) -> None:
+    """Who takes a piece of a buffer asks the buffer's prototype for its kind, and hands it the buffer for that."""
+    source = """export default async (_: unknown, ctx: any) => {
+        const seen: string[] = [], text = new TextDecoder(), kind = Object.getPrototypeOf(Uint8Array.prototype);
+        const look = (bytes: any) => { const found = /"tag":"[0-9a-f]{32}"/.exec(text.decode(bytes)); if (found) seen.push(found[0]) };
+        for (const [owner, name] of [[Uint8Array.prototype, "constructor"], [kind, "length"], [kind, "byteLength"], [kind, "buffer"]]) {
+            const was: any = Object.getOwnPropertyDescriptor(owner, name);
+            let busy = false;
+            Object.defineProperty(owner, name, {configurable: true, get() {
+                if (!busy && this instanceof Uint8Array) { busy = true; look(this); busy = false }
+                return was.get ? was.get.call(this) : was.value } });
+            console.log(name);
+            await ctx.rows.list("tasks");
+            Object.defineProperty(owner, name, was);
+        }
+        return seen }"""
+    assert run_code(source).output == []
 
 
 def test_a_module_that_does_not_load_says_where(run_code: RunCode) -> None:

@@ -209,6 +209,13 @@ def test_whatever_the_program_says_the_parent_ends_the_call_in_time(enemy: Enemy
         assert {type(each) for each in outcome.error.values()} <= {str, type(None)}
 
 
+def test_the_limit_of_an_output_is_not_the_programs_to_hold(enemy: Enemy) -> None:
+    outcome = enemy("done('x'.repeat(1_000_001))")
+    assert (outcome.reason, outcome.output) == ("output_too_large", None)
+    assert outcome.error is not None
+    assert outcome.error["name"] == "OutputTooLarge"
+
+
 def test_a_process_that_says_too_much_before_it_is_ready_does_not_start(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
