@@ -247,6 +247,15 @@ function contextOf(mine: string, run: any): unknown {
 
 // ── the world that the tenant's code sees ───────────────────────────────────────────────────────────────────────────
 function prepareWorld(): void {
+  // By these Deno calls its own operations, with the object that holds all of them: whoever replaced one would be given it.
+  const { prototype } = Function as any;
+  for (const name of ["call", "apply"]) {
+    const native = prototype[name];
+    const set = function (this: unknown, value: unknown) {
+      if (this !== prototype) defineProperty(this, name, { value, writable: true, enumerable: true, configurable: true });
+    };
+    defineProperty(prototype, name, { get: () => native, set, configurable: false });
+  }
   const console = globalThis.console as any;
   for (const [name, level] of [["log", "info"], ["info", "info"], ["debug", "debug"], ["warn", "warning"], ["error", "error"], ["trace", "debug"]]) {
     console[name] = (...parts: unknown[]) => log(level, parts);

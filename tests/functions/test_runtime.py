@@ -307,6 +307,22 @@ def test_patched_globals_do_not_reach_the_channel(run_code: RunCode) -> None:
     assert run_code(IDENTITY, 1).output == 1
 
 
+def test_the_operations_of_deno_are_not_handed_to_code(run_code: RunCode) -> None:
+    """Deno calls them by `Function.prototype.call`, with all of them as `this`; even the runner's own reading."""
+    source = """export default async (_: unknown, ctx: any) => {
+        const handed: string[] = [], apply = Reflect.apply;
+        for (const name of ["call", "apply"] as const) {
+            const trap = function (this: any, ...given: any[]) { if (given[0]?.ops) handed.push(this.name); return apply(this, given[0], given.slice(1)) };
+            try { (Function.prototype as any)[name] = trap } catch { /* it stays */ }
+            try { Object.defineProperty(Function.prototype, name, {value: trap}) } catch { /* it stays */ }
+        }
+        await ctx.rows.list("tasks");
+        await new Blob(["x"]).text();
+        const own: any = () => 1; own.call = () => 2;  // a function's own is its own
+        return [handed, own.call(), Math.max.call(null, 1, 2), Math.max.apply(null, [1, 2])] }"""
+    assert run_code(source).output == [[], 2, 2, 2]
+
+
 def test_a_warm_process_is_used_again_and_keeps_its_globals_for_its_own_version_only(run_code: RunCode) -> None:
     count = "globalThis.n = (globalThis.n ?? 0) + 1; export default () => ++globalThis.n"
     assert [run_code(count).output for _ in range(3)] == [2, 3, 4]
