@@ -34,7 +34,7 @@ from typing import Any, Final, Literal, Protocol
 
 import orjson
 
-from functions.runtime import jail, scratch
+from functions.runtime import imports, jail, scratch
 
 RUNNER = Path(__file__).with_name("runner.ts")
 START_SECONDS = 10.0
@@ -82,20 +82,25 @@ class HostError(Exception):
 
 
 _IMPORTS_REFUSED: Final = re.compile(
-    "npm specifiers were requested|Requires import access|not a dependency|cannot-be-a-base|"
-    "Deno.execPath is not a function"
+    "npm specifiers were requested|Requires import access|not a dependency|cannot-be-a-base|Unsupported scheme"
 )
 """Deno's words where a module asks for another one that is not there."""
+_BLOCKED: Final = re.compile('Blocked by null entry for ""([^"]{1,100})""')
+"""Its words where the import map refuses one of Node's."""
 
 
 def _advised(message: str) -> str:
     """What Deno says of a module that does not load, led by what to do where its words are for somebody else."""
-    if _IMPORTS_REFUSED.search(message) is None:
-        return message
-    return (
-        "A function is one module, and what it imports has to be in it: bundle it (esbuild --bundle --format=esm)."
-        f" Of Node's modules some are there, see the guide to functions. {message}"
-    )
+    if blocked := _BLOCKED.search(message):
+        instead = imports.instead_of(blocked[1])
+        advice = f": use {instead}" if instead else ", which has no files, processes and sockets"
+        return message.replace(blocked[0], f'"{blocked[1]}" is not among the modules of Node that are here{advice}', 1)
+    if _IMPORTS_REFUSED.search(message):
+        return (
+            "A function is one module, and what it imports has to be in it: bundle it"
+            f" (esbuild --bundle --format=esm). {message}"
+        )
+    return message
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +338,7 @@ class Process:
         command = [
             *(sys.executable, "-I", "-S", jail.__file__, json.dumps(spec), "--", deno()),
             *FLAGS,
+            f"--import-map={imports.import_map()}",
             f"--v8-flags=--max-old-space-size={self.memory_mb}",
             str(runner),
         ]
@@ -362,7 +368,8 @@ class Process:
         discard the process then."""
         deadline = time.monotonic() + seconds
         try:
-            self._write({"t": "load", "source": base64.b64encode(source).decode()}, deadline)
+            load = {"source": base64.b64encode(source).decode(), "ahead": imports.ahead(source)}
+            self._write({"t": "load", **load}, deadline)
             frame = self._read(deadline)
         except ProcessGone as error:
             reason = (
@@ -602,7 +609,11 @@ class Process:
             raise self._broken()
         output = rest[len(_OUTPUT) :]
         if len(output) > longest:  # the runner says so itself of most; it is not the runner's to decide
-            too_large = {"name": "OutputTooLarge", "message": f"the output has more than {longest} bytes", "stack": None}
+            too_large = {
+                "name": "OutputTooLarge",
+                "message": f"the output has more than {longest} bytes",
+                "stack": None,
+            }
             return Outcome(duration, reason="output_too_large", error=too_large, logs=logs)
         try:
             orjson.loads(output)

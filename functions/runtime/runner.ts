@@ -8,7 +8,7 @@
  * itself. What the code may ask of the outside goes over the same
  * channel and is decided there, as the caller of this call; a `ctx` kept from an earlier call is dead.
  *
- * In:   {t:"load", source} · {t:"run", tag, input, run_id, caller, secrets, max_output} · {t:"reply", tag, n, ok, value}
+ * In:   {t:"load", source, ahead} · {t:"run", tag, input, run_id, caller, secrets, max_output} · {t:"reply", tag, n, ok, value}
  * Out:  {t:"ready"} · {t:"loaded"} · {t:"unloadable", error} · {t:"log", tag, level, text} · {t:"call", tag, n, op, args}
  *       · {t:"done", tag, output} · {t:"failed", tag, reason, error}
  */
@@ -48,6 +48,7 @@ const inspect = Deno.inspect;
 const exit = Deno.exit;
 const atob64 = globalThis.atob;
 const btoa64 = globalThis.btoa;
+const queue = globalThis.queueMicrotask;
 const clearTimer = globalThis.clearTimeout;
 const now = performance.now.bind(performance) as () => number;
 /** V8 carries it along promises, timers, events and streams: which call the code that runs now comes from. */
@@ -298,7 +299,7 @@ function prepareWorld(): void {
     defineProperty(globalThis, name, { value: undefined, writable: true, configurable: true });
   }
   // Libraries ask `typeof process` before they use it, and Deno's own throws at its mention without `Deno.execPath`.
-  defineProperty(globalThis, "process", { value: { env: {} }, writable: true, configurable: true });
+  defineProperty(globalThis, "process", { value: emptyProcess(), writable: true, configurable: true });
   (globalThis as any).fetch = () => NativePromise.reject(new NativeError("there is no network here but ctx.fetch, and only to the function's allowed_hosts"));
   const version = freeze({ ...Deno.version });
   defineProperty(globalThis, "Deno", { value: freeze({ version, inspect }), writable: false, configurable: false });
@@ -349,14 +350,38 @@ async function run(frame: any, handler: (input: unknown, ctx: unknown) => unknow
   send(answer);
 }
 
+/**
+ * Load modules of Node's that need all of Deno to come up, and take away what they brought: their `process` is no export of
+ * theirs, but it is an EventEmitter, and what patches that class may be handed it.
+ */
+async function loadAhead(names: string[]): Promise<void> {
+  const node = "node:"; // a literal import would be looked up before the first line of this program
+  for (const name of names) await import(node + name);
+  const { default: theirs } = await import(node + "process");
+  const { prototype: emitter } = (await import(node + "events")).default;
+  for (let part = theirs; part !== emitter; part = Object.getPrototypeOf(part)) {
+    for (const name of Reflect.ownKeys(part)) if (!NEEDED_OF_PROCESS.has(name)) Reflect.deleteProperty(part, name);
+  }
+  emitter.removeAllListeners.call(theirs);
+  Object.assign(theirs, emptyProcess());
+}
+const NEEDED_OF_PROCESS = new Set<PropertyKey>(["nextTick", "constructor", "_events", "_eventsCount", "_maxListeners", "versions"]);
+
+/** What libraries and Node's own modules ask of `process` in passing. */
+function emptyProcess() {
+  const nextTick = (work: (...args: unknown[]) => void, ...args: unknown[]) => queue(() => work(...args));
+  return { env: {}, nextTick, cwd: () => "/", emitWarning: () => {} };
+}
+
 async function main(): Promise<void> {
-  prepareWorld();
   send('{"t":"ready"}');
   let handler: any = null;
   while (true) {
     const frame = await receive();
     if (frame.t === "load") {
       try {
+        if (frame.ahead.length) await loadAhead(frame.ahead);
+        prepareWorld();
         // A variable specifier: a literal one, or user code as the entry point, could import any host file.
         const address: string = "data:application/typescript;base64," + frame.source;
         handler = (await import(address)).default;

@@ -1,0 +1,70 @@
+"""Which modules a function may import besides itself: an import map for its process, and what to load ahead of it.
+
+A function is one module, so what is left to import are Node's modules, which Deno has built in. Those that need nothing
+of the host are there, under both spellings (`node:crypto`, `crypto`); all others are refused by the map, before
+anything of them is loaded. `tests/functions/test_imports.py` holds the two lists to be all that this Deno has.
+
+Pure computation. Used by `functions.runtime.process`.
+"""
+
+import base64
+import json
+import re
+from typing import Final
+
+ALLOWED: Final = (
+    "_stream_duplex", "_stream_passthrough", "_stream_readable", "_stream_transform", "_stream_writable", "assert",
+    "assert/strict", "async_hooks", "buffer", "constants", "crypto", "diagnostics_channel", "events", "os", "path",
+    "path/posix", "path/win32", "perf_hooks", "punycode", "querystring", "stream", "stream/consumers",
+    "stream/promises", "stream/web", "string_decoder", "sys", "timers", "timers/promises", "url", "util", "util/types",
+)  # fmt: skip
+
+REFUSED: Final = (
+    "_http_agent", "_http_client", "_http_common", "_http_incoming", "_http_outgoing", "_http_server", "_tls_common",
+    "_tls_wrap", "child_process", "cluster", "dgram", "dns", "dns/promises", "domain", "fs", "fs/promises", "http",
+    "http2", "https", "inspector", "inspector/promises", "module", "net", "readline", "readline/promises", "repl",
+    "sqlite", "test", "test/reporters", "tls", "trace_events", "tty", "v8", "vm", "wasi", "worker_threads", "zlib",
+)  # fmt: skip
+"""Files, processes, threads, the network, other worlds of code, V8's flags; and `zlib`: the code reaches its native
+handle, which trusts whoever calls it (out of order, Deno panics)."""
+
+OURS: Final = {
+    "console": "export default console; export const {log, info, debug, warn, error, trace, dir, table} = console;",
+    "process": "export default process; export const {env, nextTick, emitWarning, cwd} = process;",
+}
+"""Modules that are written anew on what the runner gives: Deno's own would reach its standard output, the channel."""
+
+_AHEAD: Final = re.compile(
+    rb"""\b(?:from|import)\s*\(?\s*["'`](?:node:)?((?:_stream_[a-z]+)|crypto|stream(?:/promises|/consumers)?)["'`]"""
+)
+_INSTEAD: Final = {
+    "http": "ctx.fetch", "https": "ctx.fetch", "http2": "ctx.fetch", "net": "ctx.fetch",
+    "tls": "ctx.fetch", "zlib": "CompressionStream and DecompressionStream",
+}  # fmt: skip
+
+
+def import_map() -> str:
+    """The map as a `data:` URL. The runner itself, a file, is not under it: it loads `node:process` (`ahead`)."""
+    targets: dict[str, str | None] = {name: f"node:{name}" for name in ALLOWED}
+    targets |= dict.fromkeys(REFUSED)
+    targets |= {name: _data_url("text/javascript", code) for name, code in OURS.items()}
+    imports = {spelling: target for name, target in targets.items() for spelling in (name, f"node:{name}")}
+    return _data_url(
+        "application/json",
+        json.dumps({"imports": imports, "scopes": {"file:///": {"node:process": "node:process"}}}),
+    )
+
+
+def ahead(source: bytes) -> list[str]:
+    """Those of the modules that `source` imports which have to be loaded while all of Deno is still there, such as
+    `crypto`. A specifier that is put together as the code runs is not found, and not loaded."""
+    return sorted({name.decode() for name in _AHEAD.findall(source)})
+
+
+def instead_of(specifier: str) -> str | None:
+    """What does the work of a refused module here, if anything does."""
+    return _INSTEAD.get(specifier.removeprefix("node:"))
+
+
+def _data_url(kind: str, text: str) -> str:
+    return f"data:{kind};base64,{base64.b64encode(text.encode()).decode()}"

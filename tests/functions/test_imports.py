@@ -1,0 +1,248 @@
+"""Which of Node's modules a function may import, that they work, and that none of them is a way to the host."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from functions.runtime import imports
+from functions.runtime.process import LoadFailed, deno
+from tests.functions.conftest import RunCode
+
+EVERY = [*imports.ALLOWED, *imports.OURS]
+IMPORT_EVERY = "".join(f'import * as m{number} from "node:{name}"; ' for number, name in enumerate(EVERY))
+MODULES = f"[{', '.join(f'm{number}' for number in range(len(EVERY)))}]"
+
+
+def test_every_module_that_this_deno_has_is_allowed_or_refused() -> None:
+    """A new release of Deno may bring new ones."""
+    program = 'import { builtinModules } from "node:module"; console.log(JSON.stringify(builtinModules))'
+    said = subprocess.run(
+        [deno(), "eval", "--no-config", program], check=True, capture_output=True, env={"HOME": "/nonexistent"}
+    )
+    known = {*imports.ALLOWED, *imports.REFUSED, *imports.OURS}
+    assert {name.removeprefix("node:") for name in json.loads(said.stdout)} <= known
+    assert len(known) == len(imports.ALLOWED) + len(imports.REFUSED) + len(imports.OURS)
+
+
+@pytest.mark.parametrize("prefix", ["node:", ""])
+def test_what_is_allowed_loads_under_both_spellings(run_code: RunCode, prefix: str) -> None:
+    imported = "".join(f'import * as m{number} from "{prefix}{name}"; ' for number, name in enumerate(EVERY))
+    outcome = run_code(f"{imported} export default () => {MODULES}.map((each) => Object.keys(each).length > 0)")
+    assert outcome.output == [True] * len(EVERY), outcome.error
+
+
+def test_the_guide_names_what_is_allowed() -> None:
+    guide = Path("docs/functions.md").read_text()
+    named = guide[guide.index("`node:assert`") : guide.index("Those for files, processes")]
+    modules = set(re.findall(r"`(?:node:)?([a-z_]+)`", named))
+    assert modules == {name for name in EVERY if "/" not in name and not name.startswith("_")}
+
+
+@pytest.mark.parametrize("name", ["fs", "child_process", "worker_threads", "module", "vm", "v8", "zlib", "http"])
+def test_what_is_refused_is_not_loaded_and_says_so(run_code: RunCode, name: str) -> None:
+    for spelling in (f"node:{name}", name):
+        with pytest.raises(LoadFailed, match=r"is not among the modules of Node.*\n +at function\.ts:1:20") as refused:
+            run_code(f'import * as m from "{spelling}"; export default () => Object.keys(m)')
+        assert f'"{spelling}"' in str(refused.value)
+
+
+def test_what_is_refused_is_refused_however_it_is_asked_for(run_code: RunCode) -> None:
+    ways = """
+        (name) => import(name), (name) => import("NODE:" + name.slice(5)), (name) => import(" " + name + "\\n"),
+        (name) => import("node:\\t" + name.slice(5)), (name) => import(name + "?x"), (name) => import(name + "#x"),
+        (name) => import(name + "/"), (name) => import("node:/" + name.slice(5)), (name) => import("node:%" + name.slice(5)),
+        (name) => import(name, {with: {type: "json"}}), (name) => import(name, {with: {type: "text"}}),
+        (name) => import("data:text/javascript,export * from %22" + name + "%22"),
+        (name) => import("data:text/javascript,export * from %22data:text/javascript,export%20*%20from%20%2522" + name + "%2522%22"),
+        (name) => import(URL.createObjectURL(new Blob(["export * from '" + name + "'"], {type: "text/javascript"}))),
+        (name) => import(import.meta.resolve(name)), (name) => import(new URL(name)),
+        (name) => new Function("name", "return import(name)")(name), (name) => (0, eval)("import('" + name + "')")"""
+    source = f"""export default async (names: string[]) => {{
+        const opened: string[] = [], ways: any[] = [{ways}];
+        for (const name of names) for (const [number, way] of ways.entries())
+            try {{ opened.push(number + " " + Object.keys(await way("node:" + name))) }} catch {{ /* refused */ }}
+        return opened }}"""
+    names = [*imports.REFUSED, "internal/util", "fs/promises/x"]
+    assert run_code(source, names, timeout=30).output == []
+    for inner in ("ext:core/mod.js", "ext:deno_node/fs.ts", "internal:fs", "deno:core", "checkin:core"):
+        assert (
+            run_code("export default async (m: string) => Object.keys(await import(m))", inner).reason == "user_error"
+        )
+
+
+USES = """
+    import * as crypto from "crypto";
+    import { pipeline } from "node:stream/promises";
+    import { PassThrough, Readable, Transform } from "node:stream";
+    import { text } from "node:stream/consumers";
+    import { EventEmitter } from "events";
+    import { Buffer } from "buffer";
+    import path from "path";
+    import process, { env } from "process";
+    import util from "util";
+    import console from "console";
+    const uses: Record<string, () => unknown> = {
+        hmac: () => crypto.createHmac("sha256", "key").update("text").digest("hex"),
+        hash: () => ["md5", "sha1", "sha512"].map((name) => crypto.createHash(name).update("x").digest("base64").length),
+        random: () => [crypto.randomBytes(8).length, crypto.randomUUID().length, crypto.randomInt(1)],
+        equal: () => crypto.timingSafeEqual(Buffer.from("a"), Buffer.from("a")),
+        cipher: () => {
+            const key = crypto.randomBytes(32), iv = crypto.randomBytes(12), to = crypto.createCipheriv("aes-256-gcm", key, iv);
+            const sealed = Buffer.concat([to.update("hello"), to.final()]);
+            const back = crypto.createDecipheriv("aes-256-gcm", key, iv);
+            back.setAuthTag(to.getAuthTag());
+            return back.update(sealed, undefined, "utf8") + back.final("utf8");
+        },
+        keys: async () => [crypto.pbkdf2Sync("p", "s", 10, 32, "sha256").length, (await util.promisify(crypto.scrypt)("p", "s", 32) as any).length],
+        signature: () => {
+            const { privateKey, publicKey } = crypto.generateKeyPairSync("ec", { namedCurve: "P-256" });
+            return crypto.createVerify("SHA256").update("x").verify(publicKey, crypto.createSign("SHA256").update("x").sign(privateKey));
+        },
+        streams: async () => {
+            const upper = new Transform({ transform(piece, _, done) { done(null, String(piece).toUpperCase()) } });
+            const out = new PassThrough();
+            await pipeline(Readable.from(["a", "b"]), upper, out);
+            return text(out);
+        },
+        web: () => new Response(Readable.toWeb(Readable.fromWeb(new Blob(["abc"]).stream() as any)) as any).text(),
+        listeners: () => { const e = new EventEmitter(); for (let i = 0; i < 20; i++) e.on("x", () => {}); return e.listenerCount("x") },
+        old: () => [util.deprecate(() => 5, "old", "DEP")(), new (Buffer as any)("x").length],
+        path: () => path.resolve("a"),
+        process: () => [Object.keys(process.env).length, env === process.env, process.cwd()],
+        tick: () => new Promise((done) => process.nextTick(done, "later")),
+        console: () => console.log("said") ?? null,
+    };
+"""
+
+
+def test_what_is_allowed_works(run_code: RunCode) -> None:
+    source = USES + (
+        "export default async () => { const said: any = {}; for (const name in uses) said[name] = await uses[name](); return said }"
+    )
+    for _ in range(2):
+        outcome = run_code(source)
+        assert outcome.output == {
+            "hmac": "6afa9046a9579cad143a384c1b564b9a250d27d6f6a63f9f20bf3a7594c9e2c6",
+            "hash": [24, 28, 88], "random": [8, 36, 0], "equal": True, "cipher": "hello", "keys": [32, 32],
+            "signature": True, "streams": "AB", "web": "abc", "listeners": 20, "old": [5, 1], "path": "/a",
+            "process": [0, True, "/"], "tick": "later", "console": None,
+        }, outcome.error  # fmt: skip
+        assert [line.text for line in outcome.logs] == ["said"]
+
+
+@pytest.mark.parametrize(
+    ("source", "modules"),
+    [
+        ('import { createHmac } from "node:crypto";', ["crypto"]),
+        ("import{createHmac as a}from'crypto';", ["crypto"]),
+        ('import"node:stream";export*from"stream/promises"', ["stream", "stream/promises"]),
+        ('const c = await import(`node:crypto`); import ( "node:crypto" )', ["crypto"]),
+        ('const sent = {"stream": true, "crypto": "stream"}; crypto.subtle; import url from "node:url"', []),
+        ("const from = 'crypto'; f('crypto')", []),
+    ],
+)
+def test_only_what_is_imported_is_loaded_ahead(source: str, modules: list[str]) -> None:
+    assert imports.ahead(source.encode()) == modules
+
+
+SEARCH = """
+    const BAD = /^(binding|_linkedBinding|getBuiltinModule|dlopen|reallyExit|execve|readFileSync|readSync|writeSync|openSync|spawnSync|execSync|fork|createRequire|_load|_?stdout|_?stderr|_?stdin|loadEnvFile|ops|core|op_.*|createConnection|createServer|_?kill|chdir|runInThisContext|setFlagsFromString|mainModule|loadExtScript|lazyLoad)$/;
+    /** Everything that can be reached from `roots` and is not `known`: the paths of what has a name that would be a way out. */
+    function search(roots: any[], known: Set<any>): string[] {
+        const found: string[] = [], todo: [any, string][] = roots.map((root, number) => [root, String(number)]);
+        while (todo.length) {
+            const [at, path] = todo.pop()!;
+            if (at === null || (typeof at !== "object" && typeof at !== "function") || known.has(at)) continue;
+            known.add(at);
+            let keys: any[] = [];
+            try { keys = Reflect.ownKeys(at) } catch { continue }
+            for (const key of keys) {
+                const property = Reflect.getOwnPropertyDescriptor(at, key);
+                if (!property) continue;
+                let value: any;
+                try { value = at[key]; if (value instanceof Promise) value.catch(() => {}) } catch { /* a getter of a prototype */ }
+                const name = path + "." + String(key);
+                if (BAD.test(typeof key === "symbol" ? key.description ?? "" : key) && value !== undefined) found.push(name);
+                for (const next of [value, property.value, property.get, property.set]) todo.push([next, name]);
+            }
+            try { todo.push([Reflect.getPrototypeOf(at), path + ".__proto__"]) } catch { /* a proxy's */ }
+        }
+        return found.filter((name) => !name.endsWith("constants.dlopen"));
+    }
+"""
+
+
+def test_nothing_that_is_reached_from_a_module_is_a_way_out(run_code: RunCode) -> None:
+    """Not by any chain of properties, prototypes and getters, from all of them and the globals."""
+    source = f"{IMPORT_EVERY} {SEARCH} export default () => {{ const known = new Set(), found = search([...{MODULES}, globalThis], known); return [known.size, found] }}"
+    count, found = run_code(source, timeout=30, memory_mb=512).output
+    assert count > 2000
+    assert found == []
+
+
+def test_nothing_that_is_handed_to_patched_builtins_is_a_way_out(run_code: RunCode) -> None:
+    """Every method and getter of the builtins that Deno's and Node's own code could use is replaced by one that keeps what
+    it is given; then that code is put to work, warnings and errors included."""
+    source = f"""{IMPORT_EVERY} {SEARCH} {USES}
+    const apply = Reflect.apply, define = Object.defineProperty, caught = new Set<any>(), add = caught.add.bind(caught);
+    let busy = false;
+    const keep = (value: any) => {{ if (value !== null && (typeof value === "object" || typeof value === "function")) add(value) }};
+    const trap = (owner: any, name: PropertyKey) => {{
+        const property = Object.getOwnPropertyDescriptor(owner, name);
+        if (!property) return;
+        const wrapped = (method: any) => function (this: any, ...given: any[]) {{
+            if (!busy) {{ busy = true; keep(this); keep(method); for (let i = 0; i < given.length; i++) keep(given[i]); busy = false }}
+            return apply(method, this, given) }};
+        try {{
+            if (typeof property.value === "function") define(owner, name, {{...property, value: wrapped(property.value)}});
+            else if (property.get) define(owner, name, {{...property, get: wrapped(property.get)}});
+        }} catch {{ try {{ owner[name] = wrapped(property.get!()) }} catch {{ /* it cannot be replaced */ }} }}
+    }};
+    export default async (_: unknown, ctx: any) => {{
+        const before = new Set<any>();
+        search([...{MODULES}, globalThis, ctx], before);
+        (Error as any).prepareStackTrace = (_: unknown, sites: any[]) => {{
+            for (const site of sites) {{ keep(site.getThis?.()); keep(site.getFunction?.()) }}
+            return "" }};
+        const prototypes = [Function, Array, Map, Set, WeakMap, Promise, String, RegExp, Object, Uint8Array, EventEmitter, Buffer, Readable, PassThrough]
+            .map((kind: any) => kind.prototype);
+        for (const owner of [...prototypes, Object.getPrototypeOf(Uint8Array.prototype)])
+            for (const name of Reflect.ownKeys(owner)) if (name !== "constructor" && name !== "__proto__") trap(owner, name);
+        for (const owner of [Object, Reflect, Array, Promise, JSON, Symbol, Error, ArrayBuffer, Number] as any[])
+            for (const name of Reflect.ownKeys(owner)) if (name !== "prototype") trap(owner, name);
+        const failed: string[] = [];
+        for (const name in uses) try {{ await uses[name]() }} catch (error: any) {{ failed.push(name + ": " + error.message) }}
+        for (const use of [
+            () => ctx.rows.list("tasks"), () => ctx.fetch("https://example.com/", {{method: "POST", body: "x"}}),
+            () => crypto.createHash("none"), () => new Promise((done) => crypto.pbkdf2("p", "s", 1, 8, "sha1", done)),
+            () => util.inspect(globalThis, {{showHidden: true, depth: 3, showProxy: true}}), () => util.debuglog("x")("y"),
+            () => new Promise((done) => setTimeout(done, 5)), () => new Promise((done) => setImmediate(done)),
+            () => process.emitWarning("x"), () => {{ throw new Error(new Error("x").stack) }}, () => structuredClone(new Map()),
+            () => new PassThrough().on("error", () => {{}}).destroy(new Error("x")), () => globalThis.crypto.subtle.digest("SHA-1", new Uint8Array(1)),
+        ]) try {{ await use() }} catch {{ /* what matters is what it hands over */ }}
+        busy = true;
+        (Error as any).prepareStackTrace = undefined;
+        return [caught.size, failed, search([...caught].filter((each) => !before.has(each)), before)] }}"""
+    outcome = run_code(source, timeout=30, memory_mb=512)
+    assert outcome.error is None
+    count, failed, found = outcome.output
+    assert count > 100
+    assert failed == []
+    assert found == []
+
+
+def test_a_warm_process_is_used_again_after_the_modules_that_are_loaded_ahead(run_code: RunCode) -> None:
+    source = (
+        'import { createHash } from "node:crypto"; let n = 0; export default () => { createHash("md5"); return ++n }'
+    )
+    assert [run_code(source).output for _ in range(3)] == [1, 2, 3]
+
+
+def test_neither_process_nor_console_of_nodes_writes_into_the_channel(run_code: RunCode) -> None:
+    source = """import process from "node:process"; import * as said from "node:console";
+        import { PassThrough } from "node:stream";
+        export default () => [Object.keys(process).sort(), Object.keys(said).includes("Console"), process === globalThis.process]"""
+    assert run_code(source).output == [["cwd", "emitWarning", "env", "nextTick"], False, True]
