@@ -89,6 +89,30 @@ _BLOCKED: Final = re.compile('Blocked by null entry for ""([^"]{1,100})""')
 """Its words where the import map refuses one of Node's."""
 
 
+_HABITS: Final = (
+    (
+        re.compile(r"\b(require|module|exports|__dirname|__filename) is not defined"),
+        "This is CommonJS, a function is an ES module: import for require, export default async (input, ctx) => output.",
+    ),
+    (
+        re.compile(r"\bDeno\.serve is not a function"),
+        "A function listens to nothing, it is called: export default async (input, ctx) => output.",
+    ),
+)
+"""What is written for other platforms, by how it fails here."""
+_PLACE: Final = re.compile(r"\n +at [^\n]*function\.ts:\d+:\d+\)?")
+
+
+def _placed(error: Mapping[str, Any]) -> str:
+    """The message of an error, with its name and its line where the message does not have them."""
+    message: str = error["message"]
+    if "function.ts:" in message:
+        return message
+    name = "" if error["name"] == "Error" else f"{error['name']}: "
+    place = _PLACE.search(error["stack"] or "")
+    return name + message + (place[0] if place else "")
+
+
 def _advised(message: str) -> str:
     """What Deno says of a module that does not load, led by what to do where its words are for somebody else."""
     if blocked := _BLOCKED.search(message):
@@ -100,6 +124,9 @@ def _advised(message: str) -> str:
             "A function is one module, and what it imports has to be in it: bundle it"
             f" (esbuild --bundle --format=esm). {message}"
         )
+    for habit, advice in _HABITS:
+        if habit.search(message):
+            return f"{advice} {message}"
     return message
 
 
@@ -377,7 +404,7 @@ class Process:
             )
             raise LoadFailed(f"The module could not be loaded: {reason}.") from error
         if frame.get("t") != "loaded":
-            raise LoadFailed(_advised(_error_of(frame.get("error"))["message"] or "unknown"))
+            raise LoadFailed(_advised(_placed(_error_of(frame.get("error"))) or "unknown"))
 
     def pause(self) -> None:
         """Stop it until its next call."""

@@ -116,20 +116,31 @@ async function receive(): Promise<any> {
 let tag: string | null = null;
 let lines = 0;
 let questions = 0;
-let asked = new NativeMap<number, { resolve: (value: unknown) => void; reject: (error: unknown) => void }>();
+let asked = new NativeMap<number, { resolve: (value: unknown) => void; reject: (error: unknown) => void; refusal: Error }>();
 const timers: number[] = [];
 let failCall: ((error: unknown) => void) | null = null;
 
 function describe(error: unknown): { name: string; message: string; stack: string | null } {
   try {
     if (error instanceof NativeError) {
-      const stack = typeof error.stack === "string" ? cleaned(error.stack) : null;
-      return { name: text(error.name, 200), message: text(cleaned(text(error.message, 100000)) + refused(error), 2000), stack };
+      const stack = typeof error.stack === "string" ? text(stackOf(error, 1), 4000) : null;
+      return { name: text(error.name, 200), message: text(cleaned(NativeString(error.message)) + refused(error), 2000), stack };
     }
     return { name: "Error", message: text(typeof error === "string" ? error : "threw " + inspect(error), 2000), stack: null };
   } catch {
     return { name: "Error", message: "threw something that cannot be described", stack: null };
   }
+}
+
+/** An error with what it was caused by, and what it stands for where it is several. */
+function stackOf(error: unknown, depth: number): string {
+  if (!(error instanceof NativeError)) return text(typeof error === "string" ? error : inspect(error), 1000);
+  let told = text(cleaned(NativeString(error.stack)), 4000);
+  if (depth > 5) return told;
+  const several = (error as any).errors;
+  if (isArray(several)) for (let i = 0; i < several.length && i < 5; i++) told += "\nOne of: " + stackOf(several[i], depth + 1);
+  if (error.cause !== undefined) told += "\nCaused by: " + stackOf(error.cause, depth + 1);
+  return told;
 }
 
 /** Which columns or parameters were refused, where the error is an answer of `ctx.rows` that nobody caught. */
@@ -153,12 +164,14 @@ function text(value: unknown, longest: number): string {
   return slice(typeof value === "string" ? value : NativeString(value), 0, longest);
 }
 
-/** The tenant's module arrives as a data: URL of many kilobytes; in a stack it reads `function.ts`. */
+/** The tenant's module arrives as a data: URL of many kilobytes; in a stack it reads `function.ts`, and the runner not at all. */
 const replace = uncurry(String.prototype.replace);
+const includes = uncurry(String.prototype.includes);
 const MODULE_URL = /data:application\/typescript[^\s:)]*(:?)/g;
-const OWN_FRAMES = /\n\s+at [^\n]*runner\.ts[^\n]*/g;
+const OWN_FRAMES = /\n\s+at [^\n]*runner\.ts:\d+:\d+\)?/g;
 function cleaned(stack: string): string {
-  return text(replace(replace(stack, MODULE_URL, "function.ts$1"), OWN_FRAMES, ""), 4000);
+  if (!includes(stack, "data:application/typescript") && !includes(stack, "runner.ts:")) return stack;
+  return replace(replace(stack, MODULE_URL, "function.ts$1"), OWN_FRAMES, "");
 }
 
 /** Of an earlier call's code, and of what the module began as it was loaded, nothing: the log is for whoever called. */
@@ -177,10 +190,11 @@ function log(level: string, parts: unknown[]): void {
       line += " (a value that cannot be shown)";
     }
   }
-  send('{"t":"log","tag":"' + tag + '","level":"' + level + '","text":' + stringify(text(line, MAX_LOG_CHARACTERS)) + "}");
+  send('{"t":"log","tag":"' + tag + '","level":"' + level + '","text":' + stringify(text(cleaned(line), MAX_LOG_CHARACTERS)) + "}");
 }
 
 function ask(mine: string, op: string, args: unknown): Promise<any> {
+  const refusal = new NativeError(); // with the line of the question: the answer comes to a loop of ours
   return new NativePromise((resolve, reject) => {
     if (tag !== mine) {
       reject(new NativeError("this ctx belongs to a call that has ended"));
@@ -194,7 +208,7 @@ function ask(mine: string, op: string, args: unknown): Promise<any> {
       return;
     }
     const n = ++questions;
-    mapSet(asked, n, { resolve, reject });
+    mapSet(asked, n, { resolve, reject, refusal });
     send('{"t":"call","tag":"' + mine + '","n":' + n + ',"op":"' + op + '","args":' + (body ?? "null") + "}");
   });
 }
@@ -385,7 +399,7 @@ async function main(): Promise<void> {
         // A variable specifier: a literal one, or user code as the entry point, could import any host file.
         const address: string = "data:application/typescript;base64," + frame.source;
         handler = (await import(address)).default;
-        if (typeof handler !== "function") throw new NativeError("the module has no default export that is a function");
+        if (typeof handler !== "function") throw new NativeError("the module has no default export that is a function: export default async (input, ctx) => output");
         send('{"t":"loaded"}');
       } catch (error) {
         send('{"t":"unloadable","error":' + errorText(describe(error)) + "}");
@@ -398,8 +412,9 @@ async function main(): Promise<void> {
         mapDelete(asked, frame.n);
         if (frame.ok) waiting.resolve(frame.value);
         else {
-          const error = new NativeError(frame.value.message);
-          error.name = frame.value.name;
+          const error = waiting.refusal;
+          defineProperty(error, "message", { value: frame.value.message, writable: true, configurable: true });
+          defineProperty(error, "name", { value: frame.value.name, writable: true, configurable: true });
           coded(error, frame.value.code);
           if (frame.value.fields) defineProperty(error, "fields", { value: frame.value.fields, enumerable: true });
           waiting.reject(error);

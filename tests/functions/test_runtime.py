@@ -1,6 +1,7 @@
 """The runtime: what a function may do, what it may not, and what becomes of one that tries."""
 
 import os
+import re
 import resource
 import threading
 import time
@@ -197,6 +198,90 @@ def test_a_module_that_does_not_load_says_where(run_code: RunCode) -> None:
         run_code("export default () => {const x = 1 +; }")
     with pytest.raises(LoadFailed, match="default export"):
         run_code("export const x = 1")
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        (
+            "const a = 1;\n  JSON.parse('{oops');\nexport default () => a",
+            r"^SyntaxError: .*\n +at .*function\.ts:2:8\)?$",
+        ),
+        (
+            "interface A { x: number }\n\nundefined.x;\nexport default () => 1",
+            r"^TypeError: .*\n +at function\.ts:3:11$",
+        ),
+        (
+            "const crypto = require('crypto');\nexports.handler = async () => 1",
+            r"CommonJS.*export default(.|\n)*function\.ts:1:16$",
+        ),
+        ("module.exports = () => 1", r"CommonJS.*export default(.|\n)*function\.ts:1:1$"),
+        ("Deno.serve(() => new Response('x'))", r"export default async \(input, ctx\)(.|\n)*function\.ts:1:6$"),
+        ("export default { fetch() { return new Response('x') } }", r"export default async \(input, ctx\)"),
+        ("throw 'text'; export default 1", r"^text$"),
+    ],
+)
+def test_what_goes_wrong_as_a_module_loads_is_told_with_its_line(run_code: RunCode, source: str, told: str) -> None:
+    with pytest.raises(LoadFailed) as refused:
+        run_code(source)
+    assert re.search(told, str(refused.value)), str(refused.value)
+
+
+def test_a_bundle_of_half_a_megabyte_is_told_its_lines_too(run_code: RunCode) -> None:
+    bundle = "".join(f"var a{number}=(b,c)=>b+c.d.e{number};" for number in range(16_000))
+    assert 500_000 > len(bundle) > 400_000
+    with pytest.raises(LoadFailed, match=r"^SyntaxError: (.*\n)+ +at function\.ts:2:9$"):
+        run_code(f"{bundle}\nvar b = = 1;\nexport default () => 1")
+    outcome = run_code(f"{bundle}\nexport default () => a5(1, {{}})")
+    assert re.search(r"at a5 \(function\.ts:1:\d+\)\n +at default \(function\.ts:2:22\)$", outcome.error["stack"]), (
+        outcome.error
+    )
+
+
+def test_an_error_brings_its_causes_and_its_line(run_code: RunCode) -> None:
+    source = """class Broken extends Error { override name = "Broken" }
+        const inner = async (): Promise<never> => { await null; throw new TypeError("closed") };
+        export default async (what: string, ctx: any) => {
+            if (what === "several") return Promise.any([inner(), Promise.reject(new Error("two"))]);
+            if (what === "endless") { const e: any = new Error("round"); e.cause = e; throw e }
+            if (what === "odd") throw new Error("odd", { cause: { code: 5 } });
+            if (what === "row") await ctx.rows.get("tasks", "x");
+            try { await inner() } catch (error) { throw new Broken("not saved", { cause: error }) }
+        }"""
+    stack = run_code(source, "cause").error["stack"]
+    assert re.fullmatch(
+        r"Broken: not saved\n +at default \(function\.ts:8:\d+\)\nCaused by: TypeError: closed\n +at inner \(function\.ts:2:\d+\)(\n.*)*",
+        stack,
+    ), stack
+    stack = run_code(source, "several").error["stack"]
+    assert ("One of: TypeError: closed\n    at inner (function.ts:2:" in stack, "One of: Error: two" in stack) == (
+        True,
+        True,
+    )
+    assert run_code(source, "odd").error["stack"].endswith("Caused by: { code: 5 }")
+    assert len(run_code(source, "endless").error["stack"]) <= 4000
+    refused = run_code(source, "row").error
+    assert (refused["name"], refused["message"]) == ("NotFound", "no such row")
+    assert re.fullmatch(r"NotFound: no such row\n +at default \(function\.ts:7:\d+\)", refused["stack"]), refused[
+        "stack"
+    ]
+
+
+def test_an_error_in_the_log_is_in_the_lines_of_the_source(run_code: RunCode) -> None:
+    outcome = run_code("""export default () => {
+        const error = new Error("outer", { cause: new TypeError("inner") });
+        console.error(error);
+        console.log(error.stack);
+        console.log({ a: 1, error }, "data:text/plain,x");
+    }""")
+    texts = [line.text for line in outcome.logs]
+    assert all("runner.ts" not in text and "base64" not in text for text in texts), texts
+    assert re.match(
+        r"Error: outer\n +at default \(function\.ts:2:23\) \{\n +\[cause\]: TypeError: inner\n +at default \(function\.ts:2:",
+        texts[0],
+    )
+    assert re.match(r"Error: outer\n +at default \(function\.ts:2:23\)$", texts[1])
+    assert texts[2].endswith("data:text/plain,x")
 
 
 def test_what_asks_for_the_globals_of_node_before_it_uses_them_loads(run_code: RunCode) -> None:
