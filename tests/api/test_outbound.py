@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,33 @@ def test_a_header_cannot_add_another(client: outbound.Client, headers: dict[str,
         post(client, receiver, headers=headers)
     with Receiver() as receiver, pytest.raises(ValueError, match="method"):
         client.request("GET / HTTP/1.1\r\n", receiver.url(), owner="")
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE", "POST", "PATCH", "OPTIONS"])
+def test_a_body_has_its_length_whatever_the_method(client: outbound.Client, method: str) -> None:
+    """Else the receiver would take it for the next request, on a connection that is kept."""
+    with Receiver() as receiver:
+        for body in (b"GET /forged HTTP/1.1\r\n\r\n", b""):
+            assert client.request(method, receiver.url(), body=body, owner="").status == 200
+        sized, empty = receiver.requests
+        assert sized.endswith(b"\r\nContent-Length: 24\r\n\r\nGET /forged HTTP/1.1\r\n\r\n")
+        assert (b"Content-Length: 0" in empty) == (method in ("POST", "PATCH"))
+        assert receiver.connections == 1
+
+
+def test_the_answer_to_head_has_a_length_and_no_body(client: outbound.Client) -> None:
+    with Receiver(lambda c: c.sendall(OK + b"Content-Length: 5\r\n\r\n") or True) as receiver:
+        for _ in range(2):
+            got = client.request("HEAD", receiver.url(), owner="", total=5)
+            assert (got.status, got.body, got.headers["content-length"]) == (200, b"", "5")
+        assert receiver.connections == 1
+
+
+def test_a_large_body_goes_out_on_a_kept_connection(client: outbound.Client) -> None:
+    with Receiver() as receiver:
+        post(client, receiver)
+        assert post(client, receiver, body=b"a" * 10_000_000, total=30).status == 200
+        assert (len(receiver.requests[1]) > 10_000_000, receiver.connections) == (True, 1)
 
 
 def test_headers_that_frame_the_message_are_ours(client: outbound.Client) -> None:
@@ -220,6 +248,27 @@ def test_an_unreachable_address_leaves_time_for_the_next(client: outbound.Client
         assert several.request("POST", f"http://a.example:{receiver.port}/", total=2, owner="").status == 200
 
 
+def test_an_address_that_says_nothing_leaves_time_for_the_next() -> None:
+    with Receiver(host="127.0.0.3") as receiver, full_queue("127.0.0.2", receiver.port):
+        several = outbound.Client(opened=LOOPBACK, resolve=resolving(["127.0.0.2", "127.0.0.3"]))
+        assert several.request("POST", f"http://a.example:{receiver.port}/", connect=3, owner="").status == 200
+
+
+def test_an_address_of_ipv6_is_called(client: outbound.Client) -> None:
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as server, ThreadPoolExecutor(1) as thread:
+
+        def serve() -> bytes:
+            connection, _ = server.accept()
+            with connection:
+                asked = connection.recv(10_000)
+                connection.sendall(OK + b"Content-Length: 0\r\n\r\n")
+                return asked
+
+        serving, port = thread.submit(serve), server.getsockname()[1]
+        assert client.request("GET", f"http://[::1]:{port}/", owner="", total=5).status == 200
+        assert f"\r\nHost: [::1]:{port}\r\n".encode() in serving.result(5)
+
+
 def test_a_name_that_changes_its_address_is_checked_at_each_connection(canaries: tuple[Receiver, Receiver]) -> None:
     """Rebinding: the answer that was checked is the one connected to, and a second answer is a second check."""
     with Receiver(host="127.0.0.2") as receiver:
@@ -266,6 +315,28 @@ def test_a_name_that_nobody_could_be_sent_for_takes_no_place_of_a_later_one(monk
             with pytest.raises(NotResolved):
                 resolver.resolve("localhost", 80, time.monotonic() + 0.1)
     assert resolver.resolve("localhost", 80, time.monotonic() + within(5))
+
+
+def test_name_servers_that_never_answer_hold_a_bounded_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = threading.Event()
+
+    def swallowed(*_: object, **__: object) -> list[Any]:
+        answered.wait(60)
+        raise OSError
+
+    def asking() -> int:
+        return sum(thread.name == "resolve" for thread in threading.enumerate())
+
+    before = asking()
+    monkeypatch.setattr(socket, "getaddrinfo", swallowed)
+    for _ in range(resolver.MOST_PENDING + 3):
+        with pytest.raises(TimeoutError):
+            resolver.resolve("a.example", 80, time.monotonic() + 0.005)
+    assert asking() - before <= resolver.MOST_PENDING
+    answered.set()
+    _until(lambda: asking() <= before)
+    with pytest.raises(NotResolved):
+        resolver.resolve("a.example", 80, time.monotonic() + within(5))
 
 
 def test_the_client_of_the_process_follows_the_settings(settings: LazySettings) -> None:
@@ -380,16 +451,28 @@ def test_a_closed_port_and_a_full_queue(client: outbound.Client) -> None:
         port = free.getsockname()[1]
         kind, seconds = timed(lambda: client.request("GET", f"http://127.0.0.1:{port}/", owner=""))
         assert kind is outbound.Refused
-        free.listen(0)
-        waiting = [socket.socket() for _ in range(4)]
-        for one in waiting:
+    with full_queue("127.0.0.1", port):
+        for limits in ({"connect": 0.3}, {"connect": 10, "total": 0.3}, {"total": 0}):
+            kind, seconds = timed(
+                lambda limits=limits: client.request("GET", f"http://127.0.0.1:{port}/", owner="", **limits)
+            )
+            assert kind is outbound.TimedOut
+            assert seconds < 0.3 + SLACK
+
+
+@contextmanager
+def full_queue(host: str, port: int) -> Iterator[None]:
+    """Somebody listens there and takes nobody in: what knocks is not answered."""
+    with ExitStack() as held:
+        server = held.enter_context(socket.socket())
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind((host, port))
+        server.listen(0)
+        for _ in range(4):
+            one = held.enter_context(socket.socket())
             one.setblocking(False)
-            one.connect_ex(("127.0.0.1", port))
-        kind, seconds = timed(lambda: client.request("GET", f"http://127.0.0.1:{port}/", connect=0.3, owner=""))
-        assert kind is outbound.TimedOut
-        assert seconds < 0.3 + SLACK
-        for one in waiting:
-            one.close()
+            one.connect_ex((host, port))
+        yield
 
 
 # ── TLS ──
@@ -562,6 +645,19 @@ def test_a_connection_that_dies_under_a_call_is_replaced_where_that_does_no_harm
             post(client, receiver, is_repeatable=False)
 
 
+@pytest.mark.parametrize("said", [b"HTTP/1.1 2", OK, OK + b"Content-Le", OK + b"Content-Length: 0\r\n"])
+def test_a_call_that_was_answered_in_part_is_none_and_is_not_made_again(client: outbound.Client, said: bytes) -> None:
+    with Receiver() as receiver:
+        for end in (send(said), lambda connection: (connection.sendall(said), time.sleep(0.1), reset(connection))):
+            answers = iter([answer(), end, answer()])
+            receiver.behave = lambda connection, answers=answers: next(answers)(connection)
+            before = len(receiver.requests)
+            assert client.request("GET", receiver.url(), owner="").status == 200
+            with pytest.raises((outbound.BadAnswer, outbound.Broken)):
+                client.request("GET", receiver.url(), owner="")
+            assert len(receiver.requests) == before + 2
+
+
 def test_a_post_is_made_again_only_if_it_says_so(client: outbound.Client) -> None:
     with Receiver() as receiver:
         answers = iter([answer(), send(b""), answer()])
@@ -620,6 +716,31 @@ def test_a_thousand_hosts_leave_no_thousand_connections(monkeypatch: pytest.Monk
     client.close()
     assert psutil.Process().num_fds() < before
     assert client._kept == 0
+
+
+def test_connections_that_nobody_used_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "_IDLE_IN_ALL", 2)
+    monkeypatch.setattr(calls, "IDLE_SECONDS", 0.2)
+    client = outbound.Client(opened=LOOPBACK, resolve=resolving(["127.0.0.1"]))
+    with Receiver() as receiver:
+
+        def call(host: str) -> None:
+            assert client.request("GET", f"http://{host}.example:{receiver.port}/", owner="").status == 200
+
+        for _ in range(3):
+            call("a")
+            call("b")
+            assert client._kept == 2
+            call("c")  # nowhere to keep it
+            assert {key[2] for key in client._idle} == {"a.example", "b.example"}
+            time.sleep(0.25)  # now they are old
+            call("c")
+            assert ({key[2] for key in client._idle}, client._kept) == ({"c.example"}, 1)
+            time.sleep(0.25)
+            call("d")
+            assert {key[2] for key in client._idle} <= {"c.example", "d.example"}
+            time.sleep(0.25)
+    client.close()
 
 
 def test_a_failed_call_leaves_no_descriptor_behind(client: outbound.Client, authority: Authority) -> None:

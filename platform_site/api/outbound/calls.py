@@ -271,6 +271,9 @@ class Client:
             connection.sendall(message)
             response = http.client.HTTPResponse(connection, method=method)
             with response:
+                response.begin()
+                if connection.has_ended:  # `http.client` takes a head that was cut off for a whole one
+                    raise http.client.IncompleteRead(b"")
                 answer = _read(response, limit)
                 may_keep = not (response.will_close or answer.is_cut)
             return answer
@@ -305,7 +308,6 @@ def _message(method: str, target: Target, headers: Mapping[str, str], body: byte
 
 
 def _read(response: http.client.HTTPResponse, limit: int) -> Answer:
-    response.begin()
     if response.status < 200:
         raise http.client.HTTPException("an interim response that is none of ours")
     headers = Headers()

@@ -22,10 +22,12 @@ class _Bounded:
     allowance = 0
     has_received = False
     """Whether anything came since the last `until`."""
+    has_ended = False
+    """Whether more was looked for and the peer had closed."""
 
     def until(self, deadline: float, allowance: int) -> None:
         """From now on: over at `deadline` (`time.monotonic()`), and at most `allowance` bytes in."""
-        self.deadline, self.allowance, self.has_received = deadline, allowance, False
+        self.deadline, self.allowance, self.has_received, self.has_ended = deadline, allowance, False, False
 
     def left(self) -> float:
         """Seconds until the deadline. Raises TimeoutError if it has passed."""
@@ -37,6 +39,7 @@ class _Bounded:
     def _take(self, received: int) -> int:
         self.allowance -= received
         self.has_received = self.has_received or received > 0
+        self.has_ended = received == 0
         if self.allowance < 0:
             raise TooMuch("the peer sends without end")
         return received
