@@ -10,7 +10,7 @@ from django.core.management.base import CommandError
 
 from platform_site import env
 from platform_site.api import keyring
-from platform_site.api.outbound.networks import networks
+from platform_site.api.outbound.networks import Network, networks
 from platform_site.services.layout import REGIONS, region_variable
 
 _INNER: Final = ("127.0.0.1", "::1", "169.254.169.254", "fd00:ec2::254")
@@ -93,6 +93,6 @@ def _server(database: dict[str, Any]) -> tuple[str, ...]:
     return database["HOST"], database["PORT"] or "5432", database["NAME"]
 
 
-def _covers(network: Any, text: str) -> bool:
+def _covers(network: Network, text: str) -> bool:
     address = ipaddress.ip_address(text)
-    return bool(address.version == network.version and address in network)
+    return address in network

@@ -73,7 +73,7 @@ def is_allowed(address: Address, opened: Iterable[Network] = ()) -> bool:
     if isinstance(address, ipaddress.IPv6Address) and address.scope_id is not None:
         return False
     address = plain(address)
-    if any(address.version == network.version and address in network for network in opened):
+    if any(address in network for network in opened):
         return True
     if isinstance(address, ipaddress.IPv4Address):
         return not any(address in network for network in FORBIDDEN_V4)
