@@ -29,8 +29,8 @@ BEGAN: Final = "console_began"
 SEEN: Final = "console_seen"
 PENDING: Final = "console_pending"
 """The password was right, the second factor is to come."""
-_WRITE_EVERY: Final = 60.0
-"""Seconds between two notes of the last click: each is a write."""
+_NOTES_IN_AN_IDLE_TIME: Final = 60
+"""The last click is noted so often while CONSOLE_IDLE_SECONDS pass, and not each time: a note is a write."""
 
 
 def begin(*, request: HttpRequest, **_: Any) -> None:
@@ -87,7 +87,7 @@ def _refusal(request: HttpRequest, user: User) -> HttpResponse | None:
     verified = getattr(user, "otp_device", None) is not None
     if not verified and second_factor.device_of(user) is not None:
         return _sent_to_sign_in(request, "Sign in again with your authenticator.")
-    if now - seen > _WRITE_EVERY:
+    if now - seen > settings.CONSOLE_IDLE_SECONDS / _NOTES_IN_AN_IDLE_TIME:
         session[SEEN] = now
     security = reverse("staff:security")
     open_to_all = (security, reverse("admin:logout"))
