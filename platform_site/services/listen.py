@@ -1,9 +1,10 @@
 """The sockets of the service: one for each web worker, all of one address, made before anything else starts."""
 
-import argparse
 import os
 import socket
 from typing import Final
+
+from platform_site.arguments import whole
 
 BACKLOG: Final = 1024
 
@@ -21,11 +22,10 @@ def listen(host: str, port: int, count: int) -> list[socket.socket]:
     return [socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=True) for _ in range(count)]
 
 
-def port_number(text: str) -> int:
-    """For argparse: a port, or 0 for a free one."""
-    if not (text.isascii() and text.isdigit() and len(text) <= 5 and int(text) <= 65_535):
-        raise argparse.ArgumentTypeError("must be a number from 0 to 65535")
-    return int(text)
+port_number: Final = whole(0, 65_535)
+"""For argparse: a port, or 0 for a free one."""
+number_of_workers: Final = whole(1, 1000)
+"""For argparse."""
 
 
 def default_workers() -> int:

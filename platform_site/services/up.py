@@ -23,7 +23,7 @@ from typing import IO, Any, Final
 from platform_site.services import launch, postgres, valkey
 from platform_site.services.children import Part, PartFailed, Supervisor
 from platform_site.services.layout import REGIONS, Layout, region_variable
-from platform_site.services.listen import default_workers, listen, port_number
+from platform_site.services.listen import default_workers, listen, number_of_workers, port_number
 from platform_site.services.lock import AlreadyRunning, DataDirLock
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -48,7 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=Path(os.environ.get("DATA_DIR") or ROOT / ".data"),
         help="where databases, secrets and demo.json live (default .data beside manage.py)",
     )
-    parser.add_argument("--workers", type=int, default=default_workers(), help="web processes (default %(default)s)")
+    parser.add_argument(
+        "--workers", type=number_of_workers, default=default_workers(), help="web processes (default %(default)s)"
+    )
     parser.add_argument("--no-demo", dest="demo", action="store_false", help="leave the database empty")
 
 
@@ -68,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
             DataDirLock(layout.lock_file) as lock,
             contextlib.ExitStack() as stack,
         ):
-            listeners = _listen(options.host, options.port, max(1, options.workers))
+            listeners = _listen(options.host, options.port, options.workers)
             for listener in listeners:
                 stack.enter_context(listener)
             lock.port = listeners[0].getsockname()[1]

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from django.core.management import get_commands, load_command_class
 from django.db import DatabaseError
 from psycopg.errors import QueryCanceled, UndefinedTable, UniqueViolation
 
@@ -84,3 +85,28 @@ def test_a_port_that_is_none_is_refused_in_words(command: str, tmp_path: Path) -
         assert refused.returncode == 2, port
         assert "argument --port: must be a number from 0 to 65535" in refused.stderr
         assert "Traceback" not in refused.stderr
+
+
+OPTIONS = [
+    ("up", "--workers", ["0", "-1", "1001", "two", "²"], "a number from 1 to 1000"),
+    ("serve", "--workers", ["0"], "a number from 1 to 1000"),
+    ("work", "--concurrency", ["0", "-1", "many"], "a number from 1 to 1000"),
+    ("work", "--queues", ["zzz", "", "webhooks,", "webhooks,zzz"], "one or more of webhooks,functions,default"),
+    ("list_projects", "--limit", ["0"], "a number from 1 to 9999999"),
+    ("schema history env_x", "--limit", ["0", "-5"], "a number from 1 to 9999999"),
+    ("import_rows env_x tasks file.csv", "--show", ["-1"], "a number from 0 to 1000"),
+]
+
+
+@pytest.mark.parametrize(("command", "option", "values", "says"), OPTIONS, ids=[f"{c} {o}" for c, o, *_ in OPTIONS])
+def test_what_an_option_cannot_be_is_refused_in_words(
+    capsys: pytest.CaptureFixture[str], command: str, option: str, values: list[str], says: str
+) -> None:
+    name, *further = command.split()
+    parser = load_command_class(str(get_commands()[name]), name).create_parser("manage.py", name)
+    parser.called_from_command_line = True
+    for value in values:
+        with pytest.raises(SystemExit) as refused:
+            parser.parse_args([*further, f"{option}={value}"])
+        assert refused.value.code == 2
+        assert f"argument {option}: must be {says}" in capsys.readouterr().err, value

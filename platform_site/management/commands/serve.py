@@ -20,7 +20,7 @@ from platform_site.management.commands import migrate
 from platform_site.server.serve import serve
 from platform_site.services import floors
 from platform_site.services.launch import die_with_parent
-from platform_site.services.listen import default_workers, listen, port_number
+from platform_site.services.listen import default_workers, listen, number_of_workers, port_number
 
 logger = logging.getLogger("platform.start")
 
@@ -36,7 +36,9 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--host", default="127.0.0.1")
         parser.add_argument("--port", type=port_number, default=8000)
-        parser.add_argument("--workers", type=int, default=default_workers(), help="processes (default %(default)s)")
+        parser.add_argument(
+            "--workers", type=number_of_workers, default=default_workers(), help="processes (default %(default)s)"
+        )
         parser.add_argument("--preload", action="store_true", help="load the code once, not at each worker's start")
         parser.add_argument("--fds", help="listening sockets that were inherited, instead of host, port and workers")
         parser.add_argument(
@@ -50,7 +52,7 @@ class Command(BaseCommand):
             if options["fds"]:
                 listeners = [socket.socket(fileno=int(number)) for number in options["fds"].split(",")]
             else:
-                listeners = listen(options["host"], options["port"], max(1, options["workers"]))
+                listeners = listen(options["host"], options["port"], options["workers"])
         except OSError as error:
             raise CommandError(f"Cannot listen on {options['host']}:{options['port']}: {error.strerror}") from error
         metrics.start_afresh()

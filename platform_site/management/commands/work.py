@@ -2,14 +2,25 @@
 
 import gc
 import warnings
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand
 
 from platform_site.api import metrics
 from platform_site.api.checks import require_readable_settings
+from platform_site.arguments import whole
 from platform_site.celery import app
+
+
+def _queues(text: str) -> str:
+    """For argparse: names with commas. To Celery an unknown one is a new one, in which nothing ever is."""
+    known = [*(route["queue"] for route in settings.CELERY_TASK_ROUTES.values()), settings.CELERY_TASK_DEFAULT_QUEUE]
+    named = [name.strip() for name in text.split(",")]
+    if not set(named) <= set(known):
+        raise ArgumentTypeError(f"must be one or more of {','.join(known)}")
+    return ",".join(named)
 
 
 class Command(BaseCommand):
@@ -22,8 +33,10 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--queues", default="webhooks,functions,default", help="(default %(default)s)")
-        parser.add_argument("--concurrency", type=int, default=32, help="threads (default %(default)s)")
+        parser.add_argument(
+            "--queues", type=_queues, default="webhooks,functions,default", help="(default %(default)s)"
+        )
+        parser.add_argument("--concurrency", type=whole(1, 1000), default=32, help="threads (default %(default)s)")
         parser.add_argument("--beat", action="store_true", help="send the sweeps' nudges from here, too")
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -1,19 +1,14 @@
 """`manage.py list_projects`: what is there, one line a project and under it one for each environment, the newest
 first."""
 
-from argparse import ArgumentParser, ArgumentTypeError
+from argparse import ArgumentParser
 from typing import Any
 
 from django.core.management.base import BaseCommand
 from django.db.models import Q
 
+from platform_site.arguments import whole
 from projects.models import Member, Project, Region
-
-
-def _positive(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 7 and int(text) > 0):
-        raise ArgumentTypeError("must be a number from 1 to 9999999")
-    return int(text)
 
 
 class Command(BaseCommand):
@@ -27,7 +22,9 @@ class Command(BaseCommand):
             "words", nargs="?", help="a project's or environment's id, part of a name, a member's e-mail"
         )
         parser.add_argument("--region", choices=Region.values)
-        parser.add_argument("--limit", type=_positive, default=100, metavar="N", help="at most so many (default 100)")
+        parser.add_argument(
+            "--limit", type=whole(1, 9_999_999), default=100, metavar="N", help="at most so many (default 100)"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         found = Project.objects.order_by("-created_at", "-id").prefetch_related("memberships__user", "environments")

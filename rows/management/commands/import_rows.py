@@ -9,6 +9,7 @@ from typing import IO, Any, Final
 from django.core.management.base import BaseCommand, CommandError
 from tqdm import tqdm
 
+from platform_site.arguments import whole
 from rows import importing
 from rows.importing import BadLines, Interfered, NoSuchTable, Report, TooLong
 from rows.management.places import HELP, place_named
@@ -47,7 +48,9 @@ class Command(BaseCommand):
         parser.add_argument("--skip-bad", action="store_true", help="leave bad lines out and import the others")
         parser.add_argument("--events", action="store_true", help="record an event for each row, where a webhook asks")
         parser.add_argument("--dry-run", action="store_true", help="check everything and import nothing")
-        parser.add_argument("--show", type=int, default=20, metavar="N", help="bad lines to print (default 20)")
+        parser.add_argument(
+            "--show", type=whole(0, importing.SHOWN), default=20, metavar="N", help="bad lines to print (default 20)"
+        )
         parser.add_argument("--no-progress", action="store_true")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -105,12 +108,11 @@ class Command(BaseCommand):
         self.stdout.write(self.style.SUCCESS(f"{report.rows} rows {done}{skipped}{events}."))
 
     def _show_bad(self, report: Report, most: int) -> None:
-        for bad in report.bad[: max(0, most)]:
+        for bad in report.bad[:most]:
             self.stderr.write(str(bad).encode("unicode_escape").decode(), lambda text: text)
         if len(report.bad) > most or report.bad_lines > len(report.bad):
-            self.stderr.write(
-                f"… and more, {_lines(report.bad_lines)} bad in all (--show {most * 10})", lambda text: text
-            )
+            further = f" (--show {min(most * 10 or 20, importing.SHOWN)})" if most < importing.SHOWN else ""
+            self.stderr.write(f"… and more, {_lines(report.bad_lines)} bad in all{further}", lambda text: text)
 
 
 def _lines(count: int) -> str:

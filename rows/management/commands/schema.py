@@ -22,6 +22,7 @@ from platform_site.api import bodies, sqlstates
 from platform_site.api.callers import Place
 from platform_site.api.errors import ApiError
 from platform_site.api.fields import timestamp
+from platform_site.arguments import whole
 from rows import indexing, schemas
 from rows.ddl import Operation, TookTooLong
 from rows.documents import InvalidDocument
@@ -72,7 +73,9 @@ class Command(BaseCommand):
 
         history = verbs.add_parser("history", help="list all versions, the newest first")
         history.add_argument("environment", metavar="ENV", help=HELP)
-        history.add_argument("--limit", type=int, default=20, metavar="N", help="at most so many (default 20)")
+        history.add_argument(
+            "--limit", type=whole(1, 9_999_999), default=20, metavar="N", help="at most so many (default 20)"
+        )
         history.add_argument("--json", action="store_true", help="one JSON object a line")
 
         revert = verbs.add_parser("revert", help="bring back an earlier version's document, as a new version")
@@ -142,7 +145,7 @@ class Command(BaseCommand):
         self._change(place, document, options, reverts_to=options["number"])
 
     def history(self, place: Place, options: dict[str, Any]) -> None:
-        records = list(schemas.history(place).order_by("-version")[: max(1, options["limit"])])
+        records = list(schemas.history(place).order_by("-version")[: options["limit"]])
         if not records and not options["json"]:
             self._say("No schema was applied yet.")
         for record in records:
