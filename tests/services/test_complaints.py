@@ -103,8 +103,9 @@ def test_what_an_option_cannot_be_is_refused_in_words(
     capsys: pytest.CaptureFixture[str], command: str, option: str, values: list[str], says: str
 ) -> None:
     name, *further = command.split()
-    parser = load_command_class(str(get_commands()[name]), name).create_parser("manage.py", name)
-    parser.called_from_command_line = True
+    found = load_command_class(str(get_commands()[name]), name)
+    found._called_from_command_line = True
+    parser = found.create_parser("manage.py", name)
     for value in values:
         with pytest.raises(SystemExit) as refused:
             parser.parse_args([*further, f"{option}={value}"])
