@@ -25,7 +25,7 @@ _PURGE_DELIVERIES = """
 WITH old AS (
     SELECT id FROM platform.webhooks_delivery
      WHERE id < %(oldest)s AND status NOT IN ('pending', 'held')
-       AND coalesce(last_attempt_at < now() - %(age)s, true)
+       AND greatest(created_at, last_attempt_at) < now() - %(age)s
      ORDER BY id LIMIT %(batch)s FOR UPDATE SKIP LOCKED
 ), tries AS (DELETE FROM platform.webhooks_attempt WHERE delivery_id IN (SELECT id FROM old))
 DELETE FROM platform.webhooks_delivery WHERE id IN (SELECT id FROM old)
@@ -58,7 +58,8 @@ def expire_held(using: str, *, older_than: timedelta) -> int:
 
 def purge(using: str, *, older_than: timedelta) -> int:
     """Forget deliveries that have ended and events that are relayed. Returns how many rows went."""
-    # Ids begin with their time, so the oldest deliveries are found by the primary key.
+    # Ids begin with their time, so the oldest deliveries are found by the primary key; whether they are old is for the
+    # database's clock to say, since both who made an id and we may have a wrong one.
     oldest = ids.earliest("dlv", datetime.now(UTC) - older_than)
     gone = _repeat(using, _PURGE_DELIVERIES, {"oldest": oldest, "age": older_than})
     return gone + _repeat(using, _PURGE_EVENTS, {"age": older_than})

@@ -93,7 +93,7 @@ def test_deliveries_that_have_ended_are_forgotten_after_their_time_with_their_at
             Attempt.objects.using(using).filter(delivery_id=delivery.pk).update(delivery_id=renamed)
     kept = Delivery.objects.using(using).filter(pk__lt=young.pk).order_by("pk")
     first, second, third = kept
-    kept.update(last_attempt_at=timezone.now() - MONTH - MINUTE)
+    kept.update(last_attempt_at=timezone.now() - MONTH - MINUTE, created_at=timezone.now() - MONTH - MINUTE)
     kept.filter(pk=second.pk).update(status="pending", next_attempt_at=timezone.now() + WEEK)
     kept.filter(pk=third.pk).update(status="held")
     assert Attempt.objects.using(using).count() == 4
@@ -102,6 +102,24 @@ def test_deliveries_that_have_ended_are_forgotten_after_their_time_with_their_at
     assert list(Delivery.objects.using(using).order_by("pk").values_list("pk", flat=True)) == left
     assert sorted(Attempt.objects.using(using).values_list("delivery_id", flat=True)) == left
     assert len(deliveries(tracker, webhook)) == 3
+
+
+def test_a_clock_that_is_wrong_forgets_nothing_before_its_time(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    """Ids are made by the relay's clock; one that was never attempted has no other time but its making. And the one who
+    purges may be ahead."""
+    using = tracker.project.cluster
+    subscribe(events=["lists.insert"], filter={"name": "never"})
+    write_list(tracker)
+    assert dispatch() == 0
+    [filtered] = Delivery.objects.using(using)
+    assert (filtered.status, filtered.last_attempt_at) == ("filtered", None)
+    behind = ids.earliest("dlv", datetime.now(UTC) - MONTH - MINUTE)
+    Delivery.objects.using(using).update(id=behind)
+    assert retention.purge(using, older_than=MONTH) == 0
+    Delivery.objects.using(using).update(created_at=timezone.now() - MONTH - MINUTE)
+    assert retention.purge(using, older_than=MONTH) == 1
 
 
 def test_events_are_forgotten_when_they_were_relayed_long_ago(
