@@ -23,7 +23,7 @@ from typing import Final, Literal
 
 from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, Error, connections, transaction
-from django.utils import timezone
+from django.db.models.functions import Now
 
 from platform_site.api import signals, sqlstates
 from platform_site.api.callers import Place
@@ -207,7 +207,8 @@ def _finish(branch: Environment) -> bool:
         return False
     if branch.filled_from == Environment.Filling.ARCHIVE:
         return fail(branch.pk, "The restore was cut off.")
-    if branch.created_at < timezone.now() - timedelta(seconds=settings.BRANCH_GIVE_UP_SECONDS):
+    patience = timedelta(seconds=settings.BRANCH_GIVE_UP_SECONDS)
+    if Environment.objects.filter(pk=branch.pk, created_at__lt=Now() - patience).exists():
         return fail(branch.pk, "The copy did not succeed in time.")
     if branch.parent is None or branch.parent.status == Environment.Status.DELETING:
         raise SourceGone

@@ -235,6 +235,13 @@ def test_it_is_given_up_in_the_end(creating: str, settings: Any) -> None:
     assert nothing_is_left_of(creating)
 
 
+def test_a_worker_whose_clock_is_ahead_gives_none_up(creating: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = timezone.now
+    monkeypatch.setattr(timezone, "now", lambda: right() + timedelta(days=2))
+    tasks.finish_branches()
+    assert status_of(creating) == ("ready", None)
+
+
 def test_two_at_once_from_one_source(tracker: Tracker, branch: Branch) -> None:
     made = [branch(f"b{number}", data="full").json["id"] for number in range(3)]
     threads = [threading.Thread(target=_closing, args=[lambda pk=pk: tasks.fill_branch(pk)]) for pk in made]
