@@ -26,7 +26,7 @@ from platform_site.api.sweeps import apart
 from webhooks import services
 from webhooks.attempts import attempt
 from webhooks.queue import Claimed, Result, claim, give_back, record
-from webhooks.receivers import FIRST_ROOM, Receivers
+from webhooks.receivers import Receivers
 from webhooks.relay import relay_batch
 
 logger = logging.getLogger(__name__)
@@ -207,9 +207,9 @@ class Dispatcher:
     def _claim(self, room: int) -> list[Claimed]:
         if room <= 0:
             return []
-        hosts, rooms = self.receivers.limits(time.monotonic())
+        hosts, rooms, first_room = self.receivers.limits(time.monotonic())
         return claim(
-            self.using, min(room, CLAIM_AT_ONCE), hosts=hosts, rooms=rooms, first_room=FIRST_ROOM,
+            self.using, min(room, CLAIM_AT_ONCE), hosts=hosts, rooms=rooms, first_room=first_room,
             lease=settings.WEBHOOK_LEASE,
         )  # fmt: skip
 

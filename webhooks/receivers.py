@@ -2,8 +2,10 @@
 
 A receiver starts with little room, earns more by quick answers, and falls back to one attempt at a time when it hangs.
 After a row of timeouts its circuit opens: nothing of it is claimed until a pause is over, then one attempt probes it.
-So hanging receivers hold a few threads, never all of them, and the others' latency stays what it was. Deliveries that
-wait for a circuit keep their attempts. Pure computation; the clock is an argument. Design section 7; F14, F15.
+So hanging receivers hold a few threads, never all of them, and the others' latency stays what it was; and however many
+there are (each port counts as one), those that have earned no room hold no more than some of the threads together.
+Deliveries that wait for a circuit keep their attempts. Pure computation; the clock is an argument. Design section 7;
+F14, F15.
 """
 
 from collections import OrderedDict
@@ -16,6 +18,9 @@ MAX_ROOM: Final = 20
 AHEAD: Final = 4
 """How many times its room a receiver may have claimed that has earned all the room there is: while outcomes are booked
 and the next are claimed, the senders have something to send."""
+STRANGERS: Final = 64
+"""Of attempts in flight at receivers that have earned no room, or lost it: from so many on no more are claimed. The last
+claim may go beyond by its length, which leaves a quarter of the threads to those that answer quickly."""
 QUICK_SECONDS: Final = 1.0
 TRIPS_AFTER: Final = 3
 FIRST_PAUSE: Final = 5.0
@@ -69,10 +74,13 @@ class Receivers:
                 del self._known[host]
                 return
 
-    def limits(self, now: float) -> tuple[list[str], list[int]]:
-        """The receivers whose room differs from a stranger's FIRST_ROOM, and that room (0: leave alone)."""
-        differing = [(host, free) for host, r in self._known.items() if (free := r.free(now)) != FIRST_ROOM]
-        return [host for host, _ in differing], [free for _, free in differing]
+    def limits(self, now: float) -> tuple[list[str], list[int], int]:
+        """The receivers whose room differs from a stranger's, that room (0: leave alone), and a stranger's."""
+        strangers = sum(r.in_flight for r in self._known.values() if r.room <= FIRST_ROOM)
+        first = FIRST_ROOM if strangers < STRANGERS else 0
+        rooms = {host: r.free(now) if first or r.room > FIRST_ROOM else 0 for host, r in self._known.items()}
+        differing = [(host, free) for host, free in rooms.items() if free != first]
+        return [host for host, _ in differing], [free for _, free in differing], first
 
     def started(self, host: str) -> None:
         self._of(host).in_flight += 1

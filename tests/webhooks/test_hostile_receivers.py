@@ -23,7 +23,7 @@ from tests.figures import within
 from tests.rows.conftest import Tracker
 from tests.webhooks.conftest import Post
 from tests.webhooks.test_deliveries import deliveries, write_list
-from webhooks.dispatcher import Dispatcher
+from webhooks.dispatcher import MAX_THREADS, Dispatcher
 from webhooks.models import Attempt, Webhook
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
@@ -173,6 +173,56 @@ def test_fifty_that_hang_do_not_hold_up_the_one_that_is_quick(
     assert not worker.is_alive()
     assert sorted(took)[18] < within(1.0), took  # who waited for the others would take 15
     assert sum(len(each.requests) for each in hanging) >= 50  # they were tried, too
+
+
+def test_more_that_hang_than_there_are_threads_do_not_hold_up_one_that_has_answered(
+    tracker: Tracker, receiver: Receiver, subscribe: Post
+) -> None:
+    """Each port counts as a receiver, and a pro environment may have 200 webhooks: strangers to all of a worker's threads
+    at once. Those who have shown that they are quick keep some to themselves."""
+    using = tracker.project.cluster
+    over = threading.Event()
+    dispatcher = Dispatcher(using)
+
+    def work() -> None:
+        try:
+            dispatcher.run(should_stop=over.is_set, linger=60)
+        finally:
+            connections.close_all()
+
+    def arrival(number: int) -> float:
+        write_list(tracker, f"list {number}")
+        committed = time.monotonic()
+        while len(receiver.requests) <= number:
+            assert time.monotonic() < committed + 14, "the quick one waits for the others"
+            time.sleep(0.005)
+        return time.monotonic() - committed
+
+    subscribe(events=["lists.insert"])
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        with ExitStack() as stack:
+            arrival(0)
+            secret = Webhook.objects.using(using).values_list("sealed_secret", flat=True)[0]
+            listening = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2 * MAX_THREADS)]
+            Webhook.objects.using(using).bulk_create(
+                Webhook(
+                    environment_id=tracker.environment_id,
+                    url=f"http://127.0.0.1:{each.getsockname()[1]}/",
+                    host=f"127.0.0.1:{each.getsockname()[1]}",
+                    events=["lists.insert"],
+                    sealed_secret=secret,
+                )
+                for each in listening
+            )
+            took = [arrival(number) for number in range(1, 9)]
+            over.set()
+    finally:
+        over.set()
+        worker.join(30)
+    assert not worker.is_alive()
+    assert max(took) < within(1.0), took  # who waited for the others would take 15
 
 
 @contextlib.contextmanager

@@ -3,11 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webhooks.receivers import AHEAD, FIRST_ROOM, LONGEST_PAUSE, MAX_ROOM, Receivers
+from webhooks.receivers import AHEAD, FIRST_ROOM, LONGEST_PAUSE, MAX_ROOM, STRANGERS, Receivers
 
 
 def room(receivers: Receivers, host: str, now: float) -> int:
-    return dict(zip(*receivers.limits(now), strict=True)).get(host, FIRST_ROOM)
+    hosts, rooms, first_room = receivers.limits(now)
+    return dict(zip(hosts, rooms, strict=True)).get(host, first_room)
 
 
 def attempt(receivers: Receivers, host: str, *, answered: bool, seconds: float = 0.01, now: float = 0) -> None:
@@ -24,6 +25,20 @@ def test_quick_answers_earn_room_up_to_a_bound() -> None:
     # One that has earned all there is may have claims standing in line, too.
     assert rooms == [4, 8, 16, *[MAX_ROOM * AHEAD] * 3]
     assert receivers.room_of("a:443") == MAX_ROOM
+
+
+def test_strangers_have_no_room_while_many_are_in_flight_and_who_answered_quickly_has() -> None:
+    receivers = Receivers()
+    attempt(receivers, "quick:443", answered=True)
+    attempt(receivers, "hung:443", answered=False)
+    for number in range(STRANGERS):
+        assert room(receivers, "new:443", 0) == FIRST_ROOM
+        receivers.started(f"{number}:443")
+    assert room(receivers, "new:443", 0) == room(receivers, "hung:443", 0) == room(receivers, "0:443", 0) == 0
+    assert room(receivers, "quick:443", 0) == 2 * FIRST_ROOM
+    receivers.ended("0:443", answered=True, seconds=0.01, now=0)
+    assert room(receivers, "new:443", 0) == FIRST_ROOM
+    assert room(receivers, "hung:443", 0) == 1
 
 
 def test_a_hang_leaves_one_at_a_time_and_three_open_the_circuit() -> None:
