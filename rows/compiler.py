@@ -29,8 +29,8 @@ from rows import rendering, states
 from rows.conditions import TRUE, Condition, Variable
 from rows.documents import Table
 from rows.expressions import NEVER, Parameter, Piece, Sql, boolean, joined
-from rows.grammar import OrderKey, With
 from rows.rules import Principal, bind
+from rows.selection import OrderKey, With
 from rows.translation import Alias, Ground
 
 if TYPE_CHECKING:

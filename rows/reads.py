@@ -14,7 +14,7 @@ from platform_site.api import cursors
 from platform_site.api.callers import Place
 from platform_site.api.errors import NotFound, ValidationFailed
 from platform_site.postgres.replicas import Freshness
-from rows import compiler, grammar
+from rows import compiler, grammar, selection
 from rows.asking import Asking, StaleVersion, asked
 from rows.compiler import LIMIT, MAX_ANSWER_BYTES, ROW_ID, After, CountShape, ReadShape
 from rows.conditions import Condition, Filter, Path
@@ -100,8 +100,8 @@ def etag_of(row: bytes) -> str:
 
 def _retrieve(asking: Asking, name: str, row_id: str, withs: Any, columns: Any) -> RowAnswer:
     asking.readable(name)
-    embedded = grammar.parse_with(withs, name, asking.sight)
-    chosen, embedded = grammar.parse_columns(columns, name, asking.sight, embedded)
+    embedded = selection.parse_with(withs, name, asking.sight)
+    chosen, embedded = selection.parse_columns(columns, name, asking.sight, embedded)
     shape = ReadShape(name, withs=embedded, columns=chosen)
     rows = []
     if ROW_ID_PATTERN.fullmatch(row_id):
@@ -119,9 +119,9 @@ def _retrieve(asking: Asking, name: str, row_id: str, withs: Any, columns: Any) 
 def _list(asking: Asking, name: str, query: ListQuery) -> Page:
     table = asking.readable(name)
     where = grammar.parse_where(query.where, name, asking.sight)
-    order = grammar.parse_order(query.order, name, asking.sight)
-    withs = grammar.parse_with(query.withs, name, asking.sight)
-    columns, withs = grammar.parse_columns(query.columns, name, asking.sight, withs)
+    order = selection.parse_order(query.order, name, asking.sight)
+    withs = selection.parse_with(query.withs, name, asking.sight)
+    columns, withs = selection.parse_columns(query.columns, name, asking.sight, withs)
     named: dict[Any, bytes | None] = {LIMIT: b"%d" % (query.limit + 1)}
     after: tuple[bool, ...] | None = None
     if query.cursor is not None:
@@ -174,7 +174,7 @@ def _cursor(facts: list[cursors.Fact], keys: Row) -> str:
 
 
 def _facts(
-    asking: Asking, table: Table, where: Filter, order: tuple[grammar.OrderKey, ...]
+    asking: Asking, table: Table, where: Filter, order: tuple[selection.OrderKey, ...]
 ) -> list[cursors.Fact]:  # fmt: skip
     """What a cursor belongs to: everything of the list, nothing of the caller."""
     keys: list[cursors.Fact] = [

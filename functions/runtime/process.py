@@ -92,7 +92,7 @@ _BLOCKED: Final = re.compile('Blocked by null entry for ""([^"]{1,100})""')
 _HABITS: Final = (
     (
         re.compile(r"\b(require|module|exports|__dirname|__filename) is not defined"),
-        "This is CommonJS, a function is an ES module: import for require, export default async (input, ctx) => output.",
+        "This is CommonJS, a function is an ES module: import for require, export default (input, ctx) => output.",
     ),
     (
         re.compile(r"\bDeno\.serve is not a function"),

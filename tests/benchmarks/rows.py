@@ -134,7 +134,7 @@ def request(
 
 def questions(setting: Setting, port: int) -> dict[str, tuple[list[bytes], Any]]:
     """What is asked, and the shape of the statement that answers it (None where there is none)."""
-    from rows import compiler, grammar, services, writing
+    from rows import compiler, grammar, selection, services, writing
     from rows.registry import environment
     from rows.rules import Principal
 
@@ -159,13 +159,13 @@ def questions(setting: Setting, port: int) -> dict[str, tuple[list[bytes], Any]]
         cursor = page.next_cursor
 
     def of_list(viewer: Any, where: str | None, order: str, withs: str | None, after: bool = False) -> Any:
-        keys = grammar.parse_order(order, "tasks", viewer.sight)
+        keys = selection.parse_order(order, "tasks", viewer.sight)
         found = grammar.parse_where(where, "tasks", viewer.sight)
         shape = compiler.ReadShape(
             "tasks",
             found.shape,
             keys,
-            grammar.parse_with(withs, "tasks", viewer.sight),
+            selection.parse_with(withs, "tasks", viewer.sight),
             (False,) * len(keys) if after else None,
         )
         return compiler.read(viewer, shape), found
@@ -182,7 +182,7 @@ def questions(setting: Setting, port: int) -> dict[str, tuple[list[bytes], Any]]
         ),
         "retrieve with its list": (
             [request(port, "GET", f"/v1/rows/tasks/{task}?with=list", token) for token, _, task in of_owners],
-            (compiler.read(user, compiler.ReadShape("tasks", withs=grammar.parse_with("list", "tasks", user.sight))), None),
+            (compiler.read(user, compiler.ReadShape("tasks", withs=selection.parse_with("list", "tasks", user.sight))), None),
         ),
         "list 20 of one's own": (
             each(f"?where={WHERE}&{latest}"), of_list(user, '{"done": false}', "created_at.desc", None)

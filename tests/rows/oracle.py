@@ -11,12 +11,12 @@ from datetime import UTC, datetime
 from functools import cmp_to_key
 from typing import Any
 
-from rows import grammar
+from rows import grammar, selection
 from rows.conditions import Condition, Hop
 from rows.documents import Schema
 from rows.evaluate import Facts, holds
-from rows.grammar import OrderKey, With
 from rows.rules import Principal, Ruleset, WriteRule, resolve
+from rows.selection import OrderKey, With
 from rows.values import read
 
 Row = dict[str, Any]
@@ -75,9 +75,9 @@ class World:
             return related(hop, near, visible[hop.table])
 
         rows = [row for row in visible[table] if holds(found.shape, row, Facts(found.values, related=far))]
-        keys = grammar.parse_order(order, table, sight)
+        keys = selection.parse_order(order, table, sight)
         rows.sort(key=cmp_to_key(lambda one, other: _compare_rows(keys, one, other, far)))
-        tree = grammar.parse_with(withs, table, sight)
+        tree = selection.parse_with(withs, table, sight)
         return [{**row, **embedded(tree, row, far)} for row in rows]
 
     # Writes

@@ -34,18 +34,13 @@ from rows.conditions import (
 from rows.evaluate import Facts, holds
 from rows.grammar import (
     ALL_OPERATORS,
-    DEFAULT_ORDER,
     MAX_LIST,
     OPERATORS,
-    OrderKey,
-    With,
-    parse_columns,
-    parse_order,
     parse_where,
-    parse_with,
     read_record,
 )
 from rows.rules import Ruleset
+from rows.selection import DEFAULT_ORDER, OrderKey, With, parse_columns, parse_order, parse_with
 from tests.rows.tracker import tracker
 
 RULES = Ruleset(tracker())
