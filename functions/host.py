@@ -54,6 +54,8 @@ class RunHost:
         self._lock = threading.Lock()
         self._connection: BaseDatabaseWrapper | None = None
         """The connection of the thread that answers, while it may be in a statement."""
+        self._fetching = outbound.Interruption()
+        """Of the fetch that is under way, or of the next one."""
         self._is_over = False
         self._is_durable = False
 
@@ -86,9 +88,10 @@ class RunHost:
             raise HostError("something went wrong on our side", code="internal", name="InternalError") from error
 
     def interrupt(self) -> None:
-        """The run is over: cancel the statement that works for it, if there is one, and begin no other."""
+        """The run is over: cancel the statement or the fetch that works for it, if there is one, and begin no other."""
         with self._lock:
             self._is_over = True
+            self._fetching.interrupt()
             opened: Any = None if self._connection is None else self._connection.connection
             if opened is not None:
                 with contextlib.suppress(psycopg.Error):
@@ -193,6 +196,11 @@ class RunHost:
             raise HostError("the body cannot be read", code="refused", name="TypeError") from error
         if len(body) > MAX_FETCH_BODY:
             raise HostError("the body has more than 1 MB", code="payload_too_large", name="RangeError")
+        timeout_ms = arguments.get("timeout_ms")
+        if timeout_ms is not None:
+            if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, int | float):
+                raise HostError("timeout_ms is not a number", code="refused", name="TypeError")
+            seconds = min(seconds, timeout_ms / 1000)
         if not self._is_durable:  # what goes out cannot be taken back, so its run must outlive a crash
             together.make_durable(self._place.cluster)
             self._is_durable = True
@@ -205,6 +213,7 @@ class RunHost:
                 body=body,
                 limit=MAX_FETCH_BODY,
                 total=min(FETCH_SECONDS, max(0.01, seconds)),
+                interruption=self._fetching,
             )
         except outbound.OutboundError as error:
             raise HostError(error.reason, code="fetch_failed", name=type(error).__name__) from error
@@ -212,7 +221,9 @@ class RunHost:
             raise HostError(str(error), code="refused", name="TypeError") from error
         if got.is_cut:
             raise HostError("the answer has more than 1 MB", code="payload_too_large", name="RangeError")
-        shown = {"status": got.status, "headers": dict(got.headers), "body": base64.b64encode(got.body).decode()}
+        headers_shown = [pair for pair in got.headers.items() if pair[0] != "set-cookie"]
+        headers_shown += [("set-cookie", cookie) for cookie in got.cookies]
+        shown = {"status": got.status, "headers": headers_shown, "body": base64.b64encode(got.body).decode()}
         return orjson.dumps(shown)
 
 

@@ -35,7 +35,11 @@ const NativeRangeError = RangeError;
 const NativeTypeError = TypeError;
 const NativeString = String;
 const fromCharCodes = Function.prototype.call.bind(Function.prototype.apply, String.fromCharCode) as any;
-const NativeResponse = Response, NativeHeaders = Headers;
+const NativeResponse = Response, NativeHeaders = Headers, NativeRequest = Request, NativeParams = URLSearchParams;
+const deadlines = new WeakMap<AbortSignal, number>();
+const deadlineOf = uncurry(WeakMap.prototype.get);
+const setDeadline = uncurry(WeakMap.prototype.set);
+const signalAfter = AbortSignal.timeout.bind(AbortSignal);
 const NativeBlob = Blob, NativeFormData = FormData, NativeStream = ReadableStream;
 const NativeMap = Map;
 const mapGet = uncurry(Map.prototype.get);
@@ -59,6 +63,8 @@ const callOfCode = origin.get.bind(origin) as () => string | undefined;
 const timerStart = { setTimeout: globalThis.setTimeout, setInterval: globalThis.setInterval };
 
 const MAX_LOG_LINES = 256, MAX_LOG_CHARACTERS = 4096, MAX_FETCH_BODY = 1024 * 1024;
+/** So that the signal's own error comes first. */
+const SIGNAL_GRACE_MS = 50;
 
 // ── frames ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 /** Pieces of a buffer are views of our own making: `subarray` would ask the prototype for their kind, which is the code's. */
@@ -222,14 +228,26 @@ function bytesToBase64(bytes: Uint8Array): string {
   return btoa64(binary);
 }
 
-/** What `fetch` sends as text or as bytes. What it would read piece by piece is refused: as text it would be its type's name. */
-function bytesOf(body: unknown): Uint8Array {
-  if (body instanceof NativeBuffer) return new Bytes(body);
-  if (isView(body)) return new Bytes(body.buffer as ArrayBuffer, body.byteOffset, body.byteLength);
+/** A body as `fetch` sends it, with the type that it brings along. What has to be read piece by piece is awaited. */
+function bytesOf(body: unknown): { bytes: Uint8Array; type: string | null } | Promise<{ bytes: Uint8Array; type: string | null }> {
+  if (body instanceof NativeBuffer) return { bytes: new Bytes(body), type: null };
+  if (isView(body)) return { bytes: new Bytes(body.buffer as ArrayBuffer, body.byteOffset, body.byteLength), type: null };
   if (body instanceof NativeBlob || body instanceof NativeFormData || body instanceof NativeStream) {
-    throw new NativeTypeError("the body must be text or bytes: await its text() or arrayBuffer() first");
+    const whole = new NativeResponse(body);
+    const type = whole.headers.get("content-type");
+    return (async () => ({ bytes: new Bytes(await whole.arrayBuffer()), type }))();
   }
-  return encode(encoder, NativeString(body));
+  const type = body instanceof NativeParams ? "application/x-www-form-urlencoded;charset=UTF-8" : null;
+  return { bytes: encode(encoder, NativeString(body)), type };
+}
+
+/** Rejects as soon as the signal does. The host is told the time of one that `AbortSignal.timeout` made, and ends by it. */
+function unlessAborted<T>(signal: AbortSignal | null | undefined, work: Promise<T>): Promise<T> {
+  if (!signal) return work;
+  return new NativePromise((resolve, reject) => {
+    signal.addEventListener("abort", () => reject(signal.reason), { once: true });
+    work.then(resolve, reject);
+  });
 }
 
 function coded(error: Error, code: string): Error {
@@ -244,13 +262,27 @@ function contextOf(mine: string, run: any): unknown {
     update: (table: string, id: string, changes: object) => ask(mine, "rows.update", { table, id, changes }),
     remove: (table: string, id: string) => ask(mine, "rows.remove", { table, id }),
   });
-  const fetch = async (address: string | URL, init: any = {}) => {
+  const fetch = async (address: string | URL | Request, init: any = {}): Promise<Response> => {
+    if (address instanceof NativeRequest) {
+      const { url, method, headers, body, signal } = new NativeRequest(address, init);
+      return await fetch(url, { method, headers, body, signal });
+    }
+    const headers = new NativeHeaders(init.headers ?? {});
     let body: string | null = null;
     if (init.body !== undefined && init.body !== null) {
-      body = bytesToBase64(bytesOf(init.body));
+      const read = bytesOf(init.body);
+      const { bytes, type } = read instanceof NativePromise ? await read : read;
+      body = bytesToBase64(bytes);
+      if (type !== null && !headers.has("content-type")) headers.set("content-type", type);
     }
-    const headers = fromEntries(new NativeHeaders(init.headers ?? {}));
-    const answer = await ask(mine, "fetch", { url: NativeString(address), method: init.method ?? "GET", headers, body });
+    const signal: AbortSignal | undefined = init.signal ?? undefined;
+    if (signal?.aborted) throw signal.reason;
+    const until = signal && deadlineOf(deadlines, signal);
+    const question = {
+      url: NativeString(address), method: init.method ?? "GET", headers: fromEntries(headers), body,
+      timeout_ms: until === undefined ? undefined : until - now() + SIGNAL_GRACE_MS,
+    };
+    const answer = await unlessAborted(signal, ask(mine, "fetch", question));
     const binary = atob64(answer.body);
     const content = new Bytes(binary.length);
     for (let i = 0; i < binary.length; i++) content[i] = binary.charCodeAt(i);
@@ -308,6 +340,11 @@ function prepareWorld(): void {
       return id;
     };
   }
+  AbortSignal.timeout = (ms: number) => {
+    const signal = signalAfter(ms);
+    setDeadline(deadlines, signal, now() + ms);
+    return signal;
+  };
   // Storage, workers and prompts outlive or escape a call; what they are for is done by ctx.
   for (const name of ["Worker", "localStorage", "sessionStorage", "caches", "prompt", "alert", "confirm", "BroadcastChannel", "WebSocket", "EventSource", "close"]) {
     defineProperty(globalThis, name, { value: undefined, writable: true, configurable: true });
@@ -394,7 +431,7 @@ async function main(): Promise<void> {
     const frame = await receive();
     if (frame.t === "load") {
       try {
-        if (frame.ahead.length) await loadAhead(frame.ahead);
+        if (frame.ahead?.length) await loadAhead(frame.ahead);
         prepareWorld();
         // A variable specifier: a literal one, or user code as the entry point, could import any host file.
         const address: string = "data:application/typescript;base64," + frame.source;

@@ -2,6 +2,8 @@
 call is served, and nobody else is read, written or called. Threats T20 to T25, findings 1 to 3.
 """
 
+import re
+import socket
 import threading
 from typing import Any
 
@@ -268,13 +270,74 @@ def test_what_is_fetched_arrives_whole_or_not_at_all(tracker: Tracker, settings:
             for (const body of [bytes, bytes.buffer, new DataView(bytes.buffer, 1, 2), new Uint16Array(bytes.buffer), new URLSearchParams({a: "b"})])
                 await attempt({body, headers: {"X-Flag": true, "X-Number": 1.5}});
             await attempt({headers: [["X-Flag", "true"], ["X-Number", "1.5"]]});
-            for (const body of [new Blob(["a"]), new FormData(), new Blob(["a"]).stream()]) await attempt({body});
-            await attempt({headers: {"a b": "c"}});"""
-        assert run(receiver, said) == [2] * 6 + [["TypeError", None]] * 4
+            for (const body of [new Blob(["a"]), new Blob(["b"]).stream()]) await attempt({body});
+            await attempt({headers: {"a b": "c"}});
+            await attempt({body: new Blob(["x".repeat(1024 * 1024 + 1)])});"""
+        assert run(receiver, said) == [2] * 8 + [["TypeError", None], ["RangeError", "payload_too_large"]]
         heads = [request.lower().split(b"\r\n") for request in receiver.requests]
-        assert all({b"x-flag: true", b"x-number: 1.5"} <= set(head) for head in heads)
+        assert all({b"x-flag: true", b"x-number: 1.5"} <= set(head) for head in heads[:6])
         bodies = [request.partition(b"\r\n\r\n")[2] for request in receiver.requests]
-        assert bodies == [b"\x01\x02\x03\x04", b"\x01\x02\x03\x04", b"\x02\x03", b"\x01\x02\x03\x04", b"a=b", b""]
+        assert bodies == [
+            b"\x01\x02\x03\x04",
+            b"\x01\x02\x03\x04",
+            b"\x02\x03",
+            b"\x01\x02\x03\x04",
+            b"a=b",
+            b"",
+            b"a",
+            b"b",
+        ]
+
+
+def test_a_request_is_what_fetch_makes_of_it(tracker: Tracker, settings: Any) -> None:
+    """Bodies bring their type along, a Request is one, cookies are told apart."""
+    settings.OUTBOUND_ALLOWED_NETWORKS = ["127.0.0.0/8"]
+    cookies = (
+        b"200 OK\r\nSet-Cookie: a=1; Expires=Wed, 21 Oct 2026 07:28:00 GMT\r\nSet-Cookie: b=2\r\nX-Two: 1\r\nX-Two: 2"
+    )
+    with Receiver(answer(cookies.decode(), b"{}")) as receiver:
+        body = f"""const url = "{receiver.url("/")}", form = new FormData();
+            form.set("to", "bob"); form.set("file", new Blob(["abc"], {{type: "text/plain"}}), "a.txt");
+            await ctx.fetch(url, {{method: "POST", body: new URLSearchParams({{a: "b c"}})}});
+            await ctx.fetch(url, {{method: "POST", body: form}});
+            await ctx.fetch(url, {{method: "POST", body: new Blob(["x"], {{type: "text/csv"}})}});
+            await ctx.fetch(url, {{method: "POST", body: new URLSearchParams(), headers: {{"Content-Type": "own/type"}}}});
+            await ctx.fetch(new Request(url + "asked", {{method: "PUT", body: "text", headers: {{"X-A": "1"}}}}));
+            await ctx.fetch(new Request(url + "changed", {{headers: {{"X-A": "1"}}}}), {{method: "DELETE"}});
+            const got = await ctx.fetch(new URL(url));
+            return [got.headers.getSetCookie(), got.headers.get("x-two")]"""
+        got, run = run_body(tracker, body, allowed_hosts=["127.0.0.1"], timeout_ms=10_000)
+        assert got.json["status"] == "succeeded", run
+        assert got.json["output"] == [["a=1; Expires=Wed, 21 Oct 2026 07:28:00 GMT", "b=2"], "1, 2"]
+    requests = [request.decode() for request in receiver.requests]
+    types = [re.search(r"\r\ncontent-type: (.*)\r\n", request, re.IGNORECASE) for request in requests]
+    assert [found and found[1].partition("; boundary")[0] for found in types] == [
+        "application/x-www-form-urlencoded;charset=UTF-8", "multipart/form-data", "text/csv", "own/type",
+        "text/plain;charset=UTF-8", None, None,
+    ]  # fmt: skip
+    assert 'name="file"; filename="a.txt"\r\nContent-Type: text/plain\r\n\r\nabc\r\n' in requests[1]
+    assert (requests[4][:11], requests[4][-4:], requests[5][:15]) == ("PUT /asked ", "text", "DELETE /changed")
+    assert all("x-a: 1" in request.lower() for request in requests[4:6])
+
+
+def test_a_fetch_ends_when_its_signal_does(tracker: Tracker, settings: Any) -> None:
+    settings.OUTBOUND_ALLOWED_NETWORKS = ["127.0.0.0/8"]
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        body = f"""const said: any[] = [], began = performance.now();
+            const attempt = async (signal: AbortSignal) => {{
+                try {{ await ctx.fetch("{url}", {{signal}}); said.push("answered") }} catch (error: any) {{ said.push(error.name) }} }};
+            await attempt(AbortSignal.abort(new Error("no more")));
+            await attempt(AbortSignal.timeout(100));
+            try {{ await ctx.rows.get("tasks", "x") }} catch (error: any) {{ said.push(error.code) }}
+            return [said, performance.now() - began]"""
+        got, run = run_body(tracker, body, allowed_hosts=["127.0.0.1"], timeout_ms=10_000)
+    assert got.json["status"] == "succeeded", run
+    said, waited = got.json["output"]
+    assert said == ["Error", "TimeoutError", "not_found"]
+    assert waited < within(5) * 1000, (
+        "the host lets go of it, too: what is asked next need not wait for its ten seconds"
+    )
 
 
 # ── Time ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -354,6 +417,32 @@ def test_a_statement_of_a_cancelled_run_is_cancelled(tracker: Tracker) -> None:
         thread.join(within(5))
         assert [answer.status for answer in answers] == [200, 200]
         assert waiting_for_locks(using) == 0
+    run.refresh_from_db()
+    assert run.error["reason"] == "cancelled"
+
+
+def test_a_fetch_of_a_cancelled_run_is_let_go(tracker: Tracker, settings: Any) -> None:
+    settings.OUTBOUND_ALLOWED_NETWORKS = ["127.0.0.0/8"]
+    using = tracker.project.cluster
+    answers: list[Answer] = []
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        source = f"export default async (_: any, ctx: any) => (await ctx.fetch('{url}')).status"
+        deploy(tracker, "late", source, timeout_ms=10_000, allowed_hosts=["127.0.0.1"])
+
+        def call() -> None:
+            answers.append(invoke(tracker, "late"))
+            connections.close_all()
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        connection, _ = silent.accept()
+        connection.recv(65536)
+        run = Run.objects.using(using).get()
+        tracker.post("owner", f"/functions/late/runs/{run.pk}/cancel", None)
+        thread.join(within(3))
+        assert len(answers) == 1, "the server is still silent"
+        connection.close()
     run.refresh_from_db()
     assert run.error["reason"] == "cancelled"
 

@@ -16,7 +16,7 @@ long as it likes; it asks the resolver without a deadline, each time, and looks 
 390 µs of CPU where this one takes 80 (docs/performance.md). Its list of networks was compared with ours.
 """
 
-from platform_site.api.outbound.calls import Answer, Client, Headers, client
+from platform_site.api.outbound.calls import Answer, Client, Headers, Interruption, client
 from platform_site.api.outbound.errors import (
     BadAnswer,
     Broken,
@@ -38,6 +38,7 @@ __all__ = [
     "Forbidden",
     "Headers",
     "Insecure",
+    "Interruption",
     "OutboundError",
     "Refused",
     "Target",

@@ -5,6 +5,7 @@ number of threads. A call ends within `total` seconds (15), whatever the other s
 `connect` of them (5).
 """
 
+import contextlib
 import http.client
 import os
 import re
@@ -12,7 +13,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
@@ -71,12 +72,45 @@ class Answer:
     """As it was sent, not decompressed; at most `limit` bytes."""
     is_cut: bool
     """Whether there was more than `limit` bytes."""
+    cookies: tuple[str, ...] = ()
+    """Each `Set-Cookie` by itself: joined they cannot be told apart again (RFC 6265, section 3)."""
 
 
 @dataclass(slots=True)
 class _Idle:
     connection: Bounded
     since: float
+
+
+class Interruption:
+    """By which another thread ends one call: at once, but for the time that a name or a TLS handshake takes."""
+
+    def __init__(self) -> None:
+        self.has_come = False
+        self._lock = threading.Lock()
+        self._connection: socket.socket | None = None
+
+    def interrupt(self) -> None:
+        """End the call, or never let it begin. May come more than once, and after its end."""
+        with self._lock:
+            self.has_come = True
+            if self._connection is not None:
+                with contextlib.suppress(OSError):
+                    # Wakes who waits, as closing would not; a TLS socket's own would take its state away.
+                    socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
+
+    @contextlib.contextmanager
+    def reaching(self, connection: socket.socket) -> Iterator[None]:
+        """While the call waits for this connection. Raises ConnectionError if the call is over."""
+        with self._lock:
+            if self.has_come:
+                raise ConnectionAbortedError
+            self._connection = connection
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._connection = None
 
 
 Key = tuple[str, str, str, int]
@@ -121,6 +155,7 @@ class Client:
         connect: float = CONNECT_SECONDS,
         total: float = TOTAL_SECONDS,
         is_repeatable: bool | None = None,
+        interruption: Interruption | None = None,
     ) -> Answer:
         """One call. `headers` must not frame the message: length, host and connection are ours.
 
@@ -129,11 +164,12 @@ class Client:
         there, would give one tenant's secrets into another's hands.
 
         A kept connection may turn out dead at the moment it is used. If nothing came back on it, the call is made once
-        more on a new one, provided that it `is_repeatable` (None: if the method is).
+        more on a new one, provided that it `is_repeatable` (None: if the method is). An interrupted call is Broken.
 
         Raises an OutboundError, or ValueError for a method or header that HTTP does not have.
         """
         deadline = time.monotonic() + total
+        interruption = interruption or Interruption()
         try:
             target = parse_url(url)
         except BadUrl as error:
@@ -143,12 +179,13 @@ class Client:
         kept = self._take(key)
         if kept is not None:
             try:
-                return self._exchange(kept, key, method, message, limit, deadline)
+                return self._exchange(kept, key, method, message, limit, deadline, interruption)
             except Broken:
                 may_repeat = method in REPEATABLE if is_repeatable is None else is_repeatable
-                if kept.has_received or not may_repeat:
+                if kept.has_received or not may_repeat or interruption.has_come:
                     raise
-        return self._exchange(self._connect(target, deadline, connect), key, method, message, limit, deadline)
+        made = self._connect(target, deadline, connect, interruption)
+        return self._exchange(made, key, method, message, limit, deadline, interruption)
 
     def close(self) -> None:
         """Close what is idle."""
@@ -160,7 +197,7 @@ class Client:
 
     # ── Connections ──
 
-    def _connect(self, target: Target, deadline: float, seconds: float) -> Bounded:
+    def _connect(self, target: Target, deadline: float, seconds: float, interruption: Interruption) -> Bounded:
         """A connection to one of the addresses that `target` has now and that may be called."""
         by = min(deadline, time.monotonic() + seconds)
         try:
@@ -178,24 +215,29 @@ class Client:
             # A name with several addresses: an unreachable one leaves time for the next.
             share = left if is_last else left / 2
             try:
-                connection = self._connect_to(plain(address), target, share)
+                connection = self._connect_to(plain(address), target, share, interruption)
                 break
             except TimeoutError:
                 if is_last:
                     raise TimedOut("the connection could not be made in time") from None
             except OSError:
+                if interruption.has_come:
+                    raise Broken from None
                 if is_last:
                     raise Refused from None
         return self._secured(connection, target, by) if target.scheme == "https" else connection
 
-    def _connect_to(self, address: Address, target: Target, seconds: float) -> BoundedSocket:
+    def _connect_to(
+        self, address: Address, target: Target, seconds: float, interruption: Interruption
+    ) -> BoundedSocket:
         if seconds <= 0:
             raise TimeoutError
         connection = BoundedSocket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_STREAM)
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.settimeout(seconds)
-            connection.connect((str(address), target.port))
+            with interruption.reaching(connection):
+                connection.connect((str(address), target.port))
         except BaseException:
             connection.close()
             raise
@@ -263,19 +305,27 @@ class Client:
     # ── Messages ──
 
     def _exchange(
-        self, connection: Bounded, key: Key, method: str, message: bytes, limit: int, deadline: float
+        self,
+        connection: Bounded,
+        key: Key,
+        method: str,
+        message: bytes,
+        limit: int,
+        deadline: float,
+        interruption: Interruption,
     ) -> Answer:
         connection.until(deadline, _HEAD_ALLOWANCE + _BODY_ALLOWANCE * limit)
         may_keep = False
         try:
-            connection.sendall(message)
-            response = http.client.HTTPResponse(connection, method=method)
-            with response:
-                response.begin()
-                if connection.has_ended:  # `http.client` takes a head that was cut off for a whole one
-                    raise http.client.IncompleteRead(b"")
-                answer = _read(response, limit)
-                may_keep = not (response.will_close or answer.is_cut)
+            with interruption.reaching(connection):
+                connection.sendall(message)
+                response = http.client.HTTPResponse(connection, method=method)
+                with response:
+                    response.begin()
+                    if connection.has_ended:  # `http.client` takes a head that was cut off for a whole one
+                        raise http.client.IncompleteRead(b"")
+                    answer = _read(response, limit)
+            may_keep = not (response.will_close or answer.is_cut or interruption.has_come)
             return answer
         except TimeoutError:
             raise TimedOut from None
@@ -319,7 +369,8 @@ def _read(response: http.client.HTTPResponse, limit: int) -> Answer:
     is_cut = len(body) > limit
     if not is_cut and announced is not None and len(body) < announced:
         raise http.client.IncompleteRead(body, announced - len(body))
-    return Answer(response.status, headers, body[:limit], is_cut)
+    cookies = tuple(response.headers.get_all("set-cookie", ()))
+    return Answer(response.status, headers, body[:limit], is_cut, cookies)
 
 
 @cache
