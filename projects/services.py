@@ -14,6 +14,7 @@ from django.db.models.functions import Coalesce, Now
 from accounts import audit
 from accounts.audit import Actor
 from accounts.lifecycle import outbox
+from accounts.lifecycle.models import AccountEmail
 from accounts.models import User
 from platform_site.api import ids, nudges, signals
 from platform_site.api.callers import Caller, Place, ProjectRole
@@ -147,8 +148,8 @@ def suspend_project(project_id: str, *, reason: str, actor: Caller | Actor) -> P
 
     Calls are refused from the next request on (`Place.is_suspended`); deliveries, queued runs and e-mails wait
     (`projects.suspension`); what is under way ends by itself. `reason` is shown to the project's members: 1-500
-    printable characters. Of a project that is suspended the reason changes, if it differs, and nothing else. Raises
-    NoSuchProject, ValidationFailed on the field `reason`.
+    printable characters, and e-mailed to its owners. Of a project that is suspended the reason changes, if it differs,
+    and nothing else. Raises NoSuchProject, ValidationFailed on the field `reason`.
     """
     reason = reason.strip()
     if not reason or len(reason) > SUSPENSION_REASON_LENGTH or not reason.isprintable():
@@ -162,6 +163,7 @@ def suspend_project(project_id: str, *, reason: str, actor: Caller | Actor) -> P
         if project.suspended_at is None:
             places.forget_project(project_id)
             transaction.on_commit(lambda: suspension.forget(project.cluster))
+            _tell_owners(project, AccountEmail.Kind.PROJECT_SUSPENDED, reason=reason)
         Project.objects.filter(pk=project_id).update(
             suspended_at=Coalesce("suspended_at", Now()), suspension_reason=reason
         )
@@ -171,8 +173,8 @@ def suspend_project(project_id: str, *, reason: str, actor: Caller | Actor) -> P
 
 
 def resume_project(project_id: str, *, actor: Caller | Actor) -> bool:
-    """Lift a suspension: calls are answered from the next request on, and what waited goes on. False, with nothing
-    written, if there is none. For operators. Raises NoSuchProject."""
+    """Lift a suspension: calls are answered from the next request on, what waited goes on, its owners get an e-mail.
+    False, with nothing written, if there is none. For operators. Raises NoSuchProject."""
     with transaction.atomic():
         project = _locked(project_id)
         since, reason = project.suspended_at, project.suspension_reason
@@ -180,6 +182,7 @@ def resume_project(project_id: str, *, actor: Caller | Actor) -> bool:
             return False
         places.forget_project(project_id)
         Project.objects.filter(pk=project_id).update(suspended_at=None, suspension_reason=None, resumed_at=Now())
+        _tell_owners(project, AccountEmail.Kind.PROJECT_RESUMED)
         project.refresh_from_db(fields=["resumed_at"])
         if project.resumed_at is not None:
             outbox.postpone(project.environments.values_list("pk", flat=True), since, project.resumed_at)
@@ -193,6 +196,20 @@ def resume_project(project_id: str, *, actor: Caller | Actor) -> bool:
         )
         transaction.on_commit(lambda: suspension.forget(project.cluster))
     return True
+
+
+_OF_SUSPENSIONS: Final = (AccountEmail.Kind.PROJECT_SUSPENDED, AccountEmail.Kind.PROJECT_RESUMED)
+
+
+def _tell_owners(project: Project, kind: AccountEmail.Kind, **details: str) -> None:
+    """By e-mail, in the transaction at hand: those whose address is known to be theirs. What was still to be sent of an
+    earlier suspension is not sent any more."""
+    for owner in User.objects.filter(
+        memberships__project=project, memberships__role=Member.Role.OWNER, disabled_at__isnull=True
+    ).order_by("pk"):
+        subject = f"{project.pk} {owner.pk}"
+        outbox.withdraw(None, subject, _OF_SUSPENSIONS)
+        outbox.tell(owner, kind, recipient=owner.email, subject=subject, project=project.pk, **details)
 
 
 def _locked(project_id: str) -> Project:

@@ -1,7 +1,8 @@
 """What an e-mail says: its subject, its text and its HTML, and the address of its link.
 
 Nothing that a stranger typed stands in an e-mail to somebody else: no name, no text of a request. The application's
-name and addresses are its owner's (`accounts.lifecycle.pools`). Templates: templates/accounts/emails.
+name and addresses are its owner's (`accounts.lifecycle.pools`), the reason of a suspension is the operators'; a project
+is named by its id. Templates: templates/accounts/emails.
 """
 
 from datetime import timedelta
@@ -28,6 +29,8 @@ LIFETIMES: Final = {
     Kind.EMAIL_CHANGED: timedelta(days=2),
     Kind.PASSWORD_CHANGED: timedelta(days=2),
     Kind.IDENTITY_LINKED: timedelta(days=2),
+    Kind.PROJECT_SUSPENDED: timedelta(days=2),
+    Kind.PROJECT_RESUMED: timedelta(days=2),
 }
 """How long a link works from the moment its e-mail is sent; until when an e-mail may wait to be sent."""
 
@@ -41,6 +44,8 @@ _SUBJECTS: Final = {
     Kind.EMAIL_CHANGED: "Your e-mail address at {app} was changed",
     Kind.PASSWORD_CHANGED: "Your password at {app} was changed",
     Kind.IDENTITY_LINKED: "There is another way to sign in to your account at {app}",
+    Kind.PROJECT_SUSPENDED: "Your project {project} at {app} is suspended",
+    Kind.PROJECT_RESUMED: "Your project {project} at {app} is no longer suspended",
 }
 
 
@@ -67,9 +72,11 @@ def message(email: AccountEmail, token: str | None, *, says: str | None = None) 
         "recipient": email.recipient,
         "new_email": email.details.get("new_email"),
         "provider": email.details.get("provider"),
+        "project": email.details.get("project"),
+        "reason": email.details.get("reason"),
     }
     made = EmailMultiAlternatives(
-        subject=_SUBJECTS[name].format(app=facts["app"]),
+        subject=_SUBJECTS[name].format(app=facts["app"], project=facts["project"]),
         body=render_to_string(f"accounts/emails/{name}.txt", facts),
         to=[email.recipient],
         headers={

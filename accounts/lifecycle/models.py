@@ -59,6 +59,8 @@ class AccountEmail(models.Model):
         EMAIL_CHANGED = "email_changed"
         PASSWORD_CHANGED = "password_changed"  # noqa: S105
         IDENTITY_LINKED = "identity_linked"
+        PROJECT_SUSPENDED = "project_suspended"
+        PROJECT_RESUMED = "project_resumed"
 
     id = models.CharField(primary_key=True, max_length=30, default=partial(ids.new, "eml"), editable=False)
     """`inv_…` for an invitation, whose id the API shows."""
@@ -66,7 +68,7 @@ class AccountEmail(models.Model):
     """The pool; null for platform accounts."""
     kind = models.CharField(max_length=20, choices=Kind.choices)
     subject = models.CharField(max_length=254)
-    """Whom it is about: an address in lower case, or a user's id."""
+    """Whom it is about: an address in lower case, a user's id, or a project's and its owner's."""
     recipient = models.CharField(max_length=254)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, null=True, related_name="emails")
     """Whom the link acts on; null while that is not known, and for those who have no account yet."""

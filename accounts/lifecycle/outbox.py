@@ -35,7 +35,15 @@ LEASE: Final = timedelta(minutes=2)
 """For how long a worker that took an e-mail up may be silent until another one does."""
 _WAITS: Final = tuple(timedelta(seconds=seconds) for seconds in (10, 30, 120, 600, 1800, 3600))
 """Before the second attempt, the third, …; the last one repeats until the e-mail has expired."""
-_NOTICES: Final = frozenset({Kind.EMAIL_CHANGED, Kind.PASSWORD_CHANGED, Kind.IDENTITY_LINKED})
+_NOTICES: Final = frozenset(
+    {
+        Kind.EMAIL_CHANGED,
+        Kind.PASSWORD_CHANGED,
+        Kind.IDENTITY_LINKED,
+        Kind.PROJECT_SUSPENDED,
+        Kind.PROJECT_RESUMED,
+    }
+)
 _TO_USERS: Final = _NOTICES | {Kind.RESET_PASSWORD}
 
 log = logging.getLogger("platform.accounts")
@@ -77,7 +85,8 @@ def write(
 
 
 def tell(user: User, kind: Kind, *, recipient: str, subject: str | None = None, **details: str) -> None:
-    """Tell the owner of an account by e-mail what happened to it, if the address is known to be theirs."""
+    """Tell the owner of an account by e-mail what happened to it or to a project of theirs, if the address is known to
+    be theirs."""
     if user.email_verified_at is not None:
         write(kind, pool_id=user.environment_id, recipient=recipient, subject=subject, user=user, **details)
 

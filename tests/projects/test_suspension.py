@@ -12,10 +12,13 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import DatabaseError, OperationalError, connection, connections, transaction
 from django.db.models import F
+from django.db.models.functions import Now
 from django.test import override_settings
 from psycopg import sql
 
 from accounts import audit
+from accounts.lifecycle import outbox
+from accounts.lifecycle.models import AccountEmail
 from accounts.models import AuditEntry, ServerKey, User
 from platform_site.api import store
 from platform_site.api.callers import ENVIRONMENT_SCOPES
@@ -24,6 +27,7 @@ from projects import places, services, suspension, tasks
 from projects.errors import NoSuchProject
 from projects.models import Environment, Member, Project
 from rows.execution import opened_door
+from tests.accounts.postbox import html_of, open_postbox, text_of
 from tests.api.test_openapi import filled, operations
 from tests.client import Answer, Api
 from tests.emptying import flush_redis
@@ -436,3 +440,51 @@ def test_operators_issue_and_revoke_keys_meanwhile(project: Project, production:
     suspend(project)
     key_for(production.pk, "rows:read")
     assert ServerKey.objects.filter(environment_id=production.pk).count() == 1
+
+
+def test_its_owners_are_told_by_email_and_nobody_else(
+    make_account: Make, alice: User, project: Project, settings: Any
+) -> None:
+    User.objects.filter(pk=alice.pk).update(email_verified_at=Now())
+    others = {
+        "second": ("owner", True), "developer": ("developer", True), "unproven": ("owner", False),
+        "disabled": ("owner", True),
+    }  # fmt: skip
+    for name, (role, is_verified) in others.items():
+        account = make_account(name, is_email_verified=is_verified)
+        Member.objects.create(project=project, user=account, role=role)
+    User.objects.filter(email="disabled@example.com").update(disabled_at=Now())
+    with open_postbox() as postbox:
+        settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
+        settings.EMAIL_HOST, settings.EMAIL_PORT = "127.0.0.1", postbox.port
+        suspend(project, "The bill <of May> is open")
+        suspend(project, "Another reason")
+        assert outbox.send_due() == 2
+        assert {message["To"] for message in postbox.messages} == {"alice@example.com", "second@example.com"}
+        told = postbox.last("alice@example.com")
+        assert told["Subject"] == f"Your project {project.pk} at the backend platform is suspended"
+        assert "The bill <of May> is open" in text_of(told)
+        assert "The bill &lt;of May&gt; is open" in html_of(told)
+        resume(project)
+        assert not resume(project)
+        assert outbox.send_due() == 2
+        told = postbox.last("second@example.com")
+        assert told["Subject"] == f"Your project {project.pk} at the backend platform is no longer suspended"
+        assert len(postbox.messages) == 4
+
+
+def test_what_was_not_sent_in_time_is_not_sent_of_an_earlier_suspension(alice: User, project: Project) -> None:
+    User.objects.filter(pk=alice.pk).update(email_verified_at=Now())
+    suspend(project)
+    resume(project)
+    suspend(project, "Once more")
+    [waiting] = AccountEmail.objects.all()
+    assert (waiting.kind, waiting.details["reason"]) == ("project_suspended", "Once more")
+
+
+def test_no_email_of_a_suspension_that_did_not_happen(alice: User, project: Project) -> None:
+    User.objects.filter(pk=alice.pk).update(email_verified_at=Now())
+    with transaction.atomic():
+        suspend(project)
+        transaction.set_rollback(True)
+    assert not AccountEmail.objects.exists()

@@ -34,6 +34,7 @@ EXCEPTIONS = {
         "accounts",
         "0005_identity_linked",
     ): "another kind of e-mail: PostgreSQL is told nothing; a worker of the release before leaves it to one of this",
+    ("accounts", "0006_project_suspended"): "two more kinds of e-mail, as above",
 }
 """Migrations that may, and why no process of the release before minds."""
 
