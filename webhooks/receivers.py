@@ -19,8 +19,8 @@ AHEAD: Final = 4
 """How many times its room a receiver may have claimed that has earned all the room there is: while outcomes are booked
 and the next are claimed, the senders have something to send."""
 STRANGERS: Final = 64
-"""Of attempts in flight at receivers that have earned no room, or lost it: from so many on no more are claimed. The last
-claim may go beyond by its length, which leaves a quarter of the threads to those that answer quickly."""
+"""Of attempts in flight at receivers that have earned no room, or lost it: from so many on no more are claimed. The
+last claim may go beyond by its length, which leaves a quarter of the threads to those that answer quickly."""
 QUICK_SECONDS: Final = 1.0
 TRIPS_AFTER: Final = 3
 FIRST_PAUSE: Final = 5.0

@@ -23,6 +23,10 @@ if not os.environ.get("PROMETHEUS_MULTIPROC_DIR"):  # set and empty would mean: 
 _directory = Path(os.environ["PROMETHEUS_MULTIPROC_DIR"])
 _directory.mkdir(parents=True, exist_ok=True)
 
+from platform_site.api import shares  # noqa: E402
+
+shares.use()
+
 from prometheus_client import (  # noqa: E402
     CONTENT_TYPE_LATEST,
     CollectorRegistry,

@@ -4,9 +4,12 @@ import multiprocessing
 import os
 import re
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -16,7 +19,7 @@ from django.db import connections
 from platform_site.api import health, metrics
 from tests.client import Api
 from tests.figures import within
-from tests.serving import Up
+from tests.serving import ROOT, Up
 
 
 @pytest.fixture
@@ -230,3 +233,48 @@ def test_a_scrape_adds_up_all_web_processes(served: Up) -> None:
     for _ in range(24):
         assert httpx.get(f"{served.base_url}/v1/openapi.json").status_code == 200
     assert counted() == before + 24
+
+
+_ON_A_FULL_DISK = """
+import contextlib, os, django
+directory = os.environ["PROMETHEUS_MULTIPROC_DIR"]
+def fill():
+    with contextlib.suppress(OSError), open(directory + "/ballast", "ab", buffering=0) as ballast:
+        while ballast.write(b"." * 4096):
+            pass
+if os.environ["FULL"] == "before":
+    fill()
+django.setup()
+from platform_site.api import metrics
+metrics.observe_request("GET", "/first", 200, 0.01)
+fill()
+for number in range(2000):
+    metrics.observe_request("GET", f"/{number}", 200, 0.01)
+if os.fork() == 0:
+    metrics.observe_request("GET", "/child", 200, 0.01)
+    os._exit(0)
+assert os.wait()[1] == 0
+print(len(metrics.own_counts()), sum(statuses[200] for statuses, _ in metrics.own_counts().values()))
+registry = metrics.CollectorRegistry()
+metrics.MultiProcessCollector(registry, path=directory)
+metrics.generate_latest(registry)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mounts a small disk in a namespace of its own")
+@pytest.mark.parametrize("full", ["before", "meanwhile"])
+def test_a_full_disk_under_the_figures_ends_no_process(tmp_path: Path, full: str) -> None:
+    mounted = f'mount -t tmpfs -o size=512k tmpfs "{tmp_path}" && exec "{sys.executable}" -c "$PROGRAM"'
+    environment = {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "platform_site.settings",
+        "PROMETHEUS_MULTIPROC_DIR": str(tmp_path),
+        "PROGRAM": _ON_A_FULL_DISK,
+        "FULL": full,
+    }
+    command = ["unshare", "--map-root-user", "--mount", "sh", "-c", mounted]
+    if subprocess.run([*command[:3], "true"], capture_output=True).returncode != 0:
+        pytest.skip("this machine gives no namespaces")
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split() == ["2001", "2001"]

@@ -1,0 +1,57 @@
+"""The file in which one process keeps its figures, on a disk that may be full.
+
+prometheus-client maps a file with holes into memory, and where the disk has no block left for a hole, writing there is
+SIGBUS: the end of each web process at its next request, while all that requests need is well. Here a file has its
+blocks before it is mapped. Where there are none, the process goes on counting in memory, and scrapes miss that share.
+"""
+
+import mmap
+import os
+import sys
+from contextlib import suppress
+
+from prometheus_client import mmap_dict, values
+
+
+class Share(mmap_dict.MmapedDict):
+    """prometheus-client's, with all its blocks. The names with an underscore are the library's; a test would notice any
+    change."""
+
+    def __init__(self, filename: str, read_mode: bool = False) -> None:
+        super().__init__(filename if read_mode else _with_room(filename), read_mode)  # type: ignore[no-untyped-call]
+
+    def _init_value(self, key: str) -> None:
+        wanted = self._capacity
+        while self._used + len(key.encode()) + 32 > wanted:  # with its length, padding and two numbers
+            wanted *= 2
+        if wanted > self._capacity:
+            try:
+                os.posix_fallocate(self._f.fileno(), 0, wanted)
+            except OSError:
+                self._move_to_memory()
+        super()._init_value(key)  # type: ignore[no-untyped-call]
+
+    def _move_to_memory(self) -> None:
+        memory = open(os.memfd_create("figures"), "r+b", buffering=0)
+        memory.write(self._m[: self._capacity])
+        self._f.close()
+        self._f, self._m = memory, mmap.mmap(memory.fileno(), self._capacity)
+
+
+def _with_room(filename: str) -> str:
+    """The file's name once it has blocks, or that of a file in memory."""
+    try:
+        with open(filename, "ab") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                os.posix_fallocate(file.fileno(), 0, mmap_dict._INITIAL_MMAP_SIZE)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(filename)  # scrapes would stumble over an empty one
+        return f"/proc/self/fd/{os.memfd_create('figures')}"
+    return filename
+
+
+def use() -> None:
+    """Let every metric that is made from now on have such a file. Where blocks cannot be asked for, nothing changes."""
+    if sys.platform == "linux":
+        values.MmapedDict = Share  # type: ignore[attr-defined]  # which it does not export
