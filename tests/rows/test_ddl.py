@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from django.db import DatabaseError, connections, transaction
+from django.db.migrations.state import ModelState
 
 from rows import ddl, planning, values
 from rows.documents import EMPTY, InvalidDocument, Schema
@@ -206,6 +207,40 @@ def test_a_column_that_becomes_not_null_is_filled_with_its_backfill_and_keeps_no
     ]  # fmt: skip
     make("t_fresh", parse(second.document))
     assert catalog.catalog("t_env") == catalog.catalog("t_fresh")
+
+
+def chain(length: int) -> Schema:
+    """So many tables, each of which refers to the one before."""
+    return schema(
+        **{
+            f"t{n}": {
+                "x": TEXT,
+                **({"up": {"type": "reference", "to": f"t{n - 1}", "related_name": f"d{n}"}} if n else {}),
+            }
+            for n in range(length)
+        }
+    )
+
+
+def test_what_new_tables_cost_grows_as_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Django makes the models of tables that hang together anew for each table that is added to them."""
+    made: list[str] = []
+    render = ModelState.render
+
+    def count(self: ModelState, apps: Any) -> Any:
+        made.append(self.name)
+        return render(self, apps)
+
+    monkeypatch.setattr(ModelState, "render", count)
+    counts = {}
+    for length in (10, 20):
+        make(f"t_chain{length}", chain(1))
+        made.clear()
+        change(f"t_chain{length}", chain(1), chain(length))
+        counts[length] = len(made)
+    assert counts[20] <= 2 * counts[10] + 20, counts
+    make("t_fresh", chain(20))
+    assert catalog.catalog("t_chain20") == catalog.catalog("t_fresh")
 
 
 MISFITS: dict[str, tuple[Schema, Schema, str]] = {
