@@ -466,8 +466,6 @@ def _page(
     pages = [together(writer.queryset(rows.filter(*conditions)), limit) for conditions in ranges]
     if len(pages) == 1:
         return pages[0], names
-    if not pages:  # nothing comes behind a null that comes last, with nothing to break the tie
-        return together(writer.queryset(rows.filter(NEVER)), limit), names
     ordered = ", ".join(f'"{name}"{_direction(key)}' for key, name, _ in keys)
     return together(
         listed([together("(", page, ")") for page in pages], " UNION ALL "), f" ORDER BY {ordered}", limit

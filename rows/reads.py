@@ -214,7 +214,7 @@ def _count(asking: Asking, table: Table, where: Filter, how: Count) -> bytes:
     if not found:
         raise StaleVersion
     number, kind = int(found[0][0] or 0), "exact"
-    if most is not None and number == most:
+    if number == most:
         number, kind = COUNT_CEILING, "at_least"
         if _sees_everything(asking, table) and not any(hops_of(where.shape)):
             plan = asking.read(asking.statement(shape, compiler.planned), {}, where.wire)
