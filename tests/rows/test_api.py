@@ -60,6 +60,25 @@ def test_a_row_is_made_read_changed_and_deleted(tracker: Tracker) -> None:
     assert tracker.delete("alice", f"/rows/tasks/{task}").status == 404
 
 
+def test_the_row_that_was_addressed_is_changed_or_deleted_and_no_other(tracker: Tracker) -> None:
+    """Lists, to which rows refer, and comments, to which none does: they go by other statements."""
+    for table, column in (("lists", "name"), ("comments", "body")):
+        extra: dict[str, str] = {"owner_id": tracker.users["alice"]}
+        if table == "comments":
+            extra = {"task_id": new_task(tracker, "alice", new_list(tracker, "alice"))}
+        rows = [{"id": row_id, column: row_id, **extra} for row_id in ("a", "b", "c")]
+        assert tracker.post("key", f"/rows/{table}", rows).status == 201
+
+        def held(table: str = table, column: str = column) -> dict[str, str]:
+            page = tracker.post("key", f"/rows/{table}/query", {"where": {"id": {"$in": ["a", "b", "c"]}}}).json
+            return {row["id"]: row[column] for row in page["data"]}
+
+        assert tracker.patch("key", f"/rows/{table}/b", {column: "changed"}).status == 200
+        assert held() == {"a": "a", "b": "changed", "c": "c"}
+        assert tracker.delete("key", f"/rows/{table}/b").status == 204
+        assert held() == {"a": "a", "c": "c"}
+
+
 def test_the_list_filters_orders_and_pages_as_the_contract_says(tracker: Tracker) -> None:
     home = new_list(tracker, "alice")
     for number in range(5):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from platform_site.api.errors import NotFound, ValidationFailed
+from platform_site.api.errors import Conflict, NotFound, ValidationFailed
 from rows import asking, rules
 from rows.documents import Schema
 from rows.reading import parse
@@ -65,7 +65,7 @@ def outcome(how: Any) -> Any:
     """The answer, or which error with which fields."""
     try:
         return how()
-    except (NotFound, ValidationFailed) as error:
+    except (Conflict, NotFound, ValidationFailed) as error:
         return type(error), error.body(None)
 
 
@@ -107,6 +107,9 @@ def test_a_write_does_what_plain_python_says_and_a_refused_one_nothing(data: st.
     for number in range(QUESTIONS):
         who = data.draw(worlds.callers)
         table = data.draw(st.sampled_from(worlds.TABLES))
+        if example.world.rows[table] and data.draw(st.integers(0, 4)) == 0:
+            done += deleted(example, who, table, data.draw(st.sampled_from(example.world.rows[table]))["id"])
+            continue
         columns = list(example.schema.tables[table].columns.values())
         inserts = data.draw(st.booleans()) or not example.world.rows[table]
         chosen = columns if inserts else data.draw(st.lists(st.sampled_from(columns), max_size=3, unique=True))
@@ -138,6 +141,15 @@ def test_a_write_does_what_plain_python_says_and_a_refused_one_nothing(data: st.
             done += 1
         example.assert_equal_to_the_world()
     event(f"writes done: {done}")
+
+
+def deleted(example: Example, who: Any, table: str, row_id: str) -> bool:
+    """Whether a row went, here as there."""
+    got = outcome(lambda: example.tenant.delete(who, table, row_id))
+    expected = refused(lambda: example.world.delete(who, table, row_id))
+    assert (got and got[0].status) == expected
+    example.assert_equal_to_the_world()
+    return expected is None
 
 
 def refused(how: Any) -> Any:

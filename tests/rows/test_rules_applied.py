@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
@@ -127,6 +128,28 @@ def test_ownership_cannot_be_given_away_or_stolen() -> None:
     assert tenant.update(ALICE, "notes", mine, body="z")["body"] == "z"
 
 
+@pytest.mark.parametrize("shape", ["alone", "referred to", "looking back"])
+def test_a_row_that_may_be_changed_opens_no_other_and_lends_none_its_values(shape: str) -> None:
+    """Rows to which others may refer, and rules that walk back into the table, lock the row in a statement of its
+    own."""
+    more = {"notes": {"$none": {"body": "nobody's"}}} if shape == "looking back" else {}
+    rules = {"read": {}, "update": {"where": OWN, "check": {"score": {"$gt": "$old.score"}, **more}}}
+    document = notes(user={**rules, "delete": {"where": OWN}})
+    if shape == "alone":
+        del document["tables"]["notes"]["columns"]["parent"]
+    tenant = Tenant(document).with_users(ALICE, BOB)
+    low, high = (tenant.put("notes", body="mine", owner_id=ALICE.user_id, score=score) for score in (1, 5))
+    theirs = tenant.put("notes", body="theirs", owner_id=BOB.user_id, score=1)
+    before = table(tenant)
+    assert refused(lambda: tenant.update(ALICE, "notes", theirs, score=9)) == (404, {})
+    assert refused(lambda: tenant.delete(ALICE, "notes", theirs)) == (404, {})
+    assert refused(lambda: tenant.update(ALICE, "notes", high, score=3)) == (422, {"score": "not_allowed"})
+    assert table(tenant) == before
+    assert tenant.update(ALICE, "notes", low, score=3)["score"] == 3
+    tenant.delete(ALICE, "notes", low)
+    assert [row["id"] for row in table(tenant)] == [high, theirs]
+
+
 def test_a_check_speaks_of_the_row_after_with_the_columns_that_stay() -> None:
     tenant = tenant_of(user={"read": {}, "update": {"check": {"$or": [{"state": "draft"}, {"score": {"$gte": 5}}]}}})
     note = tenant.put("notes", body="x", owner_id=ALICE.user_id)
@@ -185,6 +208,42 @@ def test_a_check_may_compare_with_the_row_before() -> None:
     assert refused(lambda: tenant.update(ALICE, "notes", note, body="z")) == (422, {"score": "not_allowed"})
     # There was nothing to be greater than: a missing operand makes the clause false.
     assert refused(lambda: tenant.update(ALICE, "notes", blank, score=9))[0] == 422
+
+
+def test_an_empty_list_of_the_row_before_is_a_missing_operand() -> None:
+    document = notes(user={"read": {}, "update": {"check": {"tags": {"$hasAll": "$old.tags"}}}})
+    document["tables"]["notes"]["columns"]["tags"] = {"type": "text[]", "null": True}
+    tenant = Tenant(document).with_users(ALICE)
+    tagged, empty, blank = (
+        tenant.put("notes", body="x", owner_id=ALICE.user_id, tags=tags) for tags in (["a"], [], None)
+    )
+    assert tenant.update(ALICE, "notes", tagged, tags=["b", "a"])["tags"] == ["b", "a"]
+    for note, tags in ((tagged, ["b"]), (empty, ["a"]), (empty, []), (blank, ["a"])):
+        assert refused(lambda: tenant.update(ALICE, "notes", note, tags=tags)) == (422, {"tags": "not_allowed"})  # noqa: B023
+
+
+def test_a_reference_that_a_rule_sets_may_be_hidden_and_must_lead_somewhere() -> None:
+    """The caller did not choose it, so it need not see where it leads; it is told of the column if it knows of it."""
+    set_by_claim = {"set": {"parent_id": "$user.claims.parent"}}
+    document = notes(
+        user={"read": {"where": OWN}, "insert": set_by_claim, "update": set_by_claim},
+        editor={"read": {"columns": ["body"]}, "insert": {**set_by_claim, "columns": ["body", "owner_id"]}},
+    )
+    tenant = Tenant(document).with_users(ALICE, BOB, EDITOR)
+    hidden = tenant.put("notes", body="hidden", owner_id=BOB.user_id)
+    mine = tenant.put("notes", body="mine", owner_id=ALICE.user_id)
+    before = table(tenant)
+    alice, editor = (replace(who, claims={"parent": "nowhere"}) for who in (ALICE, EDITOR))
+    row = {"body": "x", "owner_id": ALICE.user_id}
+    assert refused(lambda: tenant.insert(alice, "notes", **row)) == (422, {"parent_id": "no_such_row"})
+    assert refused(lambda: tenant.update(alice, "notes", mine, body="x")) == (422, {"parent_id": "no_such_row"})
+    batch = refused(lambda: services.insert_rows(tenant.place, alice, "notes", [row, row]))
+    assert batch == (422, {"0.parent_id": "no_such_row"})
+    assert refused(lambda: tenant.insert(editor, "notes", **row)) == (422, {"$body": "conflict"})
+    assert table(tenant) == before
+    alice = replace(ALICE, claims={"parent": hidden})
+    assert tenant.insert(alice, "notes", **row)["parent_id"] == hidden
+    assert tenant.update(alice, "notes", mine, body="x")["parent_id"] == hidden
 
 
 @pytest.mark.parametrize("minutes", [-10, 10])

@@ -429,6 +429,28 @@ def test_beyond_the_ceiling_only_who_sees_everything_is_told_the_planners_estima
     assert (walked["count"], walked["count_is"]) == (10_000, "at_least")
 
 
+@pytest.mark.parametrize(
+    ("read", "count_is"),
+    [
+        ({}, "estimated"),
+        ({"where": {"owner_id": "$user.id"}}, "at_least"),
+        ({"columns": ["*", "-secret"]}, "at_least"),
+        ([{"where": {"owner_id": "$user.id"}}, {"columns": ["*", "-secret"]}], "at_least"),
+    ],
+)
+def test_who_does_not_see_each_cell_of_each_row_is_told_no_estimate(
+    monkeypatch: pytest.MonkeyPatch, read: Any, count_is: str
+) -> None:
+    """Threat T1: the planner's statistics are of all rows and cells."""
+    monkeypatch.setattr(reads, "COUNT_CEILING", 2)
+    columns = {"secret": {"type": "text", "null": True}, "owner": {"type": "user"}}
+    tenant = Tenant({"tables": {"notes": {"columns": columns, "rules": {"user": {"read": read}}}}})
+    tenant.with_users(ALICE)
+    for _ in range(4):
+        tenant.put("notes", owner_id=ALICE.user_id)
+    assert tenant.page(ALICE, "notes", limit=1, count="estimated")["count_is"] == count_is
+
+
 def test_a_row_that_would_hold_fast_but_goes_along_is_no_hindrance() -> None:
     """Notes keep their list from going, but they belong to a task of it, and go with that."""
     reference = {"type": "reference", "on_delete": "cascade"}

@@ -13,7 +13,7 @@ from platform_site.api.errors import NotFound, Unavailable, ValidationFailed
 from rows import asking, registry, services
 from tests.client import Answer
 from tests.rows.conftest import Tracker
-from tests.rows.tenants import ALICE, BOB, KEY, REGION, Tenant
+from tests.rows.tenants import ALICE, BOB, KEY, OPERATOR, REGION, Tenant
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -138,6 +138,46 @@ def test_a_rule_that_changed_is_asked_by_the_next_request(tenant: Tenant) -> Non
     with pytest.raises(NotFound):
         tenant.update(ALICE, "notes", note, body="y")
     assert tenant.get(KEY, "notes", note)["body"] == "x"
+
+
+WRITES: dict[str, Callable[[Tenant, str], Any]] = {
+    "insert": lambda tenant, note: tenant.insert(ALICE, "notes", body="new", owner_id=ALICE.user_id),
+    "update": lambda tenant, note: tenant.update(ALICE, "notes", note, body="new"),
+    "update of nothing": lambda tenant, note: tenant.update(ALICE, "notes", note),
+    "delete": lambda tenant, note: tenant.delete(ALICE, "notes", note),
+}
+
+
+@pytest.mark.parametrize("shape", ["alone", "referred to", "looking back"])
+@pytest.mark.parametrize("write", WRITES)
+def test_a_right_to_write_that_was_taken_is_gone_with_the_next_request(tenant: Tenant, write: str, shape: str) -> None:
+    """Threat T5. Rows to which others refer go by other statements, and so do those whose rules walk back into the
+    table: each of them tests the version."""
+    tables: dict[str, Any] = {"notes": {"columns": {**NOTES["columns"]}}}
+    check = {}
+    if shape == "referred to":
+        tables["remarks"] = {"columns": {"note": {"type": "reference", "to": "notes", "on_delete": "cascade"}}}
+    if shape == "looking back":
+        up = {"type": "reference", "to": "notes", "null": True, "related_name": "down", "on_delete": "null"}
+        tables["notes"]["columns"]["up"] = up
+        check = {"check": {"down": {"$none": {"body": "nobody's"}}}}
+
+    def apply(word: str) -> None:
+        rules = {"read": {}, "insert": check, "update": check, "delete": {}}
+        nobody = {"check": {"hidden": word}} if write == "insert" else {"where": {"hidden": word}}
+        tables["notes"]["rules"] = {"user": {**rules, **({write.partition(" ")[0]: nobody} if word else {})}}
+        tenant.apply({"tables": tables})
+
+    apply("")
+    for _ in range(3):  # by text, at its preparation, and prepared
+        WRITES[write](tenant, tenant.put("notes", body="x", owner_id=ALICE.user_id))
+    note = tenant.put("notes", body="x", owner_id=ALICE.user_id)
+    before = tenant.rows(OPERATOR, "notes", limit=100)
+    apply("nobody's")
+    with pytest.raises((NotFound, ValidationFailed)):
+        WRITES[write](tenant, note)
+    after = tenant.rows(OPERATOR, "notes", limit=100)
+    assert [(row["id"], row["updated_at"]) for row in after] == [(row["id"], row["updated_at"]) for row in before]
 
 
 @pytest.mark.parametrize("verb", ["list", "get", "update", "insert", "filter", "order"])

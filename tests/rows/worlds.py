@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rows.documents import Column, Schema, Table
 from rows.rules import Principal
+from rows.values import OPERAND_TYPES
 from tests.rows.tenants import ALICE, BOB
 
 TABLES = ("a", "b", "c")
@@ -50,52 +51,69 @@ def tables(draw: st.DrawFn) -> dict[str, Any]:
             if type_ == "enum":
                 columns[key]["values"] = VALUES["enum"]
         if number + 1 < len(TABLES):
-            columns["next"] = {"type": "reference", "to": TABLES[number + 1], "null": draw(st.booleans())}
+            columns["next"] = draw(_reference(TABLES[number + 1]))
         if draw(st.booleans()):
-            columns["self"] = {"type": "reference", "to": name, "null": True, "related_name": "selves"}
+            columns["self"] = {**draw(_reference(name)), "null": True, "related_name": "selves"}
         found[name] = {"id_prefix": f"{name}_x_", "columns": columns}
     return found
 
 
 @st.composite
-def conditions(draw: st.DrawFn, schema: Schema, table: str, *, is_rule: bool, depth: int = 0) -> dict[str, Any]:
-    """A `where` that the grammar takes from an author (`is_rule`) or, if the names are visible, from a caller."""
+def _reference(draw: st.DrawFn, to: str) -> dict[str, Any]:
+    null, policies = draw(st.booleans()), ["restrict", "cascade"]
+    on_delete = draw(st.sampled_from([*policies, "null"] if null else policies))
+    return {"type": "reference", "to": to, "null": null, "on_delete": on_delete}
+
+
+@st.composite
+def conditions(
+    draw: st.DrawFn, schema: Schema, table: str, *, is_rule: bool, old: Table | None = None, depth: int = 0
+) -> dict[str, Any]:
+    """A `where` that the grammar takes from an author (`is_rule`) or, if the names are visible, from a caller. With
+    `old` the `check` of an update of that table."""
     found: dict[str, Any] = {}
     for _ in range(draw(st.integers(0 if depth else 1, 2))):
         kinds = ["cell", "cell", "cell", "path"] + (["both", "either", "not", "many"] if depth < 2 else [])
         match draw(st.sampled_from(kinds)):
             case "cell":
-                found |= draw(_about_cell(schema, table, "", is_rule=is_rule))
+                found |= draw(_about_cell(schema, table, "", is_rule=is_rule, old=old))
             case "path":
-                found |= draw(_about_path(schema, table, is_rule=is_rule))
+                found |= draw(_about_path(schema, table, is_rule=is_rule, old=old))
             case "both" | "either" as kind:
-                inner = conditions(schema, table, is_rule=is_rule, depth=depth + 1)
+                inner = conditions(schema, table, is_rule=is_rule, old=old, depth=depth + 1)
                 found["$and" if kind == "both" else "$or"] = draw(st.lists(inner, min_size=1, max_size=2))
             case "not":
-                found["$not"] = draw(conditions(schema, table, is_rule=is_rule, depth=depth + 1))
+                found["$not"] = draw(conditions(schema, table, is_rule=is_rule, old=old, depth=depth + 1))
             case "many" if schema.tables[table].relations:
                 relation = draw(st.sampled_from(sorted(schema.tables[table].relations)))
                 far = schema.tables[table].relations[relation].target
                 quantifier = draw(st.sampled_from(["$some", "$none", "$every"]))
-                found[relation] = {quantifier: draw(conditions(schema, far, is_rule=is_rule, depth=depth + 1))}
+                inner = conditions(schema, far, is_rule=is_rule, old=old, depth=depth + 1)
+                found[relation] = {quantifier: draw(inner)}
     return found
 
 
 @st.composite
-def _about_path(draw: st.DrawFn, schema: Schema, table: str, *, is_rule: bool) -> dict[str, Any]:
+def _about_path(draw: st.DrawFn, schema: Schema, table: str, *, is_rule: bool, old: Table | None) -> dict[str, Any]:
     steps = ""
     for _ in range(draw(st.integers(1, 2))):
         near = [relation for relation in schema.tables[table].relations.values() if not relation.many]
         if near:
             relation = draw(st.sampled_from(near))
             steps, table = f"{steps}{relation.name}.", relation.target
-    return draw(_about_cell(schema, table, steps, is_rule=is_rule))
+    return draw(_about_cell(schema, table, steps, is_rule=is_rule, old=old))
 
 
 @st.composite
-def _about_cell(draw: st.DrawFn, schema: Schema, table: str, prefix: str, *, is_rule: bool) -> dict[str, Any]:
+def _about_cell(
+    draw: st.DrawFn, schema: Schema, table: str, prefix: str, *, is_rule: bool, old: Table | None
+) -> dict[str, Any]:
     column = draw(st.sampled_from(list(schema.tables[table].columns.values())))
     name = f"{prefix}{column.name}"
+    if old is not None and draw(st.booleans()):
+        before = [one.name for one in old.columns.values() if OPERAND_TYPES[one.type] == OPERAND_TYPES[column.type]]
+        if before:
+            return {name: draw(_compared(column, f"$old.{draw(st.sampled_from(before))}"))}
     if column.is_user:
         values: list[Any] = [*USERS]
     elif column.references:
@@ -125,12 +143,26 @@ def _about_cell(draw: st.DrawFn, schema: Schema, table: str, prefix: str, *, is_
     return {name: draw(st.sampled_from(choices))}
 
 
+def _compared(column: Column, variable: str) -> st.SearchStrategy[Any]:
+    """`column` beside a variable of its type."""
+    operators = ["$eq", "$ne"]
+    if column.type in ORDERED - {"boolean", "enum"}:
+        operators += ["$gt", "$gte", "$lt", "$lte"]
+    if column.type == "text[]":
+        operators += ["$hasAny", "$hasAll"]
+    if column.type == "json":
+        operators.append("$contains")
+    plain = st.sampled_from(operators).map(lambda operator: {operator: variable})
+    return st.just(variable) | plain | plain.map(lambda test: {"$not": test})
+
+
 @st.composite
 def rules(draw: st.DrawFn, schema: Schema, table: Table) -> dict[str, Any]:
     """The rules of role `user` for one table; nothing at all now and then."""
     if draw(st.integers(0, 5)) == 0:
         return {}
     where = st.none() | conditions(schema, table.name, is_rule=True)
+    check = st.none() | conditions(schema, table.name, is_rule=True, old=table)
     names = st.lists(st.sampled_from(sorted([*table.columns, "created_at"])), max_size=3, unique=True)
     shown = st.none() | names | names.map(lambda hidden: ["*", *(f"-{name}" for name in hidden)])
     sent = st.none() | st.just(sorted(set(table.columns) - {"owner_id"}))
@@ -145,7 +177,7 @@ def rules(draw: st.DrawFn, schema: Schema, table: Table) -> dict[str, Any]:
         "user": {
             "read": [rule(where=draw(where), columns=draw(shown)) for _ in range(draw(st.integers(1, 3)))],
             "insert": rule(check=draw(where), set={"owner_id": "$user.id"} if forced else None, columns=insert_columns),
-            "update": rule(where=draw(where), check=draw(where), columns=draw(sent)),
+            "update": rule(where=draw(where), check=draw(check), columns=draw(sent)),
             "delete": rule(where=draw(where)),
         }
     }
