@@ -37,6 +37,7 @@ OURS: Final = {
 _AHEAD: Final = re.compile(
     rb"""\b(?:from|import)\s*\(?\s*["'`](?:node:)?((?:_stream_[a-z]+)|crypto|stream(?:/promises|/consumers)?)["'`]"""
 )
+_REQUIRED: Final = re.compile(rb"""\(\s*["'`](?:node:)?([a-z0-9_/]+)["'`]\s*\)""")
 _INSTEAD: Final = {
     "http": "ctx.fetch", "https": "ctx.fetch", "http2": "ctx.fetch", "net": "ctx.fetch",
     "tls": "ctx.fetch", "zlib": "CompressionStream and DecompressionStream",
@@ -59,6 +60,14 @@ def ahead(source: bytes) -> list[str]:
     """Those of the modules that `source` imports which have to be loaded while all of Deno is still there, such as
     `crypto`. A specifier that is put together as the code runs is not found, and not loaded."""
     return sorted({name.decode() for name in _AHEAD.findall(source)})
+
+
+def required(source: bytes) -> list[str]:
+    """The allowed modules that a bundle requires: what a bundler made of CommonJS calls a global `require` where there
+    is one, and asks for it first (`typeof require`)."""
+    if b"typeof require" not in source:
+        return []
+    return sorted({name.decode() for name in _REQUIRED.findall(source)} & set(ALLOWED))
 
 
 def instead_of(specifier: str) -> str | None:

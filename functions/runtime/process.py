@@ -395,7 +395,11 @@ class Process:
         discard the process then."""
         deadline = time.monotonic() + seconds
         try:
-            load = {"source": base64.b64encode(source).decode(), "ahead": imports.ahead(source)}
+            load = {
+                "source": base64.b64encode(source).decode(),
+                "ahead": imports.ahead(source),
+                "required": imports.required(source),
+            }
             self._write({"t": "load", **load}, deadline)
             frame = self._read(deadline)
         except ProcessGone as error:

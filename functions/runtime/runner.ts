@@ -8,7 +8,7 @@
  * itself. What the code may ask of the outside goes over the same
  * channel and is decided there, as the caller of this call; a `ctx` kept from an earlier call is dead.
  *
- * In:   {t:"load", source, ahead} · {t:"run", tag, input, run_id, caller, secrets, max_output} · {t:"reply", tag, n, ok, value}
+ * In:   {t:"load", source, ahead, required} · {t:"run", tag, input, run_id, caller, secrets, max_output} · {t:"reply", tag, n, ok, value}
  * Out:  {t:"ready"} · {t:"loaded"} · {t:"unloadable", error} · {t:"log", tag, level, text} · {t:"call", tag, n, op, args}
  *       · {t:"done", tag, output} · {t:"failed", tag, reason, error}
  */
@@ -34,6 +34,7 @@ const NativeError = Error;
 const NativeRangeError = RangeError;
 const NativeTypeError = TypeError;
 const NativeString = String;
+const toNumber = Number, toInteger = Number.parseInt, toFloat = Number.parseFloat;
 const fromCharCodes = Function.prototype.call.bind(Function.prototype.apply, String.fromCharCode) as any;
 const NativeResponse = Response, NativeHeaders = Headers, NativeRequest = Request, NativeParams = URLSearchParams;
 const deadlines = new WeakMap<AbortSignal, number>();
@@ -173,11 +174,33 @@ function text(value: unknown, longest: number): string {
 /** The tenant's module arrives as a data: URL of many kilobytes; in a stack it reads `function.ts`, and the runner not at all. */
 const replace = uncurry(String.prototype.replace);
 const includes = uncurry(String.prototype.includes);
-const MODULE_URL = /data:application\/typescript[^\s:)]*(:?)/g;
+const MODULE_URL = /data:application\/typescript[^\s:)"]*(:?)/g;
 const OWN_FRAMES = /\n\s+at [^\n]*runner\.ts:\d+:\d+\)?/g;
 function cleaned(stack: string): string {
   if (!includes(stack, "data:application/typescript") && !includes(stack, "runner.ts:")) return stack;
   return replace(replace(stack, MODULE_URL, "function.ts$1"), OWN_FRAMES, "");
+}
+
+/** With the values in their places where the first part is a format (`%s`, `%d`, …), as consoles do. */
+function formatted(parts: unknown[]): unknown[] {
+  const format = parts[0];
+  if (typeof format !== "string" || parts.length === 1 || !includes(format, "%")) return parts;
+  let next = 1;
+  const line = replace(format, /%[sdifjoOc%]/g, (mark: string) => {
+    if (mark === "%%") return "%";
+    if (next === parts.length) return mark;
+    const value = parts[next++];
+    if (mark === "%c") return "";
+    if (mark === "%s") return typeof value === "object" ? inspect(value, { depth: 1 }) : NativeString(value);
+    if (mark === "%j") return stringify(value) ?? "undefined";
+    if (mark === "%o" || mark === "%O") return inspect(value);
+    if (typeof value === "bigint") return NativeString(value) + "n";
+    if (typeof value === "object" || typeof value === "symbol") return "NaN";
+    return NativeString(mark === "%d" ? toNumber(value) : mark === "%i" ? toInteger(value) : toFloat(value));
+  });
+  const told: unknown[] = [line];
+  while (next < parts.length) told[told.length] = parts[next++];
+  return told;
 }
 
 /** Of an earlier call's code, and of what the module began as it was loaded, nothing: the log is for whoever called. */
@@ -188,6 +211,7 @@ function log(level: string, parts: unknown[]): void {
   if (lines > MAX_LOG_LINES) line = "(more lines were dropped)";
   else {
     try {
+      parts = formatted(parts);
       for (let i = 0; i < parts.length; i++) {
         line += (i ? " " : "") + (typeof parts[i] === "string" ? parts[i] : inspect(parts[i], { depth: 4, strAbbreviateSize: 1000 }));
         if (line.length > MAX_LOG_CHARACTERS) break;
@@ -418,6 +442,19 @@ async function loadAhead(names: string[]): Promise<void> {
 }
 const NEEDED_OF_PROCESS = new Set<PropertyKey>(["nextTick", "constructor", "_events", "_eventsCount", "_maxListeners", "versions"]);
 
+/** The `require` that bundles call which were made of CommonJS. */
+async function defineRequire(names: string[]): Promise<void> {
+  const node = "node:";
+  const found = new NativeMap<string, unknown>();
+  for (const name of names) mapSet(found, name, (await import(node + name)).default);
+  (globalThis as any).require = (name: unknown) => {
+    const asked = NativeString(name);
+    const module = mapGet(found, slice(asked, 0, 5) === node ? slice(asked, 5) : asked);
+    if (module === undefined) throw new NativeError('"' + asked + '" is not among the modules that can be required here');
+    return module;
+  };
+}
+
 /** What libraries and Node's own modules ask of `process` in passing. */
 function emptyProcess() {
   const nextTick = (work: (...args: unknown[]) => void, ...args: unknown[]) => queue(() => work(...args));
@@ -431,8 +468,10 @@ async function main(): Promise<void> {
     const frame = await receive();
     if (frame.t === "load") {
       try {
-        if (frame.ahead?.length) await loadAhead(frame.ahead);
+        const required = frame.required ?? [];
+        if (frame.ahead?.length || required.length) await loadAhead([...frame.ahead, ...required]);
         prepareWorld();
+        if (required.length) await defineRequire(required);
         // A variable specifier: a literal one, or user code as the entry point, could import any host file.
         const address: string = "data:application/typescript;base64," + frame.source;
         handler = (await import(address)).default;

@@ -1,8 +1,10 @@
 """Which of Node's modules a function may import, that they work, and that none of them is a way to the host."""
 
+import hmac
 import json
 import re
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -175,6 +177,20 @@ SEARCH = """
 """
 
 
+def test_the_guides_function_believes_whom_it_should(run_code: RunCode) -> None:
+    source = Path("docs/functions.md").read_text().partition("```js\n")[2].partition("```")[0]
+    body, secrets = '{"type": "paid"}', {"STRIPE_SECRET": "whsec"}
+
+    def signed(at: float, text: str = body) -> str:
+        return f"t={at:.0f},v1={hmac.new(b'whsec', f'{at:.0f}.{text}'.encode(), 'sha256').hexdigest()}"
+
+    now = time.time()
+    assert run_code(source, {"body": body, "signature": signed(now)}, secrets=secrets).output == {"type": "paid"}
+    for signature in (signed(now, body + " "), signed(now - 400), "t=1", f"t={now:.0f},v1=aa", ""):
+        refused = run_code(source, {"body": body, "signature": signature}, secrets=secrets)
+        assert refused.error["message"] == "not Stripe's", signature
+
+
 def test_nothing_that_is_reached_from_a_module_is_a_way_out(run_code: RunCode) -> None:
     """Not by any chain of properties, prototypes and getters, from all of them and the globals."""
     source = f"{IMPORT_EVERY} {SEARCH} export default () => {{ const known = new Set(), found = search([...{MODULES}, globalThis], known); return [known.size, found] }}"
@@ -246,3 +262,33 @@ def test_neither_process_nor_console_of_nodes_writes_into_the_channel(run_code: 
         import { PassThrough } from "node:stream";
         export default () => [Object.keys(process).sort(), Object.keys(said).includes("Console"), process === globalThis.process]"""
     assert run_code(source).output == [["cwd", "emitWarning", "env", "nextTick"], False, True]
+
+
+BUNDLED = """
+    var __require = ((x) => typeof require !== "undefined" ? require : typeof Proxy !== "undefined" ? new Proxy(x, {
+        get: (a, b) => (typeof require !== "undefined" ? require : a)[b]
+    }) : x)(function(x) { if (typeof require !== "undefined") return require.apply(this, arguments); throw Error('Dynamic require of "' + x + '" is not supported'); });
+    var __commonJS = (cb, mod) => function __require2() { return mod || (0, cb[Object.keys(cb)[0]])((mod = { exports: {} }).exports, mod), mod.exports; };
+    var require_lib = __commonJS({ "lib.js"(exports, module) {
+        var crypto = __require("crypto"), { inherits } = __require("node:util"), { Readable } = __require("stream"), Buffer = __require("buffer").Buffer;
+        module.exports = (text) => [crypto.createHash("md5").update(Buffer.from(text)).digest("hex"), typeof inherits, typeof Readable.from];
+        module.exports.missing = () => __require("fs");
+    } });
+    var lib = require_lib();
+"""
+
+
+def test_what_a_bundler_makes_of_commonjs_finds_what_it_requires(run_code: RunCode) -> None:
+    """As esbuild writes it, `--format=esm`; its shim asks for a global `require` first."""
+    outcome = run_code(BUNDLED + 'export default () => lib("x")')
+    assert outcome.output == ["9dd4e461268c8034f5c8564e155c67a6", "function", "function"], outcome.error
+    outcome = run_code(BUNDLED + "export default () => lib.missing()")
+    assert outcome.error["message"] == '"fs" is not among the modules that can be required here'
+    assert imports.required(BUNDLED.encode()) == ["buffer", "crypto", "stream", "util"]
+    assert imports.required(b'const a = f("crypto"), b = {require: 1}') == []
+
+
+def test_a_required_module_is_as_harmless_as_an_imported_one(run_code: RunCode) -> None:
+    calls = "".join(f'require("{name}"), ' for name in imports.ALLOWED)
+    source = f"{SEARCH} typeof require; export default () => search([{calls} globalThis], new Set())"
+    assert run_code(source, timeout=30, memory_mb=512).output == []

@@ -284,6 +284,18 @@ def test_an_error_in_the_log_is_in_the_lines_of_the_source(run_code: RunCode) ->
     assert texts[2].endswith("data:text/plain,x")
 
 
+def test_a_format_is_filled_in(run_code: RunCode) -> None:
+    outcome = run_code("""export default () => {
+        console.log("%s is %d years, %i or %f, %j %o %c%%", "Bob", "42", 42.9, "1.5x", {a: 1}, [1], "color: red", "rest", 2);
+        console.log("100%", 5); console.log("%s"); console.log("%s %s", new Map([[1, 2]])); console.log(5, "%s", 6);
+        console.log("%d %d %s", 10n, Symbol("x"), Symbol("y"));
+    }""")
+    assert [line.text for line in outcome.logs] == [
+        "Bob is 42 years, 42 or 1.5, {\"a\":1} [ 1 ] % rest 2", "100% 5", "%s", "Map(1) { 1 => 2 } %s", "5 %s 6",
+        "10n NaN Symbol(y)",
+    ]  # fmt: skip
+
+
 def test_what_asks_for_the_globals_of_node_before_it_uses_them_loads(run_code: RunCode) -> None:
     """As bundled libraries do. Deno's own `process` throws at its first mention, where there is no `Deno.execPath`."""
     source = """const debug = typeof process !== "undefined" && process.env.DEBUG;
@@ -297,6 +309,7 @@ def test_what_cannot_be_imported_says_what_to_do(run_code: RunCode, wanted: str)
     with pytest.raises(LoadFailed, match="bundle it") as refused:
         run_code(f'import * as x from "{wanted}"; export default () => x')
     assert "function.ts:1:20" in str(refused.value)
+    assert str(refused.value).count('"') % 2 == 0
 
 
 @pytest.mark.parametrize(
