@@ -16,10 +16,14 @@ from django.db import Error, OperationalError, connections
 from django.db.models import QuerySet
 from django.db.models.functions import Now
 
+from platform_site.api import store
 from projects.models import Environment
 
 KNOWN_SECONDS: Final = 5.0
 """For how long a process goes by what it was told."""
+
+REMEMBERED_SECONDS: Final = 7 * 86_400
+"""For how long Redis keeps what was last said, for processes that start while the control database is away."""
 
 PATIENCE: Final = 5.0
 """Seconds."""
@@ -40,18 +44,30 @@ _known: Final[dict[str, _Known]] = {}
 def suspended_in(cluster: str) -> list[str]:
     """The ids of the suspended environments of this database, as they were KNOWN_SECONDS ago at most.
 
-    While the control database is away: as it last said, and in a process that it never told, none: a region's work
-    goes on whatever becomes of that database.
+    While the control database is away: as it last said, to this process or, in one that it never told, to another
+    (Redis keeps that). Where nobody knows, none: a region's work goes on whatever becomes of that database.
     """
     known, now = _known.get(cluster), time.monotonic()
     if known is not None and now - known.asked_at < KNOWN_SECONDS:
         return known.environment_ids
     try:
         found = _asked_aside(Environment.objects.suspended(), cluster)
+        store.put({_name(cluster): ",".join(found).encode()}, REMEMBERED_SECONDS)
     except OperationalError:
-        found = known.environment_ids if known is not None else []
+        found = known.environment_ids if known is not None else _heard_by_others(cluster)
     _known[cluster] = _Known(found, now)
     return found
+
+
+def _name(cluster: str) -> str:
+    return f"suspended:{cluster}"
+
+
+def _heard_by_others(cluster: str) -> list[str]:
+    trip = store.trip()
+    told = trip.get(_name(cluster))
+    trip.run()
+    return told.value.decode().split(",") if told.value else []
 
 
 def forget(cluster: str) -> None:

@@ -389,13 +389,21 @@ def test_while_the_control_database_is_away_workers_go_by_what_it_said(
         held.setattr(suspension, "PATIENCE", 0.0)  # no answer comes so soon
         assert suspension.suspended_in("us-east-1") == known
         suspension.forget("us-east-1")
-        assert suspension.suspended_in("us-east-1") == [], "a process that it never told keeps nobody waiting"
+        assert suspension.suspended_in("us-east-1") == known, "a process that it never told goes by what others heard"
+        suspension.forget("us-east-1")
+        with override_settings(REDIS_URL=AWAY):
+            assert suspension.suspended_in("us-east-1") == [], "where nobody tells, nobody is kept waiting"
+        suspension.forget("us-east-1")
+        assert suspension.suspended_in("us-east-1") == known
         with pytest.raises(OperationalError):
             suspension.spared("us-east-1", timedelta(days=7))
     suspension.forget("us-east-1")
     assert suspension.suspended_in("us-east-1") == known
     resume(project)
     assert suspension.suspended_in("us-east-1") == []
+    suspension.forget("us-east-1")
+    monkeypatch.setattr(suspension, "PATIENCE", 0.0)
+    assert suspension.suspended_in("us-east-1") == [], "that nobody is suspended any more is remembered as well"
 
 
 def test_what_may_not_expire_is_known_for_as_long_as_its_owner_needs(project: Project, alice: User) -> None:
