@@ -304,7 +304,6 @@ def begin_branch(
     )
     provisioning.hold([branch.pk])
     branch.save(force_insert=True)
-    branch.refresh_from_db(fields=["created_at"])
     return branch
 
 

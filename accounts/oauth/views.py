@@ -458,7 +458,6 @@ class IdentityProviderViewSet(ApiViewSet):
         values = serializers.filled_in(self.read(serializers.NewProvider))
         values.setdefault("client_secret", None)
         made = providers.add(pool_id, actor=self.caller, **values)
-        made.refresh_from_db(fields=["created_at"])
         return created(f"/v1/identity-providers/{made.pk}", serializers.provider(made))
 
     @extend_schema(responses=serializers.ProviderDetail)

@@ -79,7 +79,6 @@ class Command(terminal.Command):
             values = serializers.filled_in(terminal.validated(serializers.NewProvider, given))
             values.setdefault("client_secret", None)
             provider = providers.add(pool_id, actor=audit.SYSTEM, **values)
-        provider.refresh_from_db(fields=["created_at"])
         facts = serializers.provider(provider)
         self.answer(
             facts,

@@ -289,6 +289,7 @@ def test_flows_that_nobody_finishes_do_not_fill_the_browser(provider: ProviderRe
         begun = browser.begin(production, state="s" * 1000)
         assert begun.status_code == 303
         for name in [name for name, morsel in browser.client.cookies.items() if not morsel.value]:
+            assert browser.client.cookies[name]["path"] == flows.COOKIE_PATH, "else a browser would not know it"
             del browser.client.cookies[name]  # as a browser forgets what has expired
         open_flows = [morsel for name, morsel in browser.client.cookies.items() if name.startswith("oauth_flow_")]
         seen.add(len(open_flows))
@@ -359,12 +360,18 @@ def test_a_person_who_cancels(idp: IdentityProvider, provider: ProviderRecord, p
         ("", ("server_error", "provider_answer_invalid")),
     ],
 )
+@pytest.mark.parametrize("with_code", [False, True])
 def test_an_error_of_the_provider_is_told_in_words_of_ours(
-    idp: IdentityProvider, provider: ProviderRecord, production: Environment, error: str, expected: tuple[str, str]
+    idp: IdentityProvider,
+    provider: ProviderRecord,
+    production: Environment,
+    error: str,
+    expected: tuple[str, str],
+    with_code: bool,
 ) -> None:
     def failing(address: str) -> str:
         parts = urlsplit(address)
-        query = {name: values[0] for name, values in parse_qs(parts.query).items() if name != "code"}
+        query = {name: values[0] for name, values in parse_qs(parts.query).items() if with_code or name != "code"}
         text = {"error": error, "error_description": "<b>bold</b>", "error_uri": "https://evil.example"}
         return urlunsplit(parts._replace(query=urlencode(query | text)))
 

@@ -21,7 +21,7 @@ from accounts.receivers import delete_pool
 from platform_site.api import keyring, rotation
 from projects.models import Environment
 from tests.accounts.conftest import branch_of, make_environment, session_of
-from tests.accounts.oauth.conftest import APP, Browser, add, allow, code_for, exchange
+from tests.accounts.oauth.conftest import APP, HOST, Browser, add, allow, code_for, exchange, told
 from tests.accounts.oauth.identity_provider import CLIENT_SECRET, IdentityProvider
 from tests.client import Api
 from tests.forms import sent_by
@@ -251,7 +251,7 @@ def test_one_provider_is_taken_several_are_chosen_from(
 
 
 def test_another_host_of_ours_leads_to_the_one_that_the_callback_is_on(
-    idp: IdentityProvider, provider: ProviderRecord, production: Environment, settings: Any
+    idp: IdentityProvider, provider: ProviderRecord, production: Environment, alice: User, settings: Any
 ) -> None:
     settings.PLATFORM_DOMAIN = "localhost"
     host = production.pk.replace("_", "-") + ".localhost"
@@ -261,8 +261,31 @@ def test_another_host_of_ours_leads_to_the_one_that_the_callback_is_on(
     there = Browser().get(away["Location"].partition(":8000")[2])
     assert there["Location"].startswith(idp.issuer)
     assert Browser().get(away["Location"].partition(":8000")[2], host="localhost").status_code == 303, "once, no loop"
-    contradiction = Browser().get(f"/v1/auth/authorize?redirect_uri={APP}&canonical=1&environment=env_x", host=host)
-    assert contradiction.status_code == 422
+    other = make_environment(alice)
+    allow(other.pk, APP)
+    add(other.pk, "acme", issuer=idp.issuer)
+    query = f"redirect_uri={APP}&canonical=1&environment={other.pk}"
+    contradiction = Browser().get(f"/v1/auth/authorize?{query}", host=host)
+    assert (contradiction.status_code, "Location" in contradiction) == (422, False)
+    assert Browser().get(f"/v1/auth/authorize?{query}").status_code == 303, "its own host says nothing"
+
+
+def test_platform_accounts_are_led_to_the_host_of_the_callback_too(idp: IdentityProvider) -> None:
+    idp.register(f"http://{HOST}/v1/auth/callback")
+    allow(None, APP)
+    add(None, "acme", issuer=idp.issuer)
+    away = Browser().get(f"/v1/auth/authorize?redirect_uri={APP}", host="localhost")
+    assert away["Location"].startswith(f"http://{HOST}/v1/auth/authorize?redirect_uri=")
+    assert Browser().get(away["Location"].partition(":8000")[2])["Location"].startswith(idp.issuer)
+
+
+@pytest.mark.parametrize("accept", ["*/*", "text/html"])
+def test_a_provider_that_is_not_there_is_told_to_the_application(
+    idp: IdentityProvider, provider: ProviderRecord, production: Environment, accept: str
+) -> None:
+    add(production.pk, "other", issuer="https://id.other.example")
+    heard = told(Browser().begin(production, accept=accept, provider="acne"))
+    assert (heard["error"], heard["error_description"]) == ("invalid_request", "There is no such identity provider.")
 
 
 # ── One's own identities ──
