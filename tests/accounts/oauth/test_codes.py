@@ -4,6 +4,7 @@ Contract 4.5 and its error cases; RFC 6749 4.1.2, RFC 7636, RFC 9700 2.1.1; thre
 """
 
 import secrets
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -105,6 +106,32 @@ def test_a_code_that_comes_again_later_ends_the_session_it_began(api: Api, una: 
     assert (entry.target_id, entry.detail["reason"]) == (session.pk, "authorization_code_reused")
     exchange(api, code, production)
     assert AuditEntry.objects.filter(action="session.revoked").count() == 1
+
+
+def test_a_code_that_comes_again_is_its_own_user_s_affair(
+    api: Api, make_user: Callable[..., User], una: User, production: Environment
+) -> None:
+    """Beside others', used and unused, of the same pool and of the platform."""
+    others = [make_user("ulf", pool_id=production.pk), make_user("gina")]
+    places = [production, None]
+    for other, place in zip(others, places, strict=True):
+        assert exchange(api, issue(other, place), place).status == 200
+    AuthorizationCode.objects.update(used_at=F("used_at") - timedelta(seconds=30))
+    waiting = [issue(other, place) for other, place in zip(others, places, strict=True)]
+    code = issue(una, production)
+    assert exchange(api, code, production).status == 200
+    assert exchange(api, code, production).error == "invalid_grant"
+    assert not Session.objects.filter(revoked_at__isnull=False).exists(), "impatience ends nothing"
+    AuthorizationCode.objects.filter(user=una).update(used_at=F("used_at") - timedelta(seconds=11))
+    for _ in range(2):
+        assert exchange(api, code, production, remote_addr="192.0.2.7").error == "invalid_grant"
+    [ended] = Session.objects.filter(revoked_at__isnull=False)
+    assert ended.user_id == una.pk
+    [entry] = AuditEntry.objects.filter(action="session.revoked")
+    assert (entry.target_id, entry.environment_id) == (ended.pk, production.pk)
+    assert (entry.detail["user_id"], entry.detail["reused_from"]) == (una.pk, "192.0.2.7")
+    for unused, place in zip(waiting, places, strict=True):
+        assert exchange(api, unused, place).status == 200
 
 
 def test_a_code_lives_for_a_minute_by_the_clock_of_the_database(api: Api, una: User, production: Environment) -> None:
@@ -209,16 +236,18 @@ def test_a_code_dies_with_its_user(api: Api, una: User, production: Environment)
     ],
 )
 def test_a_code_ends_with_the_sessions_of_its_user(
-    api: Api, una: User, production: Environment, change: dict[str, Any]
+    api: Api, make_user: Callable[..., User], una: User, production: Environment, change: dict[str, Any]
 ) -> None:
     """It is a session that has not begun: whoever takes an account back ends that, too."""
+    neighbours = issue(make_user("ulf", pool_id=production.pk), production)
     used, code = issue(una, production), issue(una, production)
     exchange(api, used, production)
     services.change_user(una, actor=audit.SYSTEM, **change)
     services.change_user(una, actor=audit.SYSTEM, is_disabled=False)
     assert exchange(api, code, production).error == "invalid_grant"
     assert not Session.objects.filter(revoked_at__isnull=True).exists()
-    assert AuthorizationCode.objects.count() == 1, "a used one is still recognised when it comes again"
+    assert AuthorizationCode.objects.filter(user=una).count() == 1, "a used one is still recognised when it comes again"
+    assert exchange(api, neighbours, production).status == 200
 
 
 def test_codes_are_forgotten_when_nobody_asks_for_them_any_more(una: User, production: Environment) -> None:

@@ -408,3 +408,25 @@ def test_the_same_person_in_several_tabs_is_one_user(
     # A process makes a few calls to one provider at a time; who finds no room is told to try again.
     assert any("code" in heard for heard in results)
     assert {heard.get("error_code") for heard in results} <= {None, "provider_unreachable"}
+
+
+def test_nobody_links_a_disabled_user_to_themselves_by_an_address(
+    idp: IdentityProvider, provider: ProviderRecord, una: User, production: Environment
+) -> None:
+    User.objects.filter(pk=una.pk).update(disabled_at=timezone.now(), email_verified_at=timezone.now())
+    idp.person("una", email=una.email, email_verified=True)
+    assert told(Browser().sign_in(production, "una"))["error_code"] == "user_disabled"
+    assert not Identity.objects.exists()
+
+
+def test_an_identity_says_when_it_was_last_used_and_its_address_of_now(
+    api: Api, idp: IdentityProvider, provider: ProviderRecord, production: Environment
+) -> None:
+    idp.person("ada", email="ada@example.com", email_verified=True)
+    code_for(production, "ada")
+    first = Identity.objects.get()
+    idp.person("ada", email="ada@new.example", email_verified=True)
+    who = exchange(api, code_for(production, "ada"), production).json
+    again = Identity.objects.get()
+    assert (first.email, again.email, who["user"]["email"]) == ("ada@example.com", "ada@new.example", "ada@example.com")
+    assert first.last_used_at < again.last_used_at

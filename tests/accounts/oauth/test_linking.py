@@ -15,8 +15,8 @@ from accounts.models import IdentityProvider as ProviderRecord
 from accounts.oauth import identities, proofs, providers
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, SignedIn, branch_of, make_environment, session_of
-from tests.accounts.oauth.conftest import APP, Browser, add, allow, code_for, exchange, in_parallel, s256, told
-from tests.accounts.oauth.identity_provider import IdentityProvider
+from tests.accounts.oauth.conftest import APP, HOST, Browser, add, allow, code_for, exchange, in_parallel, s256, told
+from tests.accounts.oauth.identity_provider import IdentityProvider, running
 from tests.accounts.postbox import Postbox, text_of
 from tests.client import Answer, Api
 
@@ -77,6 +77,32 @@ def test_who_is_signed_in_links_another_provider_and_signs_in_by_it_from_then_on
     assert (again.status, again.json["id"]) == (201, made.json["id"]), "to link twice is to link once"
     assert Identity.objects.count() == 1
     assert AuditEntry.objects.filter(action="identity.linked").count() == 1
+
+
+def test_an_identity_is_one_person_at_one_provider(
+    api: Api, idp: IdentityProvider, octo: str, una_s: SignedIn, production: Environment
+) -> None:
+    """Several people of one provider, and one who has the same name at two."""
+    with running() as other:
+        other.register(f"http://{HOST}/v1/auth/callback")
+        add(production.pk, "beta", issuer=other.issuer)
+        for provider, login in ((other, octo), (other, "dog"), (idp, "cat")):
+            provider.person(login, email=f"{login}@{provider.issuer[-4:]}.example", email_verified=True)
+        first = link(api, una_s, brought(production, octo, provider="acme")).json
+        namesake = exchange(api, code_for(production, octo, provider="beta"), production).json["user"]["id"]
+        assert namesake != una_s.user.pk
+        second = link(api, una_s, brought(production, "cat", provider="acme")).json
+        third = link(api, una_s, brought(production, "dog", provider="beta")).json
+        assert [each["provider"] for each in (first, second, third)] == ["acme", "acme", "beta"]
+        assert link(api, una_s, brought(production, octo, provider="beta")).status == 409
+        known = {identity.pk: identity.email for identity in Identity.objects.all()}
+        assert len(known) == len(set(known.values())) == 4
+
+        idp.person("cat", email="cat@moved.example", email_verified=True)
+        code = code_for(production, "cat", provider="acme")
+        assert exchange(api, code, production).json["user"]["id"] == una_s.user.pk
+        now = {identity.pk: identity.email for identity in Identity.objects.all()}
+        assert now == known | {second["id"]: "cat@moved.example"}
 
 
 def test_platform_accounts_and_branches_link_too(
