@@ -95,21 +95,30 @@ def test_a_full_pool_is_waited_for_so_long(tracker: Tracker, settings: LazySetti
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_worker_has_so_many_hands(tracker: Tracker, place: Place, settings: LazySettings, threads: int) -> None:
     settings.FUNCTION_WORKER_THREADS = threads
-    deploy(tracker, "endless", ENDLESS, timeout_ms=1500)
+    deploy(tracker, "endless", ENDLESS, timeout_ms=3000)
+    deploy(tracker, "count", COUNT)
     for _ in range(3):
         assert tracker.post("owner", "/functions/endless/invoke", {"async": True}).status == 202
-    done, at_once = list[int](), set[int]()
+    worker, done, at_once = Worker(place.cluster), list[int](), set[int]()
 
     def work() -> None:
         try:
-            done.append(Worker(place.cluster).run())
+            done.append(worker.run())
         finally:
             connections.close_all()
 
+    assert worker.run(lambda: True) == 0, "who stops begins nothing more"
     thread = threading.Thread(target=work)
     thread.start()
     while thread.is_alive():
-        at_once.add(executor.pool().sizes()[1])
+        running = executor.pool().sizes()[1]
+        if running == threads and running not in at_once:
+            assert worker.run() == 0
+            assert thread.is_alive(), "with every hand full a nudge waits for none"
+        at_once.add(running)
         thread.join(0.01)
     assert (done, max(at_once)) == ([3], threads)
     assert Run.objects.using(place.cluster).filter(error__reason="timeout").count() == 3
+    for _ in range(threads + 1):  # whoever has ended gives the seat back
+        assert tracker.post("owner", "/functions/count/invoke", {"async": True}).status == 202
+        assert worker.run() == 1
