@@ -1,17 +1,22 @@
 """The addresses of rows as clients use them: statuses, headers, bodies. One project serves the whole of each test."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
+import psycopg
 import pytest
 from django.db import connections
 
+from rows.models import EventInterest, OutboxEvent
 from tests.projects.conftest import key_for
 from tests.rows.conftest import Tracker
+from tests.rows.tenants import REGION
 from tests.rows.tracker import DOCUMENT
+from tests.serving import wait_for
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -316,3 +321,51 @@ def test_a_deadlock_is_undone_and_run_again(make_tracker: Any) -> None:
     )
     assert statuses == [201, 422]
     assert tracker.get("key", "/rows/coupons?count=exact").json["count"] == 100
+
+
+@contextmanager
+def another_session(tracker: Tracker) -> Iterator["psycopg.Connection[Any]"]:
+    """A transaction beside the service's own, in the tables of the tracker."""
+    facts = connections[REGION].get_connection_params()
+    known = {key: facts[key] for key in ("dbname", "user", "password", "host", "port") if facts.get(key)}
+    with psycopg.connect(**known, options=f'-c search_path="{tracker.environment_id}"') as other:
+        yield other
+
+
+def is_somebody_held_up() -> bool:
+    waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    with connections[REGION].cursor() as cursor:
+        cursor.execute(waiting)
+        return bool(cursor.rowcount)
+
+
+def deleted_after(tracker: Tracker, path: str, other: "psycopg.Connection[Any]") -> int:
+    """The status of a DELETE that begins before `other` commits what it wrote, and has to wait for it."""
+    with ThreadPoolExecutor(1) as pool:
+        deleting = pool.submit(at_once, lambda: tracker.delete("key", path).status)
+        wait_for("the deletion waits", is_somebody_held_up)
+        other.commit()
+        [status] = deleting.result(30)
+    return status
+
+
+def test_a_row_that_refers_to_one_that_is_being_deleted_goes_with_its_event(tracker: Tracker) -> None:
+    """PostgreSQL's own cascade would take it without a word."""
+    EventInterest.objects.using(REGION).create(environment_id=tracker.environment_id, table_name="*", action="delete")
+    task = new_task(tracker, "alice", new_list(tracker, "alice"))
+    with another_session(tracker) as other:
+        other.execute("INSERT INTO comments (id, body, task_id) VALUES ('late', 'x', %s)", [task])
+        assert deleted_after(tracker, f"/rows/tasks/{task}", other) == 204
+    assert tracker.get("key", "/rows/comments").json["data"] == []
+    told = OutboxEvent.objects.using(REGION).filter(environment_id=tracker.environment_id)
+    assert sorted(told.values_list("subject", flat=True)) == ["comments/late", f"tasks/{task}"]
+
+
+def test_a_row_that_turned_away_from_one_that_is_being_deleted_stays(tracker: Tracker) -> None:
+    home = new_list(tracker, "alice")
+    task, refuge = new_task(tracker, "alice", home), new_task(tracker, "alice", home)
+    comment = tracker.post("key", "/rows/comments", {"body": "x", "task_id": task}).json["id"]
+    with another_session(tracker) as other:
+        other.execute("UPDATE comments SET task_id = %s WHERE id = %s", [refuge, comment])
+        assert deleted_after(tracker, f"/rows/tasks/{task}", other) == 204
+    assert tracker.get("key", f"/rows/comments/{comment}").json["task_id"] == refuge

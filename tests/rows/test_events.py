@@ -181,6 +181,30 @@ def test_rows_that_are_let_go_of_are_told_as_updates() -> None:
     assert released["changed"] == ["team_id"]
 
 
+def test_a_row_that_goes_along_is_not_let_go_of_as_well() -> None:
+    columns = {
+        "lead": {"type": "reference", "to": "teams", "on_delete": "null", "null": True, "related_name": "leads"},
+        "team": {"type": "reference", "to": "teams", "on_delete": "cascade", "null": True},
+    }
+    tenant = Tenant({"tables": {"teams": {"columns": {"name": {"type": "text"}}}, "people": {"columns": columns}}})
+    team = tenant.put("teams", name="x")
+    tenant.put("people", lead_id=team, team_id=team)
+    listen(tenant)
+    tenant.delete(KEY, "teams", team)
+    assert sorted(type_ for type_, _ in events(tenant)) == ["people.delete", "teams.delete"]
+
+
+@pytest.mark.parametrize(("policy", "action"), [("null", "update"), ("delete", "delete")])
+def test_who_began_to_listen_a_moment_ago_is_told_of_rows_whose_user_is_gone(policy: str, action: str) -> None:
+    owner = {"type": "user", "null": True, "on_delete": policy}
+    tenant = Tenant({"tables": {"notes": {"columns": {"owner": owner}}}}).with_users(ALICE)
+    note = tenant.put("notes", owner_id=ALICE.user_id)
+    assert not tenant.environment.wants_events("notes", action)  # and this process remembers
+    listen(tenant)
+    writes.let_go_of_user(tenant.place, ALICE.user_id or "")
+    assert [(type_, data["id"]) for type_, data in events(tenant)] == [(f"notes.{action}", note)]
+
+
 def test_an_event_that_cannot_be_written_takes_the_write_with_it(tenant: Tenant) -> None:
     """Reliability F18: the disk is full when the event is inserted."""
     listen(tenant)

@@ -10,7 +10,7 @@ import pytest
 from django.db import connections
 
 from platform_site.api.errors import NotFound, Unavailable, ValidationFailed
-from rows import asking, registry, services
+from rows import asking, registry, services, writes
 from tests.client import Answer
 from tests.rows.conftest import Tracker
 from tests.rows.tenants import ALICE, BOB, KEY, OPERATOR, REGION, Tenant
@@ -178,6 +178,16 @@ def test_a_right_to_write_that_was_taken_is_gone_with_the_next_request(tenant: T
         WRITES[write](tenant, note)
     after = tenant.rows(OPERATOR, "notes", limit=100)
     assert [(row["id"], row["updated_at"]) for row in after] == [(row["id"], row["updated_at"]) for row in before]
+
+
+def test_rows_of_a_user_who_is_gone_follow_the_policy_of_today(tenant: Tenant) -> None:
+    note = tenant.put("notes", body="x", owner_id=ALICE.user_id)
+    columns = {**NOTES["columns"], "owner": {"type": "user", "on_delete": "delete"}}
+    tenant.apply({"tables": {"notes": {**NOTES, "columns": columns}}})
+    assert registry.environment(tenant.place).version == 1
+    writes.let_go_of_user(tenant.place, ALICE.user_id or "")
+    with pytest.raises(NotFound):
+        tenant.get(KEY, "notes", note)
 
 
 @pytest.mark.parametrize("verb", ["list", "get", "update", "insert", "filter", "order"])
