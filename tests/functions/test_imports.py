@@ -292,3 +292,43 @@ def test_a_required_module_is_as_harmless_as_an_imported_one(run_code: RunCode) 
     calls = "".join(f'require("{name}"), ' for name in imports.ALLOWED)
     source = f"{SEARCH} typeof require; export default () => search([{calls} globalThis], new Set())"
     assert run_code(source, timeout=30, memory_mb=512).output == []
+
+
+LEFT = """
+    import timers from "node:timers"; import later from "node:timers/promises"; import crypto from "node:crypto";
+    import { PassThrough, Readable } from "node:stream"; import { EventEmitter } from "node:events";
+    import { AsyncResource } from "node:async_hooks";
+    const bus = new EventEmitter();
+    const derive = (then: () => void) => crypto.pbkdf2("p", "s", 10, 32, "sha512", then);
+    export default async (who: string) => {
+        const say = (what: string) => console.log(who + " " + what);
+        if (who === "first") {
+            timers.setInterval(() => say("interval"), 1);
+            (async () => { for await (const _ of later.setInterval(1)) say("awaited interval") })();
+            const again = () => timers.setTimeout(() => timers.setImmediate(() => derive(() => { say("loop"); again() })), 1);
+            again();
+            (async () => { for await (const _ of Readable.from((async function* () { for (;;) yield await later.setTimeout(1) })())) say("stream") })();
+            bus.on("bound", AsyncResource.bind(() => say("bound")));
+            timers.setTimeout(() => { throw new Error("late") }, 10);
+            timers.setTimeout(() => Promise.reject(new Error("later")), 20);
+            return who;
+        }
+        await later.setTimeout(50);
+        bus.emit("bound");
+        say("timer");
+        await new Promise<void>((done) => derive(() => { say("derived"); done() }));
+        await new Promise<void>((done) => timers.setImmediate(() => { say("immediate"); done() }));
+        await new Promise<void>((done) => process.nextTick(() => { say("tick"); done() }));
+        await new Promise<void>((done) => new PassThrough().on("data", () => { say("data"); done() }).write("x"));
+        return who;
+    }"""
+
+
+def test_what_a_call_left_running_in_nodes_modules_says_nothing_in_the_log_of_the_next(run_code: RunCode) -> None:
+    assert run_code(LEFT, "first").output == "first"
+    for who in ("second", "third"):
+        outcome = run_code(LEFT, who)
+        assert (outcome.output, outcome.error) == (who, None)
+        assert [line.text for line in outcome.logs] == [
+            f"{who} {what}" for what in ("timer", "derived", "immediate", "tick", "data")
+        ]
