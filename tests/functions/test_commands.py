@@ -116,13 +116,17 @@ def test_it_runs_as_whom_it_is_told(tracker: Tracker, deploy: Any) -> None:
 def test_a_failure_is_an_exit_code_and_its_log_drives_no_terminal(
     tracker: Tracker, deploy: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    deploy("bad", "export default () => { console.log('\\x1b[2Jsly'); throw new TypeError('no \\x1b[2J') }")
+    deploy(
+        "bad",
+        "export default () => { console.log('\\x1b[2Jsly'); throw new TypeError('no \\x1b[2J', {cause: new Error('why')}) }",
+    )
     with pytest.raises(SystemExit) as stopped:
         call_command("run_function", tracker.environment_id, "bad")
     assert stopped.value.code == 3
     printed = capsys.readouterr()
     assert printed.out == ""
     assert "TypeError: no" in printed.err
+    assert "\nCaused by: Error: why\n" in printed.err
     assert "\x1b[2J" not in printed.err
     for text, message in (("[1]", "JSON object"), ("{", "not JSON"), ('{"a": NaN}', "NaN"), ("@/nothing", "be read")):
         with pytest.raises(CommandError, match=message):

@@ -92,7 +92,7 @@ class Command(BaseCommand):
             self.stderr.write(f"{run.pk} failed after {run.duration_ms} ms: {tame(serializers.error_text(run.error))}")
             stack = str((run.error or {}).get("stack") or "")
             for line in stack.splitlines():
-                if line.lstrip().startswith("at "):
+                if line.lstrip().startswith(("at ", "Caused by: ", "One of: ")):
                     self.stderr.write(tame(line), plain)
             sys.exit(_FAILED)
 
