@@ -1,4 +1,4 @@
-"""What `accounts` must know of environments, asked of the floor above through a protocol.
+"""What `accounts` must know of environments and their projects, asked of the floor above through a protocol.
 
 `projects` registers its directory when it starts (`set_directory`); nothing here imports it. Design section 4.
 """
@@ -24,6 +24,13 @@ class Directory(Protocol):
 
     def suspended(self) -> "QuerySet[Any, str]":
         """The ids of the environments of suspended projects; to be asked within another query."""
+
+    def suspended_projects(self) -> "QuerySet[Any, str]":
+        """The ids of suspended projects; to be asked within another query."""
+
+    def may_invite(self, project_id: str | None, account_id: str | None) -> bool:
+        """Whether this account may invite members into that project; nobody into one that is gone. None for an
+        operator."""
 
 
 _directory: Directory | None = None

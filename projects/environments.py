@@ -16,7 +16,7 @@ from platform_site.api import ids
 from platform_site.api.callers import Caller, Place
 from platform_site.postgres.compiled import Compiled
 from projects import places, roles
-from projects.models import Environment
+from projects.models import Environment, Member, Project
 
 SchemaVersionReader = Callable[[str, Sequence[str]], Mapping[str, int]]
 """`(cluster, environment ids)` to the current schema version of each; one query. Ids it does not know are left out."""
@@ -93,3 +93,18 @@ class EnvironmentDirectory:
     def suspended(self) -> "QuerySet[Environment, str]":
         """The ids of the environments of suspended projects. Not asked yet."""
         return Environment.objects.suspended().values_list("pk", flat=True)
+
+    def suspended_projects(self) -> "QuerySet[Project, str]":
+        """The ids of suspended projects. Not asked yet."""
+        return Project.objects.filter(suspended_at__isnull=False).values_list("pk", flat=True)
+
+    def may_invite(self, project_id: str | None, account_id: str | None) -> bool:
+        """Whether the project is live and the account an owner of it who is not disabled. One query."""
+        live = Project.objects.live().filter(pk=project_id)
+        if account_id is None:
+            return live.exists()
+        return live.filter(
+            memberships__role=Member.Role.OWNER,
+            memberships__user_id=account_id,
+            memberships__user__disabled_at=None,
+        ).exists()

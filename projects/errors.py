@@ -22,6 +22,10 @@ class NoSuchMember(ProjectsError):
     """The user is no member of the project."""
 
 
+class NoSuchInvitation(ProjectsError):
+    """The project has no such open invitation."""
+
+
 class RoleNeeded(ProjectsError):
     """The caller sees the project but its role there does not allow this."""
 
@@ -43,7 +47,7 @@ class ProjectsQuotaReached(QuotaReached):
 
 
 class MembersQuotaReached(QuotaReached):
-    """The project has as many members as its plan allows."""
+    """The project has as many members, with those who are invited, as its plan allows."""
 
 
 class BranchesQuotaReached(QuotaReached):
@@ -80,7 +84,7 @@ class LastOwner(ProjectsError):
 
 def register_answers() -> None:
     """Tell the kernel's handler what these mean in HTTP."""
-    for gone in (NoSuchProject, NoSuchEnvironment, NoSuchMember):
+    for gone in (NoSuchProject, NoSuchEnvironment, NoSuchMember, NoSuchInvitation):
         handler.register(gone, lambda error: errors.NotFound())
     handler.register(
         RoleNeeded,
@@ -96,7 +100,9 @@ def register_answers() -> None:
     )
     handler.register(
         MembersQuotaReached,
-        lambda error: errors.QuotaExceeded(f"A project may have {error.limit} members on this plan."),
+        lambda error: errors.QuotaExceeded(
+            f"A project may have {error.limit} members on this plan, open invitations counted."
+        ),
     )
     handler.register(
         BranchesQuotaReached,

@@ -11,6 +11,7 @@ from typing import Any, Final
 from accounts.models import ServerKey, User
 from platform_site.api.callers import Caller, Place
 from platform_site.api.plans import PlanLimits, plan_limits
+from projects import invitations
 from projects.models import Environment, Member, Project
 
 UsageCounter = Callable[[Place], int]
@@ -53,7 +54,8 @@ def used_in(place: Place) -> dict[str, int]:
 
 
 def _members(place: Place) -> int:
-    return Member.objects.filter(project_id=place.project_id).count()
+    """Those who are invited have a place, too."""
+    return Member.objects.filter(project_id=place.project_id).count() + invitations.pending(place.project_id).count()
 
 
 def _preview_branches(place: Place) -> int:

@@ -9,6 +9,7 @@ from django.db import models
 from django.db.models.functions import Now
 
 from platform_site.api import ids
+from platform_site.api.errors import ProjectSuspended
 from projects.managers import EnvironmentQuerySet, ProjectQuerySet
 
 
@@ -88,6 +89,11 @@ class Project(models.Model):
         if self.deleted_at is not None:
             return "being deleted"
         return "live" if self.suspended_at is None else "suspended"
+
+    def require_active(self) -> None:
+        """Raise ProjectSuspended while operators keep everything of it from happening."""
+        if self.suspended_at is not None:
+            raise ProjectSuspended
 
 
 class Member(models.Model):

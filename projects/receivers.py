@@ -3,6 +3,7 @@
 from typing import Any
 
 from platform_site.api import signals
+from projects import invitations
 from projects.errors import LastOwner
 from projects.models import Member, Project
 
@@ -13,7 +14,8 @@ def connect() -> None:
 
 
 def keep_owners(*, user_id: str, pool_id: str | None, **_: Any) -> None:
-    """Refuse to let a live project lose its only owner, in the transaction that deletes the account.
+    """Refuse to let a live project lose its only owner, in the transaction that deletes the account; whom that account
+    had invited is invited no longer.
 
     Its memberships and sessions go with the account's row, so no place has to be forgotten. Raises LastOwner.
     """
@@ -24,3 +26,4 @@ def keep_owners(*, user_id: str, pool_id: str | None, **_: Any) -> None:
     for project in owned.select_for_update(no_key=True, of=("self",)).order_by("pk"):
         if not project.memberships.filter(role=Member.Role.OWNER).exclude(user_id=user_id).exists():
             raise LastOwner
+    invitations.of_inviter(user_id).delete()

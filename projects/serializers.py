@@ -5,6 +5,10 @@ from typing import Any, Final
 from django.core.validators import RegexValidator
 from rest_framework.serializers import DictField
 
+from accounts import passwords
+from accounts.lifecycle.models import AccountEmail
+from accounts.lifecycle.serializers import TokenField
+from accounts.serializers import LONGEST_NAME, PasswordField
 from platform_site.api import fields
 from platform_site.api.fields import Serializer, timestamp
 from projects import environments, origins
@@ -61,6 +65,14 @@ class EnvironmentChanges(Serializer):
 class NewMember(Serializer):
     email = fields.EmailField()
     role = fields.ChoiceField(choices=Member.Role.values)
+
+
+class AcceptedInvitation(Serializer):
+    token = TokenField()
+    password = PasswordField(
+        max_length=passwords.LONGEST_CHOSEN, required=False, help_text="Chosen by who has no account; it is made."
+    )
+    name = fields.CharField(required=False, allow_blank=True, max_length=LONGEST_NAME)
 
 
 class MemberChanges(Serializer):
@@ -129,6 +141,25 @@ class MemberPage(Serializer):
     next_cursor = fields.CharField(allow_null=True)
 
 
+class MemberInvitation(Serializer):
+    id = fields.CharField()
+    email = fields.CharField()
+    role = fields.ChoiceField(choices=Member.Role.values)
+    invited_by = fields.CharField(allow_null=True, help_text="The owner who sent it.")
+    status = fields.ChoiceField(choices=["waiting", "sent", "refused"], help_text="What became of the e-mail.")
+    created_at = fields.DateTimeField()
+    expires_at = fields.DateTimeField()
+
+
+class MemberInvitationPage(Serializer):
+    data = fields.ListField(child=MemberInvitation())  # type: ignore[assignment]
+    next_cursor = fields.CharField(allow_null=True)
+
+
+class JoinedProject(MemberDetail):
+    project_id = fields.CharField()
+
+
 class Limit(Serializer):
     limit = fields.IntegerField()
     used = fields.IntegerField(required=False)
@@ -182,4 +213,22 @@ def member_detail(member: Member) -> dict[str, Any]:
         "name": member.user.name,
         "role": member.role,
         "created_at": timestamp(member.created_at),
+    }
+
+
+def joined_project(member: Member) -> dict[str, Any]:
+    """`member.user` is loaded."""
+    return {"project_id": member.project_id, **member_detail(member)}
+
+
+def invitation_detail(email: AccountEmail) -> dict[str, Any]:
+    """An open invitation, by the e-mail that carries it."""
+    return {
+        "id": email.pk,
+        "email": email.recipient,
+        "role": email.details["member_role"],
+        "invited_by": email.details["invited_by"],
+        "status": "refused" if email.failed_at else "sent" if email.sent_at else "waiting",
+        "created_at": timestamp(email.created_at),
+        "expires_at": timestamp(email.expires_at),
     }

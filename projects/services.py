@@ -4,23 +4,23 @@ Called by the API, the console and the commands alike; whether the actor may is 
 is cached of a place is overwritten after the commit (`projects.places`). Design section 5.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 from django.db import transaction
 from django.db.models.functions import Coalesce, Now
 
-from accounts import audit
+from accounts import audit, passwords
 from accounts.audit import Actor
-from accounts.lifecycle import outbox
+from accounts.lifecycle import links, outbox, sign_up
 from accounts.lifecycle.models import AccountEmail
 from accounts.models import User
 from platform_site.api import ids, nudges, signals
 from platform_site.api.callers import Caller, Place, ProjectRole
-from platform_site.api.errors import ValidationFailed
+from platform_site.api.errors import Forbidden, ValidationFailed
 from platform_site.api.plans import plan_limits
-from projects import branching, failpoints, origins, places, provisioning, removal, suspension
+from projects import branching, failpoints, invitations, origins, places, provisioning, removal, suspension
 from projects.branching import place_of
 from projects.errors import (
     AlreadyMember,
@@ -30,6 +30,7 @@ from projects.errors import (
     NameTaken,
     NoSuchAccount,
     NoSuchEnvironment,
+    NoSuchInvitation,
     NoSuchMember,
     NoSuchProject,
     NoSuchSource,
@@ -135,6 +136,7 @@ def delete_project(project_id: str, *, actor: Caller | Actor) -> None:
         environments = list(project.environments.all())
         Project.objects.filter(pk=project_id).update(deleted_at=Now())
         project.environments.update(status=Environment.Status.DELETING)
+        invitations.pending(project_id).delete()
         for environment in environments:
             signals.environment_deleting.send(
                 sender=Environment, environment_id=environment.pk, cluster=project.cluster
@@ -185,7 +187,8 @@ def resume_project(project_id: str, *, actor: Caller | Actor) -> bool:
         _tell_owners(project, AccountEmail.Kind.PROJECT_RESUMED)
         project.refresh_from_db(fields=["resumed_at"])
         if project.resumed_at is not None:
-            outbox.postpone(project.environments.values_list("pk", flat=True), since, project.resumed_at)
+            pool_ids = project.environments.values_list("pk", flat=True)
+            outbox.postpone(project_id, pool_ids, since, project.resumed_at)
         audit.record(
             "project.resumed",
             actor=actor,
@@ -408,7 +411,7 @@ def change_environment(
 
 
 def add_member(project_id: str, *, email: str, role: ProjectRole, actor: Caller | Actor) -> Member:
-    """Give the platform account with this e-mail a role in the project.
+    """Give the platform account with this e-mail a role in the project. An open invitation of this address ends.
 
     Raises NoSuchProject, NoSuchAccount, AlreadyMember, MembersQuotaReached.
     """
@@ -417,16 +420,129 @@ def add_member(project_id: str, *, email: str, role: ProjectRole, actor: Caller 
         user = User.objects.with_email(None, email).filter(disabled_at=None).first()
         if user is None:
             raise NoSuchAccount
-        members = project.memberships.all()
-        if members.filter(user=user).exists():
+        if project.memberships.filter(user=user).exists():
             raise AlreadyMember
-        limit = plan_limits(project.plan).members_per_project
-        if members.count() >= limit:
-            raise MembersQuotaReached(limit)
-        places.forget_members(project_id, [user.pk])
-        member = Member.objects.create(project=project, user=user, role=role)
+        invitations.of_address(project_id, email).delete()
+        member = _add(project, user, role)
         audit.record("member.added", actor=actor, target_id=user.pk, project_id=project_id, role=role)
     return member
+
+
+def _add(project: Project, user: User, role: ProjectRole) -> Member:
+    """A new membership, under the project's lock. Raises MembersQuotaReached."""
+    _check_seats(project)
+    places.forget_members(project.pk, [user.pk])
+    return Member.objects.create(project=project, user=user, role=role)
+
+
+def _check_seats(project: Project) -> None:
+    """Raise MembersQuotaReached if members and those invited are as many as the plan allows."""
+    limit = plan_limits(project.plan).members_per_project
+    if project.memberships.count() + invitations.pending(project.pk).count() >= limit:
+        raise MembersQuotaReached(limit)
+
+
+def invite_member(
+    project_id: str,
+    *,
+    email: str,
+    role: ProjectRole,
+    actor: Caller | Actor,
+    admit: Callable[[], None] = lambda: None,
+) -> AccountEmail:
+    """Invite the owner of an address that no account has into the project; a second invitation takes the place of the
+    first.
+
+    `admit` is called when all else is right, and may refuse by raising (a limit that nothing refused shall use up).
+    Raises NoSuchProject, NoSuchAccount where the operator lets nobody in by invitation, ValidationFailed (no address),
+    MembersQuotaReached.
+    """
+    with transaction.atomic():
+        project = _locked(project_id)
+        if not invitations.are_taken():
+            raise NoSuchAccount
+        invitations.of_address(project_id, email).delete()
+        _check_seats(project)
+        made = invitations.write(project_id, email=email, role=role, actor=actor)
+        admit()
+        audit.record(
+            "member.invited", actor=actor, target_id=made.pk, project_id=project_id, email=made.recipient, role=role
+        )
+    return made
+
+
+def withdraw_invitation(project_id: str, invitation_id: str, *, actor: Caller | Actor) -> None:
+    """End an invitation into the project; its link works no longer. Raises NoSuchProject, NoSuchInvitation."""
+    with transaction.atomic():
+        _locked(project_id)
+        found = invitations.pending(project_id).select_for_update().filter(pk=invitation_id).first()
+        if found is None:
+            raise NoSuchInvitation
+        found.delete()
+        audit.record(
+            "member.invitation_withdrawn",
+            actor=actor,
+            target_id=invitation_id,
+            project_id=project_id,
+            email=found.recipient,
+        )
+
+
+def accept_invitation(token: str, *, password: str | None = None, name: str = "") -> Member:
+    """Make the owner of the invited address a member, with the role that the invitation names.
+
+    `password` and `name` are for who has no account: it is made, its address verified. Whoever is a member already
+    stays what they are. Raises InvalidGrant (`invitations.find`), ProjectSuspended, ValidationFailed (a password where
+    none is needed, or none or a weak one where one is), Forbidden (the operator lets nobody in by now), RateLimited,
+    MembersQuotaReached; each leaves the link as it is.
+    """
+    found, _ = invitations.find(token)
+    password_hash = None
+    if _is_without_account(found, password):
+        if password is None:
+            raise ValidationFailed.of("password", "required", "Choose a password: your account is made with it.")
+        if not invitations.are_taken():
+            raise Forbidden("New accounts are not admitted at the moment.")
+        passwords.check_chosen(password, User(email=found.recipient, name=name))
+        password_hash = passwords.hashed(password)
+    with transaction.atomic():
+        # The project's row is the lock under which its members are counted, and its owners are what they are.
+        project = Project.objects.live().select_for_update(no_key=True).filter(pk=found.project_id).first()
+        if project is None:
+            raise links.dead()
+        found, _ = invitations.find(token)
+        user = None if _is_without_account(found, password) else invitations.account_of(found)
+        if user is not None:
+            links.use_up(found)
+        elif password_hash is not None:
+            user = sign_up.make_user(found, password_hash=password_hash, name=name, via="member_invitation")
+        else:
+            raise links.dead()  # the account went at this moment
+        member = project.memberships.filter(user=user).first()
+        if member is None:
+            member = _add(project, user, found.details["member_role"])
+            audit.record(
+                "member.added",
+                actor=Actor.of(user),
+                target_id=user.pk,
+                project_id=project.pk,
+                role=member.role,
+                invitation_id=found.pk,
+                invited_by=found.details["invited_by"],
+            )
+        member.user = user
+    return member
+
+
+def _is_without_account(found: AccountEmail, password: str | None) -> bool:
+    """Whether the invited address has no account. Raises ValidationFailed where it has one and a password was chosen
+    all the same: it would not become that account's. InvalidGrant if the account is disabled."""
+    if invitations.account_of(found) is None:
+        return True
+    if password is not None:
+        message = "This address has an account already, with a password of its own: accept without one."
+        raise ValidationFailed.of("password", "not_needed", message)
+    return False
 
 
 def change_member(project_id: str, user_id: str, *, role: ProjectRole | None, actor: Caller | Actor) -> Member:
@@ -436,6 +552,7 @@ def change_member(project_id: str, user_id: str, *, role: ProjectRole | None, ac
         if role is not None and role != member.role:
             _keep_an_owner(member)
             places.forget_members(project_id, [user_id])
+            _end_invitations(member)
             member.role = role
             member.save(update_fields=["role"])
             audit.record("member.changed", actor=actor, target_id=user_id, project_id=project_id, role=role)
@@ -449,6 +566,7 @@ def remove_member(project_id: str, user_id: str, *, actor: Caller | Actor) -> No
         member = _member(project_id, user_id)
         _keep_an_owner(member)
         places.forget_members(project_id, [user_id])
+        _end_invitations(member)
         member.delete()
         audit.record("member.removed", actor=actor, target_id=user_id, project_id=project_id)
 
@@ -460,6 +578,12 @@ def _member(project_id: str, user_id: str) -> Member:
     if member is None:
         raise NoSuchMember
     return member
+
+
+def _end_invitations(member: Member) -> None:
+    """What a member invited who is an owner no longer: an invitation lasts as long as the right of who sent it."""
+    if member.role == Member.Role.OWNER:
+        invitations.of_inviter(member.user_id).filter(project_id=member.project_id).delete()
 
 
 def _keep_an_owner(member: Member) -> None:

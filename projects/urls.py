@@ -2,7 +2,15 @@
 
 from django.urls import path
 
-from projects.views import EnvironmentViewSet, LimitsViewSet, MemberViewSet, ProjectViewSet
+from projects import pages
+from projects.views import (
+    EnvironmentViewSet,
+    LimitsViewSet,
+    MemberInvitationAcceptViewSet,
+    MemberInvitationViewSet,
+    MemberViewSet,
+    ProjectViewSet,
+)
 
 urlpatterns = [
     path("v1/projects", ProjectViewSet.as_view({"get": "list", "post": "create"}), name="projects"),
@@ -29,5 +37,21 @@ urlpatterns = [
         MemberViewSet.as_view({"patch": "partial_update", "delete": "destroy"}),
         name="member",
     ),
+    path(
+        "v1/projects/<str:project_id>/invitations",
+        MemberInvitationViewSet.as_view({"get": "list"}),
+        name="member_invitations",
+    ),
+    path(
+        "v1/projects/<str:project_id>/invitations/<str:invitation_id>",
+        MemberInvitationViewSet.as_view({"delete": "destroy"}),
+        name="member_invitation",
+    ),
+    path(
+        "v1/auth/member-invitation/accept",
+        MemberInvitationAcceptViewSet.as_view({"post": "accept"}),
+        name="accept_member_invitation",
+    ),
+    path("auth/join-project", pages.join_project, name="page_member_invitation"),
     path("v1/limits", LimitsViewSet.as_view({"get": "retrieve"}), name="limits"),
 ]

@@ -6,16 +6,26 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from drf_spectacular.utils import extend_schema
 
+from accounts.lifecycle import pools
+from platform_site.api import ids
 from platform_site.api import limits as api_limits
 from platform_site.api.callers import Caller, ProjectRole
-from platform_site.api.errors import Conflict, Forbidden, NotFound, QuotaExceeded, ValidationFailed
+from platform_site.api.errors import Conflict, Forbidden, InvalidGrant, NotFound, QuotaExceeded, ValidationFailed
 from platform_site.api.idempotency import idempotent
 from platform_site.api.pagination import paginate, read_limit
 from platform_site.api.views import ApiViewSet, answer, created, no_content
-from projects import environments, limits, listing, serializers, services
+from projects import environments, invitations, limits, listing, serializers, services
 from projects.access import branch_for, environment_for, may_branch, needed_for_branches, project_for
+from projects.errors import NoSuchAccount, NoSuchInvitation
 from projects.models import Environment, Project
-from projects.serializers import created_project, environment_detail, member_detail, project_detail
+from projects.serializers import (
+    created_project,
+    environment_detail,
+    invitation_detail,
+    joined_project,
+    member_detail,
+    project_detail,
+)
 
 
 class ProjectViewSet(ApiViewSet):
@@ -189,14 +199,36 @@ class MemberViewSet(ApiViewSet):
         return answer({"data": [member_detail(member) for member in page.items], "next_cursor": page.next_cursor})
 
     @idempotent()
-    @extend_schema(request=serializers.NewMember, responses={201: serializers.MemberDetail})
+    @extend_schema(
+        request=serializers.NewMember,
+        responses={201: serializers.MemberDetail, 202: serializers.MemberInvitation},
+    )
     def create(self, request: HttpRequest, project_id: str) -> HttpResponseBase:
-        """Give the account with this e-mail a role in the project. Owners only."""
-        self._project(project_id, "owner")
+        """Give the account with this e-mail a role in the project. Owners only.
+
+        Where no account has it, and the operator lets people in by invitation, it is invited: 202, and an e-mail with a
+        link that makes its owner a member, and an account if there is none by then. Asked again, the newer one counts.
+        """
+        project = self._project(project_id, "owner")
         values = self.read(serializers.NewMember)
+        named = {"email": values["email"], "role": values["role"], "actor": self.caller}
         api_limits.count_member_request(self.request._request, self.caller.id)
-        member = services.add_member(project_id, email=values["email"], role=values["role"], actor=self.caller)
+        try:
+            member = services.add_member(project_id, **named)
+        except NoSuchAccount:
+            made = services.invite_member(project_id, **named, admit=lambda: self._count(project, values["email"]))
+            address = f"/v1/projects/{project_id}/invitations/{made.pk}"
+            return answer(invitation_detail(made), 202, headers={"Location": address})
         return created(f"/v1/projects/{project_id}/members/{member.user_id}", member_detail(member))
+
+    def _count(self, project: Project, email: str) -> None:
+        """An e-mail to a stranger: counted for the project, for who gets it, and for the client's address. Raises
+        RateLimited."""
+        request = self.request._request
+        api_limits.count_invitation(request, pool_id=project.pk, plan=project.plan)
+        api_limits.count_email_request(
+            request, kind=invitations.KIND, pool_id=None, email=email, plan=pools.OF_PLATFORM
+        )
 
     @idempotent()
     @extend_schema(request=serializers.MemberChanges, responses=serializers.MemberDetail)
@@ -213,6 +245,68 @@ class MemberViewSet(ApiViewSet):
         self._project(project_id, "viewer" if user_id == self.caller.id else "owner")
         services.remove_member(project_id, user_id, actor=self.caller)
         return no_content()
+
+
+class MemberInvitationViewSet(ApiViewSet):
+    """`/v1/projects/{project_id}/invitations`: who was asked in and has not come yet. For owners, as members are."""
+
+    environment = "unused"
+    required_scopes = {"list": "projects:read", "destroy": None}
+    also_raises: ClassVar = {"list": (Forbidden,), "destroy": (Forbidden,)}
+
+    def _project(self, project_id: str) -> Project:
+        project = project_for(self.caller, project_id, "owner", though_suspended=True)
+        if self.caller.kind != "account":
+            raise Forbidden("Members are handled by signed-in accounts, not by keys.")
+        return project
+
+    @extend_schema(responses=serializers.MemberInvitationPage)
+    def list(self, request: HttpRequest, project_id: str) -> HttpResponseBase:
+        """The open invitations into the project, the newest first. Owners only."""
+        self._project(project_id)
+        page = paginate(
+            invitations.pending(project_id),
+            ["-id"],
+            read_limit(self.query.get("limit")),
+            self.query.get("cursor"),
+            "member_invitations",
+            [project_id],
+        )
+        return answer({"data": [invitation_detail(email) for email in page.items], "next_cursor": page.next_cursor})
+
+    @extend_schema(responses={204: None})
+    def destroy(self, request: HttpRequest, project_id: str, invitation_id: str) -> HttpResponseBase:
+        """Withdraw an invitation into the project. Its link works no longer. Owners only."""
+        self._project(project_id)
+        if not ids.matches("inv", invitation_id):
+            raise NoSuchInvitation
+        services.withdraw_invitation(project_id, invitation_id, actor=self.caller)
+        return no_content()
+
+
+class MemberInvitationAcceptViewSet(ApiViewSet):
+    """`POST /v1/auth/member-invitation/accept`."""
+
+    public = True
+    also_raises: ClassVar = {"accept": (InvalidGrant, Forbidden, QuotaExceeded)}
+
+    @idempotent()
+    @extend_schema(
+        operation_id="acceptMemberInvitation",
+        request=serializers.AcceptedInvitation,
+        responses={200: serializers.JoinedProject},
+    )
+    def accept(self, request: HttpRequest) -> HttpResponseBase:
+        """Accept an invitation into a project. Whoever has no account chooses a password, and gets one.
+
+        It signs nobody in: who holds the link has shown that the address is theirs, and not the account's password.
+        """
+        values = self.read(serializers.AcceptedInvitation)
+        api_limits.count_token_request(self.request._request)
+        member = services.accept_invitation(
+            values["token"], password=values.get("password"), name=values.get("name", "")
+        )
+        return answer(joined_project(member))
 
 
 class LimitsViewSet(ApiViewSet):

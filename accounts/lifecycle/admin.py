@@ -39,8 +39,8 @@ class EmailStateFilter(admin.SimpleListFilter):
 class AccountEmailAdmin(ReadOnlyAdmin):
     """Gone when its link was used or has expired."""
 
-    search_fields = ("=id", "=environment_id", "=recipient", "=user__id")
-    search_help_text = "Id of the e-mail, the environment or the user, or the whole address"
+    search_fields = ("=id", "=environment_id", "=project_id", "=recipient", "=user__id")
+    search_help_text = "Id of the e-mail, the environment, the project or the user, or the whole address"
     empty_words = (
         "E-mails of sign-up, invitations, new passwords and changes of address stand here until their link is used."
     )
@@ -48,14 +48,18 @@ class AccountEmailAdmin(ReadOnlyAdmin):
     list_filter = ("kind", EmailStateFilter)
     ordering = ("-created_at",)
     fields = (
-        "id", "kind", "recipient", "pool", "person", "state", "attempts", "next_attempt_at", "sent_at", "failed_at",
-        "last_error", "created_at", "expires_at",
+        "id", "kind", "recipient", "pool", "project", "person", "state", "attempts", "next_attempt_at", "sent_at",
+        "failed_at", "last_error", "created_at", "expires_at",
     )  # fmt: skip
     readonly_fields = fields
 
     @display(description="Pool")
     def pool(self, email: AccountEmail) -> str:
         return pool_link(email.environment_id)
+
+    @display(description="Invites into")
+    def project(self, email: AccountEmail) -> str:
+        return link("projects_project", email.project_id) if email.project_id else "no project"
 
     @display(description="User")
     def person(self, email: AccountEmail) -> str:

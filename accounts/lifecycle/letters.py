@@ -23,6 +23,7 @@ ACCOUNT_EXISTS: Final = "account_exists"
 LIFETIMES: Final = {
     Kind.SIGN_UP: timedelta(hours=24),
     Kind.INVITATION: timedelta(days=7),
+    Kind.MEMBER_INVITATION: timedelta(days=7),
     Kind.VERIFY_EMAIL: timedelta(hours=24),
     Kind.RESET_PASSWORD: timedelta(hours=1),
     Kind.CHANGE_EMAIL: timedelta(hours=1),
@@ -38,6 +39,7 @@ _SUBJECTS: Final = {
     Kind.SIGN_UP: "Confirm your e-mail address for {app}",
     ACCOUNT_EXISTS: "You already have an account at {app}",
     Kind.INVITATION: "You are invited to {app}",
+    Kind.MEMBER_INVITATION: "You are invited to a project at {app}",
     Kind.VERIFY_EMAIL: "Confirm your e-mail address for {app}",
     Kind.RESET_PASSWORD: "Choose a new password for {app}",
     Kind.CHANGE_EMAIL: "Confirm your new e-mail address for {app}",
@@ -74,6 +76,7 @@ def message(email: AccountEmail, token: str | None, *, says: str | None = None) 
         "provider": email.details.get("provider"),
         "project": email.details.get("project"),
         "reason": email.details.get("reason"),
+        "member_role": email.details.get("member_role"),
     }
     made = EmailMultiAlternatives(
         subject=_SUBJECTS[name].format(app=facts["app"], project=facts["project"]),

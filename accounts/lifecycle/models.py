@@ -53,6 +53,7 @@ class AccountEmail(models.Model):
     class Kind(models.TextChoices):
         SIGN_UP = "sign_up"
         INVITATION = "invitation"
+        MEMBER_INVITATION = "member_invitation"
         VERIFY_EMAIL = "verify_email"
         RESET_PASSWORD = "reset_password"  # noqa: S105 - a kind of e-mail
         CHANGE_EMAIL = "change_email"
@@ -63,12 +64,14 @@ class AccountEmail(models.Model):
         PROJECT_RESUMED = "project_resumed"
 
     id = models.CharField(primary_key=True, max_length=30, default=partial(ids.new, "eml"), editable=False)
-    """`inv_…` for an invitation, whose id the API shows."""
+    """`inv_…` for an invitation of either kind, whose id the API shows."""
     environment_id = models.CharField(max_length=30, null=True, blank=True)
     """The pool; null for platform accounts."""
+    project_id = models.CharField(max_length=30, null=True, blank=True)
+    """The project that it invites into; null for all else."""
     kind = models.CharField(max_length=20, choices=Kind.choices)
     subject = models.CharField(max_length=254)
-    """Whom it is about: an address in lower case, a user's id, or a project's and its owner's."""
+    """Whom it is about: an address in lower case, a user's id, or a project and whom it concerns."""
     recipient = models.CharField(max_length=254)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, null=True, related_name="emails")
     """Whom the link acts on; null while that is not known, and for those who have no account yet."""
@@ -101,6 +104,7 @@ class AccountEmail(models.Model):
                 condition=models.Q(sent_at__isnull=True, failed_at__isnull=True),
             ),
             models.Index(fields=["expires_at"], name="email_expiry"),
+            models.Index(fields=["project_id"], name="email_by_project", condition=models.Q(project_id__isnull=False)),
         ]
 
     def __str__(self) -> str:

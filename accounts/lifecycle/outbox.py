@@ -19,7 +19,7 @@ from typing import Any, Final
 from django.core.mail import get_connection
 from django.core.mail.backends.base import BaseEmailBackend
 from django.db import Error, transaction
-from django.db.models import DurationField, F, Value
+from django.db.models import DurationField, F, Q, Value
 from django.db.models.functions import Now
 
 from accounts import environments, locks
@@ -57,6 +57,7 @@ def write(
     subject: str | None = None,
     user: User | None = None,
     email_id: str | None = None,
+    project_id: str | None = None,
     **details: Any,
 ) -> AccountEmail:
     """Write an e-mail down, in the transaction at hand or one of its own, in place of the last of its kind about
@@ -70,6 +71,7 @@ def write(
         AccountEmail.objects.filter(environment_id=pool_id, kind=kind, subject=subject).delete()
         email = AccountEmail(
             environment_id=pool_id,
+            project_id=project_id,
             kind=kind,
             subject=subject,
             recipient=recipient,
@@ -96,10 +98,13 @@ def withdraw(pool_id: str | None, address: str, kinds: Iterable[Kind]) -> None:
     AccountEmail.objects.filter(environment_id=pool_id, kind__in=list(kinds), subject=address.lower()).delete()
 
 
-def postpone(pool_ids: Iterable[str], since: datetime, until: datetime) -> None:
-    """Give e-mails and links of these pools the time back in which nothing could be done with them. One statement."""
-    waiting = AccountEmail.objects.filter(environment_id__in=list(pool_ids), expires_at__gt=since)
-    waiting.update(expires_at=F("expires_at") + Value(until - since, output_field=DurationField()))
+def postpone(project_id: str, pool_ids: Iterable[str], since: datetime, until: datetime) -> None:
+    """Give e-mails and links of a project and its pools the time back in which nothing could be done with them. One
+    statement."""
+    theirs = Q(environment_id__in=list(pool_ids)) | Q(project_id=project_id)
+    AccountEmail.objects.filter(theirs, expires_at__gt=since).update(
+        expires_at=F("expires_at") + Value(until - since, output_field=DurationField())
+    )
 
 
 # ── Sending ──
@@ -126,13 +131,13 @@ def claim(email_id: str | None = None) -> Claimed | Skipped | None:
     project until it is not.
     """
     with transaction.atomic():
-        due = AccountEmail.objects.filter(
+        due = AccountEmail.objects.exclude(_of_suspended()).filter(
             kind__in=Kind.values,
             sent_at__isnull=True,
             failed_at__isnull=True,
             next_attempt_at__lte=Now(),
             expires_at__gt=Now(),
-        ).exclude(environment_id__in=environments.directory().suspended())
+        )
         if email_id is not None:
             due = due.filter(pk=email_id)
         email: AccountEmail | None = due.select_for_update(skip_locked=True).order_by("next_attempt_at").first()
@@ -159,6 +164,12 @@ def claim(email_id: str | None = None) -> Claimed | Skipped | None:
     return claimed
 
 
+def _of_suspended() -> Q:
+    """E-mails whose time stands still: of suspended projects' users, and invitations into such a project."""
+    known = environments.directory()
+    return Q(environment_id__in=known.suspended()) | Q(project_id__in=known.suspended_projects())
+
+
 def _wait_for_room(email: AccountEmail) -> timedelta | None:
     """How long an e-mail to who has an account has to wait, None if it need not. The others were counted when they
     were asked for (`platform_site.api.limits`)."""
@@ -179,6 +190,9 @@ def _resolve(email: AccountEmail) -> Claimed | None:
     if kind in _NOTICES:
         return Claimed(email, None)
     token = links.make_token()
+    if kind == Kind.MEMBER_INVITATION:  # who has an account by now can join with it
+        invited_by = email.details["invited_by"]
+        return Claimed(email, token) if environments.directory().may_invite(email.project_id, invited_by) else None
     if kind in (Kind.SIGN_UP, Kind.INVITATION):
         taken = User.objects.with_email(email.environment_id, email.recipient).first()
         if taken is None:
@@ -293,7 +307,7 @@ def purge(batch: int = 1000) -> int:
     """
     count = 0
     expired = AccountEmail.objects.filter(expires_at__lt=Now()).order_by("expires_at")
-    expired = expired.exclude(environment_id__in=environments.directory().suspended())
+    expired = expired.exclude(_of_suspended())
     while found := list(expired.values_list("pk", flat=True)[:batch]):
         count += AccountEmail.objects.filter(pk__in=found).delete()[0]
     return count

@@ -93,6 +93,16 @@ class LinkPage(View):
     def initial(self, found: AccountEmail) -> dict[str, Any]:
         return {}
 
+    def form_for(self, found: AccountEmail) -> type[forms.Form]:
+        return self.form_class
+
+    def lead_for(self, found: AccountEmail) -> str:
+        return self.lead
+
+    def named(self, found: AccountEmail) -> dict[str, str]:
+        """What a lead and a title may name beside the application and the address."""
+        return {}
+
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         try:
             return super().dispatch(request, *args, **kwargs)
@@ -112,12 +122,12 @@ class LinkPage(View):
     def get(self, request: HttpRequest) -> HttpResponse:
         token = request.GET.get("token", "")
         found = self._find(request, token)
-        return self._form(found, token, self.form_class(initial=self.initial(found)))
+        return self._form(found, token, self.form_for(found)(initial=self.initial(found)))
 
     def post(self, request: HttpRequest) -> HttpResponse:
         token = request.POST.get("token", "")
         found = self._find(request, token)
-        form = self.form_class(request.POST)
+        form = self.form_for(found)(request.POST)
         if not form.is_valid():
             return self._form(found, token, form)
         try:
@@ -140,7 +150,8 @@ class LinkPage(View):
 
     def _form(self, found: AccountEmail, token: str, form: forms.Form) -> HttpResponse:
         status = 422 if form.is_bound else 200
-        return self._page(status, self.title, found=found, lead=self.lead, form=form, token=token, button=self.button)
+        lead = self.lead_for(found)
+        return self._page(status, self.title, found=found, lead=lead, form=form, token=token, button=self.button)
 
     def _page(
         self, status: int, title: str, *, lead: str, found: AccountEmail | None = None, **facts: Any
@@ -149,7 +160,8 @@ class LinkPage(View):
         app = pools.app_name(pool) if pool else ""
         email = found.recipient if found else ""
         if found:  # else the words may be an error's, and mean what they say
-            title, lead = title.format(app=app), lead.format(app=app, email=email)
+            named = self.named(found) | {"app": app, "email": email}
+            title, lead = title.format(**named), lead.format(**named)
         context = {
             "title": title,
             "lead": lead,

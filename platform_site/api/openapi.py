@@ -87,7 +87,7 @@ class ApiSchema(AutoSchema):
         for status, answer in responses.items():
             told = ["X-Request-Id"]
             # Alone, 202 makes nothing to be found.
-            if status in ("201", "303") or (status == "202" and "200" in responses):
+            if status in ("201", "303") or (status == "202" and len(responses) > 1):
                 told.append("Location")
             if view.action in view.tagged:
                 told.append("ETag")

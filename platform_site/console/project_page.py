@@ -14,7 +14,7 @@ from django.db.models import Count
 from accounts.models import ServerKey
 from platform_site.api.plans import PlanLimits, plan_limits
 from projects import environments as directory
-from projects import limits
+from projects import invitations, limits
 from projects.models import Environment, Project
 from projects.region_pages import list_address
 
@@ -76,6 +76,7 @@ def overview(project: Project) -> dict[str, Any]:
     )
     shown: dict[str, Any] = {
         "members": list(project.memberships.select_related("user").order_by("created_at")[:MOST]),
+        "invited": list(invitations.pending(project.pk).order_by("created_at")[:MOST]),
         "has_more": len(found) > MOST,
         "is_away": False,
         "tables": [],

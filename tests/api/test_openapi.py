@@ -32,6 +32,7 @@ OPEN = {
     "POST /v1/auth/signup": "asks for an account",
     "POST /v1/auth/signup/confirm": "opened by the token of an e-mail",
     "POST /v1/auth/invitation/accept": "opened by the token of an e-mail",
+    "POST /v1/auth/member-invitation/accept": "opened by the token of an e-mail",
     "POST /v1/auth/password-reset": "asked by who cannot sign in",
     "POST /v1/auth/password-reset/confirm": "opened by the token of an e-mail",
     "POST /v1/auth/email-verification/confirm": "opened by the token of an e-mail",

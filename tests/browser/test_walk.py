@@ -252,6 +252,7 @@ def test_the_pages_fit_a_telephone_in_both_themes(window: Callable[..., Page], s
         "/docs/guides",
         "/docs/guides/errors",
         "/auth/accept-invitation",
+        "/auth/join-project",
         "/admin/login/",
         "/admin/login/forgotten/",
         "/nothing",

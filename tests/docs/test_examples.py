@@ -15,7 +15,10 @@ from tests.client import Api
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
 BODIES = examples.examples()["bodies"]
-NEED_A_LINK = {"confirmSignUp", "verifyEmail", "confirmPasswordReset", "confirmEmailChange", "acceptInvitation"}
+NEED_A_LINK = {
+    "confirmSignUp", "verifyEmail", "confirmPasswordReset", "confirmEmailChange", "acceptInvitation",
+    "acceptMemberInvitation",
+}  # fmt: skip
 """What their token came with is in somebody's mailbox."""
 NEED_A_PROVIDER = {"linkIdentity"}
 """What their code stands for is a person at an identity provider."""

@@ -7,12 +7,14 @@ same cached records forgotten. What the pages look like is for tests/console/tes
 import re
 
 import pytest
+from django.contrib.admin.utils import quote
 from django.db import connections
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from accounts import audit
 from accounts import services as accounts
+from accounts.lifecycle import pools
 from accounts.models import AuditEntry, User
 from platform_site.figures import rollups
 from projects import services
@@ -68,6 +70,19 @@ def test_a_projects_page_shows_environments_members_and_the_way_to_keys(console:
         assert text in shown
     assert "<script>alert(1)" not in shown
     assert f"/admin/accounts/serverkey/?q={environment_of(project).pk}" in shown
+
+
+def test_a_projects_page_shows_who_is_invited(console: Client, api: Api, alice: User) -> None:
+    project = make_project(alice)
+    pools.change_settings(None, actor=audit.SYSTEM, sign_up="invited")
+    asked = {"email": "nia@example.com", "role": "developer"}
+    made = api.post(f"/v1/projects/{project.pk}/members", token=token_of(alice), json=asked).json
+    shown = page(console, f"/admin/projects/project/{project.pk}/change/")
+    assert "nia@example.com" in shown
+    email = f"/admin/accounts/accountemail/{quote(made['id'])}/change/"
+    assert email in shown
+    assert project.pk in page(console, email)
+    assert made["id"] in page(console, f"/admin/accounts/accountemail/?q={project.pk}")
 
 
 def test_a_project_is_made_renamed_and_deleted_as_over_the_api(console: Client, api: Api, alice: User) -> None:

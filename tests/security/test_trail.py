@@ -15,7 +15,8 @@ import pytest
 from django.db import connections
 from psycopg import sql
 
-from accounts.lifecycle import outbox
+from accounts import audit
+from accounts.lifecycle import outbox, pools
 from accounts.models import AuditEntry
 from accounts.oauth import proofs
 from platform_site import demo
@@ -65,6 +66,8 @@ LEAVES = {
     "createMember": "member.added",
     "updateMember": "member.changed",
     "deleteMember": "member.removed",
+    "deleteMemberInvitation": "member.invitation_withdrawn",
+    "acceptMemberInvitation": "member.added",
     "replaceRedirectUris": "redirect_uris.changed",
     "replaceSchema": "schema.applied",
     "revertSchema": "schema.reverted",
@@ -91,7 +94,10 @@ LEAVES_NOTHING = {
     "explainRow": "reads",
     "queryRows": "reads",
 }
-ELSEWHERE = {"createProject", "updateProject", "deleteProject", "createMember", "updateMember", "deleteMember"}
+ELSEWHERE = {
+    "createProject", "updateProject", "deleteProject", "createMember", "updateMember", "deleteMember",
+    "acceptMemberInvitation", "deleteMemberInvitation",
+}  # fmt: skip
 """What is about a project, or an account, and no environment."""
 
 
@@ -265,7 +271,7 @@ def things(walk: Walk, owner: str) -> None:
     walk.do("revertSchema", {"version": 1, "confirm": ["drop table notes"]}, token=owner)
 
 
-def places(walk: Walk, owner: str) -> None:
+def places(walk: Walk, owner: str, box: Postbox) -> None:
     """Keys, projects, branches, members."""
     body = {"name": "Nightly", "environment_id": walk.production, "scopes": ["rows:read"]}
     key = walk.do("createKey", body, token=owner)
@@ -280,6 +286,17 @@ def places(walk: Walk, owner: str) -> None:
     member = walk.do("createMember", body, token=owner, **here)
     walk.do("updateMember", {"role": "viewer"}, token=owner, user_id=member["user_id"], **here)
     walk.do("deleteMember", token=owner, user_id=member["user_id"], **here)
+    pools.change_settings(None, actor=audit.SYSTEM, sign_up="invited")
+    for name in ("mate", "none"):
+        body = {"email": f"{name}@example.org", "role": "viewer"}
+        invited = walk.api.post(f"/v1/projects/{here['project_id']}/members", token=owner, json=body)
+        assert invited.status == 202
+        [entry] = AuditEntry.objects.filter(request_id=invited.headers["X-Request-Id"])
+        assert entry.action == "member.invited"
+    outbox.send_due()
+    body = {"token": walk.secret("link", token_in(box.last("mate@example.org"))), "password": walk.secret("password")}
+    walk.do("acceptMemberInvitation", body, token=None)
+    walk.do("deleteMemberInvitation", token=owner, invitation_id=invited.json["id"], **here)
     project = walk.do("createProject", {"name": "Notes", "region": "eu-west-1"}, token=owner, bare=True)
     walk.do("updateProject", {"name": "Field notes"}, token=owner, bare=True, project_id=project["id"])
     walk.do("deleteProject", token=owner, bare=True, project_id=project["id"])
@@ -348,7 +365,7 @@ def test_the_trail_names_who_and_where_and_no_secret_stays_anywhere(
         owner = walk.signed_in(facts["account"], bare=True)
         people(walk, owner, postbox)
         things(walk, owner)
-        places(walk, owner)
+        places(walk, owner, postbox)
     assert walk.done == LEAVES.keys() | LEAVES_NOTHING.keys()
 
     assert len(lines.text) >= len(walk.done), "each request makes a line"

@@ -35,6 +35,7 @@ EXCEPTIONS = {
         "0005_identity_linked",
     ): "another kind of e-mail: PostgreSQL is told nothing; a worker of the release before leaves it to one of this",
     ("accounts", "0006_project_suspended"): "two more kinds of e-mail, as above",
+    ("accounts", "0007_member_invitations"): "another one, as above",
 }
 """Migrations that may, and why no process of the release before minds."""
 

@@ -1,0 +1,90 @@
+"""Open invitations of projects: for e-mail addresses that no account has yet, made by owners.
+
+An invitation is the e-mail that carries it (`accounts.lifecycle.models.AccountEmail`, id `inv_…`), written down in the
+transaction of whoever invites, and gone when it is accepted, withdrawn or expired. It lasts no longer than the right of
+who sent it: it goes when that member is no owner any more (`services`), and is asked about that again when its e-mail
+is sent and when it is accepted. The verbs are in `services`; docs/projects.md, "Inviting somebody".
+"""
+
+import hashlib
+from typing import Final
+
+from django.db.models import QuerySet
+from django.db.models.functions import Now
+
+from accounts import emails
+from accounts.audit import Actor
+from accounts.lifecycle import links, outbox, pools
+from accounts.lifecycle.models import AccountEmail, SignUpMode
+from accounts.models import User
+from platform_site.api import ids
+from platform_site.api.callers import Caller, ProjectRole
+from projects.environments import EnvironmentDirectory
+from projects.models import Project
+
+KIND: Final = AccountEmail.Kind.MEMBER_INVITATION
+
+
+def pending(project_id: str) -> "QuerySet[AccountEmail]":
+    """The invitations into a project that nobody has accepted and that have not expired."""
+    return AccountEmail.objects.filter(project_id=project_id, kind=KIND, expires_at__gt=Now())
+
+
+def of_address(project_id: str, email: str) -> "QuerySet[AccountEmail]":
+    """The invitation of one address into a project, if it is open."""
+    return pending(project_id).filter(subject=_subject(project_id, email))
+
+
+def of_inviter(account_id: str) -> "QuerySet[AccountEmail]":
+    """What an account has invited into any project."""
+    return AccountEmail.objects.filter(project_id__isnull=False, kind=KIND, details__invited_by=account_id)
+
+
+def are_taken() -> bool:
+    """Whether who is invited may make an account: the operator's to say, for all projects. One query."""
+    return pools.settings_of(None).sign_up != SignUpMode.OFF
+
+
+def write(project_id: str, *, email: str, role: ProjectRole, actor: Caller | Actor) -> AccountEmail:
+    """Write the e-mail down, in the transaction at hand, in place of an earlier one to this address. Raises
+    ValidationFailed on the field `email`."""
+    recipient = emails.check(email)
+    made = outbox.write(
+        KIND,
+        pool_id=None,
+        project_id=project_id,
+        recipient=recipient,
+        subject=_subject(project_id, recipient),
+        email_id=ids.new("inv"),
+        member_role=role,
+        invited_by=actor.id if isinstance(actor, Caller) else None,
+    )
+    made.refresh_from_db()
+    return made
+
+
+def find(token: str) -> tuple[AccountEmail, Project]:
+    """What this token opens, and the project. Two or three queries.
+
+    Raises InvalidGrant for a link that does not work (any more): so does one whose sender is no owner by now, or whose
+    project is gone. Raises ProjectSuspended, which leaves the link as it is.
+    """
+    found = links.find(token, KIND, pool_id=None)
+    project: Project | None = Project.objects.live().filter(pk=found.project_id).first()
+    if project is None or not EnvironmentDirectory().may_invite(project.pk, found.details["invited_by"]):
+        raise links.dead()
+    project.require_active()
+    return found, project
+
+
+def account_of(found: AccountEmail) -> User | None:
+    """Who has the invited address by now; None if nobody has. One query. Raises InvalidGrant if they were disabled."""
+    user = User.objects.with_email(None, found.recipient).first()
+    if user is not None and user.disabled_at is not None:
+        raise links.dead()
+    return user
+
+
+def _subject(project_id: str, email: str) -> str:
+    """An address may be as long as the column is; its digest is not."""
+    return f"{project_id} {hashlib.sha256(email.strip().lower().encode()).hexdigest()}"

@@ -1,0 +1,55 @@
+"""The page to which the link of an invitation into a project leads (`accounts.lifecycle.pages` has the others)."""
+
+from typing import Any
+
+from django import forms
+from django.http import HttpRequest
+
+from accounts.lifecycle.models import AccountEmail
+from accounts.lifecycle.pages import AcceptForm, ConfirmForm, LinkPage
+from accounts.models import User
+from platform_site.api import handler
+from projects import invitations, services
+from projects.errors import ProjectsError
+from projects.models import Project
+
+
+class JoinProject(LinkPage):
+    """Says into which project and by whom, which the e-mail does not: nothing that somebody typed stands in those."""
+
+    kind = invitations.KIND
+    title = "Join a project"
+    lead = 'Become {role} of the project "{project}"{by}? You have an account at {app} with this address: {email}.'
+    lead_to_new = 'Become {role} of the project "{project}"{by}? Choose a password to make your account at {app}.'
+    button = "Join"
+    done_title = "You are a member"
+    done = 'You are a member of the project "{project}". Sign in to {app} with {email}.'
+
+    def _find(self, request: HttpRequest, token: str) -> AccountEmail:
+        found = super()._find(request, token)
+        invitations.find(token)
+        return found
+
+    def form_for(self, found: AccountEmail) -> type[forms.Form]:
+        return AcceptForm if invitations.account_of(found) is None else ConfirmForm
+
+    def lead_for(self, found: AccountEmail) -> str:
+        return self.lead_to_new if invitations.account_of(found) is None else self.lead
+
+    def named(self, found: AccountEmail) -> dict[str, str]:
+        project = Project.objects.filter(pk=found.project_id).first()
+        inviter = User.objects.in_pool(None).filter(pk=found.details["invited_by"]).first()
+        return {
+            "role": found.details["member_role"],
+            "project": project.name if project else "",
+            "by": f", invited by {inviter.email}" if inviter else "",
+        }
+
+    def act(self, token: str, values: dict[str, Any]) -> object:
+        try:
+            return services.accept_invitation(token, password=values.get("password"), name=values.get("name", ""))
+        except ProjectsError as error:
+            raise handler.to_api_error(error) from error
+
+
+join_project = JoinProject.as_view()
