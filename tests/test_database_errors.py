@@ -5,11 +5,14 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
+from django.conf import settings
 from django.db import IntegrityError, InterfaceError, OperationalError, ProgrammingError
 
 from platform_site.api import sqlstates
 from platform_site.figures.traffic import Reporter, Traffic
+from platform_site.services import postgres
 from projects import provisioning, removal
 from projects.admin import _explanation
 from tests.serving import wait_for
@@ -96,3 +99,28 @@ def test_the_console_says_that_a_database_is_away_of_nothing_else() -> None:
     assert "taken" in _explanation(taken)
     with pytest.raises(ProgrammingError):
         _explanation(wrong)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("setting", "statement", "state"),
+    [
+        (
+            "SET LOCAL temp_file_limit = '64kB'",
+            "SELECT * FROM generate_series(1, 2000000) n ORDER BY random()",
+            "53400",
+        ),
+        ("SET TRANSACTION READ ONLY", "CREATE TABLE refused (n int)", "25006"),
+    ],
+)
+def test_what_a_server_cannot_do_now_is_503(setting: str, statement: str, state: str) -> None:
+    """Its bound on temporary files is reached; or it is a standby that was not promoted yet."""
+    with postgres.connect(settings.LAYOUT, "postgres") as connection:  # such bounds are for superusers to set
+        connection.execute("BEGIN")
+        connection.execute(setting)
+        with pytest.raises(psycopg.Error) as raised:
+            connection.execute(statement)
+        connection.execute("ROLLBACK")
+    assert sqlstates.sqlstate(raised.value) == state
+    answer = sqlstates.answer_for(raised.value)
+    assert (answer.status, answer.code) == (503, "unavailable")
