@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from platform_site.api.errors import ValidationFailed
-from rows import asking, grammar, reads, services
+from rows import asking, reads, selection, services
 from rows.execution import run_again_if_lost
 from rows.memo import Memo
 from tests.rows.conftest import Tracker
@@ -172,7 +172,7 @@ def test_whatever_is_chosen_as_much_is_remembered_as_ever(
     tenant: Tenant, task: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking, "_statements", statements_kept := Memo(8))
-    monkeypatch.setattr(grammar, "_choices", choices_kept := Memo(8))
+    monkeypatch.setattr(selection, "_choices", choices_kept := Memo(8))
     names = [name for name in tenant.get(ALICE, "tasks", task) if name != "id"]
     for some in list(combinations(names, 3))[:60]:
         assert list(tenant.get(ALICE, "tasks", task, columns=",".join(some))) == ["id", *some]
