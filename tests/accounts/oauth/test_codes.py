@@ -122,6 +122,7 @@ def test_a_code_that_comes_again_is_its_own_user_s_affair(
     assert exchange(api, code, production).status == 200
     assert exchange(api, code, production).error == "invalid_grant"
     assert not Session.objects.filter(revoked_at__isnull=False).exists(), "impatience ends nothing"
+    assert exchange(api, waiting.pop(), places.pop()).status == 200
     AuthorizationCode.objects.filter(user=una).update(used_at=F("used_at") - timedelta(seconds=11))
     for _ in range(2):
         assert exchange(api, code, production, remote_addr="192.0.2.7").error == "invalid_grant"
