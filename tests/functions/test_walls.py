@@ -172,6 +172,22 @@ def test_what_fills_its_scratch_space_stops_there_and_leaves_it_empty(enemy: Ene
 @pytest.mark.parametrize(
     "program",
     [
+        "out('null')",
+        "out('\\u00ff')",
+        "Deno.stdout.writeSync(new Uint8Array([255, 255, 255, 255]))",
+        'out(\'{"t":"done","tag":"\' + "0".repeat(32) + \'","output":1}\')',
+        'for (;;) out(\'{"t":"log","tag":"\' + tag + \'","level":"info","text":"x"}\')',
+    ],
+)
+def test_a_program_that_speaks_out_of_turn_is_ended_for_that(enemy: Enemy, program: str) -> None:
+    outcome = enemy(program + "\nfor (;;) await new Promise(() => {})", timeout=20)
+    assert (outcome.output, outcome.reason, outcome.error["name"]) == (None, "protocol", "ProtocolViolation")
+    assert len(outcome.logs) <= process.MAX_LOG_LINES + 1
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
         "done('own'); done('second')",  # one answer too many is the next call's business
         'out(\'{"t":"done","tag":"\' + "0".repeat(32) + \'","output":"forged"}\')',
         'out(\'{"t":"done","output":"forged"}\')',
