@@ -235,6 +235,13 @@ def test_it_is_given_up_in_the_end(creating: str, settings: Any) -> None:
     assert nothing_is_left_of(creating)
 
 
+def test_how_long_it_is_tried_is_a_setting(creating: str, settings: Any) -> None:
+    settings.BRANCH_GIVE_UP_SECONDS = 8 * 3600
+    Environment.objects.filter(pk=creating).update(created_at=timezone.now() - timedelta(hours=7))
+    tasks.finish_branches()
+    assert status_of(creating) == ("ready", None)
+
+
 def test_a_worker_whose_clock_is_ahead_gives_none_up(creating: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right = timezone.now
     monkeypatch.setattr(timezone, "now", lambda: right() + timedelta(days=2))
