@@ -54,6 +54,7 @@ def test_a_row_is_made_read_changed_and_deleted(tracker: Tracker) -> None:
     changed = tracker.patch("alice", f"/rows/tasks/{task}", {"done": True})
     assert changed.status == 200
     assert {**changed.json, "updated_at": 0} == {**got.json, "done": True, "updated_at": 0}
+    assert changed.json["updated_at"] > got.json["updated_at"]
     assert tracker.get("alice", f"/rows/tasks/{task}").headers["ETag"] == changed.headers["ETag"] != got.headers["ETag"]
 
     listed = tracker.get("alice", "/rows/tasks")

@@ -118,6 +118,21 @@ def test_slips_are_told_what_is_meant(tracker: Tracker) -> None:
     assert '"list_id"' in messages["list"]
 
 
+def test_cursors_of_orders_that_differ_in_one_word(tracker: Tracker) -> None:
+    owner = {"owner_id": tracker.users["alice"]}
+    home = tracker.post("key", "/rows/lists", {"name": "x", **owner}).json["id"]
+    tracker.post("key", "/rows/tasks", [{"title": "x", "list_id": home, **owner}] * 2)
+    for order, another in (
+        ("due_on.asc.nullsfirst", "due_on.desc.nullsfirst"),
+        ("due_on.asc.nullsfirst", "due_on.asc.nullslast"),
+        ("list.created_at", "parent.created_at"),
+    ):
+        cursor = tracker.get("key", f"/rows/tasks?limit=1&order={order}").json["next_cursor"]
+        assert tracker.get("key", f"/rows/tasks?order={order}&cursor={cursor}").status == 200
+        answer = tracker.get("key", f"/rows/tasks?order={another}&cursor={cursor}")
+        assert answer.fields == {"cursor": "invalid_cursor"}, another
+
+
 def test_cursors_of_other_lists(tracker: Tracker, make_tracker: Any) -> None:
     bodies = [{"name": str(number), "owner_id": tracker.users["alice"]} for number in range(3)]
     assert tracker.post("key", "/rows/lists", bodies).status == 201
@@ -139,6 +154,7 @@ def test_cursors_of_other_lists(tracker: Tracker, make_tracker: Any) -> None:
         {"where": where},
         {"where": where, "order": "name.desc"},
         {"where": where, "order": "name,created_at"},
+        {"where": where, "order": "owner_id"},
     ):
         answer = first(limit="1", cursor=cursor, **other)
         assert answer.fields == {"cursor": "invalid_cursor"}, other

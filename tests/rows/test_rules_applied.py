@@ -329,6 +329,29 @@ def test_a_rule_that_walks_back_into_its_table_is_asked_of_the_table_after_the_w
     assert tenant.update(ALICE, "notes", child, score=2, state="done")["state"] == "done"
 
 
+def test_what_a_hidden_cell_refers_to_cannot_be_guessed_by_sending_it() -> None:
+    rules = {"read": [{"where": OWN}, {"where": {"state": "done"}, "columns": ["body"]}], "update": {"check": {}}}
+    tenant = tenant_of(user=rules)
+    hidden = tenant.put("notes", body="hidden", owner_id=BOB.user_id)
+    shown = tenant.put("notes", body="shown", owner_id=BOB.user_id, state="done", parent_id=hidden)
+    for guess in (hidden, "nowhere"):
+        how = refused(lambda: tenant.update(ALICE, "notes", shown, parent_id=guess))  # noqa: B023
+        assert how == (422, {"parent_id": "no_such_row"}), guess
+    assert tenant.update(BOB, "notes", shown, parent_id=hidden)["parent_id"] == hidden
+
+
+@pytest.mark.parametrize("what", ["row", "cell"])
+def test_an_answer_to_a_write_is_by_read_rules_that_walk_back_asked_of_the_table_after_it(what: str) -> None:
+    while_done = {"where": {"parent.state": "done"}}
+    read = while_done if what == "row" else [{"columns": ["*", "-secret"]}, while_done]
+    tenant = tenant_of(user={"read": read, "update": {}})
+    note = tenant.put("notes", body="x", owner_id=ALICE.user_id, state="done", secret="s")
+    tenant.update(OPERATOR, "notes", note, parent_id=note)
+    assert tenant.get(ALICE, "notes", note)["secret"] == "s"
+    answer = tenant.update(ALICE, "notes", note, state="draft")
+    assert answer == {"id": note} if what == "row" else answer["secret"] is None
+
+
 def test_a_row_that_its_writer_may_not_read_any_more_answers_its_id_alone() -> None:
     tenant = tenant_of(user={"read": {"where": OWN}, "update": {"check": {}}, "insert": {}})
     note = tenant.put("notes", body="x", owner_id=ALICE.user_id)
