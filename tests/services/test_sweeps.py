@@ -29,7 +29,7 @@ from platform_site.figures import rollups
 from platform_site.services import postgres
 from platform_site.services.layout import Layout
 from projects import provisioning, removal
-from rows.models import CurrentVersion
+from rows.models import CurrentVersion, DepartureDue
 from tests.serving import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
@@ -181,6 +181,7 @@ def _walks() -> Iterator[tuple[str, Callable[[], object], tuple[Any, str]]]:
     yield "control events", webhooks.tasks.carry_over_what_is_left, (webhooks.control, "carry_over")
     yield "orphans", projects.tasks.finish_and_clean, (provisioning, "drop_orphans")
     yield "indexes", rows.tasks.settle, (CurrentVersion.objects, "using")
+    yield "the departed", rows.tasks.let_go_of_the_departed, (DepartureDue.objects, "using")
     yield "figures", platform_site.tasks.measure_regions, (rollups, "_queues")
 
 
