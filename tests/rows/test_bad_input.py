@@ -123,7 +123,7 @@ def test_cursors_of_orders_that_differ_in_one_word(tracker: Tracker) -> None:
     home = tracker.post("key", "/rows/lists", {"name": "x", **owner}).json["id"]
     tracker.post("key", "/rows/tasks", [{"title": "x", "list_id": home, **owner}] * 2)
     for order, another in (
-        ("due_on.asc.nullsfirst", "due_on.desc.nullsfirst"),
+        ("due_on.asc.nullsfirst,title", "due_on.desc.nullsfirst,title"),
         ("due_on.asc.nullsfirst", "due_on.asc.nullslast"),
         ("list.created_at", "parent.created_at"),
     ):
