@@ -242,14 +242,6 @@ class Store:
                     # Marks that came meanwhile stay; one of the same key is a newer entry.
                     self._pending = {key: entry for key, entry in self._pending.items() if due.get(key) is not entry}
 
-    def ping(self) -> bool:
-        """Whether Redis answers and takes a write now, within the budget, breaker or not. For `/readyz`."""
-        try:
-            self._exchange(_pack(("SET", "ping", b"", "EX", 1)), 1)
-        except Away:
-            return False
-        return True
-
     def _try(self, packed: bytes, expected: int, *, although_away: bool = False) -> bool:
         """`although_away`: the breaker does not count, but that the last such try failed a moment ago."""
         although_away = although_away and time.monotonic() >= self._in_vain_until
