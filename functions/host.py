@@ -9,7 +9,8 @@ import binascii
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -42,7 +43,8 @@ _QUERY_MEMBERS: Final = frozenset({"where", "order", "limit", "cursor", "with", 
 
 
 class RunHost:
-    """The `functions.runtime.process.Host` of one run. Used by the one thread that executes it, but for `interrupt`."""
+    """The `functions.runtime.process.Host` of one run. Used by the one thread that executes it, but for `interrupt` and
+    the requests of its fetches."""
 
     def __init__(self, caller: Caller, place: Place, *, allowed_hosts: tuple[str, ...], depth: int) -> None:
         self._caller = caller
@@ -54,16 +56,16 @@ class RunHost:
         self._lock = threading.Lock()
         self._connection: BaseDatabaseWrapper | None = None
         """The connection of the thread that answers, while it may be in a statement."""
-        self._fetching = outbound.Interruption()
-        """Of the fetch that is under way, or of the next one."""
+        self._fetching: set[outbound.Interruption] = set()
+        """Of each fetch that is under way."""
         self._is_over = False
         self._is_durable = False
 
-    def answer(self, operation: str, arguments: bytes, *, seconds: float) -> bytes:
-        """The answer to one question, as JSON text. Raises HostError with the API's own code, message and fields.
+    def answer(self, operation: str, arguments: bytes, *, seconds: float) -> bytes | Callable[[], bytes]:
+        """The answer to one question, as JSON text, or what gets it from elsewhere: a fetch, which ends with the call's
+        `seconds` at the latest. Raises HostError with the API's own code, message and fields, and so does that.
 
-        `arguments` is read as strictly as a request's body. A fetch ends with the call's `seconds`; a statement is
-        cancelled by `interrupt`.
+        `arguments` is read as strictly as a request's body. Statements and fetches are ended by `interrupt`.
         """
         self._asked += 1
         if self._asked > MAX_QUESTIONS:
@@ -72,8 +74,19 @@ class RunHost:
             )
         if len(arguments) > MAX_ARGUMENTS:
             raise HostError("the arguments have more than 2 MB", code="payload_too_large", name="RangeError")
+        with self._refusing(operation):
+            found = self._answer(operation, bodies.read(arguments), seconds)
+        return partial(self._answer_from_afar, operation, found) if callable(found) else found
+
+    def _answer_from_afar(self, operation: str, far: Callable[[], bytes]) -> bytes:
+        with self._refusing(operation):
+            return far()
+
+    @contextlib.contextmanager
+    def _refusing(self, operation: str) -> Iterator[None]:
+        """Whatever goes wrong inside is a HostError."""
         try:
-            return self._answer(operation, bodies.read(arguments), seconds)
+            yield
         except HostError:
             raise
         except ApiError as error:
@@ -88,10 +101,11 @@ class RunHost:
             raise HostError("something went wrong on our side", code="internal", name="InternalError") from error
 
     def interrupt(self) -> None:
-        """The run is over: cancel the statement or the fetch that works for it, if there is one, and begin no other."""
+        """The run is over: cancel the statement and the fetches that work for it, and begin no other."""
         with self._lock:
             self._is_over = True
-            self._fetching.interrupt()
+            for fetching in self._fetching:
+                fetching.interrupt()
             opened: Any = None if self._connection is None else self._connection.connection
             if opened is not None:
                 with contextlib.suppress(psycopg.Error):
@@ -118,7 +132,7 @@ class RunHost:
             self._connection = None
             return self._is_over
 
-    def _answer(self, operation: str, arguments: Any, seconds: float) -> bytes:
+    def _answer(self, operation: str, arguments: Any, seconds: float) -> bytes | Callable[[], bytes]:
         if not isinstance(arguments, dict):
             raise HostError("the arguments are not an object", code="validation_failed", name="TypeError")
         match operation:
@@ -177,8 +191,10 @@ class RunHost:
         services.delete_row(self._place, self._principal, table, _text(arguments, "id"), depth=depth)
         return b"null"
 
-    def _fetch(self, arguments: dict[str, Any], seconds: float) -> bytes:
-        """One request through the guarded client, to an allowed host only. Redirects are answers, not followed."""
+    def _fetch(self, arguments: dict[str, Any], seconds: float) -> Callable[[], bytes]:
+        """What makes one request through the guarded client, to an allowed host only. Redirects are answers, not
+        followed."""
+        method = _text(arguments, "method").upper()
         try:
             target = outbound.parse_url(_text(arguments, "url"))
         except outbound.BadUrl as error:
@@ -204,21 +220,32 @@ class RunHost:
         if not self._is_durable:  # what goes out cannot be taken back, so its run must outlive a crash
             together.make_durable(self._place.cluster)
             self._is_durable = True
+        return partial(self._request, method, target.url, sent, body, min(FETCH_SECONDS, max(0.01, seconds)))
+
+    def _request(self, method: str, url: str, headers: dict[str, str], body: bytes, seconds: float) -> bytes:
+        interruption = outbound.Interruption()
+        with self._lock:
+            if self._is_over:
+                raise HostError("the run is over", code="refused", name="Error")
+            self._fetching.add(interruption)
         try:
             got = outbound.client().request(
-                _text(arguments, "method").upper(),
-                target.url,
+                method,
+                url,
                 owner=self._place.environment_id,
-                headers=sent,
+                headers=headers,
                 body=body,
                 limit=MAX_FETCH_BODY,
-                total=min(FETCH_SECONDS, max(0.01, seconds)),
-                interruption=self._fetching,
+                total=seconds,
+                interruption=interruption,
             )
         except outbound.OutboundError as error:
             raise HostError(error.reason, code="fetch_failed", name=type(error).__name__) from error
         except ValueError as error:
             raise HostError(str(error), code="refused", name="TypeError") from error
+        finally:
+            with self._lock:
+                self._fetching.discard(interruption)
         if got.is_cut:
             raise HostError("the answer has more than 1 MB", code="payload_too_large", name="RangeError")
         headers_shown = [pair for pair in got.headers.items() if pair[0] != "set-cookie"]

@@ -27,14 +27,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 import orjson
 
 from functions.runtime import imports, jail, scratch
+from functions.runtime.asides import Asides
 
 RUNNER = Path(__file__).with_name("runner.ts")
 START_SECONDS = 10.0
@@ -63,12 +65,13 @@ class ProcessGone(RuntimeFailed):
 class Host(Protocol):
     """What a call may do to the outside, decided as the caller of that call."""
 
-    def answer(self, operation: str, arguments: bytes, *, seconds: float) -> bytes:
+    def answer(self, operation: str, arguments: bytes, *, seconds: float) -> bytes | Callable[[], bytes]:
         """The answer to one question of the code (`rows.list`, …, `fetch`), both as JSON text; the call has `seconds`
-        left. `arguments` is what the code said and may be anything. Raises HostError for a refusal."""
+        left. One that comes from far away is what returns it, to be called in a thread of its own. `arguments` is what
+        the code said and may be anything. Both raise HostError for a refusal."""
 
     def interrupt(self) -> None:
-        """The call is over while `answer` still works for it in another thread: give up. May come more than once."""
+        """The call is over while answers are still made for it in other threads: give up. May come more than once."""
 
 
 class HostError(Exception):
@@ -312,6 +315,7 @@ class Process:
         self._deadline = math.inf
         self._answering: Host | None = None
         self._interrupting: threading.Thread | None = None
+        self._asides: Asides | None = None
         self._buffer = bytearray()
         self._error_tail = b""
         self._uid: _Uid | None = None
@@ -342,11 +346,12 @@ class Process:
             self.walls = json.loads(report.readline() or b"[]")
         pipes = [pipe for pipe in (self.popen.stdin, self.popen.stdout, self.popen.stderr) if pipe]
         self._in, self._out, self._errors = (pipe.fileno() for pipe in pipes)
-        for descriptor in (self._in, self._out, self._errors):
+        self._woken, self._wake = os.pipe()
+        for descriptor in (self._in, self._out, self._errors, self._woken, self._wake):
             os.set_blocking(descriptor, False)
         self._poll = select.poll()
-        self._poll.register(self._out, select.POLLIN)
-        self._poll.register(self._errors, select.POLLIN)
+        for descriptor in (self._out, self._errors, self._woken):
+            self._poll.register(descriptor, select.POLLIN)
 
     def _spawn(self, runner: Path, uid: int | None, report: int) -> "subprocess.Popen[bytes]":
         spec = {
@@ -461,6 +466,10 @@ class Process:
                 if pipe:
                     with contextlib.suppress(OSError):
                         pipe.close()
+        if hasattr(self, "_wake"):
+            os.close(self._woken)
+            os.close(self._wake)
+            del self._wake
         shutil.rmtree(self.scratch, ignore_errors=True)
         if self._uid is not None:
             self._uid.close()  # nothing runs by it any more, and nothing lies about
@@ -500,17 +509,37 @@ class Process:
         meanwhile is taken in, as much of it as may be in one frame."""
         listens = len(self._buffer) <= MAX_FRAME_BYTES
         self._poll.modify(self._out, select.POLLIN if listens else 0)
+        self._poll.modify(self._woken, 0)
         self._poll.register(self._in, select.POLLOUT)
         try:
             if self._out in self._ready(deadline, {self._in, self._out}):
                 self._take_in()
         finally:
             self._poll.unregister(self._in)
+            self._poll.modify(self._woken, select.POLLIN)
+            self._poll.modify(self._out, select.POLLIN)
+
+    def _await_aside(self, deadline: float) -> None:
+        """Until an answer was made in another thread. What the code says meanwhile waits."""
+        self._poll.modify(self._out, 0)
+        try:
+            if self._out in self._ready(deadline, {self._out, self._woken}):
+                raise ProcessGone("it ended")
+        finally:
             self._poll.modify(self._out, select.POLLIN)
 
     def _fill(self, deadline: float) -> None:
-        self._ready(deadline, {self._out})
-        self._take_in()
+        if self._woken in self._ready(deadline, {self._out, self._woken}):
+            self._hand_in(deadline)
+        else:
+            self._take_in()
+
+    def _hand_in(self, deadline: float) -> None:
+        """Tell the code what was answered in other threads."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._woken, 4096)
+        for reply in self._asides.take() if self._asides else ():
+            self._write_bytes(reply, deadline)
 
     def _take_in(self) -> None:
         more = os.read(self._out, 1 << 18)
@@ -595,17 +624,23 @@ class Process:
                         if len(logs) > MAX_LOG_LINES:
                             raise self._broken()
                     case b"call":
-                        self._write_bytes(self._reply(tag, rest, host, deadline), deadline)
+                        self._reply(tag, rest, host, deadline)
                     case b"done":
-                        return self._done(rest, call.max_output, time.monotonic() - started, logs)
+                        ended = self._done(rest, call.max_output, time.monotonic() - started, logs)
+                        break
                     case _:
                         said = self._object(rest)
                         too_large = said.get("reason") == "output_too_large"
                         reason: Reason = "output_too_large" if too_large else "user_error"
                         error = _error_of(said.get("error"))
-                        return Outcome(time.monotonic() - started, reason=reason, error=error, logs=logs)
+                        ended = Outcome(time.monotonic() - started, reason=reason, error=error, logs=logs)
+                        break
+            self._finish_asides(host, deadline)
+            return ended
         except ProcessGone as gone:
             self._signal(signal.SIGKILL)
+            if self._asides is not None and self._asides.is_busy:
+                host.interrupt()
             reason = self.killed_for or ("memory" if self._ran_out_of_memory() else "crashed")
             return Outcome(
                 time.monotonic() - started,
@@ -613,6 +648,19 @@ class Process:
                 error={"name": _NAMES[reason], "message": _SENTENCES[reason] or str(gone), "stack": None},
                 logs=logs,
             )
+        finally:
+            if self._asides is not None:
+                self._asides.close()
+                self._asides = None
+
+    def _finish_asides(self, host: Host, deadline: float) -> None:
+        """What the code asked for and did not wait for is done before its call is over; nobody hears the answers."""
+        if self._asides is not None:
+            self._answering = host
+            try:
+                self._asides.wait(deadline)
+            finally:
+                self._answering = None
 
     def _said(self, tag: bytes, deadline: float) -> tuple[bytes, bytes]:
         """The kind of the next frame of this call, and the rest of it, unread."""
@@ -654,23 +702,40 @@ class Process:
             return Outcome(duration, reason="user_error", error=wrong, logs=logs)
         return Outcome(duration, output=output.decode(), logs=logs)
 
-    def _reply(self, tag: bytes, rest: bytes, host: Host, deadline: float) -> bytes:
+    def _reply(self, tag: bytes, rest: bytes, host: Host, deadline: float) -> None:
+        """Answer a question of the code, or let it be answered in another thread."""
         found = _QUESTION.fullmatch(rest)
         if found is None:
             raise self._broken()
         number, operation, arguments = found.groups()
         left = max(0.0, deadline - time.monotonic())
+        far: Callable[[], bytes] | None = None
         self._answering = host
         try:
-            value, ok = host.answer(operation.decode(), arguments, seconds=left), b"true"
+            answer = host.answer(operation.decode(), arguments, seconds=left)
+            if callable(answer):
+                far, reply = answer, b""
+            else:
+                reply = _told(tag, number, answer)
         except HostError as error:
-            value, ok = orjson.dumps(error.value), b"false"
+            reply = _refused(tag, number, error)
         finally:
             self._answering = None
         if time.monotonic() >= deadline:  # the answer took longer than the call had: it goes on no further
             self.kill("timeout")
             raise ProcessGone("the deadline passed")
-        return b'{"t":"reply","tag":"%b","n":%b,"ok":%b,"value":%b}' % (tag, number, ok, value)
+        if far is None:
+            self._write_bytes(reply, deadline)
+        else:
+            self._begin_aside(partial(_answered, tag, number, far), deadline)
+
+    def _begin_aside(self, answer: Callable[[], bytes], deadline: float) -> None:
+        self._asides = self._asides or Asides(self._wake)
+        self._hand_in(deadline)
+        while self._asides.is_full:
+            self._await_aside(deadline)
+            self._hand_in(deadline)
+        self._asides.begin(answer)
 
     def _ran_out_of_memory(self) -> bool:
         """V8 says so and aborts; Deno's own allocations abort without a word. Nothing else that it does aborts."""
@@ -678,6 +743,21 @@ class Process:
             self.popen.wait(1.0)
         aborted = self.popen.returncode in (-signal.SIGABRT, -signal.SIGTRAP, -signal.SIGILL)
         return aborted or "out of memory" in self._last_words()
+
+
+def _answered(tag: bytes, number: bytes, answer: Callable[[], bytes]) -> bytes:
+    try:
+        return _told(tag, number, answer())
+    except HostError as error:
+        return _refused(tag, number, error)
+
+
+def _told(tag: bytes, number: bytes, value: bytes) -> bytes:
+    return b'{"t":"reply","tag":"%b","n":%b,"ok":true,"value":%b}' % (tag, number, value)
+
+
+def _refused(tag: bytes, number: bytes, error: HostError) -> bytes:
+    return b'{"t":"reply","tag":"%b","n":%b,"ok":false,"value":%b}' % (tag, number, orjson.dumps(error.value))
 
 
 _NAMES: dict[Reason, str] = {

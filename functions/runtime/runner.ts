@@ -63,7 +63,7 @@ const enterCall = origin.enter.bind(origin) as (tag: string) => unknown;
 const callOfCode = origin.get.bind(origin) as () => string | undefined;
 const timerStart = { setTimeout: globalThis.setTimeout, setInterval: globalThis.setInterval };
 
-const MAX_LOG_LINES = 256, MAX_LOG_CHARACTERS = 4096, MAX_FETCH_BODY = 1024 * 1024;
+const MAX_LOG_LINES = 256, MAX_LOG_CHARACTERS = 4096, MAX_FETCH_BODY = 1024 * 1024, MAX_ASKED = 8;
 /** So that the signal's own error comes first. */
 const SIGNAL_GRACE_MS = 50;
 
@@ -122,8 +122,10 @@ async function receive(): Promise<any> {
 // ── what a call leaves behind is cleared when it ends ───────────────────────────────────────────────────────────────
 let tag: string | null = null;
 let lines = 0;
-let questions = 0;
-let asked = new NativeMap<number, { resolve: (value: unknown) => void; reject: (error: unknown) => void; refusal: Error }>();
+/** Of the call: how many there are, were sent, were answered. */
+let questions = 0, sent = 0, answered = 0;
+let asked = new NativeMap<number, { text: string; resolve: (value: unknown) => void; reject: (error: unknown) => void; refusal: Error }>();
+let allSent: (() => void) | null = null;
 const timers: number[] = [];
 let failCall: ((error: unknown) => void) | null = null;
 
@@ -238,9 +240,19 @@ function ask(mine: string, op: string, args: unknown): Promise<any> {
       return;
     }
     const n = ++questions;
-    mapSet(asked, n, { resolve, reject, refusal });
-    send('{"t":"call","tag":"' + mine + '","n":' + n + ',"op":"' + op + '","args":' + (body ?? "null") + "}");
+    const text = '{"t":"call","tag":"' + mine + '","n":' + n + ',"op":"' + op + '","args":' + (body ?? "null") + "}";
+    mapSet(asked, n, { text, resolve, reject, refusal });
+    sendQuestions();
   });
+}
+
+/** No more than the host takes in while it waits for us to read: a burst of megabytes would leave both sides writing. */
+function sendQuestions(): void {
+  while (sent < questions && sent - answered < MAX_ASKED) send(mapGet(asked, ++sent)!.text);
+  if (sent === questions && allSent) {
+    allSent();
+    allSent = null;
+  }
 }
 
 function bytesToBase64(bytes: Uint8Array): string {
@@ -395,6 +407,7 @@ async function run(frame: any, handler: (input: unknown, ctx: unknown) => unknow
   tag = mine;
   lines = 0;
   asked = new NativeMap();
+  sent = answered = questions = 0;
   let answer: string;
   try {
     const stopped = new NativePromise((_, reject) => { failCall = reject; });
@@ -418,6 +431,8 @@ async function run(frame: any, handler: (input: unknown, ctx: unknown) => unknow
   } catch (error) {
     answer = '{"t":"failed","tag":"' + mine + '","reason":"user_error","error":' + errorText(describe(error)) + "}";
   }
+  // What was asked and not waited for is answered before the call is over.
+  if (sent < questions) await new NativePromise<void>((resolve) => { allSent = resolve; });
   tag = null;
   failCall = null;
   for (let i = 0; i < timers.length; i++) clearTimer(timers[i]);
@@ -486,6 +501,8 @@ async function main(): Promise<void> {
       const waiting = mapGet(asked, frame.n);
       if (waiting) {
         mapDelete(asked, frame.n);
+        answered++;
+        sendQuestions();
         if (frame.ok) waiting.resolve(frame.value);
         else {
           const error = waiting.refusal;

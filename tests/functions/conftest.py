@@ -23,7 +23,7 @@ class RecordingHost:
     def __init__(self) -> None:
         self.asked: list[tuple[str, Any]] = []
 
-    def answer(self, operation: str, arguments: bytes, *, seconds: float) -> bytes:
+    def answer(self, operation: str, arguments: bytes, *, seconds: float) -> bytes | Callable[[], bytes]:
         self.asked.append((operation, json.loads(arguments)))
         if operation == "rows.get":
             raise HostError("no such row", code="not_found", name="NotFound")
@@ -72,11 +72,12 @@ def run_code(pool: Pool, host: RecordingHost) -> RunCode:
         max_output: int = 1_000_000,
         owner: str = "env_a",
         secrets: dict[str, str] | None = None,
+        asked: RecordingHost = host,
     ) -> Ended:
         program = Program(f"{owner}:{hash(source)}", owner, source.encode(), memory_mb)
         caller = {"kind": "user", "id": "usr_x"}
         call = Call(json.dumps(input), f"run_{id(object())}", caller, secrets or {}, timeout, max_output)
-        return Ended(pool.call(program, call, host))
+        return Ended(pool.call(program, call, asked))
 
     return run
 
