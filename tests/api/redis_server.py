@@ -5,8 +5,6 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
-from unittest import mock
 
 import redis
 
@@ -14,31 +12,11 @@ from platform_site.api.store import Store
 from platform_site.services import valkey
 from platform_site.services.layout import Layout
 from tests.figures import within
+from tests.valkeys import Refusal, refuse_writes, start_for_operators, take_writes
 
 BUDGET = 0.2
 SLACK = within(0.15)
 """What a busy machine may add to a wait before a test calls it too long."""
-Refusal = Literal["full", "replica"]
-
-
-def start_for_operators(layout: Layout, log: Path | None = None) -> subprocess.Popen[bytes]:
-    """As `valkey.start`; its user may do what operators may, who are not the platform."""
-    with mock.patch.object(valkey, "ACL", "~* &* +@all"):
-        return valkey.start(layout, log=log)
-
-
-def refuse_writes(client: redis.Redis, why: Refusal) -> None:
-    """Answer reads, and refuse what would change anything."""
-    if why == "full":
-        client.config_set("maxmemory-policy", "noeviction")
-        client.config_set("maxmemory", 1)
-    else:
-        client.replicaof("127.0.0.1", "1")
-
-
-def take_writes(client: redis.Redis) -> None:
-    client.config_set("maxmemory", 0)
-    client.replicaof("NO", "ONE")
 
 
 class RedisServer:

@@ -15,7 +15,8 @@ import pytest
 from platform_site.api import store
 from platform_site.api.metrics import BREAKER_OPEN, BREAKER_TRIPS
 from platform_site.api.store import BREAKER_SECONDS, Store
-from tests.api.redis_server import BUDGET, SLACK, RedisServer, Refusal, until
+from tests.api.redis_server import BUDGET, SLACK, RedisServer, until
+from tests.valkeys import Refusal
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import pytest
 
 from platform_site.services import postgres
 from platform_site.services.layout import REGIONS, Layout, region_database
-from tests.api.redis_server import start_for_operators
 from tests.load import sign_in
 from tests.serving import Up, start_up
+from tests.valkeys import start_for_operators
 
 
 class OwnValkey:

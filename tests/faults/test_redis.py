@@ -11,11 +11,11 @@ import httpx
 import pytest
 
 from platform_site.services import valkey
-from tests.api.redis_server import Refusal, refuse_writes, take_writes
 from tests.faults.conftest import OwnValkey, superuser
 from tests.figures import within
 from tests.load import Load, p99
 from tests.serving import Up, wait_for
+from tests.valkeys import Refusal, refuse_writes, take_writes
 
 FINE = {"200", "201", "204"}
 
