@@ -654,13 +654,18 @@ class Process:
                 self._asides = None
 
     def _finish_asides(self, host: Host, deadline: float) -> None:
-        """What the code asked for and did not wait for is done before its call is over; nobody hears the answers."""
-        if self._asides is not None:
-            self._answering = host
-            try:
-                self._asides.wait(deadline)
-            finally:
-                self._answering = None
+        """What the code asked for and did not wait for is done before its call is over, as far as its time allows;
+        nobody hears the answers."""
+        if self._asides is None:
+            return
+        self._answering = host
+        try:
+            self._asides.wait(deadline)
+        finally:
+            self._answering = None
+        if self._asides.is_busy:
+            self.kill("timeout")
+            host.interrupt()
 
     def _said(self, tag: bytes, deadline: float) -> tuple[bytes, bytes]:
         """The kind of the next frame of this call, and the rest of it, unread."""

@@ -134,6 +134,19 @@ def test_what_nobody_waits_for_is_fetched_before_the_run_is_over(tracker: Tracke
     assert got[0].json["output"] == "gone on"
 
 
+def test_what_nobody_waits_for_has_no_more_time_than_the_run(tracker: Tracker) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        body = f"ctx.fetch('http://127.0.0.1:{silent.getsockname()[1]}/'); return 'gone on'"
+        got, run = run_body(tracker, body, allowed_hosts=["127.0.0.1"], timeout_ms=500)
+        assert got.json["output"] == "gone on", run
+        connection, _ = silent.accept()
+        with connection:
+            connection.settimeout(30)
+            assert connection.recv(65536).startswith(b"GET / ")
+            assert connection.recv(1) == b""
+        assert invoke(tracker, "f").json["output"] == "gone on", "by another process"
+
+
 def test_a_burst_that_nobody_waits_for_is_fetched_whole(tracker: Tracker) -> None:
     """Most of it is not even sent to the host when the code returns."""
     with Receiver(answer()) as receiver:
