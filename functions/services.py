@@ -51,7 +51,7 @@ def deploy(
         ).first()
         is_new = function is None
         if function is None:
-            make_room(place, 1)
+            _check_room(place, 1)
             ceiling = plan_limits(place.plan).function_timeout_ms
             function = Function(
                 environment_id=place.environment_id,
@@ -91,6 +91,10 @@ def make_room(place: Place, count: int) -> None:
     """Let nobody else deploy in the environment until the transaction at hand ends. Raises FunctionsQuotaReached unless
     its plan allows `count` more functions."""
     _lock(place.environment_id, place.cluster)
+    _check_room(place, count)
+
+
+def _check_room(place: Place, count: int) -> None:
     limit = plan_limits(place.plan).functions_per_environment
     if count_functions(place) + count > limit:
         raise FunctionsQuotaReached(limit)

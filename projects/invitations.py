@@ -63,8 +63,8 @@ def write(project_id: str, *, email: str, role: ProjectRole, actor: Caller | Act
     return made
 
 
-def find(token: str) -> tuple[AccountEmail, Project]:
-    """What this token opens, and the project. Two or three queries.
+def find(token: str) -> AccountEmail:
+    """What this token opens. Two or three queries.
 
     Raises InvalidGrant for a link that does not work (any more): so does one whose sender is no owner by now, or whose
     project is gone. Raises ProjectSuspended, which leaves the link as it is.
@@ -74,7 +74,7 @@ def find(token: str) -> tuple[AccountEmail, Project]:
     if project is None or not EnvironmentDirectory().may_invite(project.pk, found.details["invited_by"]):
         raise links.dead()
     project.require_active()
-    return found, project
+    return found
 
 
 def account_of(found: AccountEmail) -> User | None:

@@ -3,7 +3,6 @@
 from typing import Any
 
 from django import forms
-from django.http import HttpRequest
 
 from accounts.lifecycle.models import AccountEmail
 from accounts.lifecycle.pages import AcceptForm, ConfirmForm, LinkPage
@@ -25,10 +24,8 @@ class JoinProject(LinkPage):
     done_title = "You are a member"
     done = 'You are a member of the project "{project}". Sign in to {app} with {email}.'
 
-    def _find(self, request: HttpRequest, token: str) -> AccountEmail:
-        found = super()._find(request, token)
-        invitations.find(token)
-        return found
+    def find(self, token: str) -> AccountEmail:
+        return invitations.find(token)
 
     def form_for(self, found: AccountEmail) -> type[forms.Form]:
         return AcceptForm if invitations.account_of(found) is None else ConfirmForm

@@ -496,7 +496,7 @@ def accept_invitation(token: str, *, password: str | None = None, name: str = ""
     none is needed, or none or a weak one where one is), Forbidden (the operator lets nobody in by now), RateLimited,
     MembersQuotaReached; each leaves the link as it is.
     """
-    found, _ = invitations.find(token)
+    found = invitations.find(token)
     password_hash = None
     if _is_without_account(found, password):
         if password is None:
@@ -510,7 +510,7 @@ def accept_invitation(token: str, *, password: str | None = None, name: str = ""
         project = Project.objects.live().select_for_update(no_key=True).filter(pk=found.project_id).first()
         if project is None:
             raise links.dead()
-        found, _ = invitations.find(token)
+        found = invitations.find(token)
         user = None if _is_without_account(found, password) else invitations.account_of(found)
         if user is not None:
             links.use_up(found)

@@ -167,6 +167,14 @@ class EnvironmentViewSet(ApiViewSet):
         return no_content()
 
 
+def _team_of(caller: Caller, project_id: str, needed: ProjectRole, *, though_suspended: bool = False) -> Project:
+    """The project whose team is asked about, as `project_for`. Raises Forbidden for anybody but an account, besides."""
+    project = project_for(caller, project_id, needed, though_suspended=though_suspended)
+    if caller.kind != "account":
+        raise Forbidden("Members are handled by signed-in accounts, not by keys.")
+    return project
+
+
 class MemberViewSet(ApiViewSet):
     """`/v1/projects/{project_id}/members`. For people: a key or an app user has no business with who is on a team."""
 
@@ -178,16 +186,10 @@ class MemberViewSet(ApiViewSet):
         "destroy": (Forbidden, Conflict),
     }
 
-    def _project(self, project_id: str, needed: ProjectRole) -> Project:
-        project = project_for(self.caller, project_id, needed)
-        if self.caller.kind != "account":
-            raise Forbidden("Members are handled by signed-in accounts, not by keys.")
-        return project
-
     @extend_schema(responses=serializers.MemberPage)
     def list(self, request: HttpRequest, project_id: str) -> HttpResponseBase:
         """The members of the project, in the order in which they came."""
-        project = self._project(project_id, "viewer")
+        project = _team_of(self.caller, project_id, "viewer")
         page = paginate(
             project.memberships.select_related("user"),
             ["created_at", "id"],
@@ -209,7 +211,7 @@ class MemberViewSet(ApiViewSet):
         Where no account has it, and the operator lets people in by invitation, it is invited: 202, and an e-mail with a
         link that makes its owner a member, and an account if there is none by then. Asked again, the newer one counts.
         """
-        project = self._project(project_id, "owner")
+        project = _team_of(self.caller, project_id, "owner")
         values = self.read(serializers.NewMember)
         named = {"email": values["email"], "role": values["role"], "actor": self.caller}
         api_limits.count_member_request(self.request._request, self.caller.id)
@@ -234,7 +236,7 @@ class MemberViewSet(ApiViewSet):
     @extend_schema(request=serializers.MemberChanges, responses=serializers.MemberDetail)
     def partial_update(self, request: HttpRequest, project_id: str, user_id: str) -> HttpResponseBase:
         """Give a member another role. Owners only; a project keeps at least one."""
-        self._project(project_id, "owner")
+        _team_of(self.caller, project_id, "owner")
         values = self.read(serializers.MemberChanges)
         member = services.change_member(project_id, user_id, role=values.get("role"), actor=self.caller)
         return answer(member_detail(member))
@@ -242,7 +244,7 @@ class MemberViewSet(ApiViewSet):
     @extend_schema(responses={204: None})
     def destroy(self, request: HttpRequest, project_id: str, user_id: str) -> HttpResponseBase:
         """End a membership. Owners, and every member its own."""
-        self._project(project_id, "viewer" if user_id == self.caller.id else "owner")
+        _team_of(self.caller, project_id, "viewer" if user_id == self.caller.id else "owner")
         services.remove_member(project_id, user_id, actor=self.caller)
         return no_content()
 
@@ -254,16 +256,10 @@ class MemberInvitationViewSet(ApiViewSet):
     required_scopes = {"list": "projects:read", "destroy": None}
     also_raises: ClassVar = {"list": (Forbidden,), "destroy": (Forbidden,)}
 
-    def _project(self, project_id: str) -> Project:
-        project = project_for(self.caller, project_id, "owner", though_suspended=True)
-        if self.caller.kind != "account":
-            raise Forbidden("Members are handled by signed-in accounts, not by keys.")
-        return project
-
     @extend_schema(responses=serializers.MemberInvitationPage)
     def list(self, request: HttpRequest, project_id: str) -> HttpResponseBase:
         """The open invitations into the project, the newest first. Owners only."""
-        self._project(project_id)
+        _team_of(self.caller, project_id, "owner", though_suspended=True)
         page = paginate(
             invitations.pending(project_id),
             ["-id"],
@@ -277,7 +273,7 @@ class MemberInvitationViewSet(ApiViewSet):
     @extend_schema(responses={204: None})
     def destroy(self, request: HttpRequest, project_id: str, invitation_id: str) -> HttpResponseBase:
         """Withdraw an invitation into the project. Its link works no longer. Owners only."""
-        self._project(project_id)
+        _team_of(self.caller, project_id, "owner", though_suspended=True)
         if not ids.matches("inv", invitation_id):
             raise NoSuchInvitation
         services.withdraw_invitation(project_id, invitation_id, actor=self.caller)

@@ -144,6 +144,10 @@ class LinkPage(View):
 
     def _find(self, request: HttpRequest, token: str) -> AccountEmail:
         limits.count_token_request(request)
+        return self.find(token)
+
+    def find(self, token: str) -> AccountEmail:
+        """What this token opens. Raises InvalidGrant, ProjectSuspended."""
         found = links.find(token, self.kind)
         environments.require_active(found.environment_id)
         return found

@@ -38,23 +38,13 @@ CONFLICTS: Final = frozenset({"23503", "23505", "23P01"})
 """Unique, foreign key and exclusion: one answer for all, so that a hidden row cannot be told from a missing one."""
 REPEATABLE: Final = frozenset({"40001", "40P01"})
 """Serialization failure and deadlock: PostgreSQL undid the transaction and says to run it again."""
-BUSY: Final = frozenset(
-    {
-        "55P03",
-        "57014",
-        "53100",
-        "53200",
-        "53300",
-        "53400",
-        "57P01",
-        "57P02",
-        "57P03",
-        "57P05",
-        "25P03",
-        "25006",
-    }
-)
-"""Not now: locked, cancelled, out of disk, memory, connections or temporary files, stopping, not promoted yet."""
+BUSY: Final = frozenset({
+    "55P03", "57014",  # locked, cancelled
+    "53100", "53200", "53300", "53400",  # out of disk, memory, connections, temporary files
+    "57P01", "57P02", "57P03", "57P05", "25P03",  # stopping, starting, idle for too long
+    "25006",  # not promoted yet
+})  # fmt: skip
+"""Not now: the same may succeed later."""
 FORBIDDEN: Final = frozenset({"42501"})
 
 _DATABASE_ERRORS: Final = (DjangoDatabaseError, psycopg.Error)

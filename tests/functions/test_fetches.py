@@ -118,14 +118,7 @@ def test_what_nobody_waits_for_is_fetched_before_the_run_is_over(tracker: Tracke
     with Receiver(held) as receiver:
         source = f"export default (_: any, ctx: any) => {{ ctx.fetch('{receiver.url('/')}'); return 'gone on' }}"
         deploy(tracker, "f", source, allowed_hosts=["127.0.0.1"], timeout_ms=10_000)
-        got: list[Any] = []
-
-        def call() -> None:
-            got.append(invoke(tracker, "f"))
-            connections.close_all()
-
-        thread = threading.Thread(target=call)
-        thread.start()
+        got, thread = _invoked(tracker, "f")
         assert begun.wait(30)
         assert not got, "the run is not over"
         released.set()
@@ -156,6 +149,19 @@ def test_a_burst_that_nobody_waits_for_is_fetched_whole(tracker: Tracker) -> Non
         assert len({request.split()[1] for request in receiver.requests}) == 40
 
 
+def _invoked(tracker: Tracker, name: str) -> tuple[list[Any], threading.Thread]:
+    """A call under way in a thread: the list that its answer will stand in, and the thread."""
+    answers: list[Any] = []
+
+    def call() -> None:
+        answers.append(invoke(tracker, name))
+        connections.close_all()
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    return answers, thread
+
+
 def _hanging(tracker: Tracker, end: Callable[[Run], None], **settings: Any) -> tuple[Run, Any]:
     """A run that waits for three silent servers until `end` did something; each of them must see its connection end."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -163,14 +169,7 @@ def _hanging(tracker: Tracker, end: Callable[[Run], None], **settings: Any) -> t
         source = f"""export default async (_: any, ctx: any) =>
             await Promise.all([1, 2, 3].map((n) => ctx.fetch("{url}" + n)))"""
         deploy(tracker, "late", source, allowed_hosts=["127.0.0.1"], **settings)
-        answers: list[Any] = []
-
-        def call() -> None:
-            answers.append(invoke(tracker, "late"))
-            connections.close_all()
-
-        thread = threading.Thread(target=call)
-        thread.start()
+        answers, thread = _invoked(tracker, "late")
         taken = [silent.accept()[0] for _ in range(3)]
         for connection in taken:
             assert connection.recv(65536).startswith(b"GET /")

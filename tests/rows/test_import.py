@@ -384,6 +384,19 @@ def an_insert_waits() -> bool:
         return cursor.rowcount == 1
 
 
+def owners_whose_tasks_go_with_them(place: Place) -> list[User]:
+    """Two users, `gone` and `stays`, of a schema in which deleting a user deletes their tasks."""
+    document = json.loads(json.dumps(DOCUMENT))
+    document["tables"]["tasks"]["columns"]["owner"]["on_delete"] = "delete"
+    schemas.change(place, document, actor=audit.SYSTEM)
+    return [
+        accounts.create_user(
+            pool_id=place.pool_id, email=f"{who}@x.example", password=None, name=who, actor=audit.SYSTEM
+        )
+        for who in ("gone", "stays")
+    ]
+
+
 @pytest.mark.django_db(transaction=True, databases="__all__")
 class TestAmongOthers:
     def test_a_row_that_somebody_writes_meanwhile_stops_the_import_whole(self, place: Place, write: Any) -> None:
@@ -408,15 +421,7 @@ class TestAmongOthers:
 
     def test_a_user_who_is_deleted_meanwhile_is_let_go_of(self, place: Place) -> None:
         """After the lines were checked, and before others can see them: nobody else could."""
-        document = json.loads(json.dumps(DOCUMENT))
-        document["tables"]["tasks"]["columns"]["owner"]["on_delete"] = "delete"
-        schemas.change(place, document, actor=audit.SYSTEM)
-        gone, stays = (
-            accounts.create_user(
-                pool_id=place.pool_id, email=f"{who}@x.example", password=None, name=who, actor=audit.SYSTEM
-            )
-            for who in ("gone", "stays")
-        )
+        gone, stays = owners_whose_tasks_go_with_them(place)
         lines = f"id,title,list,owner\na,A,l1,{gone.pk}\nb,B,l1,{stays.pk}\n"
         file = RecordFile(io.BytesIO(lines.encode()), "csv")
         failed: list[BaseException] = []
@@ -454,15 +459,7 @@ class TestAmongOthers:
         write: Any,
         run_and_kill: Run,  # noqa: F811
     ) -> None:
-        document = json.loads(json.dumps(DOCUMENT))
-        document["tables"]["tasks"]["columns"]["owner"]["on_delete"] = "delete"
-        schemas.change(place, document, actor=audit.SYSTEM)
-        gone, stays = (
-            accounts.create_user(
-                pool_id=place.pool_id, email=f"{who}@x.example", password=None, name=who, actor=audit.SYSTEM
-            )
-            for who in ("gone", "stays")
-        )
+        gone, stays = owners_whose_tasks_go_with_them(place)
         file = write(f"id,title,list,owner\na,A,l1,{gone.pk}\nb,B,l1,{stays.pk}\n")
         order = {"do": "import", "environment": place.environment_id, "table": "tasks", "file": file}
         other = another_who_writes(place)
