@@ -116,10 +116,29 @@ def test_an_old_secret_opens_for_as_long_as_it_is_a_fallback() -> None:
         refused(KIND, FACTS, text)
 
 
-def test_values_that_are_too_long_are_an_error_of_the_caller() -> None:
-    assert cursors.decode(KIND, FACTS, cursors.encode(KIND, FACTS, ["x" * 6_000])) == ["x" * 6_000]
+def test_a_cursor_of_an_earlier_release_opens() -> None:
+    """Whoever pages while the service is updated goes on: the derivation of the key and the form are as they were."""
+    values = [dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC), dt.date(2026, 3, 1), Decimal("1.10"), 7, 2.5, None, True, "a"]
+    text = (
+        "eTtc3_ZSp_b8PVEi6exxzewIW3RykfjnifMcYVYyocFPWCAfVrYMU5DlFxr5YYY3VFY6zCxa9v4_SRMx"
+        "a9p-CvUaRec2VGMZ4V5NTv0wdZjWHi8oI0w8d7QyDyjMZw61YOMejFXZpw"
+    )
+    with override_settings(SECRET_KEY="old"):
+        assert cursors.decode(KIND, FACTS, text) == values
+        assert cursors.encode(KIND, FACTS, values) == text
+
+
+def test_values_that_are_too_long_are_an_error_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    longest = ["x" * 6_124]
+    text = cursors.encode(KIND, FACTS, longest)
+    assert len(text) == cursors.MAX_CHARACTERS
+    assert cursors.decode(KIND, FACTS, text) == longest
     with pytest.raises(cursors.CursorTooLong):
-        cursors.encode(KIND, FACTS, ["x" * 7_000])
+        cursors.encode(KIND, FACTS, ["x" * 6_125])
+    with monkeypatch.context() as patched:
+        patched.setattr(cursors, "MAX_CHARACTERS", 10_000)
+        text = cursors.encode(KIND, FACTS, ["x" * 6_125])
+    refused(KIND, FACTS, text)
     with pytest.raises(TypeError):
         cursors.encode(KIND, FACTS, [object()])  # type: ignore[list-item]
 
