@@ -43,6 +43,7 @@ class AccessClaims:
     session_id: str
     environment_id: str | None
     """Null for platform accounts."""
+    not_before: int
     expires_at: int
     token_id: str
     key_id: str
@@ -127,6 +128,7 @@ class AccessToken(SimpleAccessToken):
             user_id=self.payload["sub"],
             session_id=self.payload["sid"],
             environment_id=environment_id,
+            not_before=int(self.payload["nbf"]),
             expires_at=int(self.payload["exp"]),
             token_id=str(self.payload["jti"]),
             key_id=key_id,
@@ -154,10 +156,14 @@ def verify_access_token(text: str) -> AccessClaims:
         claims = _verify(text)
         _remember(mark, claims)
         return claims
+    now = time.time()
     # A key that was withdrawn takes its tokens along, remembered or not.
-    if claims.expires_at + api_settings.LEEWAY <= time.time() or claims.key_id not in signing_keys.current().verifying:
+    if claims.expires_at + api_settings.LEEWAY <= now or claims.key_id not in signing_keys.current().verifying:
         _remembered.pop(mark, None)
         raise expired()
+    # It was verified before the clock was set back: other processes know it as one of the future.
+    if claims.not_before - api_settings.LEEWAY > now:
+        raise Unauthorized
     return claims
 
 

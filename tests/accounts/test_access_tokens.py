@@ -293,6 +293,19 @@ def test_a_remembered_token_still_expires(signed_in: SignedIn) -> None:
     pytest.fail("a token was accepted ten seconds after its leeway")
 
 
+def test_a_remembered_token_is_of_the_future_once_the_clock_is_set_back(
+    signed_in: SignedIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens.verify_access_token(signed_in.access_token)
+    days = 3 * 24 * 3600
+    right = time.time
+    monkeypatch.setattr(time, "time", lambda: right() - days)
+    with pytest.raises(Unauthorized):
+        tokens.verify_access_token(signed_in.access_token)
+    monkeypatch.undo()
+    assert tokens.verify_access_token(signed_in.access_token).user_id == signed_in.user.pk, "it is good in its time"
+
+
 def test_a_token_seen_before_costs_no_statement_and_a_junk_one_neither(
     signed_in: SignedIn, django_assert_num_queries: Any
 ) -> None:
