@@ -534,6 +534,25 @@ def settle_lost(using: str) -> tuple[int, int, int]:
     return int(again), int(failed), int(told)
 
 
+_MEND_FUTURE_TIMES = """
+UPDATE platform.functions_run
+   SET claimed_until = now() + CASE WHEN phase = 'executing' THEN %(lease)s ELSE interval '0' END
+  -- Spelled so that each half has its partial index: the history is not read.
+ WHERE phase = 'executing' AND claimed_until > now() + %(longest)s
+    OR phase = 'queued' AND claimed_until > now() + %(longest)s
+"""
+_LONGEST_LEASE: Final = timedelta(hours=2)
+"""Beyond what FUNCTION_LEASE_SECONDS may be, in any process, and beyond any wait for the next attempt."""
+
+
+def mend_future_times(using: str) -> int:
+    """Bring back what a clock of PostgreSQL has put off that was set back since: attempts are due now, and leases last
+    as long as a new one, since their workers may be alive. Returns how many. Reads all that has not ended."""
+    with connections[using].cursor() as cursor:
+        cursor.execute(_MEND_FUTURE_TIMES, {"lease": settings.FUNCTION_LEASE, "longest": _LONGEST_LEASE})
+        return int(cursor.rowcount)
+
+
 _SOURCE = """
 SELECT source FROM platform.functions_version WHERE function_id = %s AND number = %s
 """

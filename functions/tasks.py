@@ -51,6 +51,14 @@ def settle_and_start(using: str) -> None:
 
 
 @sweep_of_each_region(every=300)
+def mend_future_times(using: str) -> None:
+    """After the clock of the region's PostgreSQL was set back."""
+    if mended := runs.mend_future_times(using):
+        logger.warning("region %s: the clock was set back: %s runs wait for it no longer", using, mended)
+        nudges.send_now(work, using)
+
+
+@sweep_of_each_region(every=300)
 def forget_old_runs(using: str) -> None:
     """Runs are kept for 7 days. Contract section 8."""
     retention.purge(using)

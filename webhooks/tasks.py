@@ -4,6 +4,7 @@ The sweep needs no Redis: where a nudge cannot be sent, or nobody seems to take 
 work itself. Celery comes back to a Redis that was away only after up to half a minute.
 """
 
+import logging
 from datetime import timedelta
 from typing import Any
 
@@ -15,7 +16,9 @@ from platform_site.api.sweeps import apart, sweep, sweep_of_each_region
 from projects.environments import place_of
 from webhooks import control, loops, retention
 from webhooks.listening import end_listeners
-from webhooks.queue import longest_wait, settle
+from webhooks.queue import longest_wait, mend_future_times, settle
+
+logger = logging.getLogger("platform.webhooks")
 
 
 @signals.worker_shutting_down.connect(weak=False)
@@ -76,6 +79,13 @@ def settle_deliveries(using: str) -> None:
     of terminals that were killed."""
     settle(using)
     end_listeners(using)
+
+
+@sweep_of_each_region(every=300)
+def mend_what_a_clock_put_off(using: str) -> None:
+    """After the clock of the region's PostgreSQL was set back. What is due then, `dispatch_what_is_due` finds."""
+    if mended := mend_future_times(using, lease=settings.WEBHOOK_LEASE):
+        logger.warning("region %s: the clock was set back: %s deliveries wait for it no longer", using, mended)
 
 
 @sweep_of_each_region(every=300)

@@ -1,11 +1,14 @@
 """Functions over the API: deployed, invoked, listed, cancelled, with real Deno and real rows."""
 
 import threading
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
 import pytest
+from django.conf import settings
 from django.db import connections
+from django.db.models.functions import Now
 
 from functions import retention, runs
 from functions.models import Function, Run, Version
@@ -233,6 +236,29 @@ def test_a_lost_worker_leaves_no_eternal_run(tracker: Tracker) -> None:
     # The service stood still for months, or a backup of then was restored.
     Run.objects.using(using).update(**lost, is_async=False, started_at="2020-01-01T00:00:00Z")
     assert runs.settle_lost(using) == (0, 1, 0)
+
+
+def test_a_run_whose_lease_a_clock_wrote_that_was_set_back_since_is_lost_in_its_time(tracker: Tracker) -> None:
+    """The host of PostgreSQL was days ahead: what waits for a second try, and a dead worker's seat, would wait for
+    days."""
+    using = tracker.project.cluster
+    deploy(tracker, "sum", SUM)
+    queued, begun = (
+        tracker.post("owner", "/functions/sum/invoke", {"input": {"a": 2, "b": 3}, "async": True}).json["run_id"]
+        for _ in range(2)
+    )
+    in_days = {"claimed_until": Now() + timedelta(days=3)}
+    Run.objects.using(using).update(**in_days)
+    Run.objects.using(using).filter(pk=begun).update(phase="executing", slot=-1, attempts=1, started_at=Now())
+    assert Worker(using).run() == 0
+    assert runs.mend_future_times(using) == 2
+    assert runs.mend_future_times(using) == 0
+    assert Worker(using).run() == 1
+    assert tracker.get("owner", f"/functions/sum/runs/{queued}").json["status"] == "succeeded"
+    assert runs.settle_lost(using) == (0, 0, 0), "its worker may be alive"
+    lease = Run.objects.using(using).get(pk=begun).claimed_until
+    assert lease is not None
+    assert lease - datetime.now(UTC) <= settings.FUNCTION_LEASE
 
 
 def test_a_queued_run_can_be_cancelled_once(tracker: Tracker) -> None:

@@ -1,18 +1,21 @@
 """Deliveries that a race with switching their webhook left behind, and events that no payload can be made of."""
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 from django.db import connections
+from django.db.models import F
+from django.db.models.functions import Now
 
 from rows.outbox import OutboxEvent
-from tests.api.receiver import Receiver
+from tests.api.receiver import Receiver, answer
 from tests.rows.conftest import Tracker
 from tests.webhooks.conftest import Post, bodies
 from tests.webhooks.test_deliveries import deliveries, write_list
 from webhooks import payloads
 from webhooks.models import Delivery, Webhook
-from webhooks.queue import longest_wait, settle
+from webhooks.queue import longest_wait, mend_future_times, settle
 from webhooks.relay import relay_batch
 from webhooks.services import MOST_ATTEMPTS
 
@@ -40,6 +43,38 @@ def test_what_contradicts_its_webhook_is_mended(
     assert settle(using) == 0
     assert dispatch() == 1
     assert [each["status"] for each in deliveries(tracker, webhook)] == ["delivered"]
+
+
+def test_what_a_clock_put_off_that_was_set_back_since_is_due_again(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    """The host of PostgreSQL was three days ahead: a retry waits for a time, and a dead worker's lease lasts until one,
+    that are three days away now. What waits by the right clock goes on waiting."""
+    using = tracker.project.cluster
+    receiver.behave = answer("500 Oh")
+    webhook = subscribe(events=["lists.insert"])
+    for name in ("retry", "claimed", "waiting"):
+        write_list(tracker, name)
+    assert dispatch() == 3
+    *_, claimed, retry = deliveries(tracker, webhook)
+    ahead = F("last_attempt_at") + timedelta(days=3)
+    Delivery.objects.using(using).filter(pk=retry["id"]).update(
+        last_attempt_at=ahead, next_attempt_at=ahead + timedelta(hours=5)
+    )
+    Delivery.objects.using(using).filter(pk=claimed["id"]).update(
+        next_attempt_at=ahead, claimed_until=ahead + timedelta(seconds=30)
+    )
+    Delivery.objects.using(using).exclude(pk__in=[retry["id"], claimed["id"]]).update(
+        next_attempt_at=F("last_attempt_at") + timedelta(days=1)
+    )
+    receiver.behave = answer()
+    assert dispatch() == 0
+    assert mend_future_times(using) == 2
+    assert mend_future_times(using) == 0
+    assert dispatch() == 1, "the lease has to run out first: its worker may be alive"
+    Delivery.objects.using(using).filter(claimed_until__isnull=False).update(claimed_until=Now())
+    assert dispatch() == 1
+    assert sorted(each["status"] for each in deliveries(tracker, webhook)) == ["delivered", "delivered", "pending"]
 
 
 def test_an_event_without_a_payload_has_a_fate_and_holds_up_nobody(
