@@ -548,8 +548,9 @@ _LONGEST_LEASE: Final = timedelta(hours=2)
 def mend_future_times(using: str) -> int:
     """Bring back what a clock of PostgreSQL has put off that was set back since: attempts are due now, and leases last
     as long as a new one, since their workers may be alive. Returns how many. Reads all that has not ended."""
+    parameters: dict[str, Any] = {"lease": settings.FUNCTION_LEASE, "longest": _LONGEST_LEASE}
     with connections[using].cursor() as cursor:
-        cursor.execute(_MEND_FUTURE_TIMES, {"lease": settings.FUNCTION_LEASE, "longest": _LONGEST_LEASE})
+        cursor.execute(_MEND_FUTURE_TIMES, parameters)
         return int(cursor.rowcount)
 
 

@@ -380,8 +380,9 @@ def mend_future_times(using: str, *, lease: timedelta = LEASE) -> int:
 
     A delivery whose last attempt is in the future is the proof; without this it would wait until that time.
     """
+    parameters: dict[str, Any] = {"lease": lease, "longest_lease": LONGEST_LEASE}
     with connections[using].cursor() as cursor:
-        cursor.execute(MEND_FUTURE_TIMES, {"lease": lease, "longest_lease": LONGEST_LEASE})
+        cursor.execute(MEND_FUTURE_TIMES, parameters)
         return int(cursor.rowcount)
 
 
