@@ -42,6 +42,10 @@ if __name__ == "__main__":
         if "--traceback" in sys.argv:
             raise
         sys.exit(SIGINT)
+    except EOFError:  # Ctrl-D where something is asked for
+        if "--traceback" in sys.argv:
+            raise
+        sys.exit("The input ended before the answer.")
     except BrokenPipeError:  # whoever read has seen enough: `list_projects | head`
         if "--traceback" in sys.argv:
             raise

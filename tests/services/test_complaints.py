@@ -69,6 +69,27 @@ def test_who_stops_reading_or_presses_ctrl_c_sees_no_trace_of_ours(tmp_path: Pat
         assert b"Traceback" not in waits.stderr.read()
 
 
+def test_who_ends_the_input_where_a_password_is_asked_for_is_told_so(tmp_path: Path) -> None:
+    ours, theirs = os.openpty()
+    asking = [sys.executable, str(ROOT / "manage.py"), "create_account", "a@example.com"]
+    environment = os.environ | {"DATA_DIR": str(tmp_path), "PYTHONWARNINGS": "ignore"}
+    try:
+        with subprocess.Popen(
+            asking, env=environment, stdin=theirs, stderr=subprocess.PIPE, start_new_session=True
+        ) as waits:
+            assert waits.stderr is not None
+            asked = b""
+            while not asked.endswith(b"Password: ") and (byte := waits.stderr.read(1)):
+                asked += byte
+            os.write(ours, b"\x04")  # Ctrl-D
+            said = waits.stderr.read()
+            assert waits.wait(60) == 1
+            assert said.strip() == b"The input ended before the answer."
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
 def test_an_argument_in_another_encoding_is_named() -> None:
     told = None
     try:
