@@ -1,5 +1,6 @@
 """Creating a project (contract section 4.1): all of it is there when it is answered, or nothing."""
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -12,13 +13,15 @@ from accounts.models import AuditEntry, User
 from platform_site.services import postgres
 from projects.models import Environment, Member, Project
 from tests.client import Answer, Api
+from tests.docs.pages import is_like
 from tests.projects.conftest import REGIONS, at_once, environment_of, key_for, make_project, schemas_in, token_of
+from tests.serving import ROOT
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
 
-def create(api: Api, token: str, json: Any = None, **how: Any) -> Answer:
-    return api.post("/v1/projects", token=token, json={"name": "Tracker"} if json is None else json, **how)
+def create(api: Api, token: str, body: Any = None, **how: Any) -> Answer:
+    return api.post("/v1/projects", token=token, json={"name": "Tracker"} if body is None else body, **how)
 
 
 def nothing_was_made() -> bool:
@@ -111,6 +114,12 @@ def test_every_bad_field_is_named_and_nothing_is_made(api: Api, alice: User, bod
     assert (answer.status, answer.error) == (422, "validation_failed")
     assert answer.fields == fields
     assert nothing_was_made()
+
+
+def test_the_example_on_the_page_of_errors_is_what_is_answered(api: Api, alice: User) -> None:
+    page = (ROOT / "docs" / "errors.md").read_text()
+    shown, _ = json.JSONDecoder().raw_decode(page, page.index('{"error"'))
+    assert is_like(shown, create(api, token_of(alice), {"name": "x" * 65}).json)
 
 
 @pytest.mark.parametrize(
