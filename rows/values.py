@@ -320,10 +320,8 @@ def read_cell(column: Column, value: Any) -> Any:
 
     Whether the row of a reference, or the user, exists is not asked here.
     """
-    if value is None:
-        if column.null:
-            return None
-        raise InvalidValue("null", "Must not be null.")
+    if value is None and column.null:
+        return None
     cell = read(OPERAND_TYPES[column.type], value)
     match column.type:
         case "text":
@@ -393,18 +391,17 @@ def read_insert(
     *,
     writable: Iterable[str],
     readable: Iterable[str],
-    forced: Iterable[str] = (),
     further: Further = nothing_further,
 ) -> dict[str, bytes | None]:
     """The columns of a new row that `body` sets, as wire text or None for null, in the order of the body.
 
-    `writable` (with `id` where the caller may choose it), `readable` and `forced` (what rules `set`) are names of
-    columns of this caller's rules. What `body` leaves out gets its default, null, or what is forced; a column that has
+    `writable` (with `id` where the caller may choose it, without what rules `set`) and `readable` are names of columns
+    of this caller's rules. What `body` leaves out gets its default, null, or what is set; a writable column that has
     none of these is required. Raises ValidationFailed naming every invalid field, also what `further` finds.
     """
     known = frozenset(writable)
     cells, errors = _read_columns(table, body, known, frozenset(readable))
-    given = {*cells, *(error.field for error in errors), *forced}
+    given = {*cells, *(error.field for error in errors)}
     for column in table.columns.values() if len(errors) < MAX_ERRORS else ():  # else it was not read to its end
         if column.name not in given and not column.null and column.default is None and column.name in known:
             errors.append(FieldError(column.name, "required", "Must be given."))
@@ -465,7 +462,7 @@ def encode_cell(table: Table, column: Column, value: Any) -> bytes | None:
 def _not_writable(table: Table, name: str, writable: frozenset[str], readable: frozenset[str]) -> InvalidValue:
     """A column that the caller sees may be called read-only; a hidden one does not exist (reliability section 4.4), and
     only columns that may be written are proposed."""
-    if name == ID.name or (name in readable and name in table.all_columns):
+    if name == ID.name or name in readable:
         by = "the table's rules do not let you" if name in table.columns else "the platform keeps it"
         return InvalidValue("read_only", f"Cannot be set: {by}.")
     return InvalidValue("unknown", f"There is no such column{respelled(name, writable) or '.'}")

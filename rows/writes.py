@@ -439,7 +439,7 @@ def _new_row(asking: Asking, table: Table, access: Access, body: Any, depth: int
         return found
 
     given = values.read_insert(
-        table, body, writable=rule.columns, readable=asking.sight.columns(table.name), forced=rule.set, further=further
+        table, body, writable=rule.columns, readable=asking.sight.columns(table.name), further=further
     )
     named: _Named = {}
     stamped: list[str] = []

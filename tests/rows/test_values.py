@@ -53,6 +53,8 @@ TAKEN: list[tuple[str, Any, Any, bytes]] = [
     ("decimal", 0.1, Decimal("0.1"), b"0.1"),
     ("decimal", 1e20, Decimal("1e20"), b"100000000000000000000"),
     ("decimal", "-0", Decimal("-0"), b"-0"),
+    ("decimal", 0.123456789012345, Decimal("0.123456789012345"), b"0.123456789012345"),
+    ("decimal", 10**500 - 1, Decimal(10**500 - 1), b"9" * 500),
     ("float", 3, 3.0, b"3.0"),
     ("float", 1e300, 1e300, b"1e+300"),
     ("float", 5e-324, 5e-324, b"5e-324"),
@@ -118,7 +120,11 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("decimal", "١٢", "wrong_type"),
     ("decimal", True, "wrong_type"),
     ("decimal", 12345678.123456789, "invalid"),
+    ("decimal", 0.1234567890123456, "invalid"),
+    ("decimal", float("nan"), "wrong_type"),
+    ("decimal", float("-inf"), "wrong_type"),
     ("decimal", 10**500, "out_of_range"),
+    ("decimal", -(10**500), "out_of_range"),
     ("decimal", "9" * 501, "wrong_type"),
     ("float", "1.5", "wrong_type"),
     ("float", False, "wrong_type"),
@@ -237,6 +243,13 @@ def test_operands_may_be_what_no_cell_can_be() -> None:
 
 
 def test_depth_of_json_is_bounded_without_recursion() -> None:
+    deepest: Any = []
+    for level in range(63):
+        deepest = [deepest] if level % 2 else {"in": deepest}
+    assert read_cell(column("json"), deepest) is deepest
+    with pytest.raises(InvalidValue) as refused:
+        read_cell(column("json"), {"in": deepest})
+    assert refused.value.code == "too_deep"
     deep: Any = 1
     for _ in range(100_000):
         deep = [deep]
@@ -289,7 +302,7 @@ def test_an_array_arrives_as_it_was(region: None, values: list[str]) -> None:
 @pytest.mark.parametrize(("element", "array"), list(ARRAYS.items()))
 def test_arrays_of_every_type_have_no_nulls(element: Type, array: Type) -> None:
     assert read(array, []) == ()
-    for wrong in ([None], "text", {"a": 1}):
+    for wrong in ([None], "text", {"a": 1}, "", {}, 5):
         with pytest.raises(InvalidValue):
             read(array, wrong)
 
@@ -359,6 +372,13 @@ def test_a_hidden_column_is_refused_like_an_unknown_one() -> None:
     assert str(hidden_body).replace("internal", "xnternal") == str(unknown_body)
 
 
+def test_who_keeps_a_column_from_being_written_is_told() -> None:
+    for name, why in (("priority", "the table's rules do not let you"), ("created_at", "the platform keeps it")):
+        with pytest.raises(ValidationFailed) as refused:
+            read_update(TASKS, {name: 1}, writable=SENT, readable=SEEN)
+        assert refused.value.fields[0].message == f"Cannot be set: {why}."
+
+
 def test_a_column_that_may_be_written_and_not_read_is_taken() -> None:
     assert read_update(TASKS, {"internal": "x"}, writable={"internal"}, readable={"id"}) == {"internal": b"x"}
 
@@ -378,19 +398,14 @@ def test_an_id_is_chosen_by_those_who_may() -> None:
             ("id", "invalid")
         ]
     assert refusal(read_update, TASKS, {"id": "x"}, writable={*SENT, "id"}, readable=SEEN) == [("id", "read_only")]
+    assert refusal(read_insert, TASKS, body, writable=SENT, readable=()) == [("id", "read_only")]
 
 
 def test_what_a_rule_forces_is_not_required() -> None:
-    cells = read_insert(TASKS, {"title": "Tea"}, writable=SENT - {"list_id"}, readable=SEEN, forced=["list_id"])
-    assert cells == {"title": b"Tea"}
-    assert refusal(
-        read_insert,
-        TASKS,
-        {"title": "Tea", "list_id": "l"},
-        writable=SENT - {"list_id"},
-        readable=SEEN,
-        forced=["list_id"],
-    ) == [("list_id", "read_only")]
+    """It may not be sent either."""
+    may = {"writable": SENT - {"list_id"}, "readable": SEEN}
+    assert read_insert(TASKS, {"title": "Tea"}, **may) == {"title": b"Tea"}
+    assert refusal(read_insert, TASKS, {"title": "Tea", "list_id": "l"}, **may) == [("list_id", "read_only")]
 
 
 def test_an_update_of_nothing_is_nothing() -> None:
@@ -410,9 +425,10 @@ def test_null_for_a_column_without_nulls() -> None:
 
 def test_a_text_too_long_for_its_index() -> None:
     # 54000 is what PostgreSQL would say, as an error of ours.
-    assert refusal(read_update, TASKS, {"notes": "x" * 300_000}, writable=SENT, readable=SEEN) == [
-        ("notes", "too_long")
-    ]
+    longest = "é" * 1_300
+    assert read_update(TASKS, {"notes": longest}, writable=SENT, readable=SEEN) == {"notes": longest.encode()}
+    for longer in (longest + "x", "x" * 300_000):
+        assert refusal(read_update, TASKS, {"notes": longer}, writable=SENT, readable=SEEN) == [("notes", "too_long")]
     assert read_update(TASKS, {"internal": "x" * 300_000}, writable={"internal"}, readable=SEEN)["internal"] is not None
 
 
