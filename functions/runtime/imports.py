@@ -35,8 +35,9 @@ OURS: Final = {
 """Modules that are written anew on what the runner gives: Deno's own would reach its standard output, the channel."""
 
 _AHEAD: Final = re.compile(
-    rb"""\b(?:from|import)\s*\(?\s*["'`](?:node:)?((?:_stream_[a-z]+)|crypto|stream(?:/promises|/consumers)?)["'`]"""
+    rb"""\b(?:from|import)\s*+\(?+\s*+["'`](?:node:)?((?:_stream_[a-z]+)|crypto|stream(?:/promises|/consumers)?)["'`]"""
 )
+"""Possessive: a source may be half a megabyte of spaces behind one `from`."""
 _REQUIRED: Final = re.compile(rb"""\(\s*["'`](?:node:)?([a-z0-9_/]+)["'`]\s*\)""")
 _INSTEAD: Final = {
     "http": "ctx.fetch", "https": "ctx.fetch", "http2": "ctx.fetch", "net": "ctx.fetch",

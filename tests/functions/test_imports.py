@@ -11,6 +11,7 @@ import pytest
 
 from functions.runtime import imports
 from functions.runtime.process import LoadFailed, deno
+from tests.figures import within
 from tests.functions.conftest import RunCode
 
 EVERY = [*imports.ALLOWED, *imports.OURS]
@@ -148,6 +149,15 @@ def test_what_is_allowed_works(run_code: RunCode) -> None:
 )
 def test_only_what_is_imported_is_loaded_ahead(source: str, modules: list[str]) -> None:
     assert imports.ahead(source.encode()) == modules
+
+
+@pytest.mark.parametrize("word", ["from", "import(", "typeof require(", "from(", '"'])
+def test_what_is_imported_is_found_in_one_pass_of_the_source(word: str) -> None:
+    """In a web process, whose other requests stand still meanwhile."""
+    began = time.monotonic()
+    source = (word + " " * 256 * 1024) * 2
+    assert (imports.ahead(source.encode()), imports.required(source.encode())) == ([], [])
+    assert time.monotonic() - began < within(1)
 
 
 SEARCH = """
