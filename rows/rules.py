@@ -263,7 +263,7 @@ class _Rights:
 
 def _role_in(table: Table, standing: Standing) -> str | None:
     base, _, own = standing.partition(":")
-    if own and own in table.rules:
+    if own in table.rules:
         return own
     role = MEMBER if base == VIEWER else base
     return role if role in table.rules else None

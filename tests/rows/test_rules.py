@@ -29,7 +29,7 @@ from rows.conditions import (
 from rows.documents import InvalidDocument, Schema
 from rows.evaluate import Facts, holds
 from rows.grammar import ALL_OPERATORS, read_rule
-from rows.rules import Access, Principal, Ruleset, bind, resolve, validate
+from rows.rules import Access, BrokenRule, Principal, Ruleset, bind, resolve, validate
 from tests.rows.missing import CLAIMS, uses
 from tests.rows.tracker import tracker
 
@@ -104,7 +104,9 @@ def test_a_caller_becomes_a_principal() -> None:
         its = Place("env_1", "production", "prj_1", "us-east-1", "us-east-1", "free", "env_1", role)  # type: ignore[arg-type]
         found = Principal.of(Caller("account", "usr_9", frozenset({"rows:bypass_rules"}), place=its))
         assert (found.kind, found.reads_only, found.bypass) == ("account", reads_only, False)
-    assert Principal.of(Caller("account", "usr_9", frozenset())).reads_only
+    assert Principal.of(Caller("account", "usr_9", frozenset(), email="d@e.f")) == Principal(
+        "account", "usr_9", "d@e.f", reads_only=True
+    )
 
 
 def test_the_standing_of_each_principal() -> None:
@@ -170,6 +172,21 @@ def test_a_table_that_names_member_or_server_binds_them() -> None:
     assert (server.insert, server.update, server.delete) == (None, None, None)
     assert (member.insert, member.update, member.delete) == (None, None, None)
     assert access(rules, ROOT).delete
+
+
+def test_a_role_of_users_may_be_called_as_a_standing_is_and_binds_nobody_else() -> None:
+    rules = {role: {"read": {"where": {"level": 1}}} for role in ("all", "viewer")}
+    for principal in (ROOT, VIEWER):
+        assert access(rules, principal) == access({}, principal)
+
+
+def test_a_rule_that_cannot_be_compiled_lets_nobody_read() -> None:
+    """`validate` keeps such rules out; one that came in all the same, by a defect, is no open door."""
+    rules = Ruleset(schema_with({"user": {"read": {"where": {"nope": 1}}, "insert": {"columns": ["nope"]}}}))
+    for ask in (lambda: rules.access("pages", "user"), lambda: rules.sight("user").column("pages", "body")):
+        with pytest.raises(BrokenRule, match="tables.pages.rules.user: read.where.nope"):
+            ask()
+    assert rules.access("pages", "member").read
 
 
 # Reading
@@ -460,9 +477,20 @@ def test_a_claim_of_no_use_is_missing(claim: Any, type_: Any, form: Any, value: 
     assert type(found) is type(value)
 
 
-def test_the_old_row_is_nobodys_value() -> None:
+def test_each_principal_has_variables_of_its_own() -> None:
+    names = ("user.id", "user.email", "user.role", "key.id")
+    found = {p: [resolve(Variable(name, "text"), p) for name in names] for p in (BOB, KEY, MEMBER)}
+    assert found == {
+        BOB: ["usr_bob", "bob@example.com", "editor", None],
+        KEY: [None, None, None, "key_1"],
+        MEMBER: ["usr_owner", None, None, None],
+    }
+
+
+@pytest.mark.parametrize("variable", [Variable("old.level", "bigint"), Variable("now", "timestamptz")])
+def test_the_old_row_and_the_clock_are_nobodys_value(variable: Variable) -> None:
     with pytest.raises(LookupError):
-        resolve(Variable("old.level", "bigint"), ALICE, NOW)
+        bind(variable, ALICE)
 
 
 # A missing operand grants nothing (reliability T4)
