@@ -297,6 +297,102 @@ def test_explain_tells_the_beginning_of_a_long_value() -> None:
     assert len(str(told)) < 20_000
 
 
+def explained(tenant: Tenant, asker: Principal, note: str, seen_as: Principal = ALICE, **how: Any) -> dict[str, Any]:
+    return services.explain_row(tenant.place, asker, "notes", note, seen_as, **{"knows_users": True} | how)
+
+
+def test_explain_tells_an_asker_of_no_cell_that_it_may_not_read() -> None:
+    """Neither by the cell, nor over a relation that is not there for it, nor of a far row that is hidden from it."""
+    clauses = {"secret": {"$ne": "x"}, "parent.body": {"$ne": "x"}, "score": {"$gt": 1}, "body": {"$ne": "x"}}
+    asked = {"read": {"where": clauses, "columns": ["*", "-secret"]}}
+    everything = {"body": "mine", "score": 7, "secret": "hush", "owner_id": ALICE.user_id}
+
+    def told(member: Any) -> str:
+        tenant = tenant_of(user=asked, member={"read": member})
+        far = tenant.put("notes", body="far away", owner_id=BOB.user_id)
+        note = tenant.put("notes", **everything, parent_id=far)
+        told = explained(tenant, OWNER, note)
+        assert told["visible"] is True
+        [read] = [rule for rule in told["rules"] if rule["action"] == "read"]
+        assert [clause["verdict"] for clause in read["clauses"]] == [True] * 4
+        return str(told)
+
+    for member, shown, hidden in (
+        ({}, ["hush", "far away", "score is 7", '"mine"', "'column': 'secret'"], []),
+        ({"columns": ["*", "-secret"]}, ["far away", "score is 7"], ["hush", "'column': 'secret'"]),
+        ({"columns": ["*", "-parent"]}, ["hush"], ["far away"]),
+        ({"columns": ["*", "-body"]}, ["hush"], ["far away", '"mine"']),
+        ({"where": {"score": 7}}, ["hush", "parent.body is null"], ["far away"]),
+        (
+            [{"columns": ["*", "-secret", "-score"]}, {"where": {"score": 1}}],
+            ["far away", "secret is null", "score is null", "'column': 'secret'"],
+            ["hush", "score is 7"],
+        ),
+    ):
+        found = told(member)
+        assert [one for one in shown if one not in found] == [], member
+        assert [one for one in hidden if one in found] == [], member
+
+
+def test_explain_has_a_verdict_of_each_rule_and_each_of_its_clauses() -> None:
+    tenant = tenant_of(
+        user={
+            "read": [{"where": {**OWN, "state": "draft"}}, {"where": {"state": "done"}, "columns": ["body"]}],
+            "update": {"where": {"score": {"$gt": 1}, "owner_id": "$user.claims.boss"}, "check": {"score": {"$gt": "$old.score"}}},
+        }
+    )  # fmt: skip
+    note = tenant.put("notes", body="x", owner_id=ALICE.user_id, score=2, state="done")
+
+    def rules(seen_as: Principal) -> list[Any]:
+        return [
+            (rule["role"], rule["action"], rule["verdict"], [clause["verdict"] for clause in rule["clauses"]])
+            for rule in explained(tenant, OPERATOR, note, seen_as)["rules"]
+        ]
+
+    reads = [("user", "read", False, [True, False]), ("user", "read", True, [True])]
+    nothing = ("user", "delete", False, [])
+    assert rules(ALICE) == [*reads, ("user", "update", False, [True, False]), nothing]
+    assert rules(replace(ALICE, claims={"boss": ALICE.user_id})) == [
+        *reads,
+        ("user", "update", True, [True, True]),
+        nothing,
+    ]
+    assert rules(BOB)[0] == ("user", "read", False, [False, False])
+    assert rules(KEY) == [(None, action, True, []) for action in ("read", "update", "delete")]
+    told = explained(tenant, OPERATOR, note)
+    assert "$user.claims.boss is missing, which makes the clause false" in str(told)
+    assert told["hidden_columns"] == [
+        {"column": name, "why": "No read rule that matches this row shows the column."}
+        for name in ("state", "score", "secret", "owner_id", "parent_id", "created_at", "updated_at")
+    ]
+    tenant.update(OPERATOR, "notes", note, state="draft")
+    assert explained(tenant, OPERATOR, note)["hidden_columns"] == []
+    unseen = explained(tenant, OPERATOR, note, BOB)
+    assert (unseen["visible"], unseen["hidden_columns"]) == (False, [])
+
+
+def test_explain_finds_no_row_that_the_asker_does_not_see() -> None:
+    tenant = tenant_of(user={"read": {"where": OWN}}, member={"read": {"where": {"state": "done"}}})
+    note = tenant.put("notes", body="x", owner_id=ALICE.user_id)
+    for asker in (OWNER, BOB):
+        for missing in (note, "nowhere", "no id", ""):
+            assert refused(lambda: explained(tenant, asker, missing, ALICE)) == (404, {})  # noqa: B023
+    assert explained(tenant, ALICE, note, OWNER)["visible"] is False
+
+
+def test_explain_tells_of_a_user_what_it_may() -> None:
+    where = {"owner_id": "$user.id", "secret": {"$ne": "$user.claims.team"}, "created_at": {"$lte": "$now"}}
+    tenant = tenant_of(user={"read": {"where": where}})
+    note = tenant.put("notes", body="x", owner_id=ALICE.user_id, secret="s")
+    alice = replace(ALICE, claims={"team": "red"})
+    for asker, knows_users, knows in ((OPERATOR, True, True), (OPERATOR, False, False), (alice, False, True)):
+        told = str(explained(tenant, asker, note, alice, knows_users=knows_users))
+        assert f'$user.id is "{ALICE.user_id}"' in told
+        assert '$now is "' in told
+        assert ('$user.claims.team is "red"' in told) is knows
+        assert ("$user.claims.team has a value" in told) is not knows
+
+
 def test_a_check_on_a_column_that_the_writer_may_not_know_says_nothing() -> None:
     tenant = tenant_of(
         user={
