@@ -59,6 +59,8 @@ class _NamedViewSet(ApiViewSet):
         if self.caller.kind != "user" and self.caller.may("functions:read"):
             functions = Function.objects.using(self.place.cluster).filter(environment_id=self.place.environment_id)
             known = [*functions.order_by("name").values_list("name", flat=True)[:1000]]
+            if name in known:
+                return f'The function {name} is for users of the application alone: its "invoke" is "user".'
         return f"There is {shown} in {self.place.environment_id}{did_you_mean(name, known) or '.'}"
 
 

@@ -90,6 +90,12 @@ def test_a_function_that_is_not_there_is_named_with_its_environment_and_what_may
     assert said("owner", "mine-onyl").endswith('did you mean "mine-only"?')
     assert said("alice", "mine-onyl") == f'There is no function "mine-onyl" in {environment}.'
     assert said("alice", "mine-only") == f'There is no function "mine-only" in {environment}.'
+    deploy(tracker, "theirs", SUM, invoke="user")
+    refused = invoke(tracker, "theirs", who="owner")
+    assert (refused.status, refused.json["error"]["message"]) == (
+        404,
+        'The function theirs is for users of the application alone: its "invoke" is "user".',
+    )
     assert said("owner", "nothing-like-it") == f'There is no function "nothing-like-it" in {environment}.'
 
 

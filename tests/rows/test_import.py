@@ -241,6 +241,8 @@ class TestImport:
         [
             ("", "rows.csv", "The file is empty"),
             ("titel,list\n", "rows.csv", 'a column "titel" that tasks does not have; did you mean "title"?'),
+            ("title;list\n", "rows.csv", "its cells are separated by commas."),
+            ("title\tlist\n", "rows.csv", "its cells are separated by commas."),
             ("title,list,list_id\n", "rows.csv", 'the column "list_id" twice'),
             ("title,,list\n", "rows.csv", 'a column "" that'),
             ('title,list\n"never closed,l1\nmore,l1\n', "rows.csv", "a quote is opened here and never closed"),
@@ -359,7 +361,7 @@ class TestImport:
     def test_an_export_has_the_columns_that_were_asked_for(self, place: Place, tmp_path: Path) -> None:
         query(place, "INSERT INTO tasks (id, title, list_id, note) VALUES ('1', 'A', 'l1', NULL), ('2', 'B', 'l1', '')")
         file = str(tmp_path / "out.csv")
-        run("export_rows", place.environment_id, "tasks", file, "--columns", "list", "note", "title")
+        run("export_rows", place.environment_id, "tasks", file, "--columns", "list,note", "title")
         assert Path(file).read_text() == 'list_id,note,title\nl1,,A\nl1,"",B\n'
         with pytest.raises(CommandError, match="has no column nothing"):
             run("export_rows", place.environment_id, "tasks", file, "--columns", "nothing")

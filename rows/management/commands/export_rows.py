@@ -30,13 +30,16 @@ class Command(BaseCommand):
         parser.add_argument("table", metavar="TABLE")
         parser.add_argument("file", metavar="FILE", nargs="?", default="-", help="default -, standard output")
         parser.add_argument("--format", choices=FORMATS, help="default: what the file's name says, else ndjson")
-        parser.add_argument("--columns", nargs="+", metavar="COLUMN", help="only these, in this order")
+        parser.add_argument(
+            "--columns", nargs="+", metavar="COLUMN", help="only these, in this order; with commas or spaces in between"
+        )
         parser.add_argument("--no-progress", action="store_true")
 
     def handle(self, *args: Any, **options: Any) -> None:
         place = place_named(options["environment"])
         name: str = options["file"]
         form = options["format"] or format_of(name) or "ndjson"
+        columns = [one for each in options["columns"] or () for one in each.split(",") if one] or None
         rows = 0
         try:
             table = exporting.table_of(place, options["table"])
@@ -47,7 +50,7 @@ class Command(BaseCommand):
                     file=self.stderr._out, disable=True if options["no_progress"] else None,
                 ) as bar,
             ):  # fmt: skip
-                for piece, held in exporting.export_rows(place, table, form, options["columns"]):
+                for piece, held in exporting.export_rows(place, table, form, columns):
                     target.write(piece)
                     rows += held
                     if rows % 1000 == 0:
