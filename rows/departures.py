@@ -13,7 +13,7 @@ from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from accounts import audit
 from platform_site.api.callers import Place
 from projects import branching, failpoints
-from rows import writes
+from rows import cascades
 from rows.models import DepartureDue
 
 
@@ -28,7 +28,7 @@ def now() -> datetime:
 def let_go(place: Place, since: datetime) -> None:
     """Apply the policies of user columns for all who went at `since` or later, as far as other rows allow."""
     for user_id in audit.users_deleted(place.pool_id, since):
-        writes.let_go_of_user(place, user_id, entirely=False)
+        cascades.let_go_of_user(place, user_id, entirely=False)
 
 
 def put_down(place: Place, since: datetime) -> DepartureDue:

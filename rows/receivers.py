@@ -10,7 +10,7 @@ from platform_site.postgres import replicas
 from projects import branching as branching_of_projects
 from projects.environments import place_of
 from projects.models import Environment
-from rows import branching, departures, registry, writes
+from rows import branching, cascades, departures, registry
 from rows.models import CurrentVersion, DepartureDue, EventInterest, OutboxEvent, SchemaVersion
 
 
@@ -50,7 +50,7 @@ def let_go_of_user(*, user_id: str, pool_id: str | None, **_: Any) -> None:
     for environment_id in Environment.objects.filter(pool_id=pool_id).values_list("pk", flat=True):
         place = place_of(environment_id)
         if place is not None:
-            writes.let_go_of_user(place, user_id)
+            cascades.let_go_of_user(place, user_id)
 
 
 def let_go_of_users_since(*, place: Place, since: datetime | None, **_: Any) -> None:

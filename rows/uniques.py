@@ -6,7 +6,7 @@ of its own (`_nu_…`); the short transaction that moves the version then only s
 
 From its second look at the table on, PostgreSQL holds writers to such an index, also to one that was cut off. So
 whoever gives up takes it away again, and what a crash left behind goes with the next change of the table (`rows.ddl`)
-or the next sweep. Writers who meet one meanwhile are asked to try again (`rows.writes`). An advisory lock of the
+or the next sweep. Writers who meet one meanwhile are asked to try again (`rows.refusals`). An advisory lock of the
 session says that somebody is at it, for as long as he lives. docs/adr/0002-schema-changes.md.
 """
 

@@ -10,7 +10,7 @@ import pytest
 from django.db import connections
 
 from platform_site.api.errors import NotFound, Unavailable, ValidationFailed
-from rows import asking, registry, services, writes
+from rows import asking, cascades, registry, services
 from tests.client import Answer
 from tests.rows.conftest import Tracker
 from tests.rows.tenants import ALICE, BOB, KEY, OPERATOR, REGION, Tenant
@@ -185,7 +185,7 @@ def test_rows_of_a_user_who_is_gone_follow_the_policy_of_today(tenant: Tenant) -
     columns = {**NOTES["columns"], "owner": {"type": "user", "on_delete": "delete"}}
     tenant.apply({"tables": {"notes": {**NOTES, "columns": columns}}})
     assert registry.environment(tenant.place).version == 1
-    writes.let_go_of_user(tenant.place, ALICE.user_id or "")
+    cascades.let_go_of_user(tenant.place, ALICE.user_id or "")
     with pytest.raises(NotFound):
         tenant.get(KEY, "notes", note)
 

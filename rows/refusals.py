@@ -1,0 +1,209 @@
+"""Why a write came to nothing, or would: the answers that a caller gets instead of a row.
+
+A statement that wrote nothing says no more than that. The probe (`rows.writing.probe`) asks each of its conditions by
+itself, and its verdicts become 404, 412 or 422; what a constraint refused is read from its name. All of it says only
+what this principal may know of.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from django.db import DatabaseError, IntegrityError
+
+from accounts.models import User
+from platform_site.api import sqlstates
+from platform_site.api.errors import (
+    ApiError,
+    Conflict,
+    FieldError,
+    NotFound,
+    PreconditionFailed,
+    Unavailable,
+    ValidationFailed,
+)
+from platform_site.api.fields import WHOLE_BODY
+from platform_site.postgres.compiled import Compiled
+from rows import names, states, values, writing
+from rows.asking import Asking
+from rows.attempts import Attempt, Named
+from rows.compiler import Cell
+from rows.conditions import Condition, Quantified, parts, paths_of
+from rows.documents import Column, Table
+from rows.rules import Clause, WriteRule
+from rows.values import MAX_ROW_BYTES
+from rows.writing import DeleteShape, ProbeShape, UpdateShape
+
+# ── What the probe found ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def probed(asking: Asking, attempt: Attempt) -> tuple[list[bool], ApiError | None]:
+    """What the probe says of a write that is still to be made: its verdicts from the third on, and what keeps the row
+    itself from being written."""
+    rows = asking.read(asking.statement(ProbeShape(attempt.shape), writing.probe), attempt.named)
+    if not rows:
+        return [], NotFound()
+    may_change, matches, *rest = [cell == b"t" for cell in rows[0]]
+    if not may_change:
+        return rest, NotFound()
+    return rest, None if matches else PreconditionFailed()
+
+
+def refusal_of(asking: Asking, attempt: Attempt) -> ApiError | None:
+    """Why the write came to nothing; None if nothing stands in its way any more."""
+    rest, refusal = probed(asking, attempt)
+    if refusal is not None:
+        return refusal
+    needs_no_event, *verdicts = rest
+    if not needs_no_event:  # somebody has begun to listen: again, with an event
+        asking.environment.learn_interest(attempt.table.name, attempt.action, True)
+        return None
+    if isinstance(attempt.shape, DeleteShape):
+        return None
+    if isinstance(attempt.shape, UpdateShape) and attempt.shape.large:
+        fits, *verdicts = verdicts
+        if not fits:
+            return too_large()
+    viewer = asking.environment.open_viewer(asking.standing)
+    references = writing.references_of(viewer, attempt.table, attempt.shape)
+    if unseen := _unseen(references, verdicts):
+        return ValidationFailed(fields=unseen)
+    if writing.looks_back(viewer, attempt.table.name, attempt.shape):
+        return None  # its checks are asked afterwards
+    return _checked(asking, attempt, verdicts[len(references) :])
+
+
+def _unseen(references: Sequence[Column], verdicts: Sequence[bool]) -> list[FieldError]:
+    """Errors for the references that lead to no row which the caller can see. Their verdicts come first."""
+    missing = values.missing_row()
+    return [
+        FieldError(column.name, missing.code, missing.message)
+        for column, is_seen in zip(references, verdicts, strict=False)
+        if not is_seen
+    ]
+
+
+def refused_afterwards(asking: Asking, attempt: Attempt, old: Named) -> ApiError | None:
+    """Whether the row, as the write left it, fails its checks."""
+    shape = ProbeShape(attempt.shape, after=True)
+    [row] = asking.read(asking.statement(shape, writing.probe), attempt.named | old)
+    return _checked(asking, attempt, [cell == b"t" for cell in row])
+
+
+def _checked(asking: Asking, attempt: Attempt, verdicts: Sequence[bool]) -> ApiError | None:
+    """The answer to a failed check. `verdicts` are those of its clauses, and last of the whole."""
+    *clauses, passed = verdicts
+    if passed:
+        return None
+    rule = _rule(attempt)
+    failed = [clause for clause, held in zip(rule.check_clauses, clauses, strict=True) if not held]
+    return _check_refused(asking, attempt, failed)
+
+
+def _rule(attempt: Attempt) -> WriteRule:
+    rule: WriteRule | None = getattr(attempt.access, attempt.action)
+    if rule is None:
+        raise NotFound
+    return rule
+
+
+def _check_refused(asking: Asking, attempt: Attempt, clauses: Iterable[Clause]) -> ApiError:
+    """422 naming the columns that this principal may know of; without one, the row might as well not be there."""
+    known = {*asking.sight.columns(attempt.table.name), *_rule(attempt).columns}
+    named = dict.fromkeys(
+        column for clause in clauses for column in _columns_of(clause.condition) if column in known
+    )  # fmt: skip
+    if not named:
+        return NotFound()
+    message = "The rules do not allow this value."
+    return ValidationFailed(fields=[FieldError(column, "not_allowed", message) for column in named])
+
+
+def _columns_of(condition: Condition) -> Iterable[str]:
+    """The columns of the row itself that a condition asks about: of a path and of a relation to one row, the column
+    that it starts from. What is asked of other rows has names of its own, which may be the same words."""
+    for part in parts(condition):
+        if isinstance(part, Quantified) and not part.hop.many:
+            yield part.hop.column
+        for path in paths_of(part):
+            yield path.hops[0].column if path.hops else path.column
+
+
+def unseen_references(asking: Asking, attempt: Attempt) -> list[FieldError]:
+    """Errors for the references of a write that is refused for something else: to be named with that, not after it.
+
+    Empty where the row is not there for this principal, who is told nothing of what it refers to.
+    """
+    assert not isinstance(attempt.shape, DeleteShape)  # noqa: S101 - for the type checker
+    viewer = asking.environment.open_viewer(asking.standing)
+    references = writing.references_of(viewer, attempt.table, attempt.shape)
+    if not any(attempt.named.get(Cell(column.name)) for column in references):
+        return []
+    found, refusal = probed(asking, attempt.with_events(True))
+    return [] if isinstance(refusal, NotFound) else _unseen(references, found[1:])
+
+
+# ── What a constraint refused ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def refusal_by_constraint(asking: Asking, attempt: Attempt, error: DatabaseError) -> ApiError | None:
+    """What a constraint's or an index's refusal means. Its name says which columns; PostgreSQL's text, with its values,
+    is not sent. None for an error of another kind.
+
+    A unique constraint also sees rows that the principal cannot (reliability finding 10): its columns are named only to
+    who may know them all, and nothing else is said.
+    """
+    table = attempt.table
+    name = sqlstates.constraint(error) or ""
+    state = sqlstates.sqlstate(error)
+    known = {*asking.sight.columns(table.name), *(_rule(attempt).columns)}
+    if state == "23505":
+        return _taken(table, name, known)
+    if state == "23503":
+        missing = values.missing_row()
+        for column in table.columns.values():
+            if name == states.foreign_key_name(table.name, column.name) and column.name in known:
+                return ValidationFailed.of(column.name, missing.code, missing.message)
+    if state == sqlstates.TOO_LONG_FOR_AN_INDEX and (long := states.too_long_together(table, name)):
+        message = "Too long together for an index of these columns (about 2,700 bytes)."
+        if known.issuperset(long):
+            return ValidationFailed(fields=[FieldError(column, "too_long", message) for column in long])
+        return ValidationFailed.of(WHOLE_BODY, "too_long", "Values are too long together for an index.")
+    return sqlstates.answer_for(error) if isinstance(error, IntegrityError) else None
+
+
+def _taken(table: Table, name: str, known: set[str]) -> ApiError:
+    """What the unique index `name` refused."""
+    if name.startswith(names.prefix("nu")):
+        # A change under way holds writers to a unique that it may yet have to give up (`rows.uniques`).
+        return Unavailable("The schema is changing. Try again shortly.")
+    unique = next((unique for unique in table.unique if name == states.unique_name(table.name, unique)), None)
+    if unique is None:
+        return Conflict("The id is taken.")
+    if not known.issuperset(unique):
+        return ValidationFailed.of(WHOLE_BODY, "taken", "Another row has these values already.")
+    message = "Another row has this value already." if len(unique) == 1 else "Another row has these values."
+    return ValidationFailed(fields=[FieldError(column, "taken", message) for column in unique])
+
+
+# ── What is refused before the statement is run ─────────────────────────────────────────────────────────────────────
+
+
+def unknown_users(asking: Asking, table: Table, cells: values.Cells) -> list[FieldError]:
+    """Errors for the user columns in `cells` that name nobody of the pool. A query for each of them but the caller."""
+    own = asking.principal.user_id if asking.principal.kind == "user" else None
+    named = {
+        column.name: cell.decode()
+        for column in table.columns.values()
+        if column.is_user and (cell := cells.get(column.name)) is not None
+    }
+    unknown = {user for user in set(named.values()) - {own} if _USER.first(asking.place.pool_id, user) is None}
+    missing = values.missing_user()
+    return [FieldError(column, missing.code, missing.message) for column, user in named.items() if user in unknown]
+
+
+_USER: Final = Compiled(lambda pool_id, pk: User.objects.in_pool(pool_id).filter(pk=pk).values_list("pk"))
+
+
+def too_large() -> ValidationFailed:
+    message = f"A row holds at most {MAX_ROW_BYTES >> 20} MB, and this one would have more."
+    return ValidationFailed.of(WHOLE_BODY, "too_large", message)
