@@ -258,9 +258,10 @@ def test_a_column_that_only_some_rules_show_may_read_null() -> None:
 
 
 def test_an_unconditional_rule_beside_another_shows_its_columns_everywhere() -> None:
-    rule = access({"user": {"read": [{"where": {"level": 1}}, {}]}}).read
-    assert rule is not None
-    assert (rule.where, rule.partial) == (TRUE, {})
+    for columns in ({}, {"columns": ["body"]}):
+        rule = access({"user": {"read": [{"where": {"level": 1}, **columns}, {}]}}).read
+        assert rule is not None
+        assert (rule.where, rule.partial) == (TRUE, {})
 
 
 def test_an_empty_list_of_read_rules_is_no_rule() -> None:
@@ -287,6 +288,7 @@ def test_a_relation_exists_if_both_ends_may_be_seen() -> None:
                     "on_delete": "cascade",
                     "related_name": "secret_pages",
                 },
+                "secret": {"type": "reference", "to": "secrets", "null": True},
             },
             "rules": {"user": {"read": {"columns": ["*", "-secret_task"]}}},
         }
@@ -298,6 +300,9 @@ def test_a_relation_exists_if_both_ends_may_be_seen() -> None:
     assert user.relation("pages", "secret_task") is None
     assert user.relation("tasks", "secret_pages") is None
     assert user.relation("tasks", "secrets") is None
+    assert user.column("pages", "secret_id")
+    assert user.relation("pages", "secret") is None
+    assert every.relation("pages", "secret")
     assert every.relation("pages", "secret_task")
     assert every.relation("tasks", "secret_pages")
     assert every.relation("tasks", "secrets")

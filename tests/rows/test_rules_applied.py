@@ -360,13 +360,26 @@ def test_explain_has_a_verdict_of_each_rule_and_each_of_its_clauses() -> None:
     assert rules(BOB)[0] == ("user", "read", False, [False, False])
     assert rules(KEY) == [(None, action, True, []) for action in ("read", "update", "delete")]
     told = explained(tenant, OPERATOR, note)
-    assert "$user.claims.boss is missing, which makes the clause false" in str(told)
+    [update] = [rule for rule in told["rules"] if rule["action"] == "update"]
+    assert [clause["why"] for clause in update["clauses"]] == [
+        "score is 2",
+        f'owner_id is "{ALICE.user_id}"; $user.claims.boss is missing, which makes the clause false',
+    ]
     assert told["hidden_columns"] == [
         {"column": name, "why": "No read rule that matches this row shows the column."}
         for name in ("state", "score", "secret", "owner_id", "parent_id", "created_at", "updated_at")
     ]
     tenant.update(OPERATOR, "notes", note, state="draft")
     assert explained(tenant, OPERATOR, note)["hidden_columns"] == []
+    locked = tenant_of(editor={"read": {}})
+    hidden = locked.put("notes", body="x", owner_id=ALICE.user_id)
+    assert explained(locked, OPERATOR, hidden) == {
+        "visible": False,
+        "rules": [
+            {"role": None, "action": action, "verdict": False, "clauses": []} for action in ("read", "update", "delete")
+        ],
+        "hidden_columns": [],
+    }
     unseen = explained(tenant, OPERATOR, note, BOB)
     assert (unseen["visible"], unseen["hidden_columns"]) == (False, [])
 
@@ -375,22 +388,32 @@ def test_explain_finds_no_row_that_the_asker_does_not_see() -> None:
     tenant = tenant_of(user={"read": {"where": OWN}}, member={"read": {"where": {"state": "done"}}})
     note = tenant.put("notes", body="x", owner_id=ALICE.user_id)
     for asker in (OWNER, BOB):
-        for missing in (note, "nowhere", "no id", ""):
+        for missing in (note, "nowhere", "no id", "", "\0"):
             assert refused(lambda: explained(tenant, asker, missing, ALICE)) == (404, {})  # noqa: B023
     assert explained(tenant, ALICE, note, OWNER)["visible"] is False
 
 
 def test_explain_tells_of_a_user_what_it_may() -> None:
-    where = {"owner_id": "$user.id", "secret": {"$ne": "$user.claims.team"}, "created_at": {"$lte": "$now"}}
-    tenant = tenant_of(user={"read": {"where": where}})
-    note = tenant.put("notes", body="x", owner_id=ALICE.user_id, secret="s")
-    alice = replace(ALICE, claims={"team": "red"})
+    where = {
+        **OWN,
+        "secret": {"$ne": "$user.claims.team"},
+        "created_at": {"$lte": "$now"},
+        "price": "$user.claims.pays",
+    }
+    document = notes(user={"read": {"where": where}}, server={"read": {"where": {"body": {"$ne": "$key.id"}}}})
+    document["tables"]["notes"]["columns"]["price"] = {"type": "decimal", "precision": 4, "scale": 2}
+    tenant = Tenant(document).with_users(ALICE)
+    note = tenant.put("notes", body="x", owner_id=ALICE.user_id, secret="s", price="1.50")
+    alice = replace(ALICE, claims={"team": "red", "pays": "1.50"})
     for asker, knows_users, knows in ((OPERATOR, True, True), (OPERATOR, False, False), (alice, False, True)):
         told = str(explained(tenant, asker, note, alice, knows_users=knows_users))
         assert f'$user.id is "{ALICE.user_id}"' in told
         assert '$now is "' in told
         assert ('$user.claims.team is "red"' in told) is knows
+        assert ('$user.claims.pays is "1.50"' in told) is knows
         assert ("$user.claims.team has a value" in told) is not knows
+    told = explained(tenant, OPERATOR, note, KEY, knows_users=False)
+    assert told["rules"][0]["clauses"][0]["why"] == f'body is "x"; $key.id is "{KEY.key_id}"'
 
 
 def test_a_check_on_a_column_that_the_writer_may_not_know_says_nothing() -> None:
