@@ -10,6 +10,7 @@ Pure computation. Used by `functions.runtime.process`.
 import base64
 import json
 import re
+from collections.abc import Iterable
 from typing import Final
 
 ALLOWED: Final = (
@@ -35,7 +36,7 @@ OURS: Final = {
 """Modules that are written anew on what the runner gives: Deno's own would reach its standard output, the channel."""
 
 _AHEAD: Final = re.compile(
-    rb"""\b(?:from|import)\s*+\(?+\s*+["'`](?:node:)?((?:_stream_[a-z]+)|crypto|stream(?:/promises|/consumers)?)["'`]"""
+    rb"""\b(?:from|import)(?:\s|/\*[^*]{0,200}+\*/)*+\(?+(?:\s|/\*[^*]{0,200}+\*/)*+["'`](?:node:)?([a-z0-9_/]{1,40})["'`]"""
 )
 """Possessive: a source may be half a megabyte of spaces behind one `from`."""
 _REQUIRED: Final = re.compile(rb"""\(\s*["'`](?:node:)?([a-z0-9_/]+)["'`]\s*\)""")
@@ -45,22 +46,23 @@ _INSTEAD: Final = {
 }  # fmt: skip
 
 
-def import_map() -> str:
-    """The map as a `data:` URL. The runner itself, a file, is not under it: it loads `node:process` (`ahead`)."""
-    targets: dict[str, str | None] = {name: f"node:{name}" for name in ALLOWED}
-    targets |= dict.fromkeys(REFUSED)
+def import_map(ahead: Iterable[str]) -> str:
+    """The map as a `data:` URL, for a process that loads the modules `ahead` before its code; it has no others. The
+    runner itself, a file, is not under it: it loads `node:process`."""
+    targets: dict[str, str | None] = dict.fromkeys((*ALLOWED, *REFUSED))
+    targets |= {name: f"node:{name}" for name in ahead}
     targets |= {name: _data_url("text/javascript", code) for name, code in OURS.items()}
     imports = {spelling: target for name, target in targets.items() for spelling in (name, f"node:{name}")}
-    return _data_url(
-        "application/json",
-        json.dumps({"imports": imports, "scopes": {"file:///": {"node:process": "node:process"}}}),
-    )
+    runners = {name: name for name in ("node:process", "node:events")}
+    return _data_url("application/json", json.dumps({"imports": imports, "scopes": {"file:///": runners}}))
 
 
 def ahead(source: bytes) -> list[str]:
-    """Those of the modules that `source` imports which have to be loaded while all of Deno is still there, such as
-    `crypto`. A specifier that is put together as the code runs is not found, and not loaded."""
-    return sorted({name.decode() for name in _AHEAD.findall(source)})
+    """The allowed modules that `source` imports or requires, to be loaded while all of Deno is still there and before
+    any code: what they need of it, `crypto` at once and `util` in some of its functions, is Node's own `process`, which
+    can open every module, and whoever patched an EventEmitter before would be handed it. A specifier that is put
+    together as the code runs is not found, and refused."""
+    return sorted({name.decode() for name in _AHEAD.findall(source)} & set(ALLOWED) | set(required(source)))
 
 
 def required(source: bytes) -> list[str]:

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from functions.runtime import imports
 from functions.runtime.process import Call, Host, LoadFailed, Outcome, Process, ProcessGone
 
 
@@ -313,7 +314,8 @@ class Pool:
             crowd.call_next()
 
     def _started(self, program: Program) -> Process:
-        return self._starter.submit(Process, program.memory_mb, program.owner, self.required_walls).result()
+        ahead = imports.ahead(program.source)
+        return self._starter.submit(Process, program.memory_mb, program.owner, self.required_walls, ahead).result()
 
     def _made(self, program: Program, *, was_busy: bool) -> Process:
         try:

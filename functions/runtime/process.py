@@ -27,7 +27,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -299,10 +299,18 @@ class Process:
     """See the module. Not thread-safe: its holder uses it alone; only `kill`, `hurry` and `rss_bytes` may come
     from others."""
 
-    def __init__(self, memory_mb: int, owner: str, required_walls: frozenset[str] = frozenset()) -> None:
-        """Start it. Raises StartFailed where the host does not give one of the required walls, OSError."""
+    def __init__(
+        self,
+        memory_mb: int,
+        owner: str,
+        required_walls: frozenset[str] = frozenset(),
+        ahead: Sequence[str] = (),
+    ) -> None:
+        """Start it, for code that needs the modules `ahead` (`imports.ahead`). Raises StartFailed where the host does
+        not give one of the required walls, OSError."""
         self.memory_mb = memory_mb
         self.owner = owner
+        self._ahead = ahead
         self.calls = 0
         self.heat = 0.0
         """How often it was called of late, as of `heated_at`: its pool's to keep, for choosing who leaves."""
@@ -370,7 +378,7 @@ class Process:
         command = [
             *(sys.executable, "-I", "-S", jail.__file__, json.dumps(spec), "--", deno()),
             *FLAGS,
-            f"--import-map={imports.import_map()}",
+            f"--import-map={imports.import_map(self._ahead)}",
             f"--v8-flags=--max-old-space-size={self.memory_mb}",
             str(runner),
         ]
@@ -402,7 +410,7 @@ class Process:
         try:
             load = {
                 "source": base64.b64encode(source).decode(),
-                "ahead": imports.ahead(source),
+                "ahead": self._ahead,
                 "required": imports.required(source),
             }
             self._write({"t": "load", **load}, deadline)

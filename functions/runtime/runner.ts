@@ -484,7 +484,7 @@ async function main(): Promise<void> {
     if (frame.t === "load") {
       try {
         const required = frame.required ?? [];
-        if (frame.ahead?.length || required.length) await loadAhead([...frame.ahead, ...required]);
+        if (frame.ahead?.length) await loadAhead(frame.ahead);
         prepareWorld();
         if (required.length) await defineRequire(required);
         // A variable specifier: a literal one, or user code as the entry point, could import any host file.

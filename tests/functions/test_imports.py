@@ -143,7 +143,9 @@ def test_what_is_allowed_works(run_code: RunCode) -> None:
         ("import{createHmac as a}from'crypto';", ["crypto"]),
         ('import"node:stream";export*from"stream/promises"', ["stream", "stream/promises"]),
         ('const c = await import(`node:crypto`); import ( "node:crypto" )', ["crypto"]),
-        ('const sent = {"stream": true, "crypto": "stream"}; crypto.subtle; import url from "node:url"', []),
+        ('const c = await import(/* @vite-ignore */ "node:crypto"); import e from /**/ "events"', ["crypto", "events"]),
+        ('const sent = {"stream": true, "crypto": "stream"}; crypto.subtle; import url from "node:url"', ["url"]),
+        ('import fs from "node:fs"; import x from "./crypto"; import "_stream_x"; import "process"', []),
         ("const from = 'crypto'; f('crypto')", []),
     ],
 )
@@ -151,7 +153,7 @@ def test_only_what_is_imported_is_loaded_ahead(source: str, modules: list[str]) 
     assert imports.ahead(source.encode()) == modules
 
 
-@pytest.mark.parametrize("word", ["from", "import(", "typeof require(", "from(", '"'])
+@pytest.mark.parametrize("word", ["from", "import(", "typeof require(", "from(", '"', "from/*", "from/**/"])
 def test_what_is_imported_is_found_in_one_pass_of_the_source(word: str) -> None:
     """In a web process, whose other requests stand still meanwhile."""
     began = time.monotonic()
@@ -258,6 +260,29 @@ def test_nothing_that_is_handed_to_patched_builtins_is_a_way_out(run_code: RunCo
     assert count > 100
     assert failed == []
     assert found == []
+
+
+LATE = """
+    import util from "node:util"; import { EventEmitter } from "node:events";
+    const apply = Reflect.apply, seen = new Set<any>();
+    for (const owner of [EventEmitter, EventEmitter.prototype] as any[])
+        for (const name of Reflect.ownKeys(owner)) {
+            const was = Object.getOwnPropertyDescriptor(owner, name)!.value;
+            if (typeof was === "function" && name !== "constructor") owner[name] = function (...given: any[]) { seen.add(this); return apply(was, this, given) };
+        }
+    export default async (names: string[]) => {
+        const refused: string[] = [];
+        for (const name of names) try { await import("node:" + name) } catch (error: any) { if (/Blocked/.test(error.message)) refused.push(name) }
+        const old = util.deprecate(() => "old", "it is old", "DEP")();
+        new EventEmitter().on("x", () => {});
+        const ways = ["getBuiltinModule", "binding", "stdout", "reallyExit"];
+        return [refused, old, [...seen].length > 0, ways.filter((way) => [...seen].some((each) => each?.[way]))] }"""
+
+
+def test_a_module_that_comes_up_late_brings_nobody_a_process(run_code: RunCode) -> None:
+    """Node's own `process` is an EventEmitter; what makes it is refused, or was loaded before the code."""
+    names = [name for name in imports.ALLOWED if name not in ("util", "events")]
+    assert run_code(LATE, names).output == [names, "old", True, []]
 
 
 def test_a_warm_process_is_used_again_after_the_modules_that_are_loaded_ahead(run_code: RunCode) -> None:
