@@ -93,8 +93,7 @@ function readable(buffer: ArrayBuffer, offset: number): Uint8Array {
   return defineProperty(bytes, "length", { value: lengthOf(bytes) });
 }
 
-async function readExactly(length: number): Promise<Uint8Array> {
-  const buffer = new NativeBuffer(length);
+async function fill(buffer: ArrayBuffer, length: number): Promise<void> {
   const into = new Bytes(buffer);
   for (let got = 0; got < length;) {
     if (from === until) {
@@ -110,14 +109,17 @@ async function readExactly(length: number): Promise<Uint8Array> {
     set(into, new Bytes(aheadBuffer, from, taken), got);
     from += taken, got += taken;
   }
-  return into;
 }
 
-async function receive(): Promise<any> {
-  const head = await readExactly(4);
+/** The next frame's JSON. No object goes through a promise here: each would be asked for its `then`, which the code may answer. */
+async function receive(): Promise<string> {
+  await fill(headBuffer, 4);
   const length = head[0] | (head[1] << 8) | (head[2] << 16) | (head[3] << 24);
-  return parse(decode(decoder, await readExactly(length)));
+  const buffer = new NativeBuffer(length);
+  await fill(buffer, length);
+  return decode(decoder, new Bytes(buffer));
 }
+const headBuffer = new NativeBuffer(4), head = new Bytes(headBuffer);
 
 // ── what a call leaves behind is cleared when it ends ───────────────────────────────────────────────────────────────
 let tag: string | null = null;
@@ -480,7 +482,7 @@ async function main(): Promise<void> {
   send('{"t":"ready"}');
   let handler: any = null;
   while (true) {
-    const frame = await receive();
+    const frame = parse(await receive());
     if (frame.t === "load") {
       try {
         const required = frame.required ?? [];

@@ -193,6 +193,20 @@ def test_no_frame_is_handed_to_the_prototypes_of_the_code(run_code: RunCode) -> 
     assert run_code(source).output == []
 
 
+def test_no_frame_is_asked_by_a_promise_for_its_then(run_code: RunCode) -> None:
+    """Whatever answers could put a frame of its own in the place of the next one."""
+    source = """const asked: string[] = [], text = new TextDecoder(), own = (it: any) => Object.getOwnPropertyNames(it).join();
+    Object.defineProperty(Object.prototype, "then", {configurable: true, get() {
+        asked.push(this instanceof Uint8Array ? text.decode(this) : own(this));
+        if (this?.t === "reply") return (resolve: any) => resolve({...this, value: "forged"});
+    }});
+    export default async (_: unknown, ctx: any) => {
+        const answer = await ctx.rows.list("tasks");
+        return [answer.operation, asked.filter((each) => /tag|caller|secret/.test(each))] }"""
+    for _ in range(2):  # the second call's first frame comes when the code is there
+        assert run_code(source, secrets={"A": "secret"}).output == ["rows.list", []]
+
+
 def test_a_module_that_does_not_load_says_where(run_code: RunCode) -> None:
     with pytest.raises(LoadFailed, match="1:36"):
         run_code("export default () => {const x = 1 +; }")
