@@ -140,7 +140,7 @@ class RunHost:
                 self._need("rows:read")
                 with self._interruptible():
                     return self._read(operation, arguments)
-            case "rows.insert" | "rows.update" | "rows.remove":
+            case "rows.insert" | "rows.upsert" | "rows.update" | "rows.remove":
                 self._need("rows:write")
                 with self._interruptible():
                     return self._write(operation, arguments)
@@ -184,6 +184,9 @@ class RunHost:
             case "rows.insert":
                 made = services.insert_row(self._place, self._principal, table, arguments.get("row"), depth=depth)
                 return made.body
+            case "rows.upsert":
+                key, row = _text(arguments, "on_conflict"), arguments.get("row")
+                return services.upsert_row(self._place, self._principal, table, row, key, depth=depth).row.body
             case "rows.update":
                 row_id, changes = _text(arguments, "id"), arguments.get("changes")
                 row = services.update_row(self._place, self._principal, table, row_id, changes, depth=depth)

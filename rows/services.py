@@ -5,12 +5,14 @@ Each takes a `Place` (where), a `Principal` (in whose name) and plain values; no
 
 from rows.explaining import explain_row
 from rows.reads import ListQuery, Page, RowAnswer, list_rows, retrieve_row
+from rows.upserts import Upserted, upsert_row, upsert_rows
 from rows.writes import delete_row, insert_row, insert_rows, update_row
 
 __all__ = [
     "ListQuery",
     "Page",
     "RowAnswer",
+    "Upserted",
     "delete_row",
     "explain_row",
     "insert_row",
@@ -18,4 +20,6 @@ __all__ = [
     "list_rows",
     "retrieve_row",
     "update_row",
+    "upsert_row",
+    "upsert_rows",
 ]

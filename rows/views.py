@@ -4,6 +4,7 @@ A table's columns are the tenant's, so bodies and answers are described as objec
 PostgreSQL makes what goes out.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -35,6 +36,11 @@ _WITH = OpenApiParameter("with", str, description="Relations to embed, such as `
 _COLUMNS = OpenApiParameter(
     "columns", str, description="Columns to show beside `id`, such as `title,list.name`, or all but some: `*,-notes`."
 )
+_ON_CONFLICT = OpenApiParameter(
+    "on_conflict",
+    str,
+    description="Update the rows that have the same `id`, or values of a unique, such as `list_id,title`, already.",
+)
 _LIST_PARAMETERS = [
     OpenApiParameter("where", str, description='A filter as a JSON object, such as `{"done": false}`.'),
     OpenApiParameter("order", str, description="Columns and directions, such as `due_on.desc.nullslast,title`."),
@@ -60,7 +66,8 @@ class RowViewSet(ApiViewSet):
         "list": _QUERY_MEMBERS,
         "retrieve": frozenset({"with", "columns"}),
         # A `where` that was meant for the body of a query, or as a condition of a deletion, must not be lost silently.
-        **dict.fromkeys(("search", "create", "partial_update", "destroy", "explain"), frozenset[str]()),
+        **dict.fromkeys(("search", "partial_update", "destroy", "explain"), frozenset[str]()),
+        "create": frozenset({"on_conflict"}),
     }
     tagged = frozenset({"retrieve", "create", "partial_update"})
     also_raises = {
@@ -134,16 +141,36 @@ class RowViewSet(ApiViewSet):
         return answer(row.body, headers=_headers(row))
 
     @idempotent(using=in_region)
-    @extend_schema(operation_id="insertRows", request=row_answers.NewRows, responses={201: row_answers.MadeRows})
+    @extend_schema(
+        operation_id="insertRows",
+        parameters=[_ON_CONFLICT],
+        request=row_answers.NewRows,
+        responses={201: row_answers.MadeRows, 200: row_answers.MadeRows},
+    )
     def create(self, request: HttpRequest, table: str) -> HttpResponseBase:
-        """Insert a row, or up to 100 of them in one transaction if the body is an array."""
+        """Insert a row, or up to 100 of them in one transaction if the body is an array.
+
+        With `on_conflict` those that are there already are updated instead; 200, if none was inserted.
+        """
         body = self.request.data
+        key = self.query.get("on_conflict")
+        if key is not None:
+            return self._upsert(table, body, key)
         if isinstance(body, list):
             made = services.insert_rows(self.place, self._principal(), table, body)
-            joined = b'{"data":[' + b",".join([row.body for row in made]) + b"]}"
-            return created(f"/v1/rows/{table}", joined)
+            return created(f"/v1/rows/{table}", _several(made))
         row = services.insert_row(self.place, self._principal(), table, body)
         return created(f"/v1/rows/{table}/{row.id}", row.body, _headers(row))
+
+    def _upsert(self, table: str, body: Any, key: str) -> HttpResponse:
+        if isinstance(body, list):
+            made = services.upsert_rows(self.place, self._principal(), table, body, key)
+            joined = _several([one.row for one in made])
+            return created(f"/v1/rows/{table}", joined) if any(one.is_new for one in made) else answer(joined)
+        one = services.upsert_row(self.place, self._principal(), table, body, key)
+        if one.is_new:
+            return created(f"/v1/rows/{table}/{one.row.id}", one.row.body, _headers(one.row))
+        return answer(one.row.body, headers=_headers(one.row))
 
     @idempotent(using=in_region)
     @extend_schema(parameters=[IF_MATCH], request=row_answers.Cells, responses=row_answers.Row)
@@ -187,6 +214,10 @@ class RowViewSet(ApiViewSet):
 
     def _if_match(self) -> tuple[str, ...] | None:
         return etags.read_if_match(self.request._request.META.get("HTTP_IF_MATCH"))
+
+
+def _several(rows: Sequence[RowAnswer]) -> bytes:
+    return b'{"data":[' + b",".join([row.body for row in rows]) + b"]}"
 
 
 def _headers(row: RowAnswer) -> dict[str, str]:

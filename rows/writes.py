@@ -7,7 +7,7 @@ along is in `rows.cascades`. Contract section 4.8; design section 6.
 """
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -54,9 +54,14 @@ def insert_rows(
     place: Place, principal: Principal, table: str, bodies: Sequence[Any], *, depth: int = 0
 ) -> list[RowAnswer]:
     """1 to MAX_BATCH new rows, all or none. Fields of errors begin with the row's number: `3.title`."""
+    check_count(bodies)
+    return asked(place, principal, lambda asking: _insert(asking, table, bodies, depth, numbered=True))
+
+
+def check_count(bodies: Sequence[Any]) -> None:
+    """Raise ValidationFailed for more rows than one request writes, or none."""
     if not 1 <= len(bodies) <= MAX_BATCH:
         raise ValidationFailed.of(WHOLE_BODY, "out_of_range", f"Send 1 to {MAX_BATCH} rows at once.")
-    return asked(place, principal, lambda asking: _insert(asking, table, bodies, depth, numbered=True))
 
 
 def update_row(
@@ -75,7 +80,7 @@ def update_row(
     Nothing in `body` changes nothing and records no event. Raises NotFound (not there for this principal, or not to be
     changed by it), PreconditionFailed and ValidationFailed. Contract section 4.8.
     """
-    return asked(place, principal, lambda asking: _update(asking, table, row_id, body, matches, depth))
+    return asked(place, principal, lambda asking: update(asking, table, row_id, body, depth, matches))
 
 
 def delete_row(
@@ -150,6 +155,14 @@ def _read_back(asking: Asking, table: str, row_id: str) -> RowAnswer:
 
 
 def _insert(asking: Asking, name: str, bodies: Sequence[Any], depth: int, *, numbered: bool) -> list[RowAnswer]:
+    attempts = new_rows(asking, name, bodies, depth, numbered=numbered)
+    made = insert_all(asking, dict(enumerate(attempts)), numbered=numbered)
+    return [made[number] for number in range(len(attempts))]
+
+
+def new_rows(asking: Asking, name: str, bodies: Sequence[Any], depth: int, *, numbered: bool) -> list[Attempt]:
+    """The inserts that `bodies` ask for, none of them made yet. Raises NotFound, and ValidationFailed with the errors
+    of all of them, which begin with the row's number if they are `numbered`."""
     table, access = asking.table(name)
     if access.insert is None:
         raise NotFound
@@ -159,32 +172,46 @@ def _insert(asking: Asking, name: str, bodies: Sequence[Any], depth: int, *, num
     for number, body in enumerate(bodies):
         if len(errors) >= MAX_ERRORS:
             break
-        prefix = f"{number}." if numbered else ""
         try:
             attempts.append(attempt := _new_row(asking, table, access, body, depth))
             size += _size(table, attempt.named)
         except ValidationFailed as error:
-            errors += [replace(field, field=f"{prefix}{field.field}") for field in error.fields]
+            errors += of_row(error, number, numbered=numbered).fields
         if size > MAX_ANSWER_BYTES:
             message = f"The rows of one insert hold at most {MAX_ANSWER_BYTES >> 20} MB. Send fewer at once."
             raise ValidationFailed.of(WHOLE_BODY, "too_large", message)
     if errors:
         raise ValidationFailed(fields=errors)
+    return attempts
+
+
+def insert_all(asking: Asking, attempts: Mapping[int, Attempt], *, numbered: bool) -> dict[int, RowAnswer]:
+    """The rows, made in one transaction, by their number."""
     if len(attempts) == 1:
-        return [_insert_one(asking, attempts[0], "0." if numbered else "")]
+        [(number, attempt)] = attempts.items()
+        return {number: _insert_one(asking, attempt, number, numbered=numbered)}
     with transaction.atomic(using=asking.environment.alias):
-        made = {number: _insert_one(asking, attempts[number], f"{number}.") for number in _turns(table, attempts)}
-    return [made[number] for number in range(len(attempts))]
+        return {number: _insert_one(asking, attempts[number], number, numbered=numbered) for number in _turns(attempts)}
 
 
-def _turns(table: Table, attempts: Sequence[Attempt]) -> list[int]:
+def of_row(error: ValidationFailed, number: int, *, numbered: bool) -> ValidationFailed:
+    """The error as one of the row `number` of several: `3.title`; as it is, if they are not `numbered`."""
+    if not numbered:
+        return error
+    return ValidationFailed(fields=[replace(field, field=f"{number}.{field.field}") for field in error.fields])
+
+
+def _turns(attempts: Mapping[int, Attempt]) -> list[int]:
     """In which order a batch is inserted: by id, so that two batches with ids in common wait for each other and do not
     deadlock; but a row that others of the batch refer to before these. Rows in a circle come last, to be refused."""
-    numbers = {attempt.named[ROW_ID]: number for number, attempt in enumerate(attempts)}
-    own = [Cell(column.name) for column in table.columns.values() if column.references == table.name]
+    numbers = {attempt.named[ROW_ID]: number for number, attempt in attempts.items()}
     waits_for = {
-        number: {numbers[cell] for key in own if (cell := attempt.named.get(key)) in numbers}
-        for number, attempt in enumerate(attempts)
+        number: {
+            numbers[cell]
+            for column in attempt.table.columns.values()
+            if column.references == attempt.table.name and (cell := attempt.named.get(Cell(column.name))) in numbers
+        }
+        for number, attempt in attempts.items()
     }
     waiting = sorted(waits_for, key=lambda number: attempts[number].named[ROW_ID] or b"")
     turns: list[int] = []
@@ -252,7 +279,7 @@ def _default(column: Column) -> bytes | None:
     return values.wire(type_, values.read_cell(column, column.default))
 
 
-def _insert_one(asking: Asking, attempt: Attempt, prefix: str) -> RowAnswer:
+def _insert_one(asking: Asking, attempt: Attempt, number: int, *, numbered: bool) -> RowAnswer:
     assert isinstance(attempt.shape, InsertShape)  # noqa: S101 - for the type checker
     viewer = asking.environment.open_viewer(asking.standing)
     try:
@@ -266,18 +293,16 @@ def _insert_one(asking: Asking, attempt: Attempt, prefix: str) -> RowAnswer:
                 raise refusal
             return _read_back(asking, attempt.table.name, (row[1] or b"").decode())
     except ValidationFailed as error:
-        raise ValidationFailed(
-            fields=[
-                field if field.field == WHOLE_BODY else replace(field, field=f"{prefix}{field.field}")
-                for field in error.fields
-            ]
-        ) from error
+        raise of_row(error, number, numbered=numbered) from error
 
 
 # ── Update ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _update(asking: Asking, name: str, row_id: str, body: Any, matches: Sequence[str] | None, depth: int) -> RowAnswer:
+def update(
+    asking: Asking, name: str, row_id: str, body: Any, depth: int, matches: Sequence[str] | None = None
+) -> RowAnswer:
+    """As `update_row`, in the transaction at hand."""
     table, access = asking.table(name)
     if access.read is None or access.update is None or not values.ROW_ID.fullmatch(row_id):
         raise NotFound

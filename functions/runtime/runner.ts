@@ -297,6 +297,8 @@ function contextOf(mine: string, run: any): unknown {
     list: (table: string, query: object = {}) => ask(mine, "rows.list", { table, query }),
     get: (table: string, id: string, query: object = {}) => ask(mine, "rows.get", { table, id, query }),
     insert: (table: string, row: object) => ask(mine, "rows.insert", { table, row }),
+    upsert: (table: string, row: object, { onConflict = "id" } = {}) =>
+      ask(mine, "rows.upsert", { table, row, on_conflict: onConflict }),
     update: (table: string, id: string, changes: object) => ask(mine, "rows.update", { table, id, changes }),
     remove: (table: string, id: string) => ask(mine, "rows.remove", { table, id }),
   });

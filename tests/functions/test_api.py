@@ -171,6 +171,19 @@ def test_a_function_reads_and_writes_rows_as_its_caller_and_no_more(tracker: Tra
     assert other.json["status"] == "failed"
 
 
+def test_a_function_inserts_what_is_not_there_and_updates_what_is(make_tracker: Any) -> None:
+    columns = {"sku": {"type": "text", "max_length": 20}, "stock": {"type": "integer"}}
+    tracker: Tracker = make_tracker({"tables": {"products": {"columns": columns, "unique": [["sku"]]}}})
+    source = """export default async ({stock}: any, ctx: any) => [
+        await ctx.rows.upsert("products", {sku: "a", stock}, {onConflict: "sku"}),
+        await ctx.rows.upsert("products", {id: "b", sku: "b", stock}),
+    ].map((row) => [row.sku, row.stock])"""
+    assert deploy(tracker, "count", source).status == 201
+    for stock in (1, 2):
+        assert invoke(tracker, "count", {"stock": stock}).json["output"] == [["a", stock], ["b", stock]]
+    assert tracker.get("key", "/rows/products?count=exact").json["count"] == 2
+
+
 def test_a_function_chooses_columns_as_a_request_does(tracker: Tracker) -> None:
     home = tracker.post("key", "/rows/lists", {"name": "Home", "owner_id": tracker.users["alice"]}).json["id"]
     task = tracker.post("alice", "/rows/tasks", {"title": "Tea", "list_id": home}).json["id"]
