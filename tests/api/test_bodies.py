@@ -162,7 +162,7 @@ def test_a_hostile_megabyte_costs_little_time_and_less_than_50_megabytes(api: Ap
             references.append(time.thread_time() - began)
     finally:
         gc.enable()
-    assert min(costs) < 5 * min(references)
+    assert min(costs) < 10 * min(references), (costs, references)
 
 
 def test_a_body_of_more_than_a_megabyte_is_refused_by_its_announced_length(api: Api) -> None:
