@@ -11,7 +11,7 @@ from accounts import audit, keys
 from accounts import services as accounts
 from accounts.models import ServerKey, User
 from platform_site.services import valkey
-from projects import services
+from projects import callers, services
 from projects.models import Environment, Project
 from tests.client import Answer, Api
 from tests.emptying import flush_redis
@@ -166,10 +166,18 @@ def test_an_accounts_key_reaches_no_environment(api: Api, alice: User, productio
     assert (answer.status, answer.error) == (403, "forbidden")
 
 
-def test_an_environment_that_is_being_made_is_not_there_yet(api: Api, alice: User, production: Environment) -> None:
+def test_an_environment_that_is_being_made_is_not_there_yet(
+    api: Api, alice: User, make_account: Make, production: Environment
+) -> None:
     Environment.objects.filter(pk=production.pk).update(status="creating")
     token = token_of(alice)
     assert required(api, token, environment=production.pk).status == 404
+    for of_it in (
+        key_for(production.pk, "rows:read"),
+        token_of(make_account("uma", pool_id=production.pk), production.pk),
+    ):
+        for use in ("required", "unused"):
+            assert api.get(f"/v1/test/{use}", token=of_it).status == 401
     Environment.objects.filter(pk=production.pk).update(status="ready")
     assert required(api, token, environment=production.pk).status == 200
 
@@ -267,7 +275,9 @@ def test_a_deleted_project_ends_its_keys_and_users_and_is_404_for_accounts(
     assert required(api, account, environment=production.pk).status == 404
 
 
-def test_ended_credentials_are_401_from_the_next_request_on(api: Api, alice: User, production: Environment) -> None:
+def test_ended_credentials_are_401_from_the_next_request_on(
+    api: Api, alice: User, production: Environment, trips: RoundTrips
+) -> None:
     revoked, disabled = token_of(alice), token_of(alice)
     key = key_for(production.pk, "rows:read")
     for token in (revoked, disabled, key, revoked, disabled, key):
@@ -279,6 +289,10 @@ def test_ended_credentials_are_401_from_the_next_request_on(api: Api, alice: Use
     assert required(api, disabled).status == 401
     accounts.revoke_key(ServerKey.objects.get(), actor=audit.SYSTEM)
     assert required(api, key).status == 401
+    trips.reset()
+    for token in (revoked, key):
+        assert required(api, token).status == 401
+    assert trips.counts[1] == 0, trips.statements
 
 
 def test_a_late_reader_of_the_old_state_cannot_put_it_back(
@@ -372,8 +386,8 @@ def test_a_record_that_this_release_cannot_read_is_asked_of_postgresql(
     assert refused.status == 401
 
 
-def test_an_address_that_makes_keys_up_soon_costs_no_statement_and_known_keys_go_on(
-    api: Api, production: Environment, trips: RoundTrips, settings: LazySettings
+def test_an_address_that_makes_keys_up_soon_costs_no_statement_and_known_callers_go_on(
+    api: Api, alice: User, production: Environment, trips: RoundTrips, settings: LazySettings
 ) -> None:
     settings.RATE_LIMIT_FACTOR = 1 / 40  # three refused tokens a minute
     address = "192.0.2.11"
@@ -386,6 +400,31 @@ def test_an_address_that_makes_keys_up_soon_costs_no_statement_and_known_keys_go
     assert found[0] == (401, 1)
     assert found.count((429, 0)) >= 4, found
     assert required(api, known, remote_addr=address).status == 200
+    client = valkey.client(settings.LAYOUT)
+    assert client.delete(*client.scan_iter("*who:key:*", count=1000)) >= 1
+    assert required(api, known, remote_addr=address).status == 200, "this process has met it"
+    assert required(api, token_of(alice), remote_addr=address).status == 200, "nobody makes up a signature"
+
+
+def test_a_process_remembers_of_a_caller_what_its_records_say(api: Api, production: Environment) -> None:
+    key = key_for(production.pk, "rows:read")
+    for scopes in (["rows:read"], ["rows:read", "rows:write"], ["webhooks:read"]):
+        ServerKey.objects.update(scopes=scopes)
+        flush_redis()  # as if its records had expired, and every mark
+        for _ in range(3):
+            assert required(api, key).json["scopes"] == scopes
+
+
+def test_a_process_remembers_only_so_many_callers(
+    api: Api, production: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(callers, "_MOST_REMEMBERED", 2)
+    tokens = [key_for(production.pk, "rows:read") for _ in range(4)]
+    flush_redis()
+    for _ in range(3):
+        assert [required(api, token).status for token in tokens] == [200] * 4
+    assert len(callers._memory) == 2
+    assert len(callers._proven) == 2
 
 
 def test_an_expired_record_is_refused_though_it_is_cached(api: Api, production: Environment) -> None:

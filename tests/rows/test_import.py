@@ -237,6 +237,59 @@ class TestImport:
         assert data["record"]["created_at"].endswith("Z")
 
     @pytest.mark.parametrize(
+        ("interest", "events"),
+        [
+            ({"table_name": "tasks", "action": "*"}, 1),
+            ({"table_name": "*", "action": "insert"}, 1),
+            ({"table_name": "*", "action": "*"}, 1),
+            ({"table_name": "tasks", "action": "update"}, 0),
+            ({"table_name": "lists", "action": "insert"}, 0),
+            ({"table_name": "*", "action": "*", "environment_id": ids.new("env")}, 0),
+        ],
+    )
+    def test_events_are_recorded_for_who_wants_these(
+        self, place: Place, write: Any, interest: dict[str, str], events: int
+    ) -> None:
+        EventInterest.objects.using(REGION).create(**{"environment_id": place.environment_id} | interest)
+        run("import_rows", place.environment_id, "tasks", write("title,list\nA,l1\n"), "--events")
+        assert OutboxEvent.objects.using(REGION).count() == events
+
+    def test_what_a_line_leaves_out_is_the_default_whatever_it_says(self, place: Place, write: Any) -> None:
+        document = json.loads(json.dumps(DOCUMENT))
+        columns = document["tables"]["tasks"]["columns"]
+        columns |= {
+            "literal": {"type": "text", "default": "\\N\t$now\n"},
+            "word": {"type": "text", "default": "$uuid"},
+            "empty": {"type": "text", "default": ""},
+            "on": {"type": "date", "default": "$now"},
+            "day": {"type": "date", "default": "2026-01-31"},
+            "moment": {"type": "timestamp", "default": "2026-01-31T12:00:00+02:00"},
+            "uuid": {"type": "uuid", "default": "6b1f1c1e-3c1c-4d0e-9d6c-0d2b8a7f5e11"},
+        }
+        schemas.change(place, document, actor=audit.SYSTEM)
+        run("import_rows", place.environment_id, "tasks", write("title,list\nA,l1\nB,l1\n"))
+        found = query(
+            place,
+            "SELECT literal, word, empty, \"on\" = (created_at AT TIME ZONE 'UTC')::date, day::text,"
+            " moment = '2026-01-31T10:00:00Z', uuid::text, at = created_at FROM tasks",
+        )
+        expected = ("\\N\t$now\n", "$uuid", "", True, "2026-01-31", True, "6b1f1c1e-3c1c-4d0e-9d6c-0d2b8a7f5e11", True)
+        assert found == [expected, expected]
+        assert query(place, "SELECT count(DISTINCT id), count(DISTINCT token) FROM tasks") == [(2, 2)]
+
+    def test_users_are_looked_for_some_at_a_time(
+        self, place: Place, write: Any, make_account: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(importing, "_USERS_AT_ONCE", 2)
+        known = [make_account(f"user{number}", pool_id=place.pool_id).pk for number in range(3)]
+        strange = [ids.new("usr") for _ in range(3)]
+        lines = "".join(f"{number},l1,{owner}\n" for number, owner in enumerate([*strange, *known]))
+        out, err = run("import_rows", place.environment_id, "tasks", write(f"title,list,owner\n{lines}"), "--skip-bad")
+        assert out == "3 rows imported, 3 lines skipped.\n"
+        assert err.splitlines()[:3] == [f"line {n}: owner_id: is no user of the environment" for n in (2, 3, 4)]
+        assert query(place, "SELECT owner_id FROM tasks ORDER BY title") == [(one,) for one in known]
+
+    @pytest.mark.parametrize(
         ("text", "name", "message"),
         [
             ("", "rows.csv", "The file is empty"),
@@ -638,3 +691,13 @@ def test_csv_names_the_line_on_which_a_bad_record_begins() -> None:
     with pytest.raises(EndlessRecord) as caught:
         list(csv_records.read(io.BytesIO(b'a,b\n1,2\n"open,x\n' + b"more,x\n" * 10)))
     assert caught.value.number == 3
+
+
+def test_csv_puts_no_more_of_a_file_together_than_one_record_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(csv_records, "MAX_RECORD_BYTES", 30)
+    lines = iter([b'a,"open\n', *[b"123456789\n"] * 100])
+    with pytest.raises(EndlessRecord):
+        list(csv_records.read(lines))
+    assert len(list(lines)) == 97
+    fits = b'a,"open\n123456789\n12345678",b\n'
+    assert [len(record) for _, record in csv_records.read(io.BytesIO(fits))] == [3]  # type: ignore[arg-type]

@@ -319,9 +319,9 @@ def test_explain_tells_an_asker_of_no_cell_that_it_may_not_read() -> None:
 
     for member, shown, hidden in (
         ({}, ["hush", "far away", "score is 7", '"mine"', "'column': 'secret'"], []),
-        ({"columns": ["*", "-secret"]}, ["far away", "score is 7"], ["hush", "'column': 'secret'"]),
-        ({"columns": ["*", "-parent"]}, ["hush"], ["far away"]),
-        ({"columns": ["*", "-body"]}, ["hush"], ["far away", '"mine"']),
+        ({"columns": ["*", "-secret"]}, ["far away", "score is 7"], ["hush", "secret is", "'column': 'secret'"]),
+        ({"columns": ["*", "-parent"]}, ["hush"], ["far away", "parent.body is"]),
+        ({"columns": ["*", "-body"]}, ["hush"], ["far away", '"mine"', "body is"]),
         ({"where": {"score": 7}}, ["hush", "parent.body is null"], ["far away"]),
         (
             [{"columns": ["*", "-secret", "-score"]}, {"where": {"score": 1}}],
