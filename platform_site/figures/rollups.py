@@ -51,7 +51,8 @@ SELECT now(),
                LATERAL (SELECT d.next_attempt_at FROM platform.webhooks_delivery d
                          WHERE d.webhook_id = w.id AND d.status = 'pending'
                          ORDER BY d.next_attempt_at LIMIT 1) AS first
-         WHERE w.enabled AND w.deleted_at IS NULL AND first.next_attempt_at <= now()
+         -- A receiver that fails is left alone for pauses: what is due there waits for it, and for no worker of ours.
+         WHERE w.enabled AND w.deleted_at IS NULL AND w.failing_since IS NULL AND first.next_attempt_at <= now()
            AND w.environment_id <> ALL (%(suspended)s::text[])),
        (SELECT count(*) FROM (SELECT 1 FROM platform.webhooks_delivery
                                WHERE status = 'held' LIMIT %(most)s) AS held),

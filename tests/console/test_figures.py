@@ -19,6 +19,7 @@ from platform_site.figures.traffic import Traffic
 from platform_site.models import CallerRefusal, EndpointFigure, FunctionFigure, RegionFigure, Sample
 from platform_site.tasks import measure_control, measure_regions
 from tests.console.conftest import REGION, World, minutes_ago
+from webhooks.models import Webhook
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -118,6 +119,14 @@ def test_queues_are_looked_at_with_the_age_of_the_oldest(world: World) -> None:
     assert (values["due"], values["held"], values["unrelayed"], values["queued"]) == (1, 1, 1, 1)
     assert 590 < values["due_age"] < 700
     assert values["queued_age"] > 100
+
+
+def test_what_waits_for_a_receiver_that_fails_is_counted_and_no_sign_of_too_few_workers(world: World) -> None:
+    world.delivery(world.event(request_id=None), status="pending", next_attempt_at=minutes_ago(10))
+    Webhook.objects.using(REGION).filter(pk=world.webhook.pk).update(failing_since=minutes_ago(11))
+    measure_regions()
+    values = Sample.objects.get(name=REGION).values
+    assert (values["due"], values["due_age"]) == (1, None)
 
 
 def test_figures_are_kept_for_two_days() -> None:

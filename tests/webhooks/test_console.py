@@ -148,6 +148,7 @@ def test_a_delivery_shows_payload_and_answer_and_is_sent_again(
     assert "<script>come back later</script>" in shown
     assert "answered 503" in shown
     assert delivery.event_id in shown
+    assert "Nothing but failures at this webhook since" in shown
     viewed = AuditEntry.objects.filter(action="delivery.viewed", target_id=delivery.pk)
     assert viewed.count() == 1
     assert (viewed[0].actor_kind, viewed[0].environment_id) == ("staff", tracker.environment_id)
@@ -161,6 +162,7 @@ def test_a_delivery_shows_payload_and_answer_and_is_sent_again(
     shown = page(console, path)
     assert "answered 200" in shown
     assert "No. 2" in shown
+    assert "Nothing but failures" not in shown
     # What it was all about is found by the event alone.
     found = console.get(f"{DELIVERIES}?q={delivery.event_id}")
     fate = page(console, found.headers["Location"])
