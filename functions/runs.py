@@ -87,10 +87,11 @@ WITH chosen AS (
 ), made AS (
     INSERT INTO platform.functions_run
            (id, environment_id, function_id, version, status, phase, is_async, input, logs, walls, caller_kind,
-            caller_id, request_id, depth, concurrency, slot, attempts, started_at, claimed_until)
+            caller_id, request_id, depth, concurrency, slot, attempts, created_at, started_at, claimed_until)
     SELECT $6::text, $1::text, id, active_version, 'running', $5::text, $5::text = 'queued', $7::text, '[]'::jsonb,
            '{}', $8::text, $9::text, $10::text, $11::smallint, $4::int, slot,
            CASE WHEN $5::text = 'executing' THEN 1 ELSE 0 END,
+           CASE WHEN $5::text = 'executing' THEN now() ELSE statement_timestamp() END,
            CASE WHEN $5::text = 'executing' THEN now() END,
            CASE WHEN $5::text = 'executing' THEN
                      now() + least(timeout_ms * interval '1 ms' + $12::interval, $13::interval) END

@@ -42,6 +42,10 @@ def test_a_function_is_deployed_invoked_and_its_run_is_listed(tracker: Tracker) 
     listed = tracker.get("owner", "/functions/sum/runs").json["data"]
     assert [(run["id"], run["status"]) for run in listed] == [(got.json["run_id"], "succeeded")]
     assert listed[0]["started_at"].endswith("Z")
+    made_at, started_at = (
+        Run.objects.using(tracker.project.cluster).values_list("created_at", "started_at").get(pk=got.json["run_id"])
+    )
+    assert made_at <= started_at
     assert "error" not in listed[0]
     detail = tracker.get("owner", f"/functions/sum/runs/{got.json['run_id']}").json
     assert detail["output"] == {"sum": 3}
