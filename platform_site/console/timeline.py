@@ -269,7 +269,10 @@ def _runs(using: str) -> Any:
 def _audit_entry(entry: AuditEntry) -> Entry:
     facts = [("by", f"{entry.actor_kind} {entry.actor_id or ''}".strip())]
     facts += [("on", entry.target_id)] if entry.target_id else []
-    facts += [(name, str(value)[:200]) for name, value in entry.detail.items()]
+    facts += [
+        (name, (", ".join(map(str, value)) if isinstance(value, list) else str(value))[:200])
+        for name, value in entry.detail.items()
+    ]
     facts += [("request", entry.request_id)] if entry.request_id else []
     return Entry(entry.at, "audit", entry.pk, entry.action, tuple(facts), depth=1 if entry.request_id else 0)
 

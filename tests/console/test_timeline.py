@@ -81,6 +81,12 @@ def test_from_anywhere_the_whole_story_is_found(story: Story, from_where: str) -
     assert not shown.away
 
 
+def test_a_list_in_the_trail_is_shown_as_people_write_one(world: World) -> None:
+    entry = audit.record("webhook.changed", actor=audit.SYSTEM, target_id=world.webhook.pk, fields=["filter", "url"])
+    (shown,) = [each for each in found(entry.pk).entries if each.id == entry.pk]
+    assert dict(shown.facts)["fields"] == "filter, url"
+
+
 @pytest.mark.parametrize(("status", "expected"), [("pending", "2026-01-02 03:04:05"), ("held", None)])
 def test_only_what_is_pending_has_a_next_attempt(world: World, status: str, expected: str | None) -> None:
     due = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
