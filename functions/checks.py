@@ -6,7 +6,8 @@ from typing import Any, Final
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Info, Tags, register
 
-from functions.runtime import jail, process
+from functions.runtime import jail, launch
+from functions.runtime.errors import StartFailed
 
 _HINTS: Final = {
     "namespaces": "Only Deno's own permissions keep functions off the network then. Run web and workers as root, or"
@@ -32,9 +33,9 @@ def check_runtime(**_: Any) -> list[CheckMessage]:
         message = f"FUNCTION_REQUIRED_WALLS names {', '.join(sorted(unknown))}; there are {', '.join(jail.WALLS)}."
         return [Error(message, id="functions.E003")]
     try:
-        process.deno()
-        active = process.walls_of_this_host()
-    except process.StartFailed as error:
+        launch.deno()
+        active = launch.walls_of_this_host()
+    except StartFailed as error:
         return [Error(str(error), hint="pip install deno", id="functions.E001")]
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         return [Error(f"No process can be started for functions: {error}", id="functions.E002")]

@@ -21,8 +21,9 @@ from functions.errors import NoSuchFunction
 from functions.host import RunHost
 from functions.runs import Ending, Started
 from functions.runtime import scratch
+from functions.runtime.errors import LoadFailed, RuntimeFailed
 from functions.runtime.pool import Busy, Pool, Program
-from functions.runtime.process import Call, LoadFailed, Outcome, RuntimeFailed
+from functions.runtime.process import Call, Outcome
 from functions.watch import Watch
 from platform_site.api import keyring
 from platform_site.api.callers import Caller, Place

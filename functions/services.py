@@ -15,8 +15,8 @@ from functions.errors import FunctionsQuotaReached, Loop, NoSuchFunction, NoSuch
 from functions.executor import SECRET_PURPOSE, Ended
 from functions.models import Function, Run, Secret, Version
 from functions.runs import Started
+from functions.runtime.errors import LoadFailed, StartFailed
 from functions.runtime.pool import Busy, Program
-from functions.runtime.process import LoadFailed, StartFailed
 from platform_site.api import ids, keyring
 from platform_site.api.callers import Caller, Place
 from platform_site.api.errors import Unavailable, ValidationFailed

@@ -4,7 +4,7 @@ A function is one module, so what is left to import are Node's modules, which De
 of the host are there, under both spellings (`node:crypto`, `crypto`); all others are refused by the map, before
 anything of them is loaded. `tests/functions/test_imports.py` holds the two lists to be all that this Deno has.
 
-Pure computation. Used by `functions.runtime.process`.
+Pure computation. Used by `functions.runtime.process` and `launch`.
 """
 
 import base64

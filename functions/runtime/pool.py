@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from functions.runtime import imports
-from functions.runtime.process import Call, Host, LoadFailed, Outcome, Process, ProcessGone
+from functions.runtime.errors import LoadFailed, ProcessGone
+from functions.runtime.process import Call, Host, Outcome, Process
 
 
 @dataclass(frozen=True, slots=True)

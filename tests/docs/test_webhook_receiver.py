@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from functions.runtime.process import deno
+from functions.runtime.launch import deno
 from tests.docs.pages import fenced
 from webhooks.signing import sign
 

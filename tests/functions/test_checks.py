@@ -10,17 +10,17 @@ import pytest
 from django.core import checks
 
 from functions.checks import check_runtime
-from functions.runtime import jail, process
+from functions.runtime import jail, launch
+from functions.runtime.errors import StartFailed
 from functions.runtime.pool import Pool, Program
-from functions.runtime.process import StartFailed
 
 
 def test_a_missing_wall_is_named_and_an_error_where_it_is_required(
     monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
-    missing = [wall for wall in jail.WALLS if wall not in process.walls_of_this_host()]
+    missing = [wall for wall in jail.WALLS if wall not in launch.walls_of_this_host()]
     assert [message.id for message in check_runtime()] == ["functions.I001"] * len(missing)
-    monkeypatch.setattr(process, "walls_of_this_host", lambda: ["limits", "no_new_privileges", "uid", "namespaces"])
+    monkeypatch.setattr(launch, "walls_of_this_host", lambda: ["limits", "no_new_privileges", "uid", "namespaces"])
     (found,) = check_runtime()
     assert (found.id, found.level) == ("functions.I001", checks.INFO)
     assert "landlock" in found.msg
@@ -34,7 +34,7 @@ def test_a_host_without_deno_is_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
     def nowhere() -> str:
         raise StartFailed("The package deno is not installed.")
 
-    monkeypatch.setattr(process, "deno", nowhere)
+    monkeypatch.setattr(launch, "deno", nowhere)
     assert [message.id for message in check_runtime()] == ["functions.E001"]
 
 

@@ -11,7 +11,7 @@ import pytest
 from django.db import connections, transaction
 
 from functions.models import Run
-from functions.runtime.process import MAX_FRAME_BYTES
+from functions.runtime.channel import MAX_FRAME_BYTES
 from platform_site.api import outbound
 from rows.execution import opened_door
 from tests.api.receiver import Receiver, answer

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from functions.runtime import imports
-from functions.runtime.process import LoadFailed, deno
+from functions.runtime.errors import LoadFailed
+from functions.runtime.launch import deno
 from tests.figures import within
 from tests.functions.conftest import RunCode
 

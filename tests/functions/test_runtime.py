@@ -13,8 +13,9 @@ import psutil
 import pytest
 
 from functions import executor
+from functions.runtime.errors import LoadFailed
 from functions.runtime.pool import Busy, Pool, Program
-from functions.runtime.process import Call, LoadFailed, Process
+from functions.runtime.process import Call, Process
 from tests.figures import within
 from tests.functions.conftest import RecordingHost, RunCode
 
@@ -516,13 +517,13 @@ def test_the_pool_is_bounded_and_somebody_leaves(pool: Pool, run_code: RunCode) 
 def _counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The owners of the processes that were started from now on."""
     started: list[str] = []
-    start = Process._start
+    start = Process.__init__
 
-    def counted(self: Process) -> None:
-        started.append(self.owner)
-        start(self)
+    def counted(self: Process, memory_mb: int, owner: str, *more: Any) -> None:
+        started.append(owner)
+        start(self, memory_mb, owner, *more)
 
-    monkeypatch.setattr(Process, "_start", counted)
+    monkeypatch.setattr(Process, "__init__", counted)
     return started
 
 
@@ -712,7 +713,7 @@ def test_a_process_that_cannot_be_started_leaves_nothing_open(monkeypatch: pytes
     def fails(*_: Any, **__: Any) -> Any:
         raise BlockingIOError("no more processes")
 
-    monkeypatch.setattr("functions.runtime.process.subprocess.Popen", fails)
+    monkeypatch.setattr("functions.runtime.launch.subprocess.Popen", fails)
     opened = len(os.listdir("/proc/self/fd"))
     with pytest.raises(OSError, match="no more processes"):
         Process(128, "env_a")

@@ -14,9 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from functions.runtime import process, scratch
+from functions.runtime import launch, process, scratch
+from functions.runtime.errors import LoadFailed, StartFailed
 from functions.runtime.pool import Pool
-from functions.runtime.process import Call, LoadFailed, Outcome, Process
+from functions.runtime.process import Call, Outcome, Process
 from tests.figures import within
 from tests.functions.conftest import RecordingHost, RunCode
 from tests.serving import wait_for
@@ -53,8 +54,8 @@ def enemy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, host: RecordingHost) 
         file = tmp_path / "enemy.ts"
         file.write_text(PRELUDE + program)
         with monkeypatch.context() as patched:
-            patched.setattr(process, "FLAGS", permissive)
-            patched.setattr(process, "RUNNER", file)
+            patched.setattr(launch, "FLAGS", permissive)
+            patched.setattr(launch, "RUNNER", file)
             one = Process(memory_mb, owner)
         made.append(one)
         one.wait_until_ready()
@@ -67,7 +68,7 @@ def enemy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, host: RecordingHost) 
 
 
 def has(wall: str) -> bool:
-    return wall in process.walls_of_this_host()
+    return wall in launch.walls_of_this_host()
 
 
 def tried(outcome: Outcome) -> dict[str, str]:
@@ -92,7 +93,7 @@ def test_without_denos_permissions_there_are_still_no_files(enemy: Enemy, tmp_pa
     neighbour = Process(64, "env_neighbour")
     try:
         paths = ["/etc/passwd", "/proc/self/environ", f"/proc/{os.getpid()}/environ", f"/proc/{os.getpid()}/cmdline"]
-        paths += [str(secret), str(neighbour.scratch / "runner.ts"), str(process.RUNNER.resolve()), "/dev/mem"]
+        paths += [str(secret), str(neighbour.scratch / "runner.ts"), str(launch.RUNNER.resolve()), "/dev/mem"]
         program = f"""{ATTEMPT}
         for (const path of {json.dumps(paths)}) await attempt(path, () => Deno.readTextFileSync(path));
         for (const path of ["/", "/tmp", "/home", "/root", "/proc", {json.dumps(str(neighbour.scratch.parent))}])
@@ -236,10 +237,10 @@ def test_a_process_that_says_too_much_before_it_is_ready_does_not_start(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     file = tmp_path / "enemy.ts"
-    monkeypatch.setattr(process, "RUNNER", file)
+    monkeypatch.setattr(launch, "RUNNER", file)
     for program, error in (
-        ("Deno.stdout.writeSync(new Uint8Array([255, 255, 255, 255]))", process.StartFailed),
-        ("throw new Error('no')", process.StartFailed),
+        ("Deno.stdout.writeSync(new Uint8Array([255, 255, 255, 255]))", StartFailed),
+        ("throw new Error('no')", StartFailed),
     ):
         file.write_text(program)
         one = Process(64, "env_enemy")
@@ -390,8 +391,8 @@ def test_a_directory_that_only_looks_like_ours_is_left_alone(tmp_path: Path, mon
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_no_two_living_processes_have_an_uid_in_common(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even where there are hardly more uids than processes, as for hashes that collide; and they come free again."""
-    two = process._UIDS[:2]
-    monkeypatch.setattr(process, "_UIDS", two)
+    two = launch._UIDS[:2]
+    monkeypatch.setattr(launch, "_UIDS", two)
     for _ in range(2):
         pair = [process.Process(128, owner) for owner in ("env_a", "env_b")]
         try:

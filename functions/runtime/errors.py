@@ -1,0 +1,22 @@
+"""How a process of functions can fail, by who is to blame and what to do next."""
+
+from typing import Literal
+
+Reason = Literal["user_error", "timeout", "memory", "crashed", "protocol", "output_too_large", "cancelled", "platform"]
+"""Why a call came to nothing."""
+
+
+class RuntimeFailed(RuntimeError):
+    """Base of what can go wrong with a process. Never raised itself."""
+
+
+class StartFailed(RuntimeFailed):
+    """Deno did not start, on this machine or for this memory limit. A platform fault."""
+
+
+class LoadFailed(RuntimeFailed):
+    """The module could not be loaded: its syntax, its imports or its top level. The tenant's fault; the text tells."""
+
+
+class ProcessGone(RuntimeFailed):
+    """The process was dead before it took the call; another one may be asked."""

@@ -1,0 +1,164 @@
+"""How Deno is started behind the walls of this host: its flags, its uid, and `jail` in front of it."""
+
+import errno
+import json
+import os
+import random
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from functions.runtime import imports, jail, scratch
+from functions.runtime.errors import StartFailed
+
+RUNNER: Final = Path(__file__).with_name("runner.ts")
+
+FLAGS: Final = (
+    "run",
+    "--quiet",
+    "--no-prompt",
+    "--no-remote",
+    "--no-npm",
+    "--no-config",
+    "--no-lock",
+    "--cached-only",
+    "--node-modules-dir=none",
+    "--deny-import",
+    "--deny-read",
+    "--deny-env",
+    "--deny-run",
+    "--deny-ffi",
+    "--deny-sys",
+    "--deny-write",
+    "--deny-net",
+)
+_UIDS: Final = range(1_900_000_000, 2_000_000_000)
+"""Far above what accounts and containers' ranges of them use."""
+
+
+class Uid:
+    """An unprivileged uid for one process of ours to give away, that no account has: nobody else's until `close`.
+
+    Held by a name among the kernel's Unix sockets, which goes with us however we die. Platforms in network namespaces
+    of their own (containers) do not see each other's names: between those only chance keeps two apart, one in 10^8.
+    """
+
+    def __init__(self) -> None:
+        """Raises OSError."""
+        self._name: socket.socket | None = None
+        while True:
+            self.number = random.choice(_UIDS)  # noqa: S311 - no secret
+            if sys.platform != "linux" or self._is_claimed():
+                return
+
+    def _is_claimed(self) -> bool:
+        name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            name.bind(f"\0platform-functions-uid-{self.number}")
+        except OSError as error:
+            name.close()
+            if error.errno == errno.EADDRINUSE:
+                return False
+            raise
+        self._name = name
+        return True
+
+    def close(self) -> None:
+        if self._name is not None:
+            self._name.close()
+
+
+def claim_uid() -> Uid | None:
+    """None where we are not root, and cannot become anybody else."""
+    return Uid() if os.geteuid() == 0 else None
+
+
+def deno() -> str:
+    """The `deno` binary beside this interpreter. Raises StartFailed where the wheel is not installed."""
+    beside = Path(sys.executable).parent / "deno"
+    found = str(beside) if beside.exists() else shutil.which("deno")
+    if not found:
+        raise StartFailed("The package deno is not installed.")
+    return found
+
+
+def spawn(
+    directory: Path, uid: int | None, memory_mb: int, ahead: Sequence[str]
+) -> tuple["subprocess.Popen[bytes]", BinaryIO]:
+    """Start the runner, for code that needs the modules `ahead`, with `directory` as the only place where it may write:
+    the process, with its three pipes, and a file whose one line, JSON, will name the walls that it stands behind. It
+    leads a session and a process group of its own. Raises StartFailed, OSError."""
+    runner = directory / "runner.ts"
+    runner.write_bytes(RUNNER.read_bytes())
+    if uid is not None:
+        os.chown(directory, uid, uid)
+        runner.chmod(0o444)
+    limits = {
+        "RLIMIT_DATA": max(700, memory_mb * 4) * 1024 * 1024,
+        "RLIMIT_CPU": 3600,
+        "RLIMIT_FSIZE": 16 * 1024 * 1024,
+        "RLIMIT_NOFILE": 64,
+        "RLIMIT_CORE": 0,
+    }
+    report_in, report_out = os.pipe()
+    report = os.fdopen(report_in, "rb")
+    try:
+        command = [
+            *_jailed(directory, uid, report_out, limits),
+            deno(),
+            *FLAGS,
+            f"--import-map={imports.import_map(ahead)}",
+            f"--v8-flags=--max-old-space-size={memory_mb}",
+            str(runner),
+        ]
+        popen = subprocess.Popen(  # noqa: S603 - our own program
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=[report_out],
+            start_new_session=True,
+            cwd="/",
+            env={},
+        )
+    except BaseException:
+        report.close()
+        raise
+    finally:
+        os.close(report_out)
+    return popen, report
+
+
+def _jailed(directory: Path, uid: int | None, report: int, limits: dict[str, int]) -> list[str]:
+    """The command that puts up the walls, writes their names to the descriptor `report`, and becomes what follows."""
+    spec = {"report": report, "uid": uid, "scratch": str(directory), "parent": os.getpid(), "limits": limits}
+    return [sys.executable, "-I", "-S", jail.__file__, json.dumps(spec), "--"]
+
+
+def walls_of_this_host() -> list[str]:
+    """Which walls a process would stand behind here (`jail.WALLS` are all), by putting up those of one that does
+    nothing. Some 30 ms. Raises OSError, subprocess.SubprocessError."""
+    directory = scratch.make()
+    claimed = claim_uid()
+    uid = None if claimed is None else claimed.number
+    report_in, report_out = os.pipe()
+    try:
+        with os.fdopen(report_in, "rb") as report:
+            try:
+                if uid is not None:
+                    os.chown(directory, uid, uid)
+                subprocess.run(  # noqa: S603 - our own program
+                    _jailed(directory, uid, report_out, limits={}),
+                    pass_fds=[report_out], env={}, check=True, timeout=10, capture_output=True,
+                )  # fmt: skip
+            finally:
+                os.close(report_out)
+            return list(json.loads(report.readline() or b"[]"))
+    finally:
+        if claimed is not None:
+            claimed.close()
+        shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,92 @@
+"""What developers are told of code that does not load, or of a call that ended badly.
+
+Deno's words are led by what to do where they are for somebody else. Text that the code chose is cleaned of what
+PostgreSQL cannot keep, so that no run can end without being written down.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from functions.runtime import imports
+from functions.runtime.errors import Reason
+
+_IMPORTS_REFUSED: Final = re.compile(
+    "npm specifiers were requested|Requires import access|not a dependency|cannot-be-a-base|Unsupported scheme"
+)
+"""Deno's words where a module asks for another one that is not there."""
+_BLOCKED: Final = re.compile('Blocked by null entry for ""([^"]{1,100})""')
+"""Its words where the import map refuses one of Node's."""
+_HABITS: Final = (
+    (
+        re.compile(r"\b(require|module|exports|__dirname|__filename) is not defined"),
+        "This is CommonJS, a function is an ES module: import for require, export default (input, ctx) => output.",
+    ),
+    (
+        re.compile(r"\bDeno\.serve is not a function"),
+        "A function listens to nothing, it is called: export default async (input, ctx) => output.",
+    ),
+)
+"""What is written for other platforms, by how it fails here."""
+_PLACE: Final = re.compile(r"\n +at [^\n]*function\.ts:\d+:\d+\)?")
+
+
+def placed(error: Mapping[str, Any]) -> str:
+    """The message of an error, with its name and its line where the message does not have them."""
+    message: str = error["message"]
+    if "function.ts:" in message:
+        return message
+    name = "" if error["name"] == "Error" else f"{error['name']}: "
+    place = _PLACE.search(error["stack"] or "")
+    return name + message + (place[0] if place else "")
+
+
+def advised(message: str) -> str:
+    """What Deno says of a module that does not load, led by what to do where its words are for somebody else."""
+    if blocked := _BLOCKED.search(message):
+        instead = imports.instead_of(blocked[1])
+        advice = f": use {instead}" if instead else ", which has no files, processes and sockets"
+        return message.replace(blocked[0], f'"{blocked[1]}" is not among the modules of Node that are here{advice}', 1)
+    if _IMPORTS_REFUSED.search(message):
+        return (
+            "A function is one module, and what it imports has to be in it: bundle it"
+            f" (esbuild --bundle --format=esm). {message}"
+        )
+    for habit, advice in _HABITS:
+        if habit.search(message):
+            return f"{advice} {message}"
+    return message
+
+
+_UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
+
+
+def clean(value: object, longest: int) -> str:
+    """Text that the code chose, without NUL characters and halves of surrogate pairs."""
+    return _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", value if isinstance(value, str) else str(value))[:longest]
+
+
+def error_of(value: object) -> dict[str, Any]:
+    """The error of the code's own making, whatever it made of it."""
+    said = value if isinstance(value, dict) else {}
+    stack = said.get("stack")
+    return {
+        "name": clean(said.get("name", "Error"), 200),
+        "message": clean(said.get("message", ""), 2000),
+        "stack": clean(stack, 4000) if isinstance(stack, str) else None,
+    }
+
+
+_ENDINGS: Final[dict[Reason, tuple[str, str]]] = {
+    "timeout": ("FunctionTimeout", "the function ran longer than its timeout"),
+    "memory": ("OutOfMemory", "the function used more memory than its limit"),
+    "crashed": ("ProcessCrashed", "the process of the function ended before the function did"),
+    "protocol": ("ProtocolViolation", "the function wrote into the channel of the platform"),
+    "cancelled": ("Cancelled", "the run was cancelled"),
+}
+
+
+def error_of_reason(reason: Reason, otherwise: str) -> dict[str, Any]:
+    """The error of a call that its process did not survive; `otherwise` where the reason has no words of its own."""
+    name, message = _ENDINGS.get(reason, ("Error", otherwise))
+    return {"name": name, "message": message, "stack": None}
