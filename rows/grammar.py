@@ -1,22 +1,19 @@
-"""The grammar of filters and rules: a caller's text, or a rule of the document, becomes conditions.
+"""The grammar of filters and rules: parsed JSON becomes conditions.
 
-    parse_where   `{"done": false, "list.name": {"$startsWith": "A"}}`   → Filter (shape and values)
+    read_filter   `{"done": false, "list.name": {"$startsWith": "A"}}`   → Filter, shape and values (rows.filters)
     read_rule     a rule's `where` or `check`, with variables            → Condition (rows.rules)
     read_record   a webhook's filter over `record` and `$old`            → Condition (webhooks)
 
 Every name goes through a `Sight`, which knows what this caller may know of, and nothing else: an unknown name and a
 hidden one take the same way to the same bytes (threat T1). Everything is bounded before it is walked (T10): depth,
-nodes, list lengths, pattern lengths, bytes; there are no regular expressions. docs/rows.md has the grammar for users.
+nodes, list lengths, pattern lengths; there are no regular expressions. `rows.operators` says which operators there are,
+docs/rows.md has the grammar for users.
 """
 
-import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NoReturn, Protocol
 
-import orjson
-
-from platform_site.api.errors import ValidationFailed
 from rows.conditions import (
     FALSE,
     NO_FILTER,
@@ -31,7 +28,6 @@ from rows.conditions import (
     IsNull,
     Not,
     Operand,
-    Operator,
     Or,
     Path,
     Quantified,
@@ -47,21 +43,24 @@ from rows.conditions import (
     operands,
 )
 from rows.documents import ID, Column
-from rows.memo import Memo
 from rows.names import did_you_mean
+from rows.operators import (
+    ALL_OPERATORS,
+    COMBINATORS,
+    MEMBER_OPERATORS,
+    OPERATORS,
+    PATTERN_FORMS,
+    QUANTIFIERS,
+    RANGE_OPERATORS,
+    shape_operand,
+    type_of_operand,
+)
 from rows.values import ARRAYS, OPERAND_TYPES, InvalidValue, read, read_operand, wire
 
 MAX_DEPTH: Final = 6
 MAX_NODES: Final = 100
-MAX_TEXT_BYTES: Final = 8 * 1024
-MAX_BODY_BYTES: Final = 64 * 1024
-"""A filter sent as a body, where long lists of ids are at home."""
 MAX_LIST: Final = 1_000
-MAX_PATTERN: Final = 500
-MAX_WORDS: Final = 10
 MAX_HOPS: Final = 3
-
-_MEMOIZED_LENGTH: Final = 512
 
 
 class InvalidCondition(Exception):
@@ -98,108 +97,8 @@ Use = Literal["filter", "rule", "check", "record"]
 """A caller's filter; a rule's `where`; a rule's `check`, which also knows `$old`; a webhook's filter, which knows no
 other variable."""
 
-_EQUALITY: Final = frozenset({"$eq", "$ne", "$in", "$nin", "$null"})
-_RANGES: Final = frozenset({"$gt", "$gte", "$lt", "$lte", "$between"})
-_PATTERNS: Final = frozenset(
-    {
-        "$like",
-        "$ilike",
-        "$contains",
-        "$icontains",
-        "$startsWith",
-        "$istartsWith",
-        "$endsWith",
-        "$iendsWith",
-        "$search",
-    }
-)
-_MEMBERS: Final = frozenset({"$has", "$hasAny", "$hasAll"})
-_QUANTIFIERS: Final = frozenset({"$some", "$none", "$every"})
-_COMBINATORS: Final = frozenset({"$and", "$or", "$not"})
-
-OPERATORS: Final[Mapping[str, frozenset[str]]] = {
-    "text": _EQUALITY | _RANGES | _PATTERNS,
-    "integer": _EQUALITY | _RANGES,
-    "decimal": _EQUALITY | _RANGES,
-    "float": _EQUALITY | _RANGES,
-    "boolean": _EQUALITY,
-    "date": _EQUALITY | _RANGES,
-    "timestamp": _EQUALITY | _RANGES,
-    "uuid": _EQUALITY | _RANGES,
-    "json": frozenset({"$eq", "$ne", "$null", "$contains"}) | _MEMBERS,
-    "text[]": frozenset({"$eq", "$ne", "$null"}) | _MEMBERS,
-    "enum": _EQUALITY,
-    "reference": _EQUALITY,
-    "user": _EQUALITY,
-}
-"""Which operators fit a column of which type; `$not` fits all. The table in docs/rows.md is checked against this."""
-
-ALL_OPERATORS: Final = frozenset().union(*OPERATORS.values(), _COMBINATORS, _QUANTIFIERS)
-
-_PATTERN_FORMS: Final[Mapping[str, tuple[Operator, Form]]] = {
-    "$like": ("like", "like"),
-    "$ilike": ("ilike", "like"),
-    "$contains": ("like", "contains"),
-    "$icontains": ("ilike", "contains"),
-    "$startsWith": ("like", "starts_with"),
-    "$istartsWith": ("ilike", "starts_with"),
-    "$endsWith": ("like", "ends_with"),
-    "$iendsWith": ("ilike", "ends_with"),
-}
-_RANGE_OPERATORS: Final[Mapping[str, Operator]] = {"$gt": "gt", "$gte": "gte", "$lt": "lt", "$lte": "lte"}
-_MEMBER_OPERATORS: Final[Mapping[str, tuple[Operator, Form]]] = {
-    "$has": ("has_all", "one"),
-    "$hasAny": ("has_any", "plain"),
-    "$hasAll": ("has_all", "plain"),
-}
-
 _TEXT_VARIABLES: Final = frozenset({"user.id", "user.email", "user.role", "key.id"})
 _CLAIM: Final = re.compile(r"user\.claims(\.[A-Za-z0-9_-]{1,64}){1,5}", re.ASCII)
-
-
-# Patterns
-
-
-def escape_pattern(text: str) -> str:
-    """`text` as a LIKE pattern that matches exactly itself."""
-    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-
-
-def shape_operand(form: Form, value: Any) -> Any:
-    """What a checked text (or list) becomes as the operand of its operator. Raises InvalidValue.
-
-    `like` takes the text as the pattern it is; a backslash at its end would be PostgreSQL's error 22025.
-    """
-    match form:
-        case "plain":
-            return value
-        case "one":
-            return (value,)
-        case "words":
-            return _words(value)
-    if len(value) > MAX_PATTERN:
-        raise InvalidValue("too_long", f"Must have at most {MAX_PATTERN} characters.")
-    match form:
-        case "like":
-            if (len(value) - len(value.rstrip("\\"))) % 2:
-                raise InvalidValue("invalid", "Must not end with a single backslash.")
-            return value
-        case "contains":
-            return f"%{escape_pattern(value)}%"
-        case "starts_with":
-            return f"{escape_pattern(value)}%"
-        case "ends_with":
-            return f"%{escape_pattern(value)}"
-
-
-def _words(text: str) -> tuple[str, ...]:
-    if len(text) > MAX_PATTERN:
-        raise InvalidValue("too_long", f"Must have at most {MAX_PATTERN} characters.")
-    # White space includes U+001F, which joins the cells that are searched: no word can reach over two of them.
-    words = dict.fromkeys(text.split())
-    if len(words) > MAX_WORDS:
-        raise InvalidValue("too_many", f"Must have at most {MAX_WORDS} words.")
-    return tuple(f"%{escape_pattern(word)}%" for word in words)
 
 
 # Reading a condition
@@ -260,7 +159,7 @@ class _Reader:
                 return self.search((), self.sight.searchable(table), value, here)
         if key in ALL_OPERATORS:
             raise InvalidCondition(here, "misplaced", "needs a column or a relation before it.")
-        raise _unknown_operator(here, key, (*_COMBINATORS, "$search"))
+        raise _unknown_operator(here, key, (*COMBINATORS, "$search"))
 
     def bound(self, values: list[Any], path: str) -> None:
         # Before anything is built of it: each entry costs at least one node.
@@ -306,7 +205,7 @@ class _Reader:
     def quantified(self, hops: tuple[Hop, ...], relation: Hop, value: Any, path: str, depth: int) -> Condition:
         if self.use == "record":
             _refuse_unknown(path)
-        if not isinstance(value, Mapping) or not value or not all(key in _QUANTIFIERS for key in value):
+        if not isinstance(value, Mapping) or not value or not all(key in QUANTIFIERS for key in value):
             raise InvalidCondition(path, "wrong_type", _relation_takes(relation))
         found: list[Condition] = []
         for key, inner in value.items():
@@ -381,11 +280,11 @@ class _Reader:
                 return self.search(cell.hops, (cell.column,), value, path)
             case "$contains" if column.type == "json":
                 return Compare(cell, "encloses", self.operand("jsonb", value, path))
-        if (range_operator := _RANGE_OPERATORS.get(key)) is not None:
+        if (range_operator := RANGE_OPERATORS.get(key)) is not None:
             return Compare(cell, range_operator, self.comparable(column, value, path))
-        if key in _MEMBER_OPERATORS:
+        if key in MEMBER_OPERATORS:
             return self.member_of(cell, key, value, path)
-        operator, form = _PATTERN_FORMS[key]
+        operator, form = PATTERN_FORMS[key]
         return Compare(cell, operator, self.operand("text", value, path, form))
 
     def equal(self, cell: Path, column: Column, value: Any, path: str) -> Condition:
@@ -413,7 +312,7 @@ class _Reader:
         return any_of(found)
 
     def member_of(self, cell: Path, key: str, value: Any, path: str) -> Condition:
-        operator, form = _MEMBER_OPERATORS[key]
+        operator, form = MEMBER_OPERATORS[key]
         if key != "$has" and not isinstance(value, str):
             self.check_list(value, path)
         type_: Type = "text" if key == "$has" else "text[]"
@@ -448,14 +347,14 @@ class _Reader:
             raise InvalidCondition(path, error.code, _sentence(error)) from None
 
     def operand(self, type_: Type, value: Any, path: str, form: Form = "plain") -> Operand:
-        if (variable := self.variable(_formed(type_, form), value, path, form)) is not None:
+        if (variable := self.variable(type_of_operand(type_, form), value, path, form)) is not None:
             return variable
         try:
             literal = read(type_, self.unescaped(value, path))
             shaped = shape_operand(form, literal)
             if self.use != "filter" and form not in ("plain", "one") and not (literal and shaped):
                 raise InvalidValue("invalid", "Must not be empty: it would match everything.")
-            return self.bind(_formed(type_, form), shaped)
+            return self.bind(type_of_operand(type_, form), shaped)
         except InvalidValue as error:
             raise InvalidCondition(path, error.code, _sentence(error)) from None
 
@@ -538,11 +437,6 @@ def _holds_ids(column: Column) -> bool:
     return column.is_reference or column.is_user or column is ID
 
 
-def _formed(type_: Type, form: Form) -> Type:
-    """The type an operand has after `shape_operand`."""
-    return "text[]" if form in ("one", "words") else type_
-
-
 def _is_operators(value: Mapping[str, Any]) -> bool:
     """Whether an object beside a json column is operators rather than a JSON value. `{}` is the value."""
     return bool(value) and all(key.startswith("$") for key in value)
@@ -559,7 +453,7 @@ def _sentence(error: InvalidValue) -> str:
 def _refuse_unknown(path: str, word: str = "", known: Iterable[str] = ()) -> NoReturn:
     """`known` are the names that the asker may see: nothing else is ever proposed."""
     combinator = f"${word.lower()}"
-    slip = f'; did you mean "{combinator}"?' if combinator in _COMBINATORS else did_you_mean(word, known)
+    slip = f'; did you mean "{combinator}"?' if combinator in COMBINATORS else did_you_mean(word, known)
     raise InvalidCondition(path, "unknown", f"there is no such column or relation{slip or '.'}")
 
 
@@ -633,79 +527,6 @@ def _renumber(condition: Condition, numbers: Mapping[int, int]) -> Condition:
             return Quantified(kind, hop, _renumber(inner, numbers))
         case _:
             return condition
-
-
-# Text
-
-
-class _Duplicate(ValueError):
-    pass
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        raise _Duplicate
-    return made
-
-
-def _no_constant(word: str) -> NoReturn:
-    raise ValueError(word)
-
-
-_DECODE: Final[Callable[[str], Any]] = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_constant).decode
-_filters: Final[Memo[tuple[int, str, str], Filter]] = Memo(2_048)
-
-
-def parse_where(where: Any, table: str, sight: Sight) -> Filter:
-    """A caller's `where`: a query parameter's text, an object from a body, or None for everything.
-
-    `table` must exist for the caller. Raises ValidationFailed on the field `where`, with the path of the offending
-    node at the start of the message.
-    """
-    if where is None:
-        return NO_FILTER
-    try:
-        if not isinstance(where, str):
-            _check_size(where)
-            return read_filter(where, table, sight)
-        key = (sight.token, table, where)
-        found = _filters.get(key)
-        if found is None:
-            found = read_filter(_decode(where), table, sight)
-            if len(where) <= _MEMOIZED_LENGTH:
-                _filters.put(key, found)
-        return found
-    except InvalidCondition as error:
-        path = f"{shown(error.path)}: " if error.path else ""
-        raise ValidationFailed.of("where", error.code, f"{path}{error.message}") from None
-
-
-def _decode(text: str) -> Any:
-    if len(text) > MAX_TEXT_BYTES or len(text.encode("utf-8", "replace")) > MAX_TEXT_BYTES:
-        raise InvalidCondition(
-            "", "too_long", f"must have at most {MAX_TEXT_BYTES} bytes; a longer filter can be sent as a body."
-        )
-    try:
-        return _DECODE(text)
-    except _Duplicate:
-        raise InvalidCondition("", "invalid", "names a member of an object twice.") from None
-    except RecursionError:
-        raise InvalidCondition("", "too_deep", f"conditions may be nested {MAX_DEPTH} levels deep.") from None
-    except ValueError:
-        raise InvalidCondition("", "invalid_json", 'must be a JSON object, such as {"done": false}.') from None
-
-
-def _check_size(document: Any) -> None:
-    try:
-        size = len(orjson.dumps(document))
-    except (TypeError, ValueError):  # integers of more than 64 bits, more than 254 levels: refused in a moment by name
-        try:
-            size = len(json.dumps(document, default=str))
-        except (RecursionError, ValueError):
-            size = MAX_BODY_BYTES + 1
-    if size > MAX_BODY_BYTES:
-        raise InvalidCondition("", "too_long", f"must have at most {MAX_BODY_BYTES} bytes as JSON.")
 
 
 def shown(path: str) -> str:

@@ -14,7 +14,7 @@ from platform_site.api import cursors
 from platform_site.api.callers import Place
 from platform_site.api.errors import NotFound, ValidationFailed
 from platform_site.postgres.replicas import Freshness
-from rows import compiler, grammar, selection
+from rows import compiler, filters, selection
 from rows.asking import Asking, StaleVersion, asked
 from rows.compiler import LIMIT, MAX_ANSWER_BYTES, ROW_ID, After, CountShape, ReadShape
 from rows.conditions import Condition, Filter, Path
@@ -118,7 +118,7 @@ def _retrieve(asking: Asking, name: str, row_id: str, withs: Any, columns: Any) 
 
 def _list(asking: Asking, name: str, query: ListQuery) -> Page:
     table = asking.readable(name)
-    where = grammar.parse_where(query.where, name, asking.sight)
+    where = filters.parse_where(query.where, name, asking.sight)
     order = selection.parse_order(query.order, name, asking.sight)
     withs = selection.parse_with(query.withs, name, asking.sight)
     columns, withs = selection.parse_columns(query.columns, name, asking.sight, withs)

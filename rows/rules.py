@@ -23,7 +23,8 @@ from platform_site.api.errors import FieldError
 from rows import names
 from rows.conditions import FALSE, TRUE, Condition, Constant, Hop, Operand, Present, Variable, all_of, any_of, guarded
 from rows.documents import ACTIONS, ID, Action, Column, Errors, Relation, RuleSpec, Schema, Table
-from rows.grammar import InvalidCondition, Use, read_literal, read_rule, read_variable, shape_operand
+from rows.grammar import InvalidCondition, Use, read_literal, read_rule, read_variable
+from rows.operators import shape_operand
 from rows.values import ELEMENTS, OPERAND_TYPES, InvalidValue, read, read_cell, wire
 
 USER: Final = "user"

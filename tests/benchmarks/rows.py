@@ -134,7 +134,7 @@ def request(
 
 def questions(setting: Setting, port: int) -> dict[str, tuple[list[bytes], Any]]:
     """What is asked, and the shape of the statement that answers it (None where there is none)."""
-    from rows import compiler, grammar, selection, services, writing
+    from rows import compiler, filters, selection, services, writing
     from rows.registry import environment
     from rows.rules import Principal
 
@@ -160,7 +160,7 @@ def questions(setting: Setting, port: int) -> dict[str, tuple[list[bytes], Any]]
 
     def of_list(viewer: Any, where: str | None, order: str, withs: str | None, after: bool = False) -> Any:
         keys = selection.parse_order(order, "tasks", viewer.sight)
-        found = grammar.parse_where(where, "tasks", viewer.sight)
+        found = filters.parse_where(where, "tasks", viewer.sight)
         shape = compiler.ReadShape(
             "tasks",
             found.shape,

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from functools import cmp_to_key
 from typing import Any
 
-from rows import grammar, selection
+from rows import filters, selection
 from rows.conditions import Condition, Hop
 from rows.documents import Schema
 from rows.evaluate import Facts, holds
@@ -69,7 +69,7 @@ class World:
         """All pages of a list. Raises what the grammar raises."""
         sight = self.rules.sight(self.rules.standing(who))
         visible = {name: self.seen(who, name) for name in self.schema.tables}
-        found = grammar.parse_where(where, table, sight)
+        found = filters.parse_where(where, table, sight)
 
         def far(hop: Hop, near: Row) -> list[Row]:
             return related(hop, near, visible[hop.table])

@@ -29,7 +29,7 @@ from rows.conditions import (
     Variable,
 )
 from rows.evaluate import Effort, Facts, TooCostly, holds, is_like, lower
-from rows.grammar import escape_pattern
+from rows.operators import escape_pattern
 from rows.values import ARRAYS, read, wire
 
 REGION = "us-east-1"

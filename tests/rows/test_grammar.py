@@ -32,13 +32,9 @@ from rows.conditions import (
     operands,
 )
 from rows.evaluate import Facts, holds
-from rows.grammar import (
-    ALL_OPERATORS,
-    MAX_LIST,
-    OPERATORS,
-    parse_where,
-    read_record,
-)
+from rows.filters import parse_where
+from rows.grammar import MAX_LIST, read_record
+from rows.operators import ALL_OPERATORS, OPERATORS
 from rows.rules import Ruleset
 from rows.selection import DEFAULT_ORDER, OrderKey, With, parse_columns, parse_order, parse_with
 from tests.rows.tracker import tracker

@@ -28,7 +28,8 @@ from rows.conditions import (
 )
 from rows.documents import InvalidDocument, Schema
 from rows.evaluate import Facts, holds
-from rows.grammar import ALL_OPERATORS, read_rule
+from rows.grammar import read_rule
+from rows.operators import ALL_OPERATORS
 from rows.rules import Access, BrokenRule, Principal, Ruleset, bind, resolve, validate
 from tests.rows.missing import CLAIMS, uses
 from tests.rows.tracker import tracker

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rows.grammar import ALL_OPERATORS
+from rows.operators import ALL_OPERATORS
 from rows.reading import parse
 from rows.rules import Principal, validate
 from tests.rows.missing import CLAIMS, uses
