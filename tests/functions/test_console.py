@@ -2,6 +2,7 @@
 
 import html
 import re
+import time
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from accounts import audit, services
 from accounts.models import AuditEntry
 from functions import highlight
 from functions.models import Function, Run
+from tests.figures import within
 from tests.functions.test_api import SUM, deploy, invoke
 from tests.rows.conftest import Tracker
 
@@ -216,6 +218,14 @@ def test_coloured_source_is_the_source() -> None:
         assert html.unescape(text).rstrip("\n") == source.replace("\r\n", "\n").rstrip("\n")
     assert "<" not in highlight.coloured("<" * (highlight.MAX_COLOURED + 1))
     assert highlight.line_numbers("a\nb\n") == "1\n2\n3"
+
+
+@pytest.mark.parametrize("hostile", [".", "'\\", "(/*a"])
+def test_a_source_that_a_lexer_cannot_finish_is_shown_plain(hostile: str) -> None:
+    source = hostile * (highlight.MAX_COLOURED // len(hostile))
+    began = time.thread_time()
+    assert html.unescape(highlight.coloured(source)) == source
+    assert time.thread_time() - began < within(2)
 
 
 def test_unknown_environments_and_regions_that_hold_nothing(console: Client, tracker: Any) -> None:
