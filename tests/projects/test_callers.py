@@ -10,6 +10,7 @@ from django.test import override_settings
 from accounts import audit, keys
 from accounts import services as accounts
 from accounts.models import ServerKey, User
+from platform_site.api.plans import plan_limits
 from platform_site.services import valkey
 from projects import callers, services
 from projects.models import Environment, Project
@@ -404,6 +405,20 @@ def test_an_address_that_makes_keys_up_soon_costs_no_statement_and_known_callers
     assert client.delete(*client.scan_iter("*who:key:*", count=1000)) >= 1
     assert required(api, known, remote_addr=address).status == 200, "this process has met it"
     assert required(api, token_of(alice), remote_addr=address).status == 200, "nobody makes up a signature"
+
+
+def test_sessions_of_one_user_share_its_rate_limit_and_nobody_elses(
+    api: Api, alice: User, charlie: User, production: Environment, settings: LazySettings
+) -> None:
+    settings.RATE_LIMIT_FACTOR = 4 / plan_limits("pro").requests_per_minute
+    sessions = [required(api, token_of(alice)) for _ in range(10)]  # the minute may end in between
+    keys_of_one = [required(api, key_for(production.pk, "rows:read")) for _ in range(10)]
+    assert [answer.status for answer in sessions[:4]] == [200] * 4
+    refused = [answer for answer in sessions if answer.status != 200]
+    assert {(answer.status, answer.error) for answer in refused} == {(429, "rate_limited")}
+    assert all(1 <= int(answer.headers["Retry-After"]) <= 60 for answer in refused)
+    assert {answer.status for answer in keys_of_one} == {200}
+    assert api.get("/v1/test/unused", token=token_of(charlie)).status == 200
 
 
 def test_a_process_remembers_of_a_caller_what_its_records_say(api: Api, production: Environment) -> None:
