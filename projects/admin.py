@@ -24,7 +24,7 @@ from accounts.models import User
 from accounts.staff.roles import OPERATE
 from platform_site.api import ids, sqlstates
 from platform_site.api.errors import ValidationFailed
-from projects import environments, origins, services
+from projects import environments, invitations, origins, services
 from projects.errors import LastOwner, ProjectsError, QuotaReached
 from projects.models import SUSPENSION_REASON_LENGTH, Environment, Member, Plan, Project, Region
 
@@ -195,7 +195,12 @@ class ProjectAdmin(ThroughServices):
         resume = path(
             "<path:object_id>/resume/", self.admin_site.admin_view(self.resume_view), name="projects_project_resume"
         )
-        return [suspend, resume, *super().get_urls()]
+        withdraw = path(
+            "<path:object_id>/invitations/<str:invitation_id>/withdraw/",
+            self.admin_site.admin_view(self.withdraw_view),
+            name="projects_project_withdraw",
+        )
+        return [suspend, resume, withdraw, *super().get_urls()]
 
     def suspend_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """The page that asks why; for a project that is suspended it changes the reason."""
@@ -212,7 +217,7 @@ class ProjectAdmin(ThroughServices):
             else:
                 return self._said(request, project, f"{project.name} is suspended.")
         title = f"Suspend {project.name}?" if project.suspended_at is None else f"Why {project.name} is suspended"
-        return self._asked(request, project, "suspend", title, form=form)
+        return self._asked(request, project, "suspend", title, verb="suspend", form=form)
 
     def resume_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """The page that asks whether to go on."""
@@ -224,7 +229,22 @@ class ProjectAdmin(ThroughServices):
             was_suspended = services.resume_project(project.pk, actor=staff(request))
             said = "goes on where it stood still." if was_suspended else "was not suspended any more."
             return self._said(request, project, f"{project.name} {said}")
-        return self._asked(request, project, "resume", f"Resume {project.name}?")
+        return self._asked(request, project, "suspend", f"Resume {project.name}?", verb="resume")
+
+    def withdraw_view(self, request: HttpRequest, object_id: str, invitation_id: str) -> HttpResponse:
+        """The page that asks whether an invitation is to end."""
+        return self._explained(request, self._withdraw, object_id, invitation_id)
+
+    def _withdraw(self, request: HttpRequest, object_id: str, invitation_id: str) -> HttpResponse:
+        project = self._for_operators(request, object_id)
+        invited = invitations.pending(project.pk).filter(pk=unquote(invitation_id)).first()
+        if invited is None:
+            raise Http404("There is no such invitation (any more).")
+        if request.method == "POST":
+            services.withdraw_invitation(project.pk, invited.pk, actor=staff(request))
+            return self._said(request, project, f"{invited.recipient} is not invited any more.")
+        title = f"Withdraw the invitation of {invited.recipient}?"
+        return self._asked(request, project, "withdraw", title, invited=invited)
 
     def _for_operators(self, request: HttpRequest, object_id: str) -> Project:
         """The live project. Raises PermissionDenied for support, Http404."""
@@ -235,16 +255,15 @@ class ProjectAdmin(ThroughServices):
             raise Http404("There is no such project.")
         return project
 
-    def _asked(self, request: HttpRequest, project: Project, verb: str, title: str, **more: Any) -> HttpResponse:
+    def _asked(self, request: HttpRequest, project: Project, page: str, title: str, **more: Any) -> HttpResponse:
         context = self.admin_site.each_context(request) | {
             "title": title,
             "opts": self.opts,
             "object": project,
-            "verb": verb,
             "back": address("projects_project", project.pk),
             **more,
         }
-        return TemplateResponse(request, "admin/projects/project/suspend.html", context)
+        return TemplateResponse(request, f"admin/projects/project/{page}.html", context)
 
     def _said(self, request: HttpRequest, project: Project, words: str) -> HttpResponse:
         self.message_user(request, words, messages.SUCCESS)

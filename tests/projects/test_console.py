@@ -16,6 +16,8 @@ from accounts import audit
 from accounts import services as accounts
 from accounts.lifecycle import pools
 from accounts.models import AuditEntry, User
+from accounts.staff import roles
+from accounts.staff.roles import StaffRole
 from platform_site.figures import rollups
 from projects import services
 from projects.models import Environment, Member, Project
@@ -83,6 +85,30 @@ def test_a_projects_page_shows_who_is_invited(console: Client, api: Api, alice: 
     assert email in shown
     assert project.pk in page(console, email)
     assert made["id"] in page(console, f"/admin/accounts/accountemail/?q={project.pk}")
+
+
+def test_an_invitation_is_withdrawn_from_a_projects_page(console: Client, api: Api, alice: User) -> None:
+    project, other = make_project(alice), make_project(alice, "Other")
+    pools.change_settings(None, actor=audit.SYSTEM, sign_up="invited")
+    asked = {"email": "nia@example.com", "role": "developer"}
+    made = api.post(f"/v1/projects/{project.pk}/members", token=token_of(alice), json=asked).json
+    withdraw = f"/admin/projects/project/{quote(project.pk)}/invitations/{quote(made['id'])}/withdraw/"
+    assert withdraw in page(console, f"/admin/projects/project/{project.pk}/change/")
+    assert console.post(withdraw.replace(quote(project.pk), quote(other.pk))).status_code == 404
+    support = Client()
+    account = accounts.create_user(pool_id=None, email="s@example.com", password=None, name="s", actor=audit.SYSTEM)
+    roles.set_role(account, StaffRole.SUPPORT, actor=audit.SYSTEM)
+    support.force_login(account)
+    assert withdraw not in page(support, f"/admin/projects/project/{project.pk}/change/")
+    assert (support.get(withdraw).status_code, support.post(withdraw).status_code) == (403, 403)
+    listed = f"/v1/projects/{project.pk}/invitations"
+    assert len(api.get(listed, token=token_of(alice)).json["data"]) == 1
+    assert "nia@example.com" in page(console, withdraw), "asks first"
+    assert console.post(withdraw).status_code == 302
+    assert api.get(listed, token=token_of(alice)).json["data"] == []
+    assert console.post(withdraw).status_code == 404
+    entry = AuditEntry.objects.get(action="member.invitation_withdrawn")
+    assert (entry.target_id, entry.actor_kind) == (made["id"], "staff")
 
 
 def test_a_project_is_made_renamed_and_deleted_as_over_the_api(console: Client, api: Api, alice: User) -> None:
