@@ -173,7 +173,7 @@ def _json(value: Any) -> str:
 def _variables(condition: Condition) -> Iterable[Variable]:
     for leaf in leaves(condition):
         operand: Operand | None = leaf.operand if isinstance(leaf, Compare | Search) else None
-        if isinstance(operand, Variable) and not operand.name.startswith("old."):
+        if isinstance(operand, Variable):
             yield operand
 
 

@@ -592,6 +592,14 @@ def test_a_list_may_hold_variables() -> None:
     nobody = Principal("user", user_id="usr_1")
     assert [is_readable(where, {"team": team}, nobody) for team in ("blue", "red")] == [True, False]
     assert not is_readable({"team": {"$nin": ["blue", "$user.claims.team"]}}, {"team": "green"}, nobody)
+    # Also within a relation, but not below `$none`, of which an alternative less would be more.
+    either = {"$or": [{"title": "$user.claims.team"}, {"title": "blue"}]}
+    for word, found in (("$some", [True, False]), ("$none", [False, False])):
+        rule = {"task": {word: either}}
+        titles = [
+            is_readable(rule, {}, nobody, lambda hop, row, title=title: [{"title": title}]) for title in ("blue", "red")
+        ]
+        assert titles == found, word
     assert is_readable({"team": {"$nin": ["blue", "$user.claims.team"]}}, {"team": "green"})
 
 

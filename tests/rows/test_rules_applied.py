@@ -318,7 +318,7 @@ def test_explain_tells_an_asker_of_no_cell_that_it_may_not_read() -> None:
         return str(told)
 
     for member, shown, hidden in (
-        ({}, ["hush", "far away", "score is 7", '"mine"', "'column': 'secret'"], []),
+        ({}, ["hush", "far away", "score is 7", '"mine"', "'secret', 'why': 'No read rule of this role"], []),
         ({"columns": ["*", "-secret"]}, ["far away", "score is 7"], ["hush", "secret is", "'column': 'secret'"]),
         ({"columns": ["*", "-parent"]}, ["hush"], ["far away", "parent.body is"]),
         ({"columns": ["*", "-body"]}, ["hush"], ["far away", '"mine"', "body is"]),
@@ -388,7 +388,7 @@ def test_explain_finds_no_row_that_the_asker_does_not_see() -> None:
     tenant = tenant_of(user={"read": {"where": OWN}}, member={"read": {"where": {"state": "done"}}})
     note = tenant.put("notes", body="x", owner_id=ALICE.user_id)
     for asker in (OWNER, BOB):
-        for missing in (note, "nowhere", "no id", "", "\0"):
+        for missing in (note, "nowhere", "no id", "", "\0", "\ud800"):
             assert refused(lambda: explained(tenant, asker, missing, ALICE)) == (404, {})  # noqa: B023
     assert explained(tenant, ALICE, note, OWNER)["visible"] is False
 
