@@ -41,6 +41,7 @@ SESSION_STATE = OpenApiParameter(
     {"type": "string", "enum": list(sessions.STATES), "default": "live"},
     description="Which sessions: live ones, ended ones, or all.",
 )
+EMAIL = OpenApiParameter("email", {"type": "string"}, description="Only the user with this address, whatever its case.")
 
 
 def device_of(request: HttpRequest) -> Device:
@@ -278,20 +279,21 @@ class UserViewSet(ApiViewSet):
     required_scopes: ClassVar = dict.fromkeys(
         ("list", "create", "retrieve", "partial_update", "destroy"), "users:manage"
     )
+    query_parameters: ClassVar = {"list": frozenset({"limit", "cursor", "email"})}
     also_raises: ClassVar = {"create": (QuotaExceeded,)}
     serializer_class = serializers.UserInput
 
-    @extend_schema(responses=listing(serializers.UserDetail))
+    @extend_schema(responses=listing(serializers.UserDetail), parameters=[EMAIL])
     def list(self, request: Any) -> HttpResponse:
         """The users of the environment, the newest first."""
-        pool_id = self.place.pool_id
+        pool_id, email = self.place.pool_id, self.query.get("email")
         page = paginate(
-            User.objects.in_pool(pool_id),
+            User.objects.in_pool(pool_id) if email is None else User.objects.with_email(pool_id, email),
             ["-id"],
             read_limit(self.query.get("limit")),
             self.query.get("cursor"),
             "users",
-            [pool_id],
+            [pool_id] if email is None else [pool_id, email],
         )
         return answer({"data": [serializers.user(user) for user in page.items], "next_cursor": page.next_cursor})
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from django.db import connection
@@ -131,6 +132,23 @@ def test_users_come_in_pages_while_others_come_and_go(
         User.objects.filter(pk=seen[-1]).delete()
     assert seen == sorted((user.pk for user in bulk), reverse=True)
     assert alice.pk not in seen
+
+
+def test_one_is_found_by_an_address(
+    api: Api, manager: str, una: User, bob: User, make_user: Callable[..., User]
+) -> None:
+    elsewhere = make_user("eve", pool_id=make_environment(bob).pk)
+
+    def with_email(text: str) -> list[str]:
+        got = api.get("/v1/users?" + urlencode({"email": text}), token=manager)
+        assert (got.status, got.json["next_cursor"]) == (200, None)
+        return [each["id"] for each in got.json["data"]]
+
+    assert with_email(una.email.upper()) == [una.pk]
+    assert with_email(elsewhere.email) == []
+    assert with_email("") == []
+    assert with_email("%") == []
+    assert api.get("/v1/users?email=a&email=b", token=manager).fields == {"email": "repeated"}
 
 
 def test_other_pools_do_not_exist(
