@@ -217,6 +217,26 @@ def test_one_text_is_read_once_for_one_sight() -> None:
     assert refusal('{"internal": "x"}')[0] == "unknown"
 
 
+@pytest.mark.parametrize(
+    ("parse", "text"),
+    [
+        (parse_where, '{"parent.internal": "x"}'),
+        (parse_order, "parent.internal"),
+        (parse_with, "parent.secrets"),
+        (lambda text, table, sight: parse_columns(text, table, sight, ()), "internal,title"),
+    ],
+    ids=["where", "order", "with", "columns"],
+)
+def test_what_was_read_for_one_sight_and_table_is_no_others(parse: Any, text: str) -> None:
+    """Else whoever may see least sees what others asked for before."""
+    assert parse(text, "tasks", ALL)
+    assert parse(text, "tasks", ALL)
+    for table, sight in (("tasks", ALICE), ("comments", ALL)):
+        with pytest.raises(ValidationFailed) as refused:
+            parse(text, table, sight)
+        assert refused.value.fields[0].code == "unknown"
+
+
 # What is refused
 
 REFUSED: list[tuple[Any, str, str]] = [
@@ -666,6 +686,15 @@ DUE = OrderKey(path("due_on"), "date", null=True)
             "title.desc.nullslast",
             (OrderKey(path("title"), "text", True, True), OrderKey(path("id"), "text", True, True)),
         ),
+        (
+            "title,priority,weight",
+            (
+                OrderKey(path("title"), "text"),
+                OrderKey(path("priority"), "bigint", null=True),
+                OrderKey(path("weight"), "float8", null=True),
+                OrderKey(path("id"), "text"),
+            ),
+        ),
         ("id.desc", (OrderKey(path("id"), "text", True, True),)),
         ("id,title", (OrderKey(path("id"), "text"),)),
         (
@@ -735,6 +764,7 @@ def test_columns_named_like_directions_can_be_ordered_by() -> None:
     odd = Ruleset(tracker(odd={"columns": {"desc": {"type": "text"}, "nullslast": {"type": "text"}}})).sight("all")
     assert [key.path.column for key in parse_order("desc,nullslast.desc", "odd", odd)] == ["desc", "nullslast", "id"]
     assert parse_order("desc.desc", "odd", odd)[0].descending
+    assert parse_order("nullslast", "odd", odd)[0].path.column == "nullslast"
 
 
 # With
@@ -777,13 +807,22 @@ def test_what_a_with_refuses(text: Any, code: str) -> None:
 
 
 def test_a_tree_of_relations_is_bounded_as_a_whole() -> None:
+    """Not only how many paths there are: each may bring some that none of the others ends at."""
+    *ten, eleventh = [f"{'parent.' * n}{leaf}" for n in (2, 1, 0) for leaf in ("list", "comments", "tasks")]
+    assert len(parse_with(",".join(ten), "tasks", ALICE)) == 3
+    assert len(parse_with(",".join(["list"] * 10), "tasks", ALICE)) == 1
     with pytest.raises(ValidationFailed) as refused:
-        parse_with(
-            ",".join(f"{'parent.' * n}{leaf}" for n in range(3) for leaf in ("list", "comments", "tasks", "parent")),
-            "tasks",
-            ALICE,
-        )
+        parse_with(",".join([*ten, eleventh]), "tasks", ALICE)
     assert refused.value.fields[0].code == "too_many"
+
+
+def test_relations_come_back_to_no_table_on_the_way_either() -> None:
+    with pytest.raises(ValidationFailed) as refused:
+        parse_with("tasks.comments.task", "lists", ALICE)
+    assert (refused.value.fields[0].code, refused.value.fields[0].message) == (
+        "cyclic",
+        "tasks.comments.task: comes back to tasks.",
+    )
 
 
 # Columns
@@ -809,6 +848,7 @@ def test_columns_become_a_choice_of_each_rows_cells() -> None:
     assert chosen("parent.list.id", "parent.list") == (None, (With(parent, (With(LIST, (), ("id",)),)),))
     assert chosen("list.*,-list.name", "list")[1][0].columns == ("id", "owner_id", "created_at", "updated_at")
     assert chosen("list.*", "list") == (None, (With(LIST),))
+    assert chosen(",".join(["title"] * 100)) == (("id", "title"), ())
 
 
 @pytest.mark.parametrize(

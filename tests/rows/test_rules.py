@@ -181,6 +181,13 @@ def test_a_role_of_users_may_be_called_as_a_standing_is_and_binds_nobody_else() 
         assert access(rules, principal) == access({}, principal)
 
 
+def test_constants_are_told_apart_by_what_is_bound() -> None:
+    """Alternatives that are equal are asked once, statements of equal shapes are shared."""
+    one = Constant(b"1", "bigint", 1)
+    assert one == Constant(b"1", "bigint")
+    assert not [other for other in (Constant(b"2", "bigint", 1), Constant(b"1", "text", 1), b"1", None) if one == other]
+
+
 def test_a_rule_that_cannot_be_compiled_lets_nobody_read() -> None:
     """`validate` keeps such rules out; one that came in all the same, by a defect, is no open door."""
     rules = Ruleset(schema_with({"user": {"read": {"where": {"nope": 1}}, "insert": {"columns": ["nope"]}}}))
