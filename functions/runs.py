@@ -72,6 +72,9 @@ def program_key(function_id: str, version: int, source_hash: str, memory_mb: int
     return f"{function_id}:{version}:{source_hash}:{memory_mb}"
 
 
+# $1 environment, $2 function, $3 kind of caller that must be allowed, $4 limit of the plan, $5 phase to begin in,
+# $6 run, $7 input, $8 kind of caller, $9 its id, $10 request, $11 depth, $12 margin and $13 lease (`_lease`), $14 the
+# seat to look at first, counted from 0; $15 and $16 are those of `Together`.
 _CHOOSE: Final = b"""
 WITH chosen AS (
     SELECT f.id, f.name, f.active_version, f.timeout_ms, f.memory_mb, f.allowed_hosts, v.source_hash,
@@ -363,6 +366,9 @@ _TELL_END: Final = b"""
                     WHERE i.environment_id = ended.environment_id AND i.table_name IN ('*', 'function.run'))
     RETURNING 1
 """
+# $1 run, $2 attempt, $3 status, $4 output, $5 error, $6 log, $7 walls, $8 milliseconds, $9 event, $10 the function's
+# name; $11 and $12 are those of `Together`. `_WRITE_WHOLE` has in their place $11 function, $12 version, $13 input,
+# $14 kind of caller, $15 its id, $16 request, $17 depth.
 _END: Final = (
     b"""
 WITH ended AS (

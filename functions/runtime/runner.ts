@@ -4,9 +4,9 @@
  *
  * Everything the channel needs is taken before the tenant's code is loaded, so code that patches globals breaks itself and
  * nothing else. Every frame of a call carries the call's random tag, which that code is not shown: frames are assembled as
- * text, never through an object whose prototype it could reach. No limit rests on it: the host counts and measures for
- * itself. What the code may ask of the outside goes over the same
- * channel and is decided there, as the caller of this call; a `ctx` kept from an earlier call is dead.
+ * text, never through an object whose prototype it could reach. No limit rests on this program: the host counts and measures
+ * for itself. What the code asks of the outside goes over the same channel and is decided by the host, as the caller of this
+ * call; a `ctx` kept from an earlier call is dead.
  *
  * In:   {t:"load", source, ahead, required} · {t:"run", tag, input, run_id, caller, secrets, max_output} · {t:"reply", tag, n, ok, value}
  * Out:  {t:"ready"} · {t:"loaded"} · {t:"unloadable", error} · {t:"log", tag, level, text} · {t:"call", tag, n, op, args}
@@ -257,6 +257,25 @@ function sendQuestions(): void {
   }
 }
 
+/** Give a question its answer, or the refusal as the error that was made where it was asked. */
+function settle(reply: any): void {
+  const waiting = mapGet(asked, reply.n);
+  if (!waiting) return;
+  mapDelete(asked, reply.n);
+  answered++;
+  sendQuestions();
+  if (reply.ok) {
+    waiting.resolve(reply.value);
+    return;
+  }
+  const { value } = reply, error = waiting.refusal;
+  defineProperty(error, "message", { value: value.message, writable: true, configurable: true });
+  defineProperty(error, "name", { value: value.name, writable: true, configurable: true });
+  coded(error, value.code);
+  if (value.fields) defineProperty(error, "fields", { value: value.fields, enumerable: true });
+  waiting.reject(error);
+}
+
 function bytesToBase64(bytes: Uint8Array): string {
   const length = lengthOf(bytes) as number;
   if (length > MAX_FETCH_BODY) throw coded(new NativeRangeError("the body has more than 1 MB"), "payload_too_large");
@@ -292,16 +311,8 @@ function coded(error: Error, code: string): Error {
   return defineProperty(error, "code", { value: code, enumerable: true });
 }
 
-function contextOf(mine: string, run: any): unknown {
-  const rows = freeze({
-    list: (table: string, query: object = {}) => ask(mine, "rows.list", { table, query }),
-    get: (table: string, id: string, query: object = {}) => ask(mine, "rows.get", { table, id, query }),
-    insert: (table: string, row: object) => ask(mine, "rows.insert", { table, row }),
-    upsert: (table: string, row: object, { onConflict = "id" } = {}) =>
-      ask(mine, "rows.upsert", { table, row, on_conflict: onConflict }),
-    update: (table: string, id: string, changes: object) => ask(mine, "rows.update", { table, id, changes }),
-    remove: (table: string, id: string) => ask(mine, "rows.remove", { table, id }),
-  });
+/** What the code knows as `ctx.fetch`, like the `fetch` of browsers: asked of the host, which knows where it may lead. */
+function fetchOf(mine: string) {
   const fetch = async (address: string | URL | Request, init: any = {}): Promise<Response> => {
     if (address instanceof NativeRequest) {
       const { url, method, headers, body, signal } = new NativeRequest(address, init);
@@ -329,12 +340,25 @@ function contextOf(mine: string, run: any): unknown {
     const bodyless = answer.status === 204 || answer.status === 205 || answer.status === 304;
     return new NativeResponse(bodyless ? null : content, { status: answer.status, headers: answer.headers });
   };
-  return freeze({ rows, fetch, runId: run.run_id, caller: freeze(run.caller), secrets: freeze(run.secrets) });
+  return fetch;
+}
+
+function contextOf(mine: string, run: any): unknown {
+  const rows = freeze({
+    list: (table: string, query: object = {}) => ask(mine, "rows.list", { table, query }),
+    get: (table: string, id: string, query: object = {}) => ask(mine, "rows.get", { table, id, query }),
+    insert: (table: string, row: object) => ask(mine, "rows.insert", { table, row }),
+    upsert: (table: string, row: object, { onConflict = "id" } = {}) =>
+      ask(mine, "rows.upsert", { table, row, on_conflict: onConflict }),
+    update: (table: string, id: string, changes: object) => ask(mine, "rows.update", { table, id, changes }),
+    remove: (table: string, id: string) => ask(mine, "rows.remove", { table, id }),
+  });
+  return freeze({ rows, fetch: fetchOf(mine), runId: run.run_id, caller: freeze(run.caller), secrets: freeze(run.secrets) });
 }
 
 // ── the world that the tenant's code sees ───────────────────────────────────────────────────────────────────────────
-function prepareWorld(): void {
-  // By these Deno calls its own operations, with the object that holds all of them: whoever replaced one would be given it.
+/** By these Deno calls its own operations, with the object that holds all of them: whoever replaced one would be given it. */
+function keepCallAndApply(): void {
   const { prototype } = Function as any;
   for (const name of ["call", "apply"]) {
     const native = prototype[name];
@@ -343,6 +367,10 @@ function prepareWorld(): void {
     };
     defineProperty(prototype, name, { get: () => native, set, configurable: false });
   }
+}
+
+/** Everything that a console prints goes into the log of the run. */
+function prepareConsole(): void {
   const console = globalThis.console as any;
   for (const [name, level] of [["log", "info"], ["info", "info"], ["debug", "debug"], ["warn", "warning"], ["error", "error"], ["trace", "debug"]]) {
     console[name] = (...parts: unknown[]) => log(level, parts);
@@ -370,6 +398,10 @@ function prepareWorld(): void {
     if (!condition) log("error", ["Assertion failed", ...parts]);
   };
   console.clear = () => {};
+}
+
+/** Timers end with the call that began them. */
+function prepareTimers(): void {
   for (const name of ["setTimeout", "setInterval"] as const) {
     const start = timerStart[name] as any;
     (globalThis as any)[name] = (...args: unknown[]) => {
@@ -380,6 +412,12 @@ function prepareWorld(): void {
       return id;
     };
   }
+}
+
+function prepareWorld(): void {
+  keepCallAndApply();
+  prepareConsole();
+  prepareTimers();
   AbortSignal.timeout = (ms: number) => {
     const signal = signalAfter(ms);
     setDeadline(deadlines, signal, now() + ms);
@@ -502,21 +540,7 @@ async function main(): Promise<void> {
     } else if (frame.t === "run") {
       void run(frame, handler); // not awaited: replies to its questions arrive on this same loop
     } else if (frame.t === "reply" && frame.tag === tag) {
-      const waiting = mapGet(asked, frame.n);
-      if (waiting) {
-        mapDelete(asked, frame.n);
-        answered++;
-        sendQuestions();
-        if (frame.ok) waiting.resolve(frame.value);
-        else {
-          const error = waiting.refusal;
-          defineProperty(error, "message", { value: frame.value.message, writable: true, configurable: true });
-          defineProperty(error, "name", { value: frame.value.name, writable: true, configurable: true });
-          coded(error, frame.value.code);
-          if (frame.value.fields) defineProperty(error, "fields", { value: frame.value.fields, enumerable: true });
-          waiting.reject(error);
-        }
-      }
+      settle(frame);
     }
   }
 }
