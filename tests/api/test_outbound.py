@@ -212,11 +212,11 @@ def test_a_url_that_may_not_be_called_is_refused_even_where_the_network_is_open(
         client.request("GET", url, owner="")
 
 
-def resolving(*answers: list[str]) -> Callable[[str, int, float], list[Address]]:
+def resolving(*answers: list[str]) -> Callable[[str, int, float, str], list[Address]]:
     """A name server that gives one answer after the other, and the last one from then on."""
     waiting = list(answers)
 
-    def resolve(host: str, port: int, deadline: float) -> list[Address]:
+    def resolve(host: str, port: int, deadline: float, owner: str) -> list[Address]:
         texts = waiting.pop(0) if len(waiting) > 1 else waiting[0]
         return [ipaddress.ip_address(text) for text in texts]
 
@@ -286,10 +286,10 @@ def test_a_name_that_changes_its_address_is_checked_at_each_connection(canaries:
 
 
 def test_names_that_nobody_knows_and_name_servers_that_never_answer() -> None:
-    def unknown(host: str, port: int, deadline: float) -> list[Address]:
+    def unknown(host: str, port: int, deadline: float, owner: str) -> list[Address]:
         raise NotResolved
 
-    def silent(host: str, port: int, deadline: float) -> list[Address]:
+    def silent(host: str, port: int, deadline: float, owner: str) -> list[Address]:
         time.sleep(max(0, deadline - time.monotonic()))
         raise TimeoutError
 
@@ -313,8 +313,8 @@ def test_a_name_that_nobody_could_be_sent_for_takes_no_place_of_a_later_one(monk
         full.setattr(threading.Thread, "start", start)
         for _ in range(resolver.MOST_PENDING + 1):
             with pytest.raises(NotResolved):
-                resolver.resolve("localhost", 80, time.monotonic() + 0.1)
-    assert resolver.resolve("localhost", 80, time.monotonic() + within(5))
+                resolver.resolve("localhost", 80, time.monotonic() + 0.1, "")
+    assert resolver.resolve("localhost", 80, time.monotonic() + within(5), "")
 
 
 def test_name_servers_that_never_answer_hold_a_bounded_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,14 +329,40 @@ def test_name_servers_that_never_answer_hold_a_bounded_number_of_threads(monkeyp
 
     before = asking()
     monkeypatch.setattr(socket, "getaddrinfo", swallowed)
-    for _ in range(resolver.MOST_PENDING + 3):
+    for number in range(resolver.MOST_PENDING + 3):
         with pytest.raises(TimeoutError):
-            resolver.resolve("a.example", 80, time.monotonic() + 0.005)
+            resolver.resolve("a.example", 80, time.monotonic() + 0.005, f"env_{number}")
     assert asking() - before <= resolver.MOST_PENDING
     answered.set()
     _until(lambda: asking() <= before)
     with pytest.raises(NotResolved):
-        resolver.resolve("a.example", 80, time.monotonic() + within(5))
+        resolver.resolve("a.example", 80, time.monotonic() + within(5), "")
+
+
+def test_a_tenant_whose_names_nobody_answers_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered, real = threading.Event(), socket.getaddrinfo
+
+    def swallowed(host: str, *given: Any, **named: Any) -> list[Any]:
+        if host == "localhost":
+            return real(host, *given, **named)
+        answered.wait(60)
+        raise OSError
+
+    monkeypatch.setattr(socket, "getaddrinfo", swallowed)
+    client = outbound.Client(opened=LOOPBACK)
+    try:
+        with Receiver() as receiver:
+            for number in range(resolver.MOST_PENDING + 3):
+                with pytest.raises(outbound.TimedOut):
+                    client.request("GET", f"http://{number}.example/", owner="env_a", total=0.005)
+            url = receiver.url("/").replace("127.0.0.1", "localhost")
+            assert client.request("GET", url, owner="env_b").status == 200
+            with pytest.raises(outbound.TimedOut):
+                client.request("GET", url, owner="env_a", total=0.05)
+    finally:
+        answered.set()
+        _until(lambda: all(thread.name != "resolve" for thread in threading.enumerate()))
+        client.close()
 
 
 def test_the_client_of_the_process_follows_the_settings(settings: LazySettings) -> None:

@@ -238,17 +238,18 @@ def test_a_malformed_url_names_its_field() -> None:
 
 def test_resolving_knows_addresses_names_and_a_deadline() -> None:
     soon = time.monotonic() + 5
-    assert resolve("127.0.0.1", 80, soon) == [ipaddress.ip_address("127.0.0.1")]
-    assert ipaddress.ip_address("127.0.0.1") in resolve("localhost", 80, soon)
-    assert len(resolve("localhost", 80, soon)) == len(set(resolve("localhost", 80, soon)))
+    assert resolve("127.0.0.1", 80, soon, "") == [ipaddress.ip_address("127.0.0.1")]
+    assert ipaddress.ip_address("127.0.0.1") in resolve("localhost", 80, soon, "")
+    assert len(resolve("localhost", 80, soon, "")) == len(set(resolve("localhost", 80, soon, "")))
     with pytest.raises(NotResolved):
-        resolve("not-there.invalid", 80, soon)
-    held = [resolver._pending.acquire() for _ in range(resolver.MOST_PENDING)]  # name servers that never answer
+        resolve("not-there.invalid", 80, soon, "")
+    held = [f"env_{number}" for number in range(resolver.MOST_PENDING)]  # name servers that never answer
+    assert all(resolver._places.take(owner, 5) for owner in held)
     at = time.monotonic()
     with pytest.raises(TimeoutError):
-        resolve("localhost", 80, at + 0.1)
+        resolve("localhost", 80, at + 0.1, "")
     assert time.monotonic() - at < within(0.5)
-    assert resolve("127.0.0.1", 80, at) == [ipaddress.ip_address("127.0.0.1")], "no name, no question"
-    for _ in held:
-        resolver._pending.release()
-    assert resolve("localhost", 80, time.monotonic() + 5)
+    assert resolve("127.0.0.1", 80, at, "") == [ipaddress.ip_address("127.0.0.1")], "no name, no question"
+    for owner in held:
+        resolver._places.give_back(owner)
+    assert resolve("localhost", 80, time.monotonic() + 5, "")

@@ -194,7 +194,7 @@ def test_a_name_that_is_bound_anew_to_an_inner_address_is_not_called(
 ) -> None:
     answers = iter([["93.184.215.14"], ["127.0.0.1"], ["::ffff:127.0.0.1"], ["169.254.169.254"]])
 
-    def resolve(host: str, port: int, deadline: float) -> list[Any]:
+    def resolve(host: str, port: int, deadline: float, owner: str) -> list[Any]:
         import ipaddress
 
         return [ipaddress.ip_address(text) for text in next(answers)]

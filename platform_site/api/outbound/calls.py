@@ -124,7 +124,7 @@ class Client:
         self,
         *,
         opened: Iterable[Network] = (),
-        resolve: Callable[[str, int, float], list[Address]] = resolver.resolve,
+        resolve: Callable[[str, int, float, str], list[Address]] = resolver.resolve,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         """`opened` are networks that may be called though they are not public. `tls` replaces the trust in public
@@ -161,7 +161,7 @@ class Client:
 
         `owner` is on whose behalf it is made: the id of an environment, `""` for the platform. Each has connections of
         its own: a host that takes the body of one request for the beginning of the next, because it reads no bodies
-        there, would give one tenant's secrets into another's hands.
+        there, would give one tenant's secrets into another's hands. Each has a share of the names asked for at a time.
 
         A kept connection may turn out dead at the moment it is used. If nothing came back on it, the call is made once
         more on a new one, provided that it `is_repeatable` (None: if the method is). An interrupted call is Broken.
@@ -184,7 +184,7 @@ class Client:
                 may_repeat = method in REPEATABLE if is_repeatable is None else is_repeatable
                 if kept.has_received or not may_repeat or interruption.has_come:
                     raise
-        made = self._connect(target, deadline, connect, interruption)
+        made = self._connect(target, owner, deadline, connect, interruption)
         return self._exchange(made, key, method, message, limit, deadline, interruption)
 
     def close(self) -> None:
@@ -197,11 +197,13 @@ class Client:
 
     # ── Connections ──
 
-    def _connect(self, target: Target, deadline: float, seconds: float, interruption: Interruption) -> Bounded:
+    def _connect(
+        self, target: Target, owner: str, deadline: float, seconds: float, interruption: Interruption
+    ) -> Bounded:
         """A connection to one of the addresses that `target` has now and that may be called."""
         by = min(deadline, time.monotonic() + seconds)
         try:
-            addresses = self._resolve(target.host, target.port, by)
+            addresses = self._resolve(target.host, target.port, by, owner)
         except resolver.NotResolved:
             raise Unresolved from None
         except TimeoutError:

@@ -32,6 +32,8 @@ FORBIDDEN_PORTS: Final = frozenset(
     }
 )
 RESOLVE_SECONDS: Final = 2.0
+_WRITTEN_DOWN: Final = "written down"
+"""The owner of all names that are asked for when a URL is written down, and not to call it."""
 
 _REFUSED: Final = re.compile(r"[\x00-\x20\x7f\\<>\"^`{|}]")
 _NAME: Final = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(?:\.(?!-)[a-z0-9_-]{1,63}(?<!-))*\.?", re.ASCII)
@@ -159,7 +161,7 @@ def check_url(text: str, *, field: str = "url") -> str:
     except BadUrl as error:
         raise ValidationFailed.of(field, error.code, str(error)) from None
     try:
-        addresses = resolve(target.host, target.port, time.monotonic() + RESOLVE_SECONDS)
+        addresses = resolve(target.host, target.port, time.monotonic() + RESOLVE_SECONDS, _WRITTEN_DOWN)
     except (NotResolved, TimeoutError):
         return target.url
     opened = networks(tuple(settings.OUTBOUND_ALLOWED_NETWORKS))
