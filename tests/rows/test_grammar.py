@@ -190,6 +190,23 @@ def test_what_a_filter_becomes(where: dict[str, Any], shape: Condition) -> None:
     assert sorted(slots) == list(range(len(found.wire))) == list(range(len(found.values)))
 
 
+def test_values_follow_their_conditions_where_others_fell_away() -> None:
+    some = {"comments": {"$some": {"stars": 3, "$search": "tea"}}}
+    found = parsed(
+        {"$or": [{"priority": 9}, {}], "weight": 2, "title": {"$ne": "a"}, "$and": [{"$or": [{"priority": 1}, some]}]}
+    )
+    tea = And((eq("stars", 3), Search((path("body"),), Slot(4, "text[]"))))
+    assert found.shape == And(
+        (
+            eq("weight", 0, "float8"),
+            Not(eq("title", 1, "text")),
+            Or((eq("priority", 2), Quantified("some", COMMENTS, tea))),
+        )
+    )
+    assert found.values == (2.0, "a", 1, 3, ("%tea%",))
+    assert found.wire == (b"2.0", b"a", b"1", b"3", b'{"%tea%"}')
+
+
 def test_nothing_asked_is_one_filter() -> None:
     assert parse_where(None, "tasks", ALICE) is NO_FILTER
     assert parse_where("{}", "tasks", ALICE) is NO_FILTER
@@ -279,6 +296,7 @@ REFUSED: list[tuple[Any, str, str]] = [
     ({"$gt": 1}, "misplaced", "$gt"),
     ({"$some": {}}, "misplaced", "$some"),
     ({"priority": {"$some": {}}}, "misplaced", "priority.$some"),
+    ({"$and": [{"priority": {"$gt": 1, "$lt": 5}}] * 60}, "too_many", "$and.49.priority.$lt"),
     ({"priority": {"$or": []}}, "misplaced", "priority.$or"),
     ({"priority": {"$like": "a"}}, "misplaced", "priority.$like"),
     ({"done": {"$gt": True}}, "misplaced", "done.$gt"),
