@@ -225,7 +225,7 @@ def test_the_pages_fit_a_telephone_in_both_themes(window: Callable[..., Page], s
     here = f"?environment={served.facts['environments']['production']}"
     paths = ["", "timeline/", "projects/project/", f"projects/project/{quote(served.facts['project_id'])}/change/",
              "accounts/user/", "accounts/auditentry/", "accounts/serverkey/add/", "security/",
-             "platform_site/endpointfigure/", f"webhooks/webhook/{quote(webhook['id'])}/change/",
+             "accounts/signingkey/", "platform_site/endpointfigure/", "platform_site/functionfigure/", f"webhooks/webhook/{quote(webhook['id'])}/change/",
              *(f"{each}/{here}" for each in OF_AN_ENVIRONMENT)]  # fmt: skip
     suspended = world.api.post("/v1/projects", token=world.token, json={"name": "Suspended"}).json
     manage(served, "suspend_project", suspended["id"], "--reason", f"The bill of May is open. {LONG} {'long' * 60}")
@@ -262,9 +262,18 @@ def test_the_pages_fit_a_telephone_in_both_themes(window: Callable[..., Page], s
     assert world.api.delete(f"/v1/projects/{suspended['id']}", token=world.token).status == 204
 
 
+CUT_OFF = """cells => cells.filter(cell => {
+    const range = document.createRange();
+    range.selectNodeContents(cell);
+    return range.getBoundingClientRect().right > cell.closest("tr").getBoundingClientRect().right + 1;
+}).map(cell => cell.innerText)"""
+"""Of cells of the lists those whose text goes on where the card that they are in has ended."""
+
+
 def fits(page: Page, path: str) -> None:
     width = page.evaluate("document.documentElement.scrollWidth")
     assert width <= NARROW, (path, width)
+    assert page.locator("#result_list :is(td, th)").evaluate_all(CUT_OFF) == [], path
 
 
 def test_a_keyboard_is_enough_to_press_a_button_and_to_answer_its_question(
