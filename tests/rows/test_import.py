@@ -693,6 +693,20 @@ def test_csv_names_the_line_on_which_a_bad_record_begins() -> None:
     assert caught.value.number == 3
 
 
+@pytest.mark.parametrize(
+    ("text", "records"),
+    [
+        ('\ufeff"two\nlines",b\n', [["two\nlines", "b"]]),
+        ("\ufeffa,b\n\ufeffx,y\n\ufeffz", [["a", "b"], ["\ufeffx", "y"], ["\ufeffz"]]),
+        ('"x"y"z,1\nfine,2\n', [None, ["fine", "2"]]),
+        ('one\n"x"y"z\n"fine"\n', [["one"], None, ["fine"]]),
+    ],
+)
+def test_csv_takes_the_mark_of_a_file_away_and_loses_no_line_to_a_bad_one(text: str, records: list[Any]) -> None:
+    found = csv_records.read(io.BytesIO(text.encode()))
+    assert [None if isinstance(record, InvalidRecord) else record for _, record in found] == records
+
+
 def test_csv_puts_no_more_of_a_file_together_than_one_record_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(csv_records, "MAX_RECORD_BYTES", 30)
     lines = iter([b'a,"open\n', *[b"123456789\n"] * 100])
