@@ -19,7 +19,7 @@ import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import connections
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from accounts import audit
@@ -668,6 +668,7 @@ EVERY_COLUMN = parse(
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(SOME_VALUES, min_size=1, max_size=3))
+@example([-(2**63) - 1, -(2**63), 2**63 - 1, 2**63])
 def test_the_quick_spelling_of_a_cell_is_the_careful_one(several: list[Any]) -> None:
     for column in EVERY_COLUMN.all_columns.values():
         quick = importing._quick(EVERY_COLUMN, column)
