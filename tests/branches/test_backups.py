@@ -101,7 +101,7 @@ def test_there_and_back_into_a_branch(full: Tracker, file: Path) -> None:
     before = everything(full, full.environment_id)
     said = run("backup", full.environment_id, "--to", str(file))
     assert "version 2, 5 tables, 4 rows" in said
-    assert "1 webhooks, 1 functions" in said
+    assert "1 webhook, 1 function" in said
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     # Whatever happens to the original afterwards.
     home = before["lists"][0]["id"]
@@ -583,7 +583,7 @@ def _is_waiting(cluster: str) -> bool:
 
 def test_the_subscription_of_a_terminal_goes_into_no_backup(full: Tracker, file: Path) -> None:
     with Listener(place_of(full.environment_id), "http://127.0.0.1:9/", ["tasks.*"]):
-        assert "1 webhooks" in run("backup", full.environment_id, "--to", str(file))
+        assert "1 webhook," in run("backup", full.environment_id, "--to", str(file))
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def run(*arguments: str) -> tuple[str, str]:
 
 
 def test_a_module_is_deployed_and_run(tracker: Tracker, deploy: Any) -> None:
-    assert "sum version 1 is deployed (is new)" in deploy("sum", SUM)
+    assert "sum version 1 is deployed (a new function)" in deploy("sum", SUM)
     output, errors = run("run_function", tracker.environment_id, "sum", "--input", '{"a": 1, "b": 2}')
     assert json.loads(output) == {"sum": 3}
     assert "succeeded in" in errors

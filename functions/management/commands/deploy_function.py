@@ -96,7 +96,7 @@ class Command(BaseCommand):
         if as_json:
             self.stdout.write(json.dumps(shown))
             return
-        what = "is new" if is_new else f"replaces version {function.active_version - 1}"
+        what = "a new function" if is_new else f"replaces version {function.active_version - 1}"
         self._say(f"{function.name} version {function.active_version} is deployed ({what}).", self.style.SUCCESS)
         hosts = ", ".join(function.allowed_hosts) or "none"
         self._say(f"  timeout {function.timeout_ms} ms, memory {function.memory_mb} MB, hosts {hosts}")

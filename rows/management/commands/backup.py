@@ -50,7 +50,7 @@ class Command(BaseCommand):
             if sqlstates.is_repeatable(error) or sqlstates.sqlstate(error) == "55P03":
                 raise CommandError("The schema was being changed. Nothing was written; try again.") from None
             raise CommandError(f"The region cannot be read ({type(error).__name__}). Nothing was written.") from error
-        rows = sum(summary.rows.values())
-        parts = ", ".join(f"{count} {name}" for name, count in summary.parts.items())
-        held = f"version {summary.schema_version}, {len(summary.rows)} tables, {rows} rows, {parts}"
-        self.stdout.write(self.style.SUCCESS(f"{path}: {held}; {path.stat().st_size} bytes."))
+        counts = {"tables": len(summary.rows), "rows": sum(summary.rows.values()), **summary.parts}
+        held = ", ".join(f"{count} {name.removesuffix('s') if count == 1 else name}" for name, count in counts.items())
+        about = f"version {summary.schema_version}, {held}; {path.stat().st_size} bytes"
+        self.stdout.write(self.style.SUCCESS(f"{path}: {about}."))
