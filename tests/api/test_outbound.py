@@ -504,6 +504,12 @@ def full_queue(host: str, port: int) -> Iterator[None]:
 # ── TLS ──
 
 
+_SIGNS_CERTIFICATES = x509.KeyUsage(
+    digital_signature=False, content_commitment=False, key_encipherment=False, data_encipherment=False,
+    key_agreement=False, key_cert_sign=True, crl_sign=False, encipher_only=False, decipher_only=False,
+)  # fmt: skip
+
+
 class Authority:
     """A certificate authority of a test's own."""
 
@@ -523,9 +529,14 @@ class Authority:
             .not_valid_before(now - dt.timedelta(days=2))
             .not_valid_after(now + dt.timedelta(days=days))
             .add_extension(x509.BasicConstraints(ca=names is None, path_length=None), critical=True)
+            # RFC 5280, to which Python holds certificates from 3.13 on, wants the keys named and a use for the CA's.
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False)
         )
         if names is not None:
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        else:
+            builder = builder.add_extension(_SIGNS_CERTIFICATES, critical=True)
         return builder.sign(by, hashes.SHA256())
 
     def server(self, *names: str, days: int = 1) -> ssl.SSLContext:

@@ -250,7 +250,7 @@ def test_mending_reads_nothing_of_what_is_over(
         found = cursor.fetchone()[0]
         transaction.set_rollback(True, using=using)
     [plan] = json.loads(found) if isinstance(found, str) else found
-    assert plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"] < 50
+    assert plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"] < 200, "of some 15,000"
     Delivery.objects.using(using).filter(sequence__gt=4_995).update(status="held", next_attempt_at=None)
     assert settle(using) == 5
     assert Delivery.objects.using(using).filter(status="pending").count() == 10
