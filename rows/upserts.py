@@ -87,15 +87,16 @@ class _Upsert:
     numbered: bool
 
     def run(self) -> list[Upserted]:
+        there = self._those_there()
         for _ in range(MAX_RUNS - 1):
-            there = self._those_there()
             try:
                 return self._write(there)
             except (Conflict, NotFound, ValidationFailed):
                 # Somebody may have inserted or deleted one of them since it was looked for.
-                if self._those_there() == there:
+                before, there = there, self._those_there()
+                if there == before:
                     raise
-        return self._write(self._those_there())
+        return self._write(there)
 
     def _those_there(self) -> dict[int, str]:
         """The ids of the rows that are there already, by the number of the body that has their key. A query for each.
