@@ -10,6 +10,7 @@ from typing import Any, Final, NoReturn
 
 import orjson
 
+from platform_site.api.bodies import DuplicateName, object_of
 from platform_site.api.errors import ValidationFailed
 from rows.conditions import NO_FILTER, Filter
 from rows.grammar import MAX_DEPTH, InvalidCondition, Sight, read_filter, shown
@@ -21,22 +22,11 @@ MAX_BODY_BYTES: Final = 64 * 1024
 _MEMOIZED_LENGTH: Final = 512
 
 
-class _Duplicate(ValueError):
-    """An object names a member twice. JSON allows it, and takes the last: who meant the first would see other rows."""
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        raise _Duplicate
-    return made
-
-
 def _no_constant(word: str) -> NoReturn:
     raise ValueError(word)
 
 
-_DECODE: Final[Callable[[str], Any]] = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_constant).decode
+_DECODE: Final[Callable[[str], Any]] = json.JSONDecoder(object_pairs_hook=object_of, parse_constant=_no_constant).decode
 _filters: Final[Memo[tuple[int, str, str], Filter]] = Memo(2_048)
 
 
@@ -71,7 +61,7 @@ def _decode(text: str) -> Any:
         )
     try:
         return _DECODE(text)
-    except _Duplicate:
+    except DuplicateName:
         raise InvalidCondition("", "invalid", "names a member of an object twice.") from None
     except RecursionError:
         raise InvalidCondition("", "too_deep", f"conditions may be nested {MAX_DEPTH} levels deep.") from None

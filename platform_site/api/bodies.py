@@ -30,14 +30,15 @@ _POSITION: Final = re.compile(r": line \d+ column \d+ \(char \d+\)\Z")
 _STRING: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?+', re.DOTALL)
 
 
-class _Duplicate(ValueError):
-    pass
+class DuplicateName(ValueError):
+    """An object names a member twice. JSON allows it, and takes the last: who meant the first would be misread."""
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An `object_pairs_hook` of `json`. Raises DuplicateName."""
     made = dict(pairs)
     if len(made) != len(pairs):
-        raise _Duplicate
+        raise DuplicateName
     return made
 
 
@@ -59,8 +60,8 @@ def read(body: bytes) -> Any:
     if b"\\u0000" in body and _holds_nul(value):
         raise InvalidRequest("The body holds a NUL character (\\u0000), which cannot be stored.")
     try:
-        return json.loads(body, object_pairs_hook=_object)
-    except _Duplicate:
+        return json.loads(body, object_pairs_hook=object_of)
+    except DuplicateName:
         raise InvalidRequest("The body names a member of an object twice.") from None
     except ValueError:  # more digits than Python converts (4,300): orjson calls this a float out of range before us
         raise InvalidRequest("The body holds a number that is too long.") from None
