@@ -1,4 +1,4 @@
-"""One service for the faults, with a Valkey of the test's own, which it may kill, freeze and start again."""
+"""One service for the faults and a receiver for what it tells, with a Valkey of the test's own, which it may kill, freeze and start again."""
 
 import contextlib
 import signal
@@ -11,9 +11,16 @@ import pytest
 
 from platform_site.services import postgres
 from platform_site.services.layout import REGIONS, Layout, region_database
+from tests.api.receiver import Receiver
 from tests.load import sign_in
 from tests.serving import Up, start_up
 from tests.valkeys import start_for_operators
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as made:
+        yield made
 
 
 class OwnValkey:

@@ -59,12 +59,6 @@ def use_segments_up(up: Up) -> None:
 
 
 @pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with Receiver() as made:
-        yield made
-
-
-@pytest.fixture
 def up_on_a_small_disk(tmp_path: Path) -> Iterator[tuple[Up, Disk]]:
     if os.geteuid() != 0:
         pytest.skip("only root mounts file systems")

@@ -42,12 +42,6 @@ def workers(battered: Up, own_valkey: OwnValkey) -> Iterator[list[Worker]]:
         worker.kill()
 
 
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with Receiver() as made:
-        yield made
-
-
 def restart_postgres(up: Up) -> None:
     layout = Layout(up.data_dir)
     up.part("postgres", "-D").send_signal(signal.SIGQUIT)

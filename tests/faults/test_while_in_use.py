@@ -4,7 +4,6 @@ worker's clock is wrong, a disk is full (F21, F22, F23, and frozen PostgreSQL). 
 
 import logging
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
@@ -32,12 +31,6 @@ def more_settings() -> dict[str, str]:
 @pytest.fixture(autouse=True)
 def _httpx_is_silent() -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with Receiver() as made:
-        yield made
 
 
 @pytest.fixture
