@@ -1,4 +1,5 @@
-"""How long the oldest of each queue has waited, and when a worker was last heard of: for `/metrics` and `/readyz`.
+"""How long the oldest of each queue has waited, what came of the last attempts at deliveries, and when a worker was
+last heard of: for `/metrics` and `/readyz`.
 
 A worker measures each region's queues (`rollups`) and says every few seconds that it lives (`beat`), both into the
 control database, so every web host tells the same and asks no region. What waited when it was last measured is taken to
@@ -22,10 +23,16 @@ SILENT_AFTER: Final = 30.0
 """Seconds without a word after which no worker is believed to live. Without beat a worker's clock says it every 15."""
 
 _AGES: Final = """
-SELECT name, extract(epoch FROM now() - at)::float8, extract(epoch FROM now() - measured_at)::float8,
+SELECT name, extract(epoch FROM now() - sample.at)::float8, extract(epoch FROM now() - measured_at)::float8,
+       arrived, tried - arrived,
        (values ->> 'unrelayed_age')::float8, (values ->> 'due_age')::float8, (values ->> 'queued_age')::float8
-  FROM platform_site_sample
+  FROM platform_site_sample sample,
+       LATERAL (SELECT coalesce(sum(attempts), 0)::float8 AS tried,
+                       coalesce(sum(attempts_succeeded), 0)::float8 AS arrived
+                  FROM platform_site_regionfigure lately
+                 WHERE lately.region = sample.name AND lately.at > now() - interval '10 minutes') AS buckets
 """
+"""Ten minutes are the present bucket and the one before it."""
 _HEARD: Final = "SELECT extract(epoch FROM now() - at)::float8 FROM platform_site_sample WHERE name = %s"
 
 
@@ -59,7 +66,7 @@ class Lag(Collector):
         try:
             with connection.cursor() as cursor:
                 cursor.execute(_AGES)
-                looks = {name: (at, measured, ages) for name, at, measured, *ages in cursor.fetchall()}
+                looks = {name: look for name, *look in cursor.fetchall()}
         except Error:
             return
         if WORKERS in looks:
@@ -78,14 +85,21 @@ class Lag(Collector):
                 ("run", "queued run"),
             )
         ]
+        attempts = GaugeMetricFamily(
+            "platform_recent_delivery_attempts",
+            "Attempts at deliveries in the last five to ten minutes.",
+            labels=["region", "outcome"],
+        )
         for region in settings.REGION_DATABASES:
-            _, measured, ages = looks.get(region, (None, None, ()))
+            _, measured, arrived, failed, *ages = looks.get(region, (None,) * 7)
             if measured is None:
                 continue
             seen.add_metric([region], measured)
+            attempts.add_metric([region, "succeeded"], arrived)
+            attempts.add_metric([region, "failed"], failed)
             for family, age in zip(oldest, ages, strict=True):
                 family.add_metric([region], 0.0 if age is None else age + measured)
-        yield from (seen, *oldest)
+        yield from (seen, attempts, *oldest)
 
 
 def register() -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 from django.db.models import F
+from django.utils import timezone
 
 from platform_site.api import health
 from platform_site.figures import lag, rollups
-from platform_site.models import Sample
+from platform_site.models import RegionFigure, Sample
 from tests.api.test_probes import figures
 from tests.client import Api
 from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture
@@ -40,6 +41,26 @@ def test_an_event_that_nobody_tells_grows_old(api: Api, tracker: Tracker) -> Non
     assert found[f"platform_oldest_event_seconds{region}"] >= 90
     assert found[f"platform_region_measured_seconds{region}"] >= 90
     assert found[f"platform_oldest_run_seconds{region}"] == 0
+
+
+@pytest.mark.django_db(databases="__all__", transaction=True)
+def test_what_became_of_the_last_attempts(api: Api) -> None:
+    RegionFigure.objects.all().delete()
+    rollups.measure_region("eu-west-1")
+    now, bucket = timezone.now(), timedelta(minutes=5)
+    nothing = dict.fromkeys(("runs_succeeded", "runs_failed", "runs_timed_out"), 0)
+    for region, ago, attempts, arrived in (
+        ("eu-west-1", timedelta(seconds=1), 20, 0),
+        ("eu-west-1", timedelta(seconds=1) + bucket, 10, 3),
+        ("eu-west-1", timedelta(seconds=1) + 2 * bucket, 500, 500),
+        ("us-east-1", timedelta(seconds=1), 40, 40),
+    ):
+        RegionFigure.objects.create(
+            region=region, at=now - ago, attempts=attempts, attempts_succeeded=arrived, **nothing
+        )
+    found = figures(api)
+    assert found['platform_recent_delivery_attempts{outcome="succeeded",region="eu-west-1"}'] == 3
+    assert found['platform_recent_delivery_attempts{outcome="failed",region="eu-west-1"}'] == 27
 
 
 @pytest.mark.django_db(databases="__all__", transaction=True)
