@@ -24,11 +24,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
 import psycopg
 from celery import shared_task
+from celery.schedules import schedule
 from django.conf import settings
 from django.db import (
     DEFAULT_DB_ALIAS,
@@ -130,13 +132,22 @@ def all_sweeps() -> list[Sweep]:
     return list(_sweeps.values())
 
 
+_STARTED_AT: Final = datetime.now(UTC) - timedelta(seconds=time.monotonic())
+
+
+def _steady_now() -> datetime:
+    """Beat asks this what time it is. By the host's clock it would stand still when that is set back, for as long as it
+    was ahead."""
+    return _STARTED_AT + timedelta(seconds=time.monotonic())
+
+
 def beat_schedule() -> dict[str, dict[str, Any]]:
     """The entries for Celery's beat. Nudges that nobody takes pile up for an hour at most, some four a second with
     three regions."""
     return {
         found.name: {
             "task": run_sweep.name,
-            "schedule": found.every,
+            "schedule": schedule(found.every, nowfun=_steady_now),
             "args": (found.name,),
             "options": {"expires": _STALE, "queue": "default"},
         }

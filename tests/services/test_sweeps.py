@@ -2,6 +2,8 @@
 
 import inspect
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +32,7 @@ from platform_site.services import postgres
 from platform_site.services.layout import Layout
 from projects import provisioning, removal
 from rows.models import CurrentVersion, DepartureDue
+from tests.faults.harm import FAKETIME
 from tests.serving import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
@@ -162,6 +165,50 @@ def test_beat_knows_every_sweep_of_every_app() -> None:
         assert schedule[name]["task"] == "platform.run_sweep"
         expires = schedule[name]["options"]["expires"]
         assert 900 <= expires <= 3600, "stale nudges do not pile up, and a clock may be wrong by minutes"
+
+
+BEAT = """
+import sys, time
+import django
+django.setup()
+from celery import Celery
+from celery.beat import Scheduler
+from platform_site.api import sweeps
+
+sweeps._sweeps.clear()
+sweeps.sweep(every=0.1)(lambda: None)
+app = Celery(broker="memory://")
+app.conf.beat_schedule = sweeps.beat_schedule()
+beat = Scheduler(app)
+for offset in ("+3d", "+0", "+3d"):
+    with open(sys.argv[1], "w") as clock:
+        clock.write(offset)
+    sent = sum(entry.total_run_count for entry in beat.schedule.values())
+    until = time.monotonic() + 20
+    while time.monotonic() < until and sum(entry.total_run_count for entry in beat.schedule.values()) < sent + 5:
+        until_next = time.monotonic() + min(beat.tick(), 1)
+        while time.monotonic() < until_next:
+            pass
+    print(time.strftime("%d"), sum(entry.total_run_count for entry in beat.schedule.values()) - sent)
+"""
+
+
+@pytest.mark.skipif(not FAKETIME.exists(), reason="there is no libfaketime on this machine")
+def test_beat_goes_on_when_its_hosts_clock_is_set_back_or_forward(tmp_path: Path) -> None:
+    clock = tmp_path / "clock"
+    clock.write_text("+3d")
+    shifted = {
+        "LD_PRELOAD": str(FAKETIME),
+        "FAKETIME_TIMESTAMP_FILE": str(clock),
+        "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }
+    said = subprocess.run(
+        [sys.executable, "-c", BEAT, str(clock)], env=os.environ | shifted, check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+    [ahead, back, forward] = [line.split() for line in said]
+    assert ahead[0] != back[0] != forward[0], "the clock was moved"
+    assert [nudges for _, nudges in (ahead, back, forward)] == ["5"] * 3
 
 
 @pytest.mark.usefixtures("empty")
