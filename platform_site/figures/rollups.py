@@ -20,6 +20,7 @@ from psycopg import sql
 
 from accounts.models import ServerKey, User
 from functions.runs import WAITING
+from platform_site.figures.lag import WORKERS
 from platform_site.models import Sample
 from projects.models import Environment, Project
 from projects.suspension import suspended_in
@@ -266,4 +267,4 @@ def forget_old() -> None:
                 ),
                 [KEPT.total_seconds()],
             )
-    Sample.objects.exclude(name__in=[CONTROL, *settings.REGION_DATABASES]).delete()
+    Sample.objects.exclude(name__in=[CONTROL, WORKERS, *settings.REGION_DATABASES]).delete()
