@@ -131,7 +131,7 @@ class SessionViewSet(ApiViewSet):
         caller = person(self.caller)
         state = self.query.get("state", "live")
         if state not in sessions.STATES:
-            raise ValidationFailed.of("state", "invalid_choice", f"Must be one of {', '.join(sessions.STATES)}.")
+            raise ValidationFailed.of("state", "not_among", f"Must be one of {', '.join(sessions.STATES)}.")
         page = paginate(
             sessions.of_user(caller.id, state),
             ["-id"],

@@ -20,5 +20,5 @@ class RunFilter(django_filters.FilterSet):  # type: ignore[misc]  # the library 
     def checked(self) -> Any:
         """The filtered queryset. Raises ValidationFailed naming the parameter."""
         if not self.is_valid():
-            raise ValidationFailed.of("status", "invalid_choice", "status must be succeeded, failed or running.")
+            raise ValidationFailed.of("status", "not_among", "status must be succeeded, failed or running.")
         return self.qs

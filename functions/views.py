@@ -314,7 +314,7 @@ class RunViewSet(_NamedViewSet):
         )
         given = {"status": self.query["status"]} if "status" in self.query else {}
         if given.get("status") == "":
-            raise ValidationFailed.of("status", "invalid_choice", "status must be succeeded, failed or running.")
+            raise ValidationFailed.of("status", "not_among", "status must be succeeded, failed or running.")
         found = RunFilter(given, queryset=recent).checked()
         return answer({"data": [listed_run(run) for run in found.order_by("-created_at", "-id")[:limit]]})
 

@@ -176,7 +176,7 @@ class DeliveryViewSet(ApiViewSet):
         if (status := self.query.get("status")) is not None:
             if status not in Delivery.Status.values:
                 message = f"status must be one of {', '.join(Delivery.Status.values)}."
-                raise ValidationFailed.of("status", "invalid_choice", message)
+                raise ValidationFailed.of("status", "not_among", message)
             found = found.filter(status=status)
         page = paginate(
             found.prefetch_related(Prefetch("tries", _last_tries(using), to_attr="last_tries")),

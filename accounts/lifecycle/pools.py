@@ -113,7 +113,7 @@ def change_settings(
         for kind, url in link_urls.items():
             _check_link(kind, url)
     if not isinstance(sign_up, Unset) and sign_up not in SignUpMode.values:
-        raise ValidationFailed.of("sign_up", "invalid_choice", f"Must be one of {', '.join(SignUpMode.values)}.")
+        raise ValidationFailed.of("sign_up", "not_among", f"Must be one of {', '.join(SignUpMode.values)}.")
     with transaction.atomic():
         locks.hold(f"settings of {pool_id}")
         found = settings_of(pool_id)

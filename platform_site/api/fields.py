@@ -160,7 +160,11 @@ class DateTimeField(serializers.DateTimeField):
 class ListField(serializers.ListField):
     """A JSON array. At most 100 items unless told otherwise; `distinct=True` refuses the second of two equal items."""
 
-    default_error_messages: ClassVar = {"not_a_list": "Must be an array.", "repeated": "Names the same item twice."}
+    default_error_messages: ClassVar = {
+        "not_a_list": "Must be an array.",
+        "repeated": "Names the same item twice.",
+        "too_many": "Must have at most {max_length} items.",
+    }
 
     def __init__(self, **kwargs: Any) -> None:
         self.distinct = kwargs.pop("distinct", False)
@@ -172,7 +176,7 @@ class ListField(serializers.ListField):
             if not isinstance(data, list):
                 self.fail("not_a_list")
             if self.max_length is not None and len(data) > self.max_length:
-                self.fail("max_length", max_length=self.max_length)  # before each item is looked at
+                self.fail("too_many", max_length=self.max_length)  # before each item is looked at
         return super().run_validation(data)
 
     def to_internal_value(self, data: Any) -> list[Any]:
@@ -249,6 +253,21 @@ class Serializer(serializers.Serializer[Any]):
         return {name[:100] or NAMELESS: [ErrorDetail(message, "unknown_field")] for name in names[:100]}
 
 
+_OWN_CODES: Final = {
+    "max_length": "too_long",
+    "max_string_length": "too_long",
+    "min_length": "too_short",
+    "max_value": "out_of_range",
+    "min_value": "out_of_range",
+    "invalid_choice": "not_among",
+}
+
+
+def own_code(code: str | None) -> str:
+    """The code of a field for what DRF and Django call `code`: one word for one mistake (docs/errors.md)."""
+    return _OWN_CODES.get(code, code) if code else "invalid"
+
+
 def failed(detail: Any) -> ValidationFailed:
     """DRF's nested error detail as our flat list, names dotted: `{"a": {"b": [..]}}` becomes the field `a.b`."""
     return ValidationFailed(fields=_flatten("", detail))
@@ -270,7 +289,7 @@ def _flatten(path: str, detail: Any) -> list[FieldError]:
             else:
                 errors += _flatten(path, inner)
         return errors
-    return [FieldError(path or WHOLE_BODY, getattr(detail, "code", None) or "invalid", str(detail))]
+    return [FieldError(path or WHOLE_BODY, own_code(getattr(detail, "code", None)), str(detail))]
 
 
 def _join(path: str, name: str) -> str:

@@ -51,7 +51,7 @@ def _django_validation(error: django_exceptions.ValidationError) -> ApiError:
     for name, errors in by_field.items():
         field = fields.WHOLE_BODY if name in ("", django_exceptions.NON_FIELD_ERRORS) else name
         for one in errors:
-            found += [FieldError(field, one.code or "invalid", str(message)) for message in one.messages]
+            found += [FieldError(field, fields.own_code(one.code), str(message)) for message in one.messages]
     return ValidationFailed(fields=found)
 
 

@@ -346,7 +346,7 @@ def test_an_expired_session_says_so_too(api: Api, una: User) -> None:
 
 def test_a_state_that_is_none_is_named(api: Api, una: User) -> None:
     now = session_of(una)
-    assert api.get("/v1/auth/sessions?state=dead", token=now.access_token).fields == {"state": "invalid_choice"}
+    assert api.get("/v1/auth/sessions?state=dead", token=now.access_token).fields == {"state": "not_among"}
     cursor = api.get("/v1/auth/sessions?state=all&limit=1", token=session_of(una).access_token).json["next_cursor"]
     answer = api.get(f"/v1/auth/sessions?state=live&cursor={cursor}", token=now.access_token)
     assert answer.fields == {"cursor": "invalid_cursor"}

@@ -223,7 +223,7 @@ def test_an_edited_link_opens_nothing(api: Api, una: User, production: Environme
 
 @pytest.mark.parametrize(
     ("password", "code"),
-    [("1234567", "password_too_short"), ("x" * 1001, "max_length"), (UNA, "password_too_similar"), (None, "null")],
+    [("1234567", "password_too_short"), ("x" * 1001, "too_long"), (UNA, "password_too_similar"), (None, "null")],
 )
 def test_a_password_that_is_refused_leaves_the_link(
     api: Api, production: Environment, sent: Callable[[], str], password: Any, code: str

@@ -122,7 +122,7 @@ def test_an_address_of_a_link_is_taken_as_it_is(api: Api, manager: str, url: str
         ("https://exämple.com/{token}", "invalid_url"),
         ("https://app.example.com/{user}/{token}", "invalid_url"),
         ("https://a.example/\n{token}", "invalid_url"),
-        ("https://a.example/" + "x" * 490 + "{token}", "max_length"),
+        ("https://a.example/" + "x" * 490 + "{token}", "too_long"),
     ],
 )
 def test_what_is_no_address_of_a_link_is_refused(api: Api, manager: str, url: str, code: str) -> None:

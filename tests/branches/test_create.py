@@ -284,7 +284,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, str]]] = [
     ({"name": ""}, {"name": "blank"}),
     ({"name": None}, {"name": "null"}),
     ({"name": 7}, {"name": "invalid"}),
-    ({"name": "x" * 49}, {"name": "max_length"}),
+    ({"name": "x" * 49}, {"name": "too_long"}),
     ({"name": "Preview"}, {"name": "malformed"}),
     ({"name": "-x"}, {"name": "malformed"}),
     ({"name": "x/"}, {"name": "malformed"}),
@@ -297,7 +297,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, str]]] = [
     ({"name": "x", "from": "staging"}, {"from": "unknown"}),
     ({"name": "x", "from": ""}, {"from": "blank"}),
     ({"name": "x", "from": 1}, {"from": "invalid"}),
-    ({"name": "x", "data": "some"}, {"data": "invalid_choice"}),
+    ({"name": "x", "data": "some"}, {"data": "not_among"}),
     ({"name": "x", "data": True}, {"data": "invalid"}),
     ({"name": "x", "status": "ready"}, {"status": "unknown_field"}),
     (
