@@ -29,6 +29,7 @@ const Bytes = Uint8Array;
 const NativeBuffer = ArrayBuffer;
 const isView = ArrayBuffer.isView;
 const isArray = Array.isArray;
+const { asyncIterator, iterator } = Symbol;
 const NativePromise = Promise;
 const NativeError = Error;
 const NativeRangeError = RangeError;
@@ -444,6 +445,12 @@ addEventListener("error", (event) => {
   if (failCall && callOfCode() === tag) failCall((event as ErrorEvent).error);
 });
 
+/** What gives its items one by one, and would be `{}` as JSON. */
+function isStream(output: any): boolean {
+  if (typeof output !== "object" || output === null || isArray(output) || typeof output.toJSON === "function") return false;
+  return typeof output[asyncIterator] === "function" || typeof output[iterator] === "function" && typeof output.next === "function";
+}
+
 async function run(frame: any, handler: (input: unknown, ctx: unknown) => unknown): Promise<void> {
   const mine: string = frame.tag;
   tag = mine;
@@ -459,6 +466,9 @@ async function run(frame: any, handler: (input: unknown, ctx: unknown) => unknow
     const output = await NativePromise.race([work, stopped]);
     if (output instanceof NativeResponse) {
       throw new NativeTypeError("a function returns its output itself, not a Response: return {ok: true}, say");
+    }
+    if (isStream(output)) {
+      throw new NativeTypeError("a function returns its output whole, not a generator or a stream: gather its items into an array");
     }
     let body: string | undefined;
     try {

@@ -128,6 +128,9 @@ def test_the_secrets_and_the_caller_are_given_and_frozen(run_code: RunCode) -> N
         ("Promise.reject(new Error('unhandled')); return new Promise(() => {})", "unhandled"),
         ("Deno.exit(0)", "not a function"),
         ("return new Response('hello')", "returns its output itself, not a Response"),
+        ("return (async function* () { yield 1 })()", "not a generator or a stream"),
+        ("return (function* () { yield 1 })()", "not a generator or a stream"),
+        ("return new Response('hello').body", "not a generator or a stream"),
         (
             "const e: any = new Error('no.'); e.fields = [{field: 'titel', message: 'No such column.'}]; throw e",
             "no. titel: No such",
@@ -146,6 +149,12 @@ def test_what_the_code_does_wrong_is_its_own_error(run_code: RunCode, body: str,
 def test_what_json_leaves_out_becomes_null(run_code: RunCode) -> None:
     assert run_code("export default () => undefined").output is None
     assert run_code("export default () => NaN").output is None
+
+
+def test_what_is_iterable_and_yet_json_is_an_output(run_code: RunCode) -> None:
+    source = "export default () => ({ toJSON: () => [1], [Symbol.asyncIterator]: () => null })"
+    assert run_code(source).output == [1]
+    assert run_code("export default () => ({ next: 'page', *[Symbol.iterator]() {} })").output == {"next": "page"}
 
 
 def test_an_endless_loop_and_an_endless_wait_end_at_the_timeout(run_code: RunCode) -> None:
