@@ -22,7 +22,7 @@ FORMAT_VERSION: Final = 1
 MANIFEST: Final = "manifest.json"
 PIECE: Final = 256 * 1024
 _LARGEST_JSON: Final = 64 * 1024 * 1024
-"""Bytes of the manifest, or of another member that is read as one JSON value: as a whole."""
+"""Bytes of what is read as one JSON value: the manifest, another member, or a line of one."""
 
 Progress = Callable[[int], None]
 """Told how many bytes were read or written since it was told last."""
@@ -198,12 +198,16 @@ class Archive:
     def json_lines(self, name: str) -> Iterator[dict[str, Any]]:
         """The objects of a member with one on each line."""
         begun: list[bytes] = []
+        length = 0
         for piece in self.read(name):
             end, *further = piece.split(b"\n")
             begun.append(end)
+            length += len(end)
+            if length > _LARGEST_JSON:
+                raise Damaged(f"{name} has a line that is too large")
             for start in further:
                 line = b"".join(begun)
-                begun = [start]
+                begun, length = [start], len(start)
                 yield self._object(name, line)
         if line := b"".join(begun):
             yield self._object(name, line)

@@ -348,6 +348,20 @@ def forged(file: Path, change: Callable[[dict[str, bytes], dict[str, Any]], None
         writer.finish(facts)
 
 
+def test_a_line_without_an_end_is_not_gathered(file: Path) -> None:
+    with Writer(file) as writer:
+        with writer.member("versions.ndjson") as write:
+            write(b"{}\n")
+            for _ in range(65):
+                write(b" " * 2**20)
+        writer.finish({})
+    with Archive(file) as archive:
+        lines = archive.json_lines("versions.ndjson")
+        assert next(lines) == {}
+        with pytest.raises(Damaged, match="a line that is too large"):
+            next(lines)
+
+
 def test_a_file_that_contradicts_itself_is_refused(full: Tracker, file: Path) -> None:
     run("backup", full.environment_id, "--to", str(file))
     whole = file.read_bytes()
