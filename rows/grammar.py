@@ -150,7 +150,6 @@ class _Reader:
                     raise InvalidCondition(here, "wrong_type", "must be a list of conditions.")
                 if not value:
                     raise InvalidCondition(here, "invalid", "must have at least one condition.")
-                self.bound(value, here)
                 parts = [self.condition(table, part, _join(here, index), depth + 1) for index, part in enumerate(value)]
                 return all_of(parts) if key == "$and" else any_of(parts)
             case "$not":
@@ -160,11 +159,6 @@ class _Reader:
         if key in ALL_OPERATORS:
             raise InvalidCondition(here, "misplaced", "needs a column or a relation before it.")
         raise _unknown_operator(here, key, (*COMBINATORS, "$search"))
-
-    def bound(self, values: list[Any], path: str) -> None:
-        # Before anything is built of it: each entry costs at least one node.
-        if len(values) > MAX_NODES:
-            raise InvalidCondition(path, "too_many", f"at most {MAX_NODES} conditions in one filter.")
 
     def named(self, table: str, key: str, value: Any, path: str, depth: int) -> Condition:
         column = self.sight.column(table, key)

@@ -32,9 +32,9 @@ from rows.conditions import (
     operands,
 )
 from rows.evaluate import Facts, holds
-from rows.filters import parse_where
+from rows.filters import MAX_BODY_BYTES, parse_where
 from rows.grammar import MAX_LIST, read_record
-from rows.operators import ALL_OPERATORS, OPERATORS
+from rows.operators import ALL_OPERATORS, MAX_PATTERN, MAX_WORDS, OPERATORS
 from rows.rules import Ruleset
 from rows.selection import DEFAULT_ORDER, OrderKey, With, parse_columns, parse_order, parse_with
 from tests.rows.tracker import tracker
@@ -86,6 +86,7 @@ LEAVES: list[tuple[dict[str, Any], str, str, Any, bytes]] = [
     ({"owner_id": {"$in": ["usr_1"]}}, "in", "text[]", ("usr_1",), b'{"usr_1"}'),
     ({"title": {"$like": "a_%"}}, "like", "text", "a_%", b"a_%"),
     ({"title": {"$ilike": "a\\%"}}, "ilike", "text", "a\\%", b"a\\%"),
+    ({"title": {"$like": "a\\\\"}}, "like", "text", "a\\\\", b"a\\\\"),
     ({"title": {"$contains": "50%_\\"}}, "like", "text", "%50\\%\\_\\\\%", b"%50\\%\\_\\\\%"),
     ({"title": {"$icontains": "a"}}, "ilike", "text", "%a%", b"%a%"),
     ({"title": {"$startsWith": "a"}}, "like", "text", "a%", b"a%"),
@@ -471,6 +472,18 @@ def test_a_body_may_be_longer_but_not_endless() -> None:
     assert len(parse_where({"id": {"$in": ids}}, "tasks", ALICE).values[0]) == 1_000
     assert refusal({"title": "x" * 70_000})[0] == "too_long"
     assert refusal({"title": 10**5_000, "x": [10**4_000] * 20})[0] == "too_long"
+
+
+def test_what_is_as_long_as_it_may_be_is_taken() -> None:
+    for where in (
+        {"title": {"$contains": "a" * MAX_PATTERN}},
+        {"title": {"$search": "a" * MAX_PATTERN}},
+        {"title": {"$search": " ".join(map(str, range(MAX_WORDS)))}},
+    ):
+        assert parsed(where).wire
+    fits = {"title": "x" * (MAX_BODY_BYTES - len('{"title":""}'))}
+    assert parse_where(fits, "tasks", ALICE).wire == (fits["title"].encode(),)
+    assert refusal({"title": fits["title"] + "x"})[0] == "too_long"
 
 
 @pytest.mark.parametrize("operator", ["$in", "$nin"])

@@ -1,6 +1,7 @@
 """Rules: which role's apply, what they grant, that a missing operand grants nothing, and how a wrong rule is named."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from functools import cache, partial
 from typing import Any
@@ -688,6 +689,12 @@ def test_under_none_every_variable_is_asked_for_first() -> None:
     assert clause.kind == "none"
 
 
+def test_a_claim_is_found_five_levels_deep() -> None:
+    deep = replace(ALICE, claims={"a": {"b": {"c": {"d": {"e": "red"}}}}})
+    assert is_readable({"team": "$user.claims.a.b.c.d.e"}, {"team": "red"}, deep)
+    assert not is_readable({"team": "$user.claims.a.b.c.d.e"}, {"team": "blue"}, deep)
+
+
 # What is wrong is named when the schema is applied
 
 WRONG: list[tuple[Any, str, str]] = [
@@ -698,6 +705,7 @@ WRONG: list[tuple[Any, str, str]] = [
     (reads({"team": "$user.name"}), "read.where.team", "unknown"),
     (reads({"team": "$user.claims"}), "read.where.team", "unknown"),
     (reads({"team": "$user.claims.a..b"}), "read.where.team", "unknown"),
+    (reads({"team": "$user.claims.a.b.c.d.e.f"}), "read.where.team", "unknown"),
     (reads({"team": "$"}), "read.where.team", "unknown"),
     (reads({"team": "$old.team"}), "read.where.team", "unknown"),
     (reads({"team": "$now"}), "read.where.team", "wrong_type"),
