@@ -531,6 +531,8 @@ def test_a_cell_is_readable_where_a_matching_rule_grants_its_column(cells: tuple
         ({"secret": {"$in": ["a", "b", "c"]}}, [0, 2]),
         ({"secret": {"$search": "b"}}, []),
         ({"$search": "b"}, [2]),
+        ({"$search": "A Min"}, [0]),  # each in a cell of its own
+        ({"$search": "ea"}, []),  # half in one cell, half in the next
         ({"owner_id": BOB.user_id}, []),
         ({"body": "theirs"}, [1]),
     ],
@@ -568,6 +570,7 @@ def test_far_rules_are_asked_wherever_a_caller_walks() -> None:
         ({"parent.score": {"$gt": 0}}, 0),
         ({"parent.body": {"$ne": "hidden"}}, 1),
         ({"parent.body": {"$null": True}}, 1),
+        ({"parent.body": {"$null": False}}, 0),
         ({"parent": {"$some": {}}}, 0),
         ({"parent": {"$none": {"score": 7}}}, 1),
     ):
@@ -576,6 +579,32 @@ def test_far_rules_are_asked_wherever_a_caller_walks() -> None:
     tenant.update(OPERATOR, "notes", hidden, state="done")
     assert len(tenant.rows(ALICE, "notes", where={"parent.body": "hidden"})) == 1
     assert tenant.rows(BOB, "notes", withs="notes")[0]["notes"] == []
+
+
+def test_a_link_that_may_not_be_read_leads_nowhere() -> None:
+    """Threat T2: both rows are to be seen, and not that one refers to the other."""
+    tenant = tenant_of(user={"read": [{"columns": ["*", "-parent_id"]}, {"where": OWN}]})
+    high = tenant.put("notes", body="high", owner_id=ALICE.user_id, score=9)
+    low = tenant.put("notes", body="low", owner_id=ALICE.user_id, score=1)
+    known = tenant.put("notes", body="known", owner_id=ALICE.user_id, score=5, parent_id=low)
+    blind = tenant.put("notes", body="blind", owner_id=BOB.user_id, score=5, parent_id=high)
+    of_fives = {"score": 5}
+    assert [row["id"] for row in tenant.rows(ALICE, "notes", where=of_fives, order="parent.score.desc.nullslast")] == [
+        known,
+        blind,
+    ]
+    assert [
+        row["parent"] and row["parent"]["id"] for row in tenant.rows(ALICE, "notes", where=of_fives, withs="parent")
+    ] == [low, None]
+    assert [row["notes"] for row in tenant.rows(ALICE, "notes", where={"id": high}, withs="notes")] == [[]]
+    for where, found in (
+        ({"parent.score": {"$gte": 1}}, [known]),
+        ({"parent.score": {"$null": False}}, [known]),
+        ({"parent": {"$some": {}}}, [known]),
+        ({"notes": {"$some": {}}}, [low]),
+        ({"notes": {"$none": {}}}, [high, known, blind]),
+    ):
+        assert [row["id"] for row in tenant.rows(ALICE, "notes", where=where)] == found, where
 
 
 def test_a_unique_value_of_a_hidden_row_is_refused_without_a_word_of_it() -> None:
