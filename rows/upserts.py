@@ -17,7 +17,7 @@ from rows import compiler, values, writes
 from rows.asking import MAX_RUNS, Asking, asked
 from rows.attempts import Attempt
 from rows.compiler import LIMIT, ROW_ID, Cell, ReadShape
-from rows.conditions import Compare, Condition, Operand, Path, Slot, all_of, guarded
+from rows.conditions import Compare, Condition, Operand, Path, Slot, all_of
 from rows.documents import ID
 from rows.reads import RowAnswer
 from rows.rules import Principal
@@ -132,7 +132,7 @@ class _Upsert:
             if operand is None:
                 return None  # no null is equal to another, and the time of this write was there in no row
             conditions.append(Compare(Path((), column), "eq", operand))
-        shape = ReadShape(table.name, guarded(all_of(conditions)), DEFAULT_ORDER, columns=(ID.name,))
+        shape = ReadShape(table.name, all_of(conditions), DEFAULT_ORDER, columns=(ID.name,))
         rows = self.asking.read(self.asking.statement(shape, compiler.read), {LIMIT: b"1"}, wires)
         if not rows:
             self.asking.verify()

@@ -7,6 +7,8 @@ import pytest
 import redis
 from django.conf import settings
 from django.db import connection, transaction
+from django.db.models import Q
+from django.db.models.functions import Now
 
 from accounts import audit, services, sessions
 from accounts.models import AuditEntry, Session, User
@@ -136,6 +138,15 @@ def test_deleting_a_user_ends_every_session(api: Api, three: list[SignedIn]) -> 
     services.delete_user(three[0].user, actor=audit.SYSTEM)
     assert not any(works(api, one) or refreshes(api, one) for one in three)
     assert Session.objects.count() == 0
+
+
+def test_more_sessions_than_are_ended_in_one_statement_all_end(alice: User) -> None:
+    Session.objects.bulk_create(
+        Session(user=alice, family_hash=b"%032d" % number, refresh_hash=b"", expires_at=Now() + sessions.LIFETIME)
+        for number in range(1_001)
+    )
+    assert sessions.end_where(Q(user=alice), "signed_out") == 1_001
+    assert not sessions.live_of(alice.pk).exists()
 
 
 def test_an_expired_session_is_401(api: Api, three: list[SignedIn]) -> None:
