@@ -11,7 +11,7 @@ from django.db import connections
 from django.db.models.functions import Now
 
 from functions import retention, runs
-from functions.models import Function, Run, Version
+from functions.models import Function, Run, Secret, Version
 from functions.worker import Worker
 from platform_site.api import idempotency
 from tests.client import Answer
@@ -240,6 +240,7 @@ def test_a_failing_async_run_is_retried_by_policy(tracker: Tracker) -> None:
     assert worker.run() == 1
     ended = tracker.get("owner", f"/functions/bad/runs/{queued}").json
     assert (ended["status"], ended["attempts"]) == ("failed", 2)
+    assert ended["started_at"] == waiting["started_at"], "it began with its first attempt"
 
 
 def test_a_lost_worker_leaves_no_eternal_run(tracker: Tracker) -> None:
@@ -361,6 +362,18 @@ def test_secrets_reach_the_code_and_no_answer(tracker: Tracker) -> None:
     assert kept.json["secrets"] == ["API_TOKEN"], "omitted secrets stay"
     gone = deploy(tracker, "s", source, secrets={"API_TOKEN": None})
     assert gone.json["secrets"] == []
+
+
+def test_a_secret_without_a_value_is_not_there_for_the_code(tracker: Tracker) -> None:
+    """As it came along to a preview branch, or out of a backup: by its name alone."""
+    deploy(
+        tracker, "s", "export default (_: unknown, ctx: any) => Object.keys(ctx.secrets)", secrets={"A": "x", "B": "y"}
+    )
+    Secret.objects.using(tracker.project.cluster).filter(name="A").update(sealed_value=None)
+    assert invoke(tracker, "s").json["output"] == ["B"]
+    queued = tracker.post("owner", "/functions/s/invoke", {"async": True}).json["run_id"]
+    assert Worker(tracker.project.cluster).run() == 1
+    assert tracker.get("owner", f"/functions/s/runs/{queued}").json["output"] == ["B"]
 
 
 def test_who_may_do_what(tracker: Tracker) -> None:
