@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from django.conf import LazySettings, settings
 from django.db import connection, connections, transaction
+from django.test import RequestFactory
 from django.urls import clear_url_caches
 
 from accounts.models import AuditEntry
@@ -206,6 +207,15 @@ def test_what_is_stored_does_not_let_anybody_guess_a_password_in_the_body(api: A
     assert fast.hexdigest() not in text
     recognised = "\0".join(["public", fast.hexdigest(), "", KEY, "POST", "/v1/test/public"])
     assert hashlib.sha256(recognised.encode()).hexdigest() not in text
+
+
+def test_method_and_path_tell_requests_apart() -> None:
+    factory = RequestFactory(headers={"Idempotency-Key": KEY})
+    requests = [factory.post("/v1/a"), factory.patch("/v1/a"), factory.post("/v1/b"), factory.post("/v1/a")]
+    tickets = [idempotency.read_ticket(request, CALLERS["alice"]) for request in requests]
+    post, patch, elsewhere, again = [ticket and ticket.digest for ticket in tickets]
+    assert len({post, patch, elsewhere}) == 3
+    assert again == post
 
 
 def test_a_record_of_the_release_before_is_recognised(api: Api) -> None:

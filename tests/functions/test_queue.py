@@ -305,6 +305,17 @@ def test_a_run_that_another_process_took_over_is_given_up(executing: Any, place:
     rows.update(phase="ended", status="failed", slot=None)
 
 
+def test_a_run_that_fails_while_it_is_being_cancelled_is_not_tried_again(tracker: Tracker, place: Place) -> None:
+    deploy(tracker, "sum", SUM, attempts=3)
+    for is_asked, is_again in ((False, True), (True, False)):
+        services.enqueue(place, key_of(place), "sum", "{}")
+        started = claimed(place.cluster)
+        assert started is not None
+        if is_asked:
+            assert runs.request_cancel(place.cluster, started.run_id) == (True, False)
+        assert runs.try_again(started, timedelta(minutes=1)) is is_again
+
+
 def test_a_cancelled_run_is_not_begun_again_and_tells_its_webhooks(tracker: Tracker, place: Place) -> None:
     from rows.outbox import OutboxEvent
 

@@ -459,6 +459,15 @@ def test_what_a_hidden_cell_refers_to_cannot_be_guessed_by_sending_it() -> None:
     assert tenant.update(BOB, "notes", shown, parent_id=hidden)["parent_id"] == hidden
 
 
+def test_what_a_hidden_row_refers_to_cannot_be_guessed_beside_another_error() -> None:
+    tenant = tenant_of(user={"read": {"where": OWN}, "update": {}})
+    referred, other = (tenant.put("notes", body="far", owner_id=BOB.user_id) for _ in range(2))
+    hidden = tenant.put("notes", body="hidden", owner_id=BOB.user_id, parent_id=referred)
+    for guess in (referred, other):
+        named = refused(lambda guess=guess: tenant.update(ALICE, "notes", hidden, nothing=1, parent_id=guess))
+        assert named == (422, {"nothing": "unknown"})
+
+
 @pytest.mark.parametrize("what", ["row", "cell"])
 def test_an_answer_to_a_write_is_by_read_rules_that_walk_back_asked_of_the_table_after_it(what: str) -> None:
     while_done = {"where": {"parent.state": "done"}}

@@ -12,6 +12,7 @@ from django.db import connections
 from django.test import override_settings
 from django.utils import timezone
 from standardwebhooks import Webhook as Verifier
+from standardwebhooks import WebhookVerificationError
 from svix.webhooks import Webhook as SvixVerifier
 
 from accounts.models import AuditEntry
@@ -339,6 +340,14 @@ def test_while_a_secret_rotates_old_and_new_verify(
     body, sent = receiver.requests[0].partition(b"\r\n\r\n")[2], headers(receiver.requests[0])
     for secret in (webhook["secret"], rotated.json["secret"]):
         Verifier(secret).verify(body, sent)
+    # Who has found the old one can sign nothing once the overlap is over.
+    Webhook.objects.using(tracker.project.cluster).update(previous_secret_until=timezone.now())
+    write_list(tracker)
+    dispatch()
+    body, sent = receiver.requests[1].partition(b"\r\n\r\n")[2], headers(receiver.requests[1])
+    Verifier(rotated.json["secret"]).verify(body, sent)
+    with pytest.raises(WebhookVerificationError):
+        Verifier(webhook["secret"]).verify(body, sent)
 
 
 def test_a_test_event_goes_to_its_webhook_alone(
@@ -370,6 +379,24 @@ def test_what_did_not_arrive_is_recovered(
         assert (got.status, got.json) == (202, {"deliveries": 3})
         dispatch()
     assert {each["status"] for each in deliveries(tracker, webhook)} == {"delivered"}
+
+
+def test_what_is_sent_again_has_all_its_attempts_anew(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    receiver.behave = answer("500 Broken")
+    with override_settings(WEBHOOK_RETRY_SCHEDULE=(timedelta(0), timedelta(0))):
+        webhook = subscribe(events=["lists.insert"])
+        write_list(tracker)
+        dispatch()
+        assert len(receiver.requests) == 2
+        (delivery,) = deliveries(tracker, webhook)
+        again = tracker.post("owner", f"/webhooks/{webhook['id']}/deliveries/{delivery['id']}/redeliver", {})
+        assert again.status == 202, again.json
+        dispatch()
+    assert len(receiver.requests) == 4
+    (delivery,) = deliveries(tracker, webhook)
+    assert delivery["status"] == "exhausted"
 
 
 def test_the_events_of_one_row_arrive_in_order_if_asked(

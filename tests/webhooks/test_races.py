@@ -29,7 +29,7 @@ from tests.webhooks.test_deliveries import Dispatch, deliveries, write_list
 from webhooks import receivers
 from webhooks.dispatcher import Dispatcher
 from webhooks.models import Attempt, Delivery, Webhook
-from webhooks.queue import Claimed, Result, claim, record
+from webhooks.queue import LEASE, Claimed, Result, claim, record
 from webhooks.relay import relay_batch
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
@@ -271,6 +271,22 @@ def test_an_event_that_arrived_is_not_sent_a_third_time_because_its_worker_stood
     record(using, [refused], patience=timedelta(days=5))
     (delivery,) = deliveries(tracker, webhook)
     assert delivery["status"] == ("delivered" if expected == "delivered" else "exhausted")
+
+
+def test_an_earlier_event_of_a_row_is_waited_for_in_its_own_environment(tracker: Tracker, subscribe: Post) -> None:
+    """A preview branch has rows with the same ids, and so events with the same subjects."""
+    using = tracker.project.cluster
+    subscribe(events=["lists.insert"], ordering="row")
+    row = write_list(tracker)
+    relay_batch(using)
+    written = OutboxEvent.objects.using(using).get()
+    earlier = OutboxEvent.objects.using(using).create(
+        sequence=written.sequence - 1, event_id="evt_earlier", type="lists.insert", subject=f"lists/{row}", data="{}",
+        environment_id=tracker.environment_id,
+    )  # fmt: skip
+    assert _claim_all(using, LEASE) == []
+    OutboxEvent.objects.using(using).filter(pk=earlier.pk).update(environment_id="env_of_a_branch")
+    assert len(_claim_all(using, LEASE)) == 1
 
 
 def test_a_dispatcher_that_failed_in_mid_flight_gives_the_receiver_its_room_back(
