@@ -11,10 +11,11 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from django.db.models.functions import Now
 from joserfc import jwk as jose_jwk
 from joserfc import jwt as jose_jwt
 
-from accounts import audit, credentials, signing_keys, tokens
+from accounts import audit, credentials, records, signing_keys, tokens
 from accounts.models import Session, SigningKey, User
 from platform_site.api.errors import Unauthorized
 from projects.models import Environment
@@ -270,6 +271,16 @@ def test_a_401_says_no_more_of_a_token_than_that_its_time_is_over(api: Api, sign
 def test_the_word_bearer_is_read_without_case(api: Api, signed_in: SignedIn) -> None:
     for word in ("Bearer", "bearer", "BEARER"):
         assert api.get("/v1/auth/me", headers={"Authorization": f"{word} {signed_in.access_token}"}).status == 200
+
+
+def test_a_session_speaks_for_its_own_user_who_is_not_disabled(signed_in: SignedIn, bob: User) -> None:
+    session_id = Session.objects.get(user=signed_in.user).pk
+    stray = tokens.make_access_token(user_id=bob.pk, session_id=session_id, environment_id=None)
+    own = credentials.read(f"Bearer {signed_in.access_token}")
+    assert records.identify(own) is not None
+    assert records.identify(credentials.read(f"Bearer {stray}")) is None
+    User.objects.filter(pk=signed_in.user.pk).update(disabled_at=Now())
+    assert records.identify(own) is None, "whether or not its sessions were ended"
 
 
 def test_a_clock_that_is_ten_seconds_off_is_forgiven(api: Api, signed_in: SignedIn) -> None:

@@ -38,9 +38,11 @@ def test_what_contradicts_its_webhook_is_mended(
     assert settle(using) == 1
     assert [each["status"] for each in deliveries(tracker, webhook)] == ["held"]
     webhooks.update(enabled=True)  # as if the relay had read it a moment before it was enabled
+    Delivery.objects.using(using).update(attempts=3)
     assert dispatch() == 0
     assert settle(using) == 1
     assert settle(using) == 0
+    assert Delivery.objects.using(using).get().schedule_from == 3, "all its attempts are before it again"
     assert dispatch() == 1
     assert [each["status"] for each in deliveries(tracker, webhook)] == ["delivered"]
 
