@@ -13,6 +13,11 @@ from celery import Celery, signals
 from kombu.transport import redis
 from redis.exceptions import RedisError
 
+if TYPE_CHECKING:
+    from redis import ConnectionPool, Redis
+
+    from platform_site.api.sweeps import Clock
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "platform_site.settings")
 
 logger = logging.getLogger(__name__)
@@ -25,12 +30,30 @@ class Channel(redis.Channel):
     """Kombu's, for messages that nobody would miss.
 
     Whatever is in the queue, the worker goes on: what another release sent, or no program at all, is dropped. To Celery
-    a message that it cannot read at all is the end of the worker, and unacknowledged it would come back each minute.
+    a message that it cannot read at all is the end of the worker.
+
+    Redis keeps no book of what is in hand (`ack_emulation` is off in the settings): a message that was taken is gone,
+    and when its worker ends before its work the sweep finds that. To note each message and strike it out again was
+    most of what a message costs, and to do so over a connection that had been lost meanwhile was the worker's end.
     """
 
     do_restore = False
     """A connection that is lost would put back the nudges in hand on its way out, and over itself: an AttributeError,
-    and the end of every worker when Redis vanishes without a word. The visibility timeout brings them back."""
+    and the end of every worker when Redis vanishes without a word."""
+
+    _clients: "dict[ConnectionPool, Redis]"
+
+    def __init__(self, *positional: Any, **named: Any) -> None:
+        self._clients = {}
+        super().__init__(*positional, **named)
+
+    def _create_client(self, asynchronous: bool = False) -> "Redis":
+        """One client for each pool: Kombu builds one for each message, which takes longer than to send it."""
+        pool = self.async_pool if asynchronous else self.pool
+        client = self._clients.get(pool)
+        if client is None:
+            client = self._clients[pool] = super()._create_client(asynchronous)  # type: ignore[misc]  # its stub leaves it out
+        return client
 
     def basic_consume(
         self, queue: str, no_ack: bool, callback: Callable[..., Any] | None, consumer_tag: str | None, **named: Any
@@ -62,9 +85,6 @@ def _report(error: Exception) -> None:
 
 
 redis.Transport.Channel = Channel
-
-if TYPE_CHECKING:
-    from platform_site.api.sweeps import Clock
 
 _clocks: "list[Clock]" = []
 

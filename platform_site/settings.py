@@ -437,9 +437,7 @@ CELERY_TASK_ROUTES = {"webhooks.tasks.*": {"queue": "webhooks"}, "functions.task
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_TIMEZONE = "UTC"
 CELERY_BROKER_TRANSPORT_OPTIONS = {
-    "visibility_timeout": 60,
-    "unacked_restore_interval": 5,
-    "unacked_restore_throttle": 1,
+    "ack_emulation": False,  # see platform_site.celery
     "socket_timeout": 5,
     "socket_connect_timeout": 1,
     "retry_on_timeout": True,
