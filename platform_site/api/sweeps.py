@@ -6,9 +6,10 @@
 in an app's `tasks.py` is all it takes; `sweep_of_each_region` is for what a region can do by itself. Two clocks call
 it. Celery's beat sends a nudge each `every` seconds to whatever worker is free; and each worker process has a clock of
 its own, which runs a sweep that this process has not seen for three periods: beat or Redis is away then, or another
-worker got every nudge, and then it costs one more look. One process at a time runs a sweep (an advisory lock of its
-database), so two beats do no double work (fault F24). A process that stands still keeps its lock; when its session has
-been silent for three periods, the others go past it.
+worker got every nudge, and then it costs one more look. The nudge for a region's frequent sweep is handed to that
+clock, too, when it is free: its thread keeps its connection, where a task of Celery's opens and closes one. One process
+at a time runs a sweep (an advisory lock of its database), so two beats do no double work (fault F24). A process that
+stands still keeps its lock; when its session has been silent for three periods, the others go past it.
 
 What belongs to a region must not depend on another database, nor wait for one: its sweep has its lock in the region,
 and each database has a thread of its own for the second clock.
@@ -49,6 +50,8 @@ _LATE: Final = 3
 """Periods without a run until a process stops waiting for beat, or without a word from another that is at it."""
 _PATIENCE: Final = 5.0
 """Seconds, the least that one that is at it gets: a sweep may take longer than its period."""
+_FREQUENT: Final = 15.0
+"""Seconds; a sweep with no longer a period is frequent: what its connection costs is then most of what it costs."""
 _STALE: Final = 3600.0
 """Seconds after which a nudge that no worker took is dropped. Celery compares beat's clock with the worker's, so this
 is also by how much they may differ: a worker that is fast by more drops every nudge, and waits for its own clock."""
@@ -161,11 +164,18 @@ def run_sweep(name: str) -> None:
     pile, when this process has just seen to that sweep."""
     found = _sweeps.get(name)
     if found is not None and time.monotonic() - found.ran_at >= found.every / 2:
+        clock = _clocks.get(found.using) if found.every <= _FREQUENT and found.using != DEFAULT_DB_ALIAS else None
+        if clock is not None and clock.take(found):
+            return
         try:
             found.run()
         except (OperationalError, InterfaceError) as error:
             close_old_connections()
             logger.warning("a sweep waits for PostgreSQL", extra={"sweep": name, "why": type(error).__name__})
+
+
+_clocks: Final[dict[str, "Clock"]] = {}
+"""Those that run in this process, by the database whose locks their sweeps take."""
 
 
 class Clock(threading.Thread):
@@ -175,16 +185,42 @@ class Clock(threading.Thread):
     def __init__(self, using: str = DEFAULT_DB_ALIAS, tick: float = 1.0) -> None:
         super().__init__(name=f"sweeps-{using}", daemon=True)
         self._using, self._tick = using, tick
-        self._stopped = threading.Event()
+        self._turn = threading.Condition()
+        self._is_stopped = self._is_waiting = False
+        self._taken: Sweep | None = None
+
+    def take(self, found: Sweep) -> bool:
+        """Run it now, in this clock's thread; False if that is at another, which may take long, or has ended."""
+        with self._turn:
+            if not self._is_waiting or self._is_stopped or self._taken is not None:
+                return False
+            self._taken = found
+            self._turn.notify()
+            return True
 
     def run(self) -> None:
-        # Workers that start together must not look together.
-        while not self._stopped.wait(self._tick * random.uniform(0.75, 1.25)):  # noqa: S311
-            now = time.monotonic()
-            for found in all_sweeps():
-                is_late = found.using == self._using and now - found.seen_at >= found.every * _LATE
-                if is_late and not self._stopped.is_set():
-                    self._run(found)
+        _clocks[self._using] = self
+        try:
+            while not self._is_stopped:
+                taken = self._wait()
+                if taken is not None:
+                    self._run(taken)
+                now = time.monotonic()
+                for found in all_sweeps():
+                    is_late = found.using == self._using and now - found.seen_at >= found.every * _LATE
+                    if is_late and not self._is_stopped:
+                        self._run(found)
+        finally:
+            _clocks.pop(self._using, None)
+
+    def _wait(self) -> Sweep | None:
+        """Until the next look, or until there is one to take. Workers that start together must not look together."""
+        with self._turn:
+            self._is_waiting = True
+            self._turn.wait_for(lambda: self._is_stopped or self._taken, self._tick * random.uniform(0.75, 1.25))  # noqa: S311
+            self._is_waiting = False
+            taken, self._taken = self._taken, None
+            return None if self._is_stopped else taken
 
     def _run(self, found: Sweep) -> None:
         try:
@@ -200,7 +236,9 @@ class Clock(threading.Thread):
             close_old_connections()
 
     def stop(self) -> None:
-        self._stopped.set()
+        with self._turn:
+            self._is_stopped = True
+            self._turn.notify()
 
 
 _STANDS_STILL: Final = """

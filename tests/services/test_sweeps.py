@@ -223,6 +223,54 @@ def test_a_nudge_runs_its_sweep_and_an_unknown_name_is_another_releases() -> Non
     assert calls == [1], "of a pile of nudges one is enough"
 
 
+@pytest.mark.usefixtures("empty")
+def test_a_nudge_for_a_regions_frequent_sweep_is_for_its_clock_which_keeps_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    using = settings.REGION_DATABASES[0]
+    ran: list[tuple[str, int]] = []
+    busy, go_on = threading.Event(), threading.Event()
+
+    def frequent(using: str) -> None:
+        ran.append((threading.current_thread().name, connections[using].connection.info.backend_pid))
+
+    def slow(using: str) -> None:
+        busy.set()
+        assert go_on.wait(30)
+
+    def rare(using: str) -> None:
+        frequent(using)
+
+    for function, every in ((frequent, 15), (slow, 15), (rare, 16)):
+        sweeps.sweep_of_each_region(every=every)(function)
+
+    def nudge(function: Callable[[str], None]) -> int:
+        name = f"{function.__module__}.{function.__qualname__}@{using}"
+        monkeypatch.setattr(sweeps._sweeps[name], "ran_at", -1e9)
+        sweeps.run_sweep(name)
+        return len(ran)
+
+    here, clock = threading.current_thread().name, sweeps.Clock(using, tick=3600)
+    assert nudge(frequent) == 1, "no clock: it is run here, at once"
+    clock.start()
+    try:
+        wait_for("the clock waits", lambda: clock._is_waiting)
+        for times in (2, 3):
+            nudge(frequent)
+            wait_for("it ran, and the clock waits again", lambda: len(ran) == times and clock._is_waiting)  # noqa: B023
+        assert nudge(rare) == 4
+        nudge(slow)
+        assert busy.wait(30)
+        assert nudge(frequent) == 5, "the clock is at another, which keeps this one from nothing"
+    finally:
+        go_on.set()
+        clock.stop()
+        clock.join(30)
+    assert nudge(frequent) == 6, "the clock has ended"
+    assert [thread for thread, _ in ran] == [here, clock.name, clock.name, here, here, here]
+    assert ran[1] == ran[2], "one connection"
+
+
 def _walks() -> Iterator[tuple[str, Callable[[], object], tuple[Any, str]]]:
     """Every sweep that walks regions, and what it asks of each, whose first argument is the region."""
     yield "control events", webhooks.tasks.carry_over_what_is_left, (webhooks.control, "carry_over")
