@@ -4,6 +4,8 @@ import random
 import signal
 import time
 
+import pytest
+
 from tests.faults.conftest import environments_without_schema
 from tests.figures import within
 from tests.load import Load, sign_in
@@ -29,7 +31,7 @@ def test_f1_killing_web_workers_costs_only_what_they_had_in_hand(battered: Up, t
     assert unanswered <= kills * load.clients, counts
     assert not [one for one in load.outcomes if one.status is not None and one.status >= 500], counts
     assert counts["201"] >= 20, counts
-    assert slowest < 2.0, "a new worker is there at once"
+    assert slowest < within(1.0), "a new worker is there at once"
     assert environments_without_schema(battered) == []
 
 
@@ -45,12 +47,13 @@ def test_f1_the_same_worker_may_die_again_and_again(battered: Up, token: str) ->
     assert main.is_running()
 
 
+@pytest.mark.timeout(300)
 def test_f20_a_reload_under_load_fails_no_request(battered: Up, token: str) -> None:
     with Load(battered, token) as load:
         for _ in range(2):
             before = {worker.pid for worker in battered.web_workers()}
             battered.process.send_signal(signal.SIGHUP)
-            wait_for("every worker is new", lambda: not before & {w.pid for w in battered.web_workers()}, 30)  # noqa: B023
+            wait_for("every worker is new", lambda: not before & {w.pid for w in battered.web_workers()}, 120)  # noqa: B023
     assert len(load.outcomes) >= 200
     assert set(load.counts()) <= {"200", "201", "204"}, load.counts()
 
