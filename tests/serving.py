@@ -47,6 +47,8 @@ class Up:
 
     process: "subprocess.Popen[str]"
     data_dir: Path
+    environment: dict[str, str] = field(default_factory=dict)
+    """What was set for it beside what the tests themselves were started with."""
     lines: list[str] = field(default_factory=list)
     base_url: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
@@ -112,7 +114,7 @@ def start_up(
         env={**inherited, "RATE_LIMIT_FACTOR": "100", **(environment or {})},
         **popen,
     )
-    up = Up(process, data_dir)
+    up = Up(process, data_dir, environment or {})
 
     def collect() -> None:
         assert process.stdout is not None
@@ -132,7 +134,7 @@ def start_up(
 def manage(up: Up, *arguments: str) -> None:
     """One of the operators' commands: a process of its own, beside those that answer."""
     command = [sys.executable, str(ROOT / "manage.py"), *arguments]
-    environment = {"DATA_DIR": str(up.data_dir), "PATH": "/usr/bin:/bin"}
+    environment = {"DATA_DIR": str(up.data_dir), "PATH": "/usr/bin:/bin", **up.environment}
     subprocess.run(command, env=environment, capture_output=True, check=True)
 
 

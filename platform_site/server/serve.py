@@ -17,6 +17,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import threading
 import time
 from typing import Any, Final
 
@@ -36,7 +37,9 @@ logging.getLogger("_granian").addFilter(lambda record: "higher than the amount o
 logger = logging.getLogger(__name__)
 
 STOP_SECONDS: Final = 8
-"""How long a stopping worker may finish what it began."""
+"""How long a worker may finish what it began when the service stops."""
+REPLACED_SECONDS: Final = 330
+"""The same when it was replaced, which holds nobody up: a call of a function may take 300 s on the largest plan."""
 RESPAWN_SECONDS: Final = 0.5
 """At a reload, how long the new worker runs before the old one is told to end."""
 _FALSE_START_SECONDS: Final = 0.3
@@ -54,6 +57,7 @@ class Server(MPServer):
         self._listeners = listeners
         self._load = load
         self._served_at, self._false_starts = 0.0, 0
+        self._replaced: list[Any] = []
         self.respawned_wrks = _NeverALoop()
 
     def _init_shared_socket(self) -> None:
@@ -82,7 +86,35 @@ class Server(MPServer):
                 return
             if self._false_starts:
                 time.sleep(0.25 * 2**self._false_starts)
-        super()._respawn_workers(workers, spawn_target, target_loader, delay)
+        if delay:
+            self._replace_workers(workers, spawn_target, target_loader, delay)
+        else:
+            super()._respawn_workers(workers, spawn_target, target_loader, delay)
+
+    def _replace_workers(self, workers: list[int], spawn_target: Any, target_loader: Any, delay: float) -> None:
+        """A reload: one after the other, each once the one before has ended, or is known to take long."""
+        for index in workers:
+            if self.interrupt_signal:
+                return
+            old: Any = self.wrks[index]
+            new: Any = self._spawn_worker(index, spawn_target, target_loader)
+            new.start()
+            self.wrks[index] = new
+            time.sleep(delay)
+            old.terminate()
+            patience = time.monotonic() + STOP_SECONDS
+            while old.is_alive() and time.monotonic() < patience and not self.interrupt_signal:
+                old.join(0.1)
+            if old.is_alive():
+                logger.info("a worker that was replaced ends what it has in hand", extra={"pid": old.inner.pid})
+                self._replaced = [*(worker for worker in self._replaced if worker.is_alive()), old]
+                last_word = threading.Timer(REPLACED_SECONDS, old.kill)
+                last_word.daemon = True
+                last_word.start()
+
+    def _stop_workers(self) -> None:
+        self.wrks.extend(worker for worker in self._replaced if worker.is_alive())
+        super()._stop_workers()  # type: ignore[no-untyped-call]
 
 
 class _NeverALoop(dict[int, float]):
@@ -112,6 +144,28 @@ class _Load:
         return bridge
 
 
+_ENDS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+def _let_workers_end_from_the_first() -> None:
+    """A worker that is told to end before it serves does so.
+
+    With what it inherits from the main process it would note that there and serve on, and the stop of the service would
+    wait for it in vain; and Python forgets what arrives while it forks.
+    """
+
+    def begin() -> None:
+        for number in _ENDS:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
+
+    os.register_at_fork(
+        before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS),
+        after_in_parent=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS),
+        after_in_child=begin,
+    )
+
+
 def serve(listeners: list[socket.socket], *, preload: bool, log: dict[str, Any] | None = None) -> None:
     """Serve by one worker for each socket until SIGTERM or SIGINT; SIGHUP replaces the workers one by one.
 
@@ -120,6 +174,7 @@ def serve(listeners: list[socket.socket], *, preload: bool, log: dict[str, Any] 
     `preload`: import the application here, so that workers start at once and share its memory; a reload then keeps the
     code it has. Without it each worker imports the code as it is at its start. `log` is a logging dictConfig.
     """
+    _let_workers_end_from_the_first()
     load = _Load()
     if preload:
         from platform_site.server.bridge import bridge

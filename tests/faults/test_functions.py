@@ -17,11 +17,13 @@ from platform_site.services import postgres
 from platform_site.services.layout import Layout, region_database
 from tests.api.receiver import Receiver
 from tests.faults.conftest import OwnValkey, superuser
-from tests.serving import Up, wait_for
+from tests.figures import within
+from tests.serving import Up, manage, wait_for
 
-SLOW = """export default async ({ begun }, ctx) => {
+SLOW = """export default async ({ begun, lasts = 30000 }, ctx) => {
     await ctx.fetch(begun);
-    await new Promise((done) => setTimeout(done, 30000));
+    await new Promise((done) => setTimeout(done, lasts));
+    return "ended";
 }"""
 
 
@@ -38,7 +40,7 @@ class Functions:
         self._client = httpx.Client(
             base_url=f"{up.base_url}/v1/functions",
             headers={"Authorization": f"Bearer {up.facts['server_key']}"},
-            timeout=30,
+            timeout=60,
         )
 
     def deploy(self, name: str, source: str, **settings: Any) -> None:
@@ -61,8 +63,10 @@ class Functions:
         found: dict[str, Any] = self._client.get(f"/{name}/runs/{run_id}").json()
         return found
 
-    def begin(self, name: str, **settings: Any) -> tuple[threading.Thread, list[httpx.Response | Exception]]:
-        """Deploy `SLOW`, invoke it in a thread of its own, and come back when its code runs.
+    def begin(
+        self, name: str, lasts: int = 30_000, **settings: Any
+    ) -> tuple[threading.Thread, list[httpx.Response | Exception]]:
+        """Deploy `SLOW`, invoke it in a thread of its own for `lasts` ms, and come back when its code runs.
 
         What the call got is put into the list.
         """
@@ -71,7 +75,7 @@ class Functions:
 
             def call() -> None:
                 try:
-                    answers.append(self.invoke(name, input={"begun": begun.url()}))
+                    answers.append(self.invoke(name, input={"begun": begun.url(), "lasts": lasts}))
                 except httpx.HTTPError as error:
                     answers.append(error)
 
@@ -152,6 +156,35 @@ def test_f4_the_web_process_killed_in_mid_call_takes_deno_along_and_leaves_no_et
     wait_for("it serves", lambda: len(battered.web_workers()) >= 2)
     [run] = wait_for("the run ends", lambda: functions.runs("doomed", status="failed"), 30, every=0.25)
     assert "the process that executed the run died" in run["error"]
+
+
+TO_TEAM = "from projects import services as s; from accounts import audit; s.change_project('{}', plan='team', actor=audit.SYSTEM)"
+
+
+def test_f20_a_reload_cuts_off_no_long_call_and_no_stop_waits_for_one(battered: Up, functions: Functions) -> None:
+    """Longer than a stop waits: 8 s."""
+    manage(battered, "shell", "-c", TO_TEAM.format(battered.facts["project_id"]))
+    long, ended = functions.begin("long", lasts=16_000, timeout_ms=60_000)
+    longer, cut = functions.begin("longer", lasts=55_000, timeout_ms=60_000)
+    main, before = battered.part("serve --fds"), {worker.pid for worker in battered.web_workers()}
+    main.send_signal(signal.SIGHUP)
+    wait_for("every worker is new", lambda: len({w.pid for w in battered.web_workers()} - before) == len(before), 60)
+    long.join(30)
+    [answer] = ended
+    assert isinstance(answer, httpx.Response)
+    assert answer.json()["output"] == "ended", answer.text
+    wait_for("none but the one with the longer call is left of them", lambda: len(of_before(battered, before)) == 1, 15)
+    assert not cut
+    main.terminate()
+    main.wait(within(10))
+    longer.join(10)
+    assert isinstance(cut[0], httpx.TransportError)
+    assert of_before(battered, before) == set()
+    wait_for("it serves", lambda: len(battered.web_workers()) == len(before))
+
+
+def of_before(up: Up, pids: set[int]) -> set[int]:
+    return pids & {worker.pid for worker in up.web_workers()}
 
 
 def worker_of(up: Up) -> psutil.Process:

@@ -4,6 +4,7 @@ import random
 import signal
 import time
 
+import psutil
 import pytest
 
 from tests.faults.conftest import environments_without_schema
@@ -87,4 +88,19 @@ def test_f20_a_stop_under_load_finishes_what_is_in_hand_within_ten_seconds(batte
         time.sleep(1.0)
     assert set(load.counts()) <= {"200", "201", "204"}, load.counts()
     assert environments_without_schema(battered) == []
+    assert sign_in(battered)
+
+
+def test_f20_a_stop_waits_for_no_worker_that_does_not_serve_yet(battered: Up) -> None:
+    first = battered.part("serve --fds")
+    first.terminate()
+
+    def just_begun() -> psutil.Process | None:
+        mains = battered.named("serve --fds", parent=battered.process.pid)
+        return next((main for main in mains if main.pid != first.pid and len(main.children()) >= 2), None)
+
+    second = wait_for("it begins anew", just_begun, every=0.001)
+    second.terminate()
+    second.wait(within(1.0))
+    wait_for("it serves", lambda: len(battered.web_workers()) >= 2)
     assert sign_in(battered)
