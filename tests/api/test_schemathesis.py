@@ -144,7 +144,7 @@ def run(served: Up, examples: int, who: str, callers: dict[str, dict[str, str]])
 
 @pytest.mark.parametrize("who", ["owner", "key", "nobody"])
 def test_the_service_does_what_its_description_says(served: Up, who: str, callers: dict[str, dict[str, str]]) -> None:
-    run(served, 12 if who == "owner" else 5, who, callers)
+    run(served, 8 if who == "owner" else 4, who, callers)
 
 
 @pytest.mark.slow

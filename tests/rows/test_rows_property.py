@@ -29,7 +29,7 @@ pytestmark = pytest.mark.django_db(databases="__all__")
 
 # What fails is small already, and each step of making it smaller makes tables: so no shrinking.
 usual = settings(
-    max_examples=10,
+    max_examples=6,
     deadline=None,
     derandomize=True,
     phases=[Phase.explicit, Phase.generate],
@@ -60,13 +60,13 @@ def test_relations_equal_the_documentation(data: st.DataObject) -> None:
     relations_equal_the_documentation(data)
 
 
-@settings(usual, max_examples=5)
+@settings(usual, max_examples=3)
 @given(data=st.data())
 def test_chosen_columns_equal_the_documentation(data: st.DataObject) -> None:
     chosen_columns_equal_the_documentation(data)
 
 
-@settings(usual, max_examples=20)
+@settings(usual, max_examples=12)
 @given(data=st.data())
 def test_what_may_not_be_read_changes_no_byte(data: st.DataObject) -> None:
     unreadable_changes_no_byte(data)
