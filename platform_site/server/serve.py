@@ -44,6 +44,7 @@ RESPAWN_SECONDS: Final = 0.5
 """At a reload, how long the new worker runs before the old one is told to end."""
 _FALSE_START_SECONDS: Final = 0.3
 _FALSE_STARTS: Final = 5
+_ENDS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class Server(MPServer):
@@ -142,9 +143,6 @@ class _Load:
         gc.freeze()  # what was made while loading lives for ever: spare the collector, and the pages shared by fork
         self.served_at.value = time.monotonic()
         return bridge
-
-
-_ENDS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def _let_workers_end_from_the_first() -> None:

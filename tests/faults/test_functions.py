@@ -13,6 +13,8 @@ import httpx
 import psutil
 import pytest
 
+from platform_site.api.plans import PLANS
+from platform_site.server import serve
 from platform_site.services import postgres
 from platform_site.services.layout import Layout, region_database
 from tests.api.receiver import Receiver
@@ -163,6 +165,7 @@ TO_TEAM = "from projects import services as s; from accounts import audit; s.cha
 
 def test_f20_a_reload_cuts_off_no_long_call_and_no_stop_waits_for_one(battered: Up, functions: Functions) -> None:
     """Longer than a stop waits: 8 s."""
+    assert max(plan.function_timeout_ms for plan in PLANS.values()) < serve.REPLACED_SECONDS * 1000
     manage(battered, "shell", "-c", TO_TEAM.format(battered.facts["project_id"]))
     long, ended = functions.begin("long", lasts=16_000, timeout_ms=60_000)
     longer, cut = functions.begin("longer", lasts=55_000, timeout_ms=60_000)
