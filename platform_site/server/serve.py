@@ -40,8 +40,8 @@ STOP_SECONDS: Final = 8
 """How long a worker may finish what it began when the service stops."""
 REPLACED_SECONDS: Final = 330
 """The same when it was replaced, which holds nobody up: a call of a function may take 300 s on the largest plan."""
-RESPAWN_SECONDS: Final = 0.5
-"""At a reload, how long the new worker runs before the old one is told to end."""
+START_SECONDS: Final = 60
+"""At a reload, how long a new worker may take until it serves; so long the old one does."""
 _FALSE_START_SECONDS: Final = 0.3
 _FALSE_STARTS: Final = 5
 _ENDS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -69,8 +69,11 @@ class Server(MPServer):
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def _spawn_worker(self, idx: int, target: Any, callback_loader: Any) -> WorkerProcess:  # type: ignore[override]
-        # Granian's own attribute; its stubs know neither the type nor this constructor.
-        self._shd: Any = SocketHolder(self._listeners[idx].fileno(), False, BACKLOG)  # type: ignore[call-arg]
+        # Granian's own attribute.
+        if multiprocessing.get_start_method() == "fork":
+            self._shd: Any = _held(self._listeners[idx].fileno())
+        else:
+            self._shd = _ToBeHeld(self._listeners[idx])
         return super()._spawn_worker(idx, target, callback_loader)
 
     def _respawn_workers(self, workers: list[int], spawn_target: Any, target_loader: Any, delay: float = 0) -> None:
@@ -88,20 +91,21 @@ class Server(MPServer):
             if self._false_starts:
                 time.sleep(0.25 * 2**self._false_starts)
         if delay:
-            self._replace_workers(workers, spawn_target, target_loader, delay)
+            self._replace_workers(workers, spawn_target, target_loader)
         else:
             super()._respawn_workers(workers, spawn_target, target_loader, delay)
 
-    def _replace_workers(self, workers: list[int], spawn_target: Any, target_loader: Any, delay: float) -> None:
+    def _replace_workers(self, workers: list[int], spawn_target: Any, target_loader: Any) -> None:
         """A reload: one after the other, each once the one before has ended, or is known to take long."""
         for index in workers:
-            if self.interrupt_signal:
+            new: Any = self._spawn_worker(index, spawn_target, target_loader)
+            if not self._begins_to_serve(new):
+                if not self.interrupt_signal:
+                    logger.error("a new worker ended before it served; those that serve stay, with the code they have")
+                new.kill()
                 return
             old: Any = self.wrks[index]
-            new: Any = self._spawn_worker(index, spawn_target, target_loader)
-            new.start()
             self.wrks[index] = new
-            time.sleep(delay)
             old.terminate()
             patience = time.monotonic() + STOP_SECONDS
             while old.is_alive() and time.monotonic() < patience and not self.interrupt_signal:
@@ -113,9 +117,40 @@ class Server(MPServer):
                 last_word.daemon = True
                 last_word.start()
 
+    def _begins_to_serve(self, new: Any) -> bool:
+        """Start it and wait until it has come as far; False if it ended, or took too long."""
+        served_at = self._load.served_at.value
+        new.interrupt_by_parent = True  # that it ended is no news to Granian before it took another's place
+        new.start()
+        patience = time.monotonic() + START_SECONDS
+        while self._load.served_at.value == served_at:
+            if self.interrupt_signal or time.monotonic() > patience or not new.is_alive():
+                return False
+            new.join(0.02)
+        new.interrupt_by_parent = False
+        return bool(new.is_alive())
+
     def _stop_workers(self) -> None:
         self.wrks.extend(worker for worker in self._replaced if worker.is_alive())
         super()._stop_workers()  # type: ignore[no-untyped-call]
+
+
+def _held(descriptor: int) -> SocketHolder:
+    return SocketHolder(descriptor, False, BACKLOG)  # type: ignore[call-arg]  # its stub does not know this constructor
+
+
+class _ToBeHeld:
+    """A socket on its way to a process that is no fork, where it arrives as Granian holds it."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _taken_over, (self._listener,)
+
+
+def _taken_over(listener: socket.socket) -> SocketHolder:
+    return _held(listener.detach())
 
 
 class _NeverALoop(dict[int, float]):
@@ -130,12 +165,14 @@ class _Load:
 
     def __init__(self) -> None:
         self._main = os.getpid()
+        self._collect_after = gc.get_threshold()
         # Shared by all, and without a lock: a worker that was killed would hold it for ever.
         self.served_at = multiprocessing.RawValue("d", 0.0)
         """When a worker last came as far as serving."""
 
     def __call__(self, *_: Any) -> Any:
         die_with_parent(self._main, signal.SIGTERM)
+        gc.set_threshold(*self._collect_after)
         from platform_site.server.bridge import bridge
 
         bridge.load()
@@ -172,9 +209,12 @@ def serve(listeners: list[socket.socket], *, preload: bool, log: dict[str, Any] 
     `preload`: import the application here, so that workers start at once and share its memory; a reload then keeps the
     code it has. Without it each worker imports the code as it is at its start. `log` is a logging dictConfig.
     """
-    _let_workers_end_from_the_first()
     load = _Load()
-    if preload:
+    if not preload:
+        # Afresh: a fork would have every module that this process has, and with them the release it was started with.
+        multiprocessing.set_start_method("spawn", force=True)
+    else:
+        _let_workers_end_from_the_first()
         from platform_site.server.bridge import bridge
 
         bridge.load()
@@ -193,7 +233,7 @@ def serve(listeners: list[socket.socket], *, preload: bool, log: dict[str, Any] 
         # Reliability, section 3: headers within 10 s and 64 KB.
         http1_settings=HTTP1Settings(header_read_timeout=10_000, max_buffer_size=65_536),
         respawn_failed_workers=True,
-        respawn_interval=RESPAWN_SECONDS,
+        respawn_interval=1,  # only tells a reload from the death of a worker; see _respawn_workers
         workers_kill_timeout=STOP_SECONDS,
         log_level=LogLevels.warning,
         log_dictconfig=log,

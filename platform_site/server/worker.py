@@ -9,6 +9,7 @@ release; tests/services/test_wire.py would notice any change.
 
 import asyncio
 import logging
+import multiprocessing
 import os
 import signal
 import socket
@@ -123,6 +124,11 @@ def work(
     loop.run_until_complete(ended.wait())
     bridge.stop()
     reporter.stop()
+    if multiprocessing.get_start_method() != "fork":
+        # As a fork ends: with its interpreter Granian's threads would be ended half-way, and panic.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def _stop_accepting(descriptor: int) -> None:

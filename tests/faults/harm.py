@@ -234,7 +234,7 @@ def another_web(up: Up, environment: dict[str, str], log: str = os.devnull) -> I
     with open(log, "wb") as output:
         process = subprocess.Popen(
             [sys.executable, str(ROOT / "manage.py"), "serve", "--port", str(port), "--workers", "2"],
-            stdout=output, stderr=output, stdin=subprocess.DEVNULL,
+            stdout=output, stderr=output, stdin=subprocess.DEVNULL, text=True,
             env={
                 **os.environ,
                 "OUTBOUND_ALLOWED_NETWORKS": "127.0.0.0/8",
@@ -243,7 +243,7 @@ def another_web(up: Up, environment: dict[str, str], log: str = os.devnull) -> I
                 "DATA_DIR": str(up.data_dir),
             },
         )  # fmt: skip
-    there = replace(up, base_url=f"http://127.0.0.1:{port}")
+    there = replace(up, process=process, base_url=f"http://127.0.0.1:{port}")
 
     def answers() -> bool:
         assert process.poll() is None, f"it ended with {process.returncode}"

@@ -3,10 +3,12 @@
 import random
 import signal
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.faults import harm
 from tests.faults.conftest import environments_without_schema
 from tests.figures import within
 from tests.load import Load, sign_in
@@ -104,3 +106,31 @@ def test_f20_a_stop_waits_for_no_worker_that_does_not_serve_yet(battered: Up) ->
     second.wait(within(1.0))
     wait_for("it serves", lambda: len(battered.web_workers()) >= 2)
     assert sign_in(battered)
+
+
+@pytest.mark.timeout(300)
+def test_f20_code_that_does_not_start_replaces_nobody(battered: Up, tmp_path: Path) -> None:
+    log, release = tmp_path / "log", tmp_path / "release"
+    release.mkdir()
+    code = battered.environment | {"PYTHONPATH": str(release)}
+    with harm.another_web(battered, code, log=str(log)) as there:
+        main = psutil.Process(there.process.pid)
+
+        def workers() -> set[psutil.Process]:
+            return set(there.named("spawn_main", parent=main.pid))
+
+        # Granian's threads are there once a worker serves.
+        wait_for("both serve", lambda: [worker.num_threads() > 2 for worker in workers()] == [True, True])
+        before = workers()
+        (release / "rest_framework_simplejwt.py").write_text("raise ImportError('a bad release')")
+        main.send_signal(signal.SIGHUP)
+        wait_for("it is said", lambda: "those that serve stay" in log.read_text())
+        wait_for("the new one is gone", lambda: workers() == before)
+        assert "a bad release" in log.read_text()
+        assert sign_in(there)
+        (release / "rest_framework_simplejwt.py").unlink()
+        with Load(there, sign_in(there), clients=4) as load:
+            main.send_signal(signal.SIGHUP)
+            wait_for("the next release serves", lambda: not before & workers() and len(workers()) == 2, 120)
+        assert set(load.counts()) <= {"200", "201", "204"}, load.counts()
+    assert "panicked" not in log.read_text()
