@@ -8,6 +8,9 @@ leave Granian's own ways, and why:
   dies is reset. Here the main process, or `up` above it, holds them open: clients wait for the next worker (F1, F20).
 - **Workers come back.** Granian ends when the same worker dies twice within 5.5 seconds. Here it ends only if workers
   die five times in a row before they serve, or as soon as they do.
+- **A reload cuts nothing off.** Granian has one time for stop and reload, after which it kills. Here a worker that was
+  replaced ends its long calls beside those that follow it, and only a stop of the service cuts it off. Nobody is
+  replaced before another serves: code that does not start leaves the workers as they are.
 - **Workers die with the main process,** whatever ends it.
 """
 
@@ -210,10 +213,9 @@ def serve(listeners: list[socket.socket], *, preload: bool, log: dict[str, Any] 
     code it has. Without it each worker imports the code as it is at its start. `log` is a logging dictConfig.
     """
     load = _Load()
-    if not preload:
-        # Afresh: a fork would have every module that this process has, and with them the release it was started with.
-        multiprocessing.set_start_method("spawn", force=True)
-    else:
+    # Afresh without it: a fork has every module that this process has, and with them the release it was started with.
+    multiprocessing.set_start_method("fork" if preload else "spawn", force=True)
+    if preload:
         _let_workers_end_from_the_first()
         from platform_site.server.bridge import bridge
 
