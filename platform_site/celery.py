@@ -16,8 +16,6 @@ from redis.exceptions import RedisError
 if TYPE_CHECKING:
     from redis import ConnectionPool, Redis
 
-    from platform_site.api.sweeps import Clock
-
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "platform_site.settings")
 
 logger = logging.getLogger(__name__)
@@ -86,8 +84,6 @@ def _report(error: Exception) -> None:
 
 redis.Transport.Channel = Channel
 
-_clocks: "list[Clock]" = []
-
 app = Celery("platform")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
@@ -109,19 +105,14 @@ def _start_the_second_clocks(**_: Any) -> None:
     from platform_site.api.sweeps import Clock
 
     for alias in connections:
-        clock = Clock(alias)
-        clock.start()
-        _clocks.append(clock)
+        Clock(alias).start()
 
 
 @signals.worker_shutdown.connect(weak=False)
 def stop_the_second_clocks(**_: Any) -> None:
-    """A sweep that is at it may be cut off anywhere; none begins any more."""
-    for clock in _clocks:
-        clock.stop()
-    for clock in _clocks:
-        clock.join(1.0)
-    _clocks.clear()
+    from platform_site.api.sweeps import stop_clocks
+
+    stop_clocks(1.0)
 
 
 @signals.beat_embedded_init.connect(weak=False)

@@ -179,8 +179,8 @@ _clocks: Final[dict[str, "Clock"]] = {}
 
 
 class Clock(threading.Thread):
-    """The second clock, one in each worker process for each database whose locks the sweeps take. Started by
-    `platform_site.celery` when the worker is ready."""
+    """The second clock, one in each worker process for each database whose locks the sweeps take. Started and stopped
+    with the worker, by `platform_site.celery`."""
 
     def __init__(self, using: str = DEFAULT_DB_ALIAS, tick: float = 1.0) -> None:
         super().__init__(name=f"sweeps-{using}", daemon=True)
@@ -198,8 +198,11 @@ class Clock(threading.Thread):
             self._turn.notify()
             return True
 
-    def run(self) -> None:
+    def start(self) -> None:
         _clocks[self._using] = self
+        super().start()
+
+    def run(self) -> None:
         try:
             while not self._is_stopped:
                 taken = self._wait()
@@ -239,6 +242,16 @@ class Clock(threading.Thread):
         with self._turn:
             self._is_stopped = True
             self._turn.notify()
+
+
+def stop_clocks(seconds: float) -> None:
+    """Stop all of this process, and wait so long for each. A sweep that is at it may be cut off anywhere; none begins
+    any more."""
+    stopped = list(_clocks.values())
+    for clock in stopped:
+        clock.stop()
+    for clock in stopped:
+        clock.join(seconds)
 
 
 _STANDS_STILL: Final = """
