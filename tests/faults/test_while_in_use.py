@@ -14,7 +14,7 @@ import pytest
 from platform_site.services.layout import region_database
 from tests.api.receiver import Receiver, answer, headers
 from tests.faults import harm
-from tests.faults.conftest import OwnValkey, environments_without_schema, superuser
+from tests.faults.conftest import environments_without_schema, superuser
 from tests.faults.storm import SETTINGS, Storm, Worker
 from tests.figures import within
 from tests.load import Load
@@ -34,14 +34,9 @@ def _httpx_is_silent() -> None:
 
 
 @pytest.fixture
-def environment(own_valkey: OwnValkey) -> dict[str, str]:
+def environment(battered: Up) -> dict[str, str]:
     """What processes beside `up` need to belong to it."""
-    return {
-        **SETTINGS,
-        "REDIS_URL": own_valkey.layout.redis_url(),
-        "RATE_LIMIT_FACTOR": "1000",
-        "SWEEP_SECONDS": "1",
-    }
+    return battered.environment
 
 
 def assert_nothing_is_lost(storm: Storm, seconds: float = 45) -> None:
