@@ -37,7 +37,6 @@ Data = Literal["none", "full"]
 
 _ATTEMPTS: Final = 4
 """A change of the source's schema, or of a row that is being copied with a lock, undoes a copy: it is begun again."""
-_REPEATABLE: Final = sqlstates.REPEATABLE | {"55P03"}
 _WAIT: Final = 0.1
 _WITHOUT_LIMITS: Final = (
     "SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', '10s', true),"
@@ -126,7 +125,7 @@ def copy(source: Place, target: Place, data: Data, *, patient: bool = False) -> 
         try:
             return _copy_once(source, target, data, patient=patient)
         except DatabaseError as error:
-            if attempt == _ATTEMPTS or sqlstates.sqlstate(error) not in _REPEATABLE:
+            if attempt == _ATTEMPTS or sqlstates.sqlstate(error) not in sqlstates.INTERFERED:
                 raise
         time.sleep(_WAIT * attempt)
 
@@ -189,7 +188,7 @@ def finish(environment_id: str) -> bool:
         return fail(environment_id, "The environment that it was to be copied from was deleted.")
     except Error as error:  # a connection that broke, too: InterfaceError is no DatabaseError
         state = sqlstates.sqlstate(error)
-        if state is None or state in _REPEATABLE or state in sqlstates.BUSY or state.startswith("08"):
+        if state is None or state in sqlstates.INTERFERED or state in sqlstates.BUSY or state.startswith("08"):
             log.warning("branch %s is still to be filled: %s", environment_id, state or type(error).__name__)
             return False
         log.exception("branch %s could not be filled", environment_id)

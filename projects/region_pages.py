@@ -375,7 +375,7 @@ def bounded_count(found: "QuerySet[Any]", most: int = COUNTED) -> str:
                 cursor.execute("SELECT set_config('statement_timeout', %s, true)", [str(COUNT_MS)])
             number = found.values("pk")[: most + 1].count()
     except Error as error:
-        if sqlstates.sqlstate(error) != "57014":
+        if sqlstates.sqlstate(error) != sqlstates.CANCELLED:
             raise
         return "many"
     return f"{most}+" if number > most else str(number)
@@ -383,7 +383,7 @@ def bounded_count(found: "QuerySet[Any]", most: int = COUNTED) -> str:
 
 def _explained(error: Error) -> str:
     """What to tell of it. Raises it if it is a fault of ours."""
-    if sqlstates.sqlstate(error) == "57014":
+    if sqlstates.sqlstate(error) == sqlstates.CANCELLED:
         return "PostgreSQL gave up: this took longer than a statement may take. Narrow it down, and try again."
     if not sqlstates.is_away(error):
         raise error

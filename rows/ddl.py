@@ -57,8 +57,6 @@ class Applied:
     """Whether indexes of large tables still have to be made (`rows.indexing`)."""
 
 
-_LOCKED_OUT: Final = frozenset({"55P03", "40P01"})
-_CANCELLED: Final = "57014"
 _MISFITS: Final = {
     "23502": "existing rows have no value here",
     "23505": "existing rows are not unique in these columns",
@@ -273,7 +271,7 @@ def locks_or_not() -> Generator[None]:
     try:
         yield
     except DatabaseError as error:
-        if sqlstates.sqlstate(error) in {*_LOCKED_OUT, _CANCELLED}:
+        if sqlstates.sqlstate(error) in {*sqlstates.INTERFERED, sqlstates.CANCELLED}:
             raise LockNotWon from error
         raise
 
@@ -391,9 +389,9 @@ def is_giant(columns: Iterable[Column]) -> sql.Composable:
 def meaning(step: Step, error: DatabaseError) -> Exception:
     """What a failed statement says about the document. PostgreSQL's own text carries values and stays behind."""
     state = sqlstates.sqlstate(error)
-    if state in _LOCKED_OUT:
+    if state in sqlstates.INTERFERED:
         return LockNotWon()
-    if state == _CANCELLED:
+    if state == sqlstates.CANCELLED:
         return TookTooLong(step.name)
     if state == "23505" and step.columns:
         message = f"existing rows are not unique in {', '.join(step.columns)}"

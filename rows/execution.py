@@ -157,7 +157,7 @@ def run_on_replica(
             reached, result = _run_in_order(wrapper, [(_REACHED, ()), (sql, values)], replica.is_silent)
     except DatabaseError as error:
         state = sqlstates.sqlstate(error)
-        if state == _TOOK_TOO_LONG:
+        if state == sqlstates.CANCELLED:
             raise
         if state is None or state[:2] not in _PASSING:
             wrapper.close()
@@ -179,7 +179,6 @@ def run_on_replica(
 
 
 _REACHED: Final = replicas.REACHED.encode()
-_TOOK_TOO_LONG: Final = "57014"
 _PASSING: Final = frozenset({"22", "40", "42", "55"})
 """Classes of errors that say nothing against a replica: values, a conflict with what it replays, an older schema, a
 lock that what it replays holds."""

@@ -32,7 +32,6 @@ ALTOGETHER: Final = 6.0
 """Seconds for all tables; the rest is not counted."""
 USERS_PER_ROLE: Final = 2
 _USERS_LOOKED_AT: Final = 200
-_CANCELLED: Final = "57014"
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +198,7 @@ def _counted(before: Environment, after: Environment, table: str, principal: Pri
                 cursor.execute("SELECT set_config('statement_timeout', %s, true)", [str(STATEMENT_MS)])
             [row] = run(using, statement.sql, statement.bind({}, (), principal))
     except DatabaseError as error:
-        if sqlstates.sqlstate(error) != _CANCELLED:
+        if sqlstates.sqlstate(error) != sqlstates.CANCELLED:
             raise
         return None
     old, new, appearing, vanishing, looked_at = [int(cell or 0) for cell in row]

@@ -337,7 +337,7 @@ class _Import:
                 self.place.environment_id,
             )
         except DatabaseError as error:
-            if sqlstates.sqlstate(error) == "55P03":
+            if sqlstates.sqlstate(error) == sqlstates.LOCKED:
                 raise Interfered from error
             raise
         if self.cursor.fetchone() != (self.version,):

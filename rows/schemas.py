@@ -398,7 +398,7 @@ def locked_version(place: Place) -> CurrentVersion:
         found.bulk_create([CurrentVersion(environment_id=place.environment_id, version=0)], ignore_conflicts=True)
         return found.select_for_update().get(environment_id=place.environment_id)
     except DatabaseError as error:
-        if sqlstates.sqlstate(error) == "55P03":
+        if sqlstates.sqlstate(error) == sqlstates.LOCKED:
             raise LockNotWon from error
         raise
 

@@ -122,7 +122,7 @@ def claim(ticket: Ticket, *, using: str) -> Kept | None:
         try:
             cursor.execute(_CLAIM, [ticket.digest, ticket.fingerprint, HOURS])
         except Error as error:
-            if sqlstates.sqlstate(error) in {"55P03", "57014"}:
+            if sqlstates.sqlstate(error) in {sqlstates.LOCKED, sqlstates.CANCELLED}:
                 raise _in_flight() from error
             raise
         if cursor.fetchone() is not None:

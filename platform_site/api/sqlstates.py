@@ -38,8 +38,13 @@ CONFLICTS: Final = frozenset({"23503", "23505", "23P01"})
 """Unique, foreign key and exclusion: one answer for all, so that a hidden row cannot be told from a missing one."""
 REPEATABLE: Final = frozenset({"40001", "40P01"})
 """Serialization failure and deadlock: PostgreSQL undid the transaction and says to run it again."""
+LOCKED: Final = "55P03"
+"""A lock was not won within `lock_timeout`."""
+CANCELLED: Final = "57014"
+INTERFERED: Final = REPEATABLE | {LOCKED}
+"""Others were in the way: nothing was done, and the same, begun anew, likely succeeds."""
 BUSY: Final = frozenset({
-    "55P03", "57014",  # locked, cancelled
+    LOCKED, CANCELLED,
     "53100", "53200", "53300", "53400",  # out of disk, memory, connections, temporary files
     "57P01", "57P02", "57P03", "57P05", "25P03",  # stopping, starting, idle for too long
     "25006",  # not promoted yet
@@ -115,7 +120,7 @@ def answer_for(error: BaseException) -> ApiError:
         return _invalid("invalid", "A value is missing, malformed or out of range.")
     if state in CONFLICTS:
         return _invalid("conflict", "A value is taken already, or refers to something that is not there.")
-    if state == "57014":
+    if state == CANCELLED:
         return Unavailable("The query took too long and was cancelled. Narrow it, or ask for less at once.")
     if state in REPEATABLE or state in BUSY or state.startswith("08"):
         return Unavailable()

@@ -188,13 +188,13 @@ def next_release(directory: Path) -> Path:
 
 
 def migrate(up: Up, tree: Path, environment: dict[str, str]) -> str:
-    """What `manage.py migrate` of that release says."""
+    """What `manage.py migrate` of that release says, on both outputs."""
     done = subprocess.run(
         [sys.executable, str(tree / "manage.py"), "migrate"],
-        cwd=tree, capture_output=True, text=True, timeout=100,
+        cwd=tree, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100,
         env={**os.environ, **environment, "DATA_DIR": str(up.data_dir)},
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout
     return done.stdout
 
 

@@ -117,6 +117,39 @@ def test_f21_the_next_release_migrates_while_this_one_serves(
         harm.forget_next_release(battered)
 
 
+def test_f21_a_migration_that_met_a_table_in_use_tries_again(
+    battered: Up, environment: dict[str, str], tmp_path: Path
+) -> None:
+    tree = harm.next_release(tmp_path)
+    hurried = environment | {"LOCK_TIMEOUT_MS": "300"}
+    waits = (
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%of_the_next_release%'"
+    )
+    try:
+        with (
+            ThreadPoolExecutor(1) as beside,
+            superuser(battered, region_database("us-east-1")) as watch,
+            superuser(battered, region_database("us-east-1")) as connection,
+        ):
+
+            def waiting() -> bool:
+                return watch.execute(waits).fetchone() == (1,)
+
+            with connection.transaction():
+                connection.execute("LOCK TABLE platform.webhooks_delivery IN ROW EXCLUSIVE MODE")
+                migrating = beside.submit(harm.migrate, battered, tree, hurried)
+                for _ in range(2):
+                    wait_for("it waits for the table", waiting, 60, every=0.01)
+                    wait_for("and steps aside", lambda: not waiting(), every=0.01)
+            said = migrating.result()
+        assert "Others use what it changes" in said, said
+        assert "lock timeout" in said, said
+        with superuser(battered, region_database("us-east-1")) as connection:
+            connection.execute("SELECT of_the_next_release FROM platform.webhooks_delivery LIMIT 1")
+    finally:
+        harm.forget_next_release(battered)
+
+
 @pytest.mark.skipif(not harm.FAKETIME.exists(), reason="there is no libfaketime on this machine")
 @pytest.mark.parametrize("seconds", [600, -600])
 def test_f22_a_worker_whose_clock_is_wrong_delivers_in_time_and_signs_the_right_one(

@@ -4,6 +4,7 @@ Several hosts may start at once: the first to come migrates, the others wait for
 """
 
 import gc
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -13,15 +14,19 @@ from django.core.management import call_command
 from django.core.management.base import CommandParser, OutputWrapper
 from django.core.management.commands import migrate
 from django.core.management.sql import emit_post_migrate_signal
-from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from django.db import DEFAULT_DB_ALIAS, OperationalError, connections, transaction
 from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.recorder import MigrationRecorder
 
+from platform_site.api import sqlstates
 from platform_site.postgres import direct, structure
 
 _LOCK: Final = 0x6D69_6772_6174_65  # "migrate", the key of the advisory lock
 _BEGUN: Final = "COMMENT ON TABLE django_migrations IS 'migrate has begun, and not come to its end'"
 _DONE: Final = "COMMENT ON TABLE django_migrations IS NULL"
+_TRIES: Final = 20
+_PAUSE_SECONDS: Final = 1.0
+"""Between two tries: those who queued behind the last one are served."""
 
 
 class Command(migrate.Command):
@@ -47,9 +52,27 @@ class Command(migrate.Command):
                 changes = not (options["plan"] or options["check_unapplied"])
                 if changes:
                     _note(alias, _BEGUN)
-                super().handle(*args, database=alias, **options)
+                self._migrate(*args, database=alias, **options)
                 if changes:
                     _note(alias, _DONE)
+
+    def _migrate(self, *args: Any, **options: Any) -> None:
+        """Django's `migrate`, which goes on after the last migration that was applied; again where a table was in use
+        for longer than `lock_timeout`, or PostgreSQL undid a migration for a deadlock with the traffic.
+
+        Raises what it was refused with, after 20 tries.
+        """
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                super().handle(*args, **options)
+            except OperationalError as error:
+                if not tries_left or sqlstates.sqlstate(error) not in sqlstates.INTERFERED:
+                    raise
+                reason = str(error).partition("\n")[0]
+            else:
+                return
+            self.stderr.write(f"Others use what it changes ({reason}); trying again, {tries_left} tries left.")
+            time.sleep(_PAUSE_SECONDS)
 
 
 def bring_up_to_date(stdout: OutputWrapper) -> None:

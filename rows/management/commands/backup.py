@@ -47,7 +47,7 @@ class Command(BaseCommand):
         except OSError as error:
             raise CommandError(f"{path} cannot be written: {error.strerror}.") from None
         except Error as error:
-            if sqlstates.is_repeatable(error) or sqlstates.sqlstate(error) == "55P03":
+            if sqlstates.sqlstate(error) in sqlstates.INTERFERED:
                 raise CommandError("The schema was being changed. Nothing was written; try again.") from None
             raise CommandError(f"The region cannot be read ({type(error).__name__}). Nothing was written.") from error
         counts = {"tables": len(summary.rows), "rows": sum(summary.rows.values()), **summary.parts}
