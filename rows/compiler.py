@@ -302,7 +302,8 @@ def _needed(table: Table, row: Noted, chosen: Collection[str] | None) -> list[st
     return [name for name in table.all_columns if chosen is None or name in row.asked]
 
 
-_TOO_LARGE: Final = f"to_json(repeat('.', {MAX_ANSWER_BYTES}))"
+_TOO_LARGE: Final = f"to_json(repeat('.', {MAX_ANSWER_BYTES} + 0 * count(*)::int))"
+"""Of a constant length PostgreSQL would make the text as it plans: 50 ms, and 16 MB in each plan that it keeps."""
 _EARLIER: Final = "OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import orjson
 import pytest
 from django.db import connections
 from hypothesis import given
@@ -291,6 +292,26 @@ def test_what_no_answer_holds_does_not_leave_postgresql(
         tenant.put("tasks", title="x", notes="x" * 1_000_000, list_id=homes[0], owner_id=ALICE.user_id)
     assert refused(lambda: tenant.rows(ALICE, "tasks", limit=100)) == {"limit": "too_large"}
     assert max(sent) < 20_000_000
+
+
+def test_a_statement_takes_postgresql_little_memory_to_plan(
+    tenant: Tenant, homes: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each session keeps the plans of its statements; a constant of megabytes would be worked out in each."""
+    planned: list[int] = []
+
+    def explained(alias: str, sql: bytes, values: Any) -> Any:
+        [[told]] = run_again_if_lost(alias, b"EXPLAIN (MEMORY, FORMAT JSON) " + sql, values)
+        planned.append(orjson.loads(told or b"")[0]["Planning"]["Memory Used"])
+        return run_again_if_lost(alias, sql, values)
+
+    monkeypatch.setattr(asking, "run_again_if_lost", explained)
+    for who in (ALICE, OPERATOR):
+        tenant.rows(who, "tasks", order="due_on.desc", where={"title": "x"}, count="exact")
+        tenant.rows(who, "lists", withs="tasks.comments")
+        tenant.get(who, "lists", homes[0], "tasks,tasks.parent,tasks.comments")
+    assert len(planned) == 8
+    assert max(planned) < 2_048, "kB"
 
 
 def test_a_row_does_not_grow_for_ever() -> None:
