@@ -23,7 +23,9 @@ from functions.runtime.process import HostError
 from platform_site.api import bodies, outbound, sqlstates
 from platform_site.api.callers import Caller, Place
 from platform_site.api.errors import ApiError, Forbidden
+from platform_site.api.pagination import DEFAULT_LIMIT, MAX_LIMIT
 from rows import services
+from rows.bulk import MAX_ROWS, BulkQuery
 from rows.reads import ListQuery
 from rows.rules import Principal
 
@@ -40,6 +42,7 @@ CANCEL_SECONDS: Final = 2.0
 DEPTH_HEADER: Final = "x-platform-depth"
 """Tells our own API how long the chain of functions and webhooks already is; never the code's to set."""
 _QUERY_MEMBERS: Final = frozenset({"where", "order", "limit", "cursor", "with", "columns", "count"})
+_BULK_MEMBERS: Final = frozenset({"where", "limit", "cursor"})
 
 
 class RunHost:
@@ -140,7 +143,9 @@ class RunHost:
                 self._need("rows:read")
                 with self._interruptible():
                     return self._read(operation, arguments)
-            case "rows.insert" | "rows.upsert" | "rows.update" | "rows.remove":
+            case (
+                "rows.insert" | "rows.upsert" | "rows.update" | "rows.remove" | "rows.update_many" | "rows.remove_many"
+            ):
                 self._need("rows:write")
                 with self._interruptible():
                     return self._write(operation, arguments)
@@ -153,24 +158,16 @@ class RunHost:
             raise Forbidden(f"This needs the scope {scope}.")
 
     def _read(self, operation: str, arguments: dict[str, Any]) -> bytes:
-        query = arguments.get("query") or {}
-        if not isinstance(query, dict) or set(query) - _QUERY_MEMBERS:
-            raise HostError("the query has members that do not exist", code="validation_failed", name="TypeError")
-        for name in ("order", "cursor", "with", "columns"):
-            if query.get(name) is not None and not isinstance(query[name], str):
-                raise HostError(f"{name} must be a string", code="validation_failed", name="TypeError")
+        query = _query(arguments, _QUERY_MEMBERS)
         table = _text(arguments, "table")
         if operation == "rows.get":
             row_id = _text(arguments, "id")
             withs, columns = query.get("with"), query.get("columns")
             return services.retrieve_row(self._place, self._principal, table, row_id, withs, columns).body
-        limit = query.get("limit", 20)
-        if type(limit) is not int or not 1 <= limit <= 100:
-            raise HostError("limit must be a whole number from 1 to 100", code="validation_failed", name="RangeError")
         asked = ListQuery(
             where=query.get("where"),
             order=query.get("order"),
-            limit=limit,
+            limit=_limit(query.get("limit", DEFAULT_LIMIT), MAX_LIMIT),
             cursor=query.get("cursor"),
             withs=query.get("with"),
             columns=query.get("columns"),
@@ -191,8 +188,21 @@ class RunHost:
                 row_id, changes = _text(arguments, "id"), arguments.get("changes")
                 row = services.update_row(self._place, self._principal, table, row_id, changes, depth=depth)
                 return row.body
+            case "rows.update_many" | "rows.remove_many":
+                return self._write_many(operation, table, arguments, depth)
         services.delete_row(self._place, self._principal, table, _text(arguments, "id"), depth=depth)
         return b"null"
+
+    def _write_many(self, operation: str, table: str, arguments: dict[str, Any], depth: int) -> bytes:
+        query = _query(arguments, _BULK_MEMBERS)
+        limit = None if query.get("limit") is None else _limit(query["limit"], MAX_ROWS)
+        which = BulkQuery(query.get("where"), limit, query.get("cursor"))
+        if operation == "rows.update_many":
+            changes = arguments.get("changes")
+            changed = services.update_rows(self._place, self._principal, table, which, changes, depth=depth)
+        else:
+            changed = services.delete_rows(self._place, self._principal, table, which, depth=depth)
+        return orjson.dumps({"ids": changed.ids, "next_cursor": changed.next_cursor})
 
     def _fetch(self, arguments: dict[str, Any], seconds: float) -> Callable[[], bytes]:
         """What makes one request through the guarded client, to an allowed host only. Redirects are answers, not
@@ -255,6 +265,22 @@ class RunHost:
         headers_shown += [("set-cookie", cookie) for cookie in got.cookies]
         shown = {"status": got.status, "headers": headers_shown, "body": base64.b64encode(got.body).decode()}
         return orjson.dumps(shown)
+
+
+def _query(arguments: dict[str, Any], members: frozenset[str]) -> dict[str, Any]:
+    query = arguments.get("query") or {}
+    if not isinstance(query, dict) or set(query) - members:
+        raise HostError("the query has members that do not exist", code="validation_failed", name="TypeError")
+    for name in ("order", "cursor", "with", "columns"):
+        if query.get(name) is not None and not isinstance(query[name], str):
+            raise HostError(f"{name} must be a string", code="validation_failed", name="TypeError")
+    return query
+
+
+def _limit(limit: Any, most: int) -> int:
+    if type(limit) is not int or not 1 <= limit <= most:
+        raise HostError(f"limit must be a whole number from 1 to {most}", code="validation_failed", name="RangeError")
+    return int(limit)
 
 
 def _text(arguments: dict[str, Any], name: str) -> str:

@@ -116,9 +116,9 @@ class Asking:
                 return found
         return run_again_if_lost(self.environment.alias, statement.sql, values)
 
-    def write(self, statement: Statement, named: Mapping[Any, bytes | None]) -> list[Row]:
+    def write(self, statement: Statement, named: Mapping[Any, bytes | None], wires: Sequence[bytes] = ()) -> list[Row]:
         waits.begin(briefly=True)  # what is written is committed, here or later, and a commit waits for the disk
-        found = run(self.environment.alias, statement.sql, self._bound(statement, named, ()))
+        found = run(self.environment.alias, statement.sql, self._bound(statement, named, wires))
         if settings.REPLICAS:
             replicas.written(self.environment.alias, self.environment.id)
         return found

@@ -108,7 +108,7 @@ def _free(asking: Asking, table: str, column: str, rows: list[str], depth: int) 
         return
     wants = asking.environment.wants_events(table, "update")
     statement = asking.statement(ReleaseShape(table, column, wants), writing.release)
-    asking.write(statement, event_values(depth) | _rows_and_events(0, rows))
+    asking.write(statement, event_values(depth) | rows_and_events(0, rows))
     if wants:
         for row_id in rows:
             announce(asking, table, "update", row_id)
@@ -119,7 +119,7 @@ def _remove(asking: Asking, going: Mapping[str, list[str]], depth: int) -> None:
     parts = tuple((name, asking.environment.wants_events(name, "delete")) for name in sorted(going))
     named: Named = event_values(depth)
     for number, (name, _) in enumerate(parts):
-        named |= _rows_and_events(number, going[name])
+        named |= rows_and_events(number, going[name])
     asking.write(asking.statement(RemovalShape(parts), writing.removal), named)
     for name, wants in parts:
         if wants:
@@ -127,7 +127,7 @@ def _remove(asking: Asking, going: Mapping[str, list[str]], depth: int) -> None:
                 announce(asking, name, "delete", row_id)
 
 
-def _rows_and_events(number: int, rows: Sequence[str]) -> Named:
+def rows_and_events(number: int, rows: Sequence[str]) -> Named:
     return {
         Ids(number): values.wire("text[]", tuple(rows)),
         EventIds(number): values.wire("text[]", tuple(ids.new("evt") for _ in rows)),

@@ -125,7 +125,7 @@ def _list(asking: Asking, name: str, query: ListQuery) -> Page:
     named: dict[Any, bytes | None] = {LIMIT: b"%d" % (query.limit + 1)}
     after: tuple[bool, ...] | None = None
     if query.cursor is not None:
-        ended = cursors.decode(_KIND, _facts(asking, table, where, order), query.cursor)
+        ended = cursors.decode(_KIND, cursor_facts(asking, table, where, order), query.cursor)
         after = tuple(value is None for value in ended)
         named |= {After(index): None if value is None else str(value).encode() for index, value in enumerate(ended)}
     statement = asking.statement(ReadShape(name, where.shape, order, withs, after, columns), compiler.read)
@@ -136,7 +136,7 @@ def _list(asking: Asking, name: str, query: ListQuery) -> Page:
     if len(rows) > query.limit:
         del rows[query.limit :]
         keys = rows[-1][2 if withs else 1 :]
-        next_cursor = _cursor(_facts(asking, table, where, order), keys)
+        next_cursor = _cursor(cursor_facts(asking, table, where, order), keys)
     if withs or len(rows) > 1:
         _hold_to_size(rows, "with" if len(rows) == 1 else "limit", made=2 if withs else 1)
     parts = [b'{"data":[', b",".join([_joined(row) if withs else row[0] or b"" for row in rows]), b"]"]
@@ -173,7 +173,7 @@ def _cursor(facts: list[cursors.Fact], keys: Row) -> str:
         raise ValidationFailed.of("order", "too_long", message) from None
 
 
-def _facts(
+def cursor_facts(
     asking: Asking, table: Table, where: Filter, order: tuple[selection.OrderKey, ...]
 ) -> list[cursors.Fact]:  # fmt: skip
     """What a cursor belongs to: everything of the list, nothing of the caller."""

@@ -80,6 +80,11 @@ class RowPage(Described):
     }
 
 
+class ChangedRows(fields.Serializer):
+    ids = serializers.ListField(child=fields.CharField(), help_text="Of the rows that were changed, in their order.")
+    next_cursor = fields.CharField(allow_null=True, help_text="Pass it as `cursor`; null where no more rows fit.")
+
+
 class RowQuery(fields.Serializer):
     where = serializers.DictField(required=False, help_text="The filter.")
     order = fields.CharField(required=False)

@@ -3,23 +3,28 @@
 Each takes a `Place` (where), a `Principal` (in whose name) and plain values; none knows of HTTP.
 """
 
+from rows.bulk import BulkQuery, Changed, delete_rows, update_rows
 from rows.explaining import explain_row
 from rows.reads import ListQuery, Page, RowAnswer, list_rows, retrieve_row
 from rows.upserts import Upserted, upsert_row, upsert_rows
 from rows.writes import delete_row, insert_row, insert_rows, update_row
 
 __all__ = [
+    "BulkQuery",
+    "Changed",
     "ListQuery",
     "Page",
     "RowAnswer",
     "Upserted",
     "delete_row",
+    "delete_rows",
     "explain_row",
     "insert_row",
     "insert_rows",
     "list_rows",
     "retrieve_row",
     "update_row",
+    "update_rows",
     "upsert_row",
     "upsert_rows",
 ]

@@ -6,7 +6,11 @@ from rows.schema_views import SchemaViewSet
 from rows.views import RowViewSet
 
 urlpatterns = [
-    path("v1/rows/<str:table>", RowViewSet.as_view({"get": "list", "post": "create"}), name="rows"),
+    path(
+        "v1/rows/<str:table>",
+        RowViewSet.as_view({"get": "list", "post": "create", "patch": "bulk_update", "delete": "bulk_destroy"}),
+        name="rows",
+    ),
     # No row may be called so (`values.RESERVED_IDS`): these would hide it.
     path("v1/rows/<str:table>/query", RowViewSet.as_view({"post": "search"}), name="rows-query"),
     path("v1/rows/<str:table>/explain", RowViewSet.as_view({"post": "explain"}), name="rows-explain"),

@@ -9,6 +9,7 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
+from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 
 from accounts.models import User
@@ -24,7 +25,8 @@ from platform_site.api.idempotency import idempotent, in_region
 from platform_site.api.openapi import IF_MATCH, IF_NONE_MATCH
 from platform_site.api.pagination import read_limit
 from platform_site.api.views import ApiViewSet, answer, created, no_content
-from rows import etags, row_answers, services
+from rows import bulk, etags, row_answers, services
+from rows.bulk import BulkQuery, Changed
 from rows.reads import ListQuery, RowAnswer
 from rows.rules import Principal
 
@@ -41,12 +43,23 @@ _ON_CONFLICT = OpenApiParameter(
     str,
     description="Update the rows that have the same `id`, or values of a unique, such as `list_id,title`, already.",
 )
+_WHERE = OpenApiParameter("where", str, description='A filter as a JSON object, such as `{"done": false}`.')
 _LIST_PARAMETERS = [
-    OpenApiParameter("where", str, description='A filter as a JSON object, such as `{"done": false}`.'),
+    _WHERE,
     OpenApiParameter("order", str, description="Columns and directions, such as `due_on.desc.nullslast,title`."),
     _WITH,
     _COLUMNS,
     OpenApiParameter("count", str, enum=_COUNTS, description="Also say how many rows there are in all."),
+]
+_BULK_MEMBERS = frozenset({"where", "limit", "cursor"})
+_BULK_PARAMETERS = [
+    OpenApiParameter("where", str, required=True, description="Which rows, as in a list; `{}` is all of them."),
+    OpenApiParameter(
+        "limit",
+        OpenApiTypes.INT,
+        description=f"At most so many, 1 to {bulk.MAX_ROWS}. Without it all that fit or, if they are more, none.",
+    ),
+    OpenApiParameter("cursor", str, description="The `next_cursor` of the answer before."),
 ]
 
 
@@ -60,6 +73,8 @@ class RowViewSet(ApiViewSet):
         "create": "rows:write",
         "partial_update": "rows:write",
         "destroy": "rows:write",
+        "bulk_update": "rows:write",
+        "bulk_destroy": "rows:write",
         "explain": "schema:read",
     }
     query_parameters = {
@@ -68,12 +83,16 @@ class RowViewSet(ApiViewSet):
         # A `where` that was meant for the body of a query, or as a condition of a deletion, must not be lost silently.
         **dict.fromkeys(("search", "partial_update", "destroy", "explain"), frozenset[str]()),
         "create": frozenset({"on_conflict"}),
+        "bulk_update": _BULK_MEMBERS,
+        "bulk_destroy": _BULK_MEMBERS,
     }
     tagged = frozenset({"retrieve", "create", "partial_update"})
     also_raises = {
         "create": (Conflict, Unavailable),
         "partial_update": (Conflict, PreconditionFailed, Unavailable),
         "destroy": (Conflict, PreconditionFailed, Unavailable),
+        "bulk_update": (Conflict, Unavailable),
+        "bulk_destroy": (Conflict, Unavailable),
     }
 
     @extend_schema(parameters=_LIST_PARAMETERS, responses=row_answers.RowPage)
@@ -187,6 +206,30 @@ class RowViewSet(ApiViewSet):
         services.delete_row(self.place, self._principal(), table, row_id, matches=self._if_match())
         return no_content()
 
+    @idempotent(using=in_region)
+    @extend_schema(
+        operation_id="updateRows",
+        parameters=_BULK_PARAMETERS,
+        request=row_answers.Cells,
+        responses=row_answers.ChangedRows,
+    )
+    def bulk_update(self, request: HttpRequest, table: str) -> HttpResponseBase:
+        """Change some columns of all rows that fit `where` and that the caller may change, in one transaction."""
+        changes = self.read_object()
+        return answer(_changed(services.update_rows(self.place, self._principal(), table, self._bulk_query(), changes)))
+
+    @extend_schema(operation_id="deleteRows", parameters=_BULK_PARAMETERS, responses={200: row_answers.ChangedRows})
+    def bulk_destroy(self, request: HttpRequest, table: str) -> HttpResponseBase:
+        """Delete all rows that fit `where` and that the caller may delete, with what goes with them."""
+        return answer(_changed(services.delete_rows(self.place, self._principal(), table, self._bulk_query())))
+
+    def _bulk_query(self) -> BulkQuery:
+        if self._if_match() is not None:
+            raise ValidationFailed.of("If-Match", "not_allowed", "A tag is of one row; put the condition into where.")
+        limit = self.query.get("limit")
+        most = None if limit is None else read_limit(limit, bulk.MAX_ROWS)
+        return BulkQuery(self.query.get("where"), most, self.query.get("cursor"))
+
     @extend_schema(request=row_answers.ExplainQuestion, responses=row_answers.Explanation)
     def explain(self, request: HttpRequest, table: str) -> HttpResponseBase:
         """Why somebody sees a row or not: a verdict for each rule and clause, and the columns hidden from them."""
@@ -218,6 +261,10 @@ class RowViewSet(ApiViewSet):
 
 def _several(rows: Sequence[RowAnswer]) -> bytes:
     return b'{"data":[' + b",".join([row.body for row in rows]) + b"]}"
+
+
+def _changed(changed: Changed) -> dict[str, Any]:
+    return {"ids": changed.ids, "next_cursor": changed.next_cursor}
 
 
 def _headers(row: RowAnswer) -> dict[str, str]:

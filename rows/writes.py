@@ -269,6 +269,11 @@ def _size(table: Table, named: Named) -> int:
     )
 
 
+def is_large(table: Table, named: Named) -> bool:
+    """Whether an update brings in so much that the row's size must be looked at."""
+    return _size(table, named) > LARGE_WRITE
+
+
 def _default(column: Column) -> bytes | None:
     """What a column holds that was not sent."""
     if column.default is None:
@@ -323,8 +328,7 @@ def update(
     named[ROW_ID] = row_id.encode()
     if matches is not None:
         named[ETAGS] = values.wire("text[]", tuple(matches))
-    is_large = _size(table, named) > LARGE_WRITE
-    shape = UpdateShape(name, tuple(sorted(cells)), matches is not None, large=is_large)
+    shape = UpdateShape(name, tuple(sorted(cells)), matches is not None, large=is_large(table, named))
     attempt = Attempt(table, access, shape, named, depth)
     if not cells:
         return _unchanged(asking, attempt, row_id)

@@ -22,8 +22,10 @@ from django.db.models.sql import DeleteQuery, UpdateQuery
 from rows.compiler import (
     AS_TEXT,
     ENVIRONMENT,
+    LIMIT,
     ROW_ID,
     VERSION,
+    After,
     Cell,
     Statement,
     Writer,
@@ -36,7 +38,7 @@ from rows.compiler import (
     together,
     whole_row,
 )
-from rows.conditions import TRUE
+from rows.conditions import TRUE, Condition
 from rows.documents import Column, Table
 from rows.expressions import ALWAYS, Parameter, Piece, Sql, boolean
 from rows.outbox import ANY
@@ -112,6 +114,24 @@ class LockShape:
 
     write: "UpdateShape | DeleteShape"
     cells: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenShape:
+    """The rows that an `action` on many may take and that fit `where`, in the order of their ids, locked, at most
+    LIMIT. `after`: only those behind an id."""
+
+    table: str
+    action: Literal["update", "delete"]
+    where: Condition
+    after: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BulkShape:
+    """The same update for all of given rows."""
+
+    write: UpdateShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,8 +316,22 @@ def insert(viewer: "Viewer", shape: InsertShape) -> Statement:
 def update(viewer: "Viewer", shape: UpdateShape) -> Statement:
     """One row changed. Answers as `_answer`; no row where there is none to be changed, or something refused it."""
     writer, table = Writer(viewer), viewer.schema.tables[shape.table]
-    cells = cells_of(viewer, table, shape)
-    rows = viewer.models[table.name].objects.changeable_by(viewer, "update").filter(is_row(), is_current())
+    change, changed = _updated(writer, table, shape, is_row())
+    return _answer(writer, table, change, "update", shape.events, changed)
+
+
+def bulk_update(viewer: "Viewer", shape: BulkShape) -> Statement:
+    """Of the rows with Ids all changed that may be and that nothing refuses. Answers their ids."""
+    writer, table = Writer(viewer), viewer.schema.tables[shape.write.table]
+    change, changed = _updated(writer, table, shape.write, _is_among("id", Ids()))
+    work = _written(writer, table, change, "update", shape.write.events, changed, part=0)
+    return numbered(*together("WITH ", work, ' SELECT _r."id" FROM _w0 _r'))
+
+
+def _updated(writer: Writer, table: Table, shape: UpdateShape, which: Sql) -> tuple[Piece, tuple[str, ...]]:
+    """The UPDATE of the rows that `which` is true of, with all that must hold, and the columns that it writes."""
+    viewer, cells = writer.viewer, cells_of(writer.viewer, table, shape)
+    rows = viewer.models[table.name].objects.changeable_by(viewer, "update").filter(which, is_current())
     rule = _rule_of(viewer, table, shape)
     if not looks_back(viewer, table.name, shape):
         rows = rows.filter(viewer.rules_with(HERE).condition(rule.check, table.name, Written(cells, HERE)))
@@ -310,8 +344,7 @@ def update(viewer: "Viewer", shape: UpdateShape) -> Statement:
     query: Any = rows.query.chain(UpdateQuery)
     query.add_update_values(cells)
     sql, params = query.get_compiler(connection=writer.connection).as_sql()
-    changed = tuple(name for name in cells if name != "updated_at")
-    return _answer(writer, table, (sql, list(params)), "update", shape.events, changed)
+    return (sql, list(params)), tuple(name for name in cells if name != "updated_at")
 
 
 def delete(viewer: "Viewer", shape: DeleteShape) -> Statement:
@@ -341,6 +374,18 @@ def locked(viewer: "Viewer", shape: LockShape) -> Statement:
     rows = _settled(viewer, table, rows, action, write.matches, events=True)
     cells = {f"_c{index}": Sql(F(name), AS_TEXT) for index, name in enumerate(table.all_columns if shape.cells else ())}
     return numbered(*writer.queryset(rows.select_for_update().annotate(**cells).values_list(*(cells or ["id"]))))
+
+
+def chosen(viewer: "Viewer", shape: ChosenShape) -> Statement:
+    """The ids of the rows that a write of many takes."""
+    writer = Writer(viewer)
+    rows = viewer.models[shape.table].objects.changeable_by(viewer, shape.action).filter(is_current())
+    if shape.where != TRUE:
+        rows = rows.filter(viewer.reading.condition(shape.where, shape.table))
+    if shape.after:
+        rows = rows.filter(boolean("(", F("id"), " > ", Parameter(After(0), "text"), ")"))
+    found = writer.queryset(rows.order_by("id").select_for_update().values_list("id"))
+    return numbered(*together(found, (" LIMIT %s::bigint", [Parameter(LIMIT, "bigint")])))
 
 
 # ── Referential actions ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -386,7 +431,11 @@ def removal(viewer: "Viewer", shape: RemovalShape) -> Statement:
 
 def _among(viewer: "Viewer", table: str, column: str, ids: Ids) -> "RowQuerySet":
     rows: RowQuerySet = viewer.models[table].unruled.using(viewer.alias)
-    return rows.filter(boolean("(", F(column), " = ANY (", Parameter(ids, "text[]"), "))"))
+    return rows.filter(_is_among(column, ids))
+
+
+def _is_among(column: str, ids: Ids) -> Sql:
+    return boolean("(", F(column), " = ANY (", Parameter(ids, "text[]"), "))")
 
 
 def _deleted(writer: Writer, rows: "RowQuerySet") -> Piece:

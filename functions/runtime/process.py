@@ -92,7 +92,7 @@ class Outcome:
 
 _FRAME: Final = re.compile(rb'\{"t":"(log|call|done|failed)","tag":"([0-9a-f]{32})",(.*)\}', re.DOTALL)
 """What the runner says during a call, letter by letter as it writes it; group 3 is the rest of the object."""
-_QUESTION: Final = re.compile(rb'"n":(\d{1,9}),"op":"([a-z.]{1,20})","args":(.*)', re.DOTALL)
+_QUESTION: Final = re.compile(rb'"n":(\d{1,9}),"op":"([a-z._]{1,20})","args":(.*)', re.DOTALL)
 _OUTPUT: Final = b'"output":'
 _LEVELS: Final = frozenset({"debug", "info", "warning", "error"})
 MAX_LOG_LINES: Final = 300

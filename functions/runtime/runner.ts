@@ -353,6 +353,8 @@ function contextOf(mine: string, run: any): unknown {
       ask(mine, "rows.upsert", { table, row, on_conflict: onConflict }),
     update: (table: string, id: string, changes: object) => ask(mine, "rows.update", { table, id, changes }),
     remove: (table: string, id: string) => ask(mine, "rows.remove", { table, id }),
+    updateMany: (table: string, query: object, changes: object) => ask(mine, "rows.update_many", { table, query, changes }),
+    removeMany: (table: string, query: object) => ask(mine, "rows.remove_many", { table, query }),
   });
   return freeze({ rows, fetch: fetchOf(mine), runId: run.run_id, caller: freeze(run.caller), secrets: freeze(run.secrets) });
 }

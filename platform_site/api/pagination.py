@@ -33,16 +33,16 @@ class Page(Generic[Item]):
     next_cursor: str | None
 
 
-def read_limit(text: str | None) -> int:
-    """The query parameter `limit`: 1 to MAX_LIMIT in plain digits, DEFAULT_LIMIT where it is absent.
+def read_limit(text: str | None, most: int = MAX_LIMIT) -> int:
+    """The query parameter `limit`: 1 to `most` in plain digits, DEFAULT_LIMIT where it is absent.
 
     Raises ValidationFailed on the field `limit`. Contract section 8.
     """
     if text is None:
         return DEFAULT_LIMIT
-    if text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= MAX_LIMIT:
+    if text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= most:
         return int(text)
-    raise ValidationFailed.of("limit", "out_of_range", f"limit must be a whole number from 1 to {MAX_LIMIT}.")
+    raise ValidationFailed.of("limit", "out_of_range", f"limit must be a whole number from 1 to {most}.")
 
 
 def paginate(

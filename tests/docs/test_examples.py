@@ -4,6 +4,7 @@ import datetime as dt
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -52,16 +53,18 @@ def test_every_example_works_on_the_demo(api: Api, tmp_path: Path, settings: Any
     }
     known = {"table": "tasks", "row_id": task["id"], "name": "sum", "environment_id": production}
     known |= {"project_id": facts["project_id"]}
-    places = {operation["operationId"]: (method, path) for method, path, operation in operations()}
+    places = {operation["operationId"]: (method, path, operation) for method, path, operation in operations()}
 
     for name, body in BODIES.items():
-        method, path = places[name]
+        method, path, operation = places[name]
+        needed = [each for each in operation.get("parameters", ()) if each["in"] == "query" and each.get("required")]
+        query = urlencode({each["name"]: each["example"] for each in needed})
         text = json.dumps(body)
         for sample, value in real.items():
             text = text.replace(sample, value)
         answer = api.request(
             method.upper(),
-            path.format(**known),
+            f"{path.format(**known)}?{query}",
             json=json.loads(text),
             token=None
             if name in ("createToken", "signUp", *NEED_A_LINK)

@@ -188,6 +188,35 @@ def test_a_function_inserts_what_is_not_there_and_updates_what_is(make_tracker: 
     assert tracker.get("key", "/rows/products?count=exact").json["count"] == 2
 
 
+def test_a_function_changes_all_rows_that_fit_as_its_caller(tracker: Tracker) -> None:
+    homes = {}
+    for who in ("alice", "bob"):
+        body = {"name": "Home", "owner_id": tracker.users[who]}
+        homes[who] = tracker.post("key", "/rows/lists", body).json["id"]
+        for title in ("Tea", "Milk", "Rice"):
+            assert tracker.post(who, "/rows/tasks", {"title": title, "list_id": homes[who]}).status == 201
+    source = """export default async (input: any, ctx: any) => {
+        const refused = [];
+        for (const query of [{}, {where: {}, limit: 0}, {where: {internal: "x"}}, {where: {}, order: "id"}])
+            try { await ctx.rows.removeMany("tasks", query) } catch (e) { refused.push(e.code) }
+        const done = await ctx.rows.updateMany("tasks", {where: {title: {$in: ["Tea", "Milk"]}}}, {done: true});
+        const first = await ctx.rows.removeMany("tasks", {where: {done: true}, limit: 1});
+        const then = await ctx.rows.removeMany("tasks", {where: {done: true}, cursor: first.next_cursor});
+        return {refused, done: done.ids, gone: [...first.ids, ...then.ids]} }"""
+    assert deploy(tracker, "tidy", source).status == 201
+    got = invoke(tracker, "tidy", {}, who="alice").json["output"]
+    assert got["refused"] == ["validation_failed"] * 4
+    assert len(got["done"]) == 2
+    assert got["gone"] == got["done"]
+    left = tracker.get("key", "/rows/tasks?order=title").json["data"]
+    assert [(row["title"], row["owner_id"] == tracker.users["alice"], row["done"]) for row in left] == [
+        ("Milk", False, False),
+        ("Rice", True, False),
+        ("Rice", False, False),
+        ("Tea", False, False),
+    ]
+
+
 def test_a_function_chooses_columns_as_a_request_does(tracker: Tracker) -> None:
     home = tracker.post("key", "/rows/lists", {"name": "Home", "owner_id": tracker.users["alice"]}).json["id"]
     task = tracker.post("alice", "/rows/tasks", {"title": "Tea", "list_id": home}).json["id"]

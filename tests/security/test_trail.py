@@ -91,6 +91,8 @@ LEAVES_NOTHING = {
     "insertRows": "rows are the tenant's: events tell of them, with the request",
     "updateRow": "as above",
     "deleteRow": "as above",
+    "updateRows": "as above",
+    "deleteRows": "as above",
     "explainRow": "reads",
     "queryRows": "reads",
 }
@@ -124,14 +126,23 @@ class Walk:
         return value
 
     def do(
-        self, name: str, body: Any = None, /, *, token: str | None, bare: bool = False, headers: Any = (), **known: str
+        self,
+        name: str,
+        body: Any = None,
+        /,
+        *,
+        token: str | None,
+        bare: bool = False,
+        headers: Any = (),
+        query: str = "",
+        **known: str,
     ) -> Any:
         """Call one operation; its JSON. Fails unless it succeeds and leaves what LEAVES says."""
         method, path = self.places[name]
         given = {} if body is None else {"json": body}
         answer: Answer = self.api.request(
             method,
-            path.format(**known),
+            path.format(**known) + query,
             token=token,
             environment=None if bare else self.production,
             headers={"Idempotency-Key": secrets.token_hex(8), **dict(headers)} if method in ("POST", "PATCH") else {},
@@ -239,6 +250,9 @@ def things(walk: Walk, owner: str) -> None:
     walk.do("queryRows", {"limit": 1}, token=ada, table="tasks")
     walk.do("explainRow", {"id": task["id"], "as": walk.facts["app_users"][0]["id"]}, token=owner, table="tasks")
     walk.do("deleteRow", token=ada, table="tasks", row_id=new["id"])
+    which = '?where={"title":"Sew"}'
+    walk.do("updateRows", {"done": True}, token=ada, table="tasks", query=which)
+    walk.do("deleteRows", token=ada, table="tasks", query=which)
 
     hook = walk.do("createWebhook", {"url": "https://example.com/hook", "events": ["tasks.*"]}, token=owner)
     walk.secret("webhook secret", hook["secret"])
