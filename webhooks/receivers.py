@@ -114,4 +114,6 @@ class Receivers:
         receiver.hangs += 1
         receiver.room = 1
         if receiver.hangs >= TRIPS_AFTER:
-            receiver.open_until = now + min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (receiver.hangs - TRIPS_AFTER))
+            # Bounded before it is multiplied: a power of a thousand hangs fits into no float.
+            doublings = min(receiver.hangs - TRIPS_AFTER, 20)
+            receiver.open_until = now + min(LONGEST_PAUSE, FIRST_PAUSE * 2**doublings)

@@ -62,6 +62,14 @@ def test_an_error_status_is_an_answer() -> None:
     assert receivers.room_of("a:443") == MAX_ROOM
 
 
+def test_one_that_hangs_for_days_is_tried_at_the_longest_pause() -> None:
+    receivers = Receivers()
+    for _ in range(3_000):
+        attempt(receivers, "a:443", answered=False, seconds=15, now=0.0)
+    assert room(receivers, "a:443", LONGEST_PAUSE - 1) == 0
+    assert room(receivers, "a:443", LONGEST_PAUSE + 1) == 1
+
+
 def test_what_is_in_flight_takes_room() -> None:
     receivers = Receivers()
     receivers.started("a:443")
