@@ -11,7 +11,7 @@ from projects import branching as branching_of_projects
 from projects.environments import place_of
 from projects.models import Environment
 from rows import branching, cascades, departures, registry
-from rows.models import CurrentVersion, DepartureDue, EventInterest, OutboxEvent, SchemaVersion
+from rows.models import CurrentVersion, DepartureDue, EventInterest, SchemaVersion
 
 
 def connect() -> None:
@@ -24,11 +24,13 @@ def connect() -> None:
 
 
 def remove_versions(*, environment_id: str, cluster: str, **_: Any) -> None:
-    """Remove what is known of a schema that is gone. May run twice."""
+    """Remove what is known of a schema that is gone. May run twice.
+
+    Its events, which may be millions, go in the batches of `webhooks.hooks`.
+    """
     CurrentVersion.objects.using(cluster).filter(environment_id=environment_id).delete()
     SchemaVersion.objects.using(cluster).filter(environment_id=environment_id).delete()
     EventInterest.objects.using(cluster).filter(environment_id=environment_id).delete()
-    OutboxEvent.objects.using(cluster).filter(environment_id=environment_id).delete()
     DepartureDue.objects.using(cluster).filter(environment_id=environment_id).delete()
     registry.forget(environment_id)
 
