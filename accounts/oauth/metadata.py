@@ -154,6 +154,20 @@ def keys(calls: Calls, metadata: Metadata, *, again: bool = False) -> KeySet:
     return _key_sets.get(str(metadata.issuer), lambda: _read_keys(calls, metadata), older_than=older_than)
 
 
+_PUBLIC: Final = frozenset({"kty", "kid", "use", "alg", "n", "e", "crv", "x", "y"})
+_LONGEST: Final = 2_800
+"""Characters of one member: an RSA modulus of 16,384 bits."""
+
+
+def _public(key: dict[str, Any]) -> dict[str, Any]:
+    """What verifies of a key. With a private half beside it the library would look for its primes, which takes seconds
+    to minutes of this process's time, as its author likes. Raises ValueError for members that no key needs so long."""
+    public = {name: value for name, value in key.items() if name in _PUBLIC}
+    if any(isinstance(value, str) and len(value) > _LONGEST for value in public.values()):
+        raise ValueError("a key of this length is not read")
+    return public
+
+
 def _read_keys(calls: Calls, metadata: Metadata) -> KeySet:
     listed = calls.get_object(str(metadata.jwks_uri)).get("keys")
     if not isinstance(listed, list):
@@ -163,7 +177,7 @@ def _read_keys(calls: Calls, metadata: Metadata) -> KeySet:
         # Kinds we do not know stand beside the ones we do. A symmetric key in public is no key.
         if isinstance(key, dict) and key.get("kty") in ("RSA", "EC", "OKP") and key.get("use", "sig") == "sig":
             try:
-                usable += KeySet.import_key_set({"keys": [key]}).keys
+                usable += KeySet.import_key_set({"keys": [_public(key)]}).keys
             except (JoseError, ValueError, TypeError, KeyError):
                 continue
     if not usable:

@@ -311,7 +311,7 @@ def test_what_was_allowed_must_still_be_when_the_person_comes_back(
 
 
 def test_people_see_a_page_and_programs_json(provider: ProviderRecord, production: Environment) -> None:
-    page = Browser().get("/v1/auth/callback?state=<script>alert(1)</script>&code=x", accept="text/html,*/*;q=0.8")
+    page = Browser().get("/v1/auth/callback/idp_x?state=<script>alert(1)</script>&code=x", accept="text/html,*/*;q=0.8")
     assert page.status_code == 422
     assert page["Content-Type"].startswith("text/html")
     assert "script-src" not in page["Content-Security-Policy"]
@@ -322,13 +322,13 @@ def test_people_see_a_page_and_programs_json(provider: ProviderRecord, productio
     assert "not begun in this browser" in text
     assert page["X-Request-Id"] in text
     assert "<script" not in text
-    assert Browser().get("/v1/auth/callback").json()["error"]["code"] == "validation_failed"
+    assert Browser().get("/v1/auth/callback/idp_x").json()["error"]["code"] == "validation_failed"
 
 
 def test_strangers_are_counted(provider: ProviderRecord, production: Environment, settings: Any) -> None:
     settings.RATE_LIMIT_FACTOR = 1 / 300  # one a minute
     browser = Browser()
-    for path in ("/v1/auth/authorize", "/v1/auth/callback", "/v1/auth/providers"):
+    for path in ("/v1/auth/authorize", "/v1/auth/callback/idp_x", "/v1/auth/providers"):
         for _ in range(3):  # the minute may end in between
             response = browser.client.get(
                 path, headers={"Host": HOST, "Accept": "text/html"}, REMOTE_ADDR="198.51.100.9"
@@ -602,6 +602,21 @@ def test_a_discovery_document_that_cannot_be_true(
 ) -> None:
     idp.twist_discovery = lambda document: {**document, **change}
     assert refused(Browser().begin(production)) == ("server_error", "provider_answer_invalid")
+
+
+def test_of_a_key_set_only_what_verifies_is_read(
+    idp: IdentityProvider, provider: ProviderRecord, production: Environment
+) -> None:
+    """A private half without its primes would have them looked for, for as long as its author likes."""
+    endless = {"kty": "RSA", "kid": "k", "use": "sig", "n": "A" * 2_000, "e": "AQAB", "d": "B" * 2_000}
+    assert metadata._public(endless) == {name: value for name, value in endless.items() if name != "d"}
+    with pytest.raises(ValueError, match="length"):
+        metadata._public({**endless, "n": "A" * 2_801})
+    whole = idp.key.as_dict(private=True)
+    idp.twist_answer["/jwks"] = lambda: Response(200, orjson.dumps({"keys": [endless, whole]}), [])
+    idp.person("ada", email="ada@example.com", email_verified=True)
+    browser = Browser()
+    assert browser.arrive(sign_in_at(browser.begin(production)["Location"], "ada")).status_code == 303
 
 
 BODIES = [b"", b"[]", b"null", b"<html>", b'{"issuer":', b"\xff\xfe", b"[" * 60_000, b"{" + b" " * 70_000 + b"}"]
