@@ -210,14 +210,13 @@ def of_pool(pool_id: str | None) -> "QuerySet[IdentityProvider]":
 
 
 def callback_url(provider: IdentityProvider) -> str:
-    """The redirect URI to register at the provider.
+    """The redirect URI to register at the provider: each has one of its own.
 
-    A plain OAuth 2 provider gets one of its own: it signs nothing that says for whom a code was meant, so a hostile
-    tenant could name its endpoints as theirs and have its codes brought here (mix-up, RFC 9700 4.4.2). At OpenID
-    Connect the nonce says it.
+    With one for all a hostile tenant could lead somebody to another's provider and have the code brought to its own
+    token endpoint (mix-up, RFC 9700 4.4.2). The nonce does not help: who does that puts the one of a flow of their own
+    there, and ends that flow with the code.
     """
-    own = "" if provider.kind == IdentityProvider.Kind.OIDC else f"/{provider.pk}"
-    return f"{settings.BASE_URL}/v1/auth/callback{own}"
+    return f"{settings.BASE_URL}/v1/auth/callback/{provider.pk}"
 
 
 def problems(

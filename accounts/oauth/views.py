@@ -1,9 +1,9 @@
 """The addresses of sign-in by other providers.
 
-`GET /v1/auth/authorize` and `GET /v1/auth/callback` are where a person's browser passes through; what goes wrong there
-is told to the application at its redirect URI (RFC 6749 4.1.2.1), and to the person, as a page, only while it is not
-sure that this URI is the application's. No error ever redirects to an address that is not on the list. The rest is the
-management of providers, redirect URIs and one's own identities. Design section 4, "OAuth code"; threat T16.
+`GET /v1/auth/authorize` and `GET /v1/auth/callback/{provider_id}` are where a person's browser passes through; what
+goes wrong there is told to the application at its redirect URI (RFC 6749 4.1.2.1), and to the person, as a page, only
+while it is not sure that this URI is the application's. No error ever redirects to an address that is not on the list.
+The rest is the management of providers, redirect URIs and one's own identities. Design section 4, "OAuth code"; threat T16.
 """
 
 import logging
@@ -303,24 +303,17 @@ _CALLBACK = extend_schema(
 
 
 class SignInCallbackViewSet(_ForBrowsers):
-    """`GET /v1/auth/callback`: where a provider sends the browser back. A page of ours never shows a code."""
+    """`GET /v1/auth/callback/{provider_id}`: where a provider sends the browser back. No page of ours shows a code."""
 
-    also_raises: ClassVar = {"receive": (ProjectSuspended,), "receive_at_own": (ProjectSuspended,)}
+    also_raises: ClassVar = {"receive": (ProjectSuspended,)}
 
     @_CALLBACK
-    def receive(self, request: Any) -> HttpResponse:
+    def receive(self, request: Any, provider_id: str) -> HttpResponse:
         """Come back from an identity provider. For browsers on their way to the application's redirect URI."""
-        return self._receive(request._request, None)
-
-    @_CALLBACK
-    def receive_at_own(self, request: Any, provider_id: str) -> HttpResponse:
-        """Come back from a plain OAuth 2 provider. It has a callback of its own, since it signs no answer."""
-        return self._receive(request._request, provider_id)
-
-    def _receive(self, request: HttpRequest, provider_id: str | None) -> HttpResponse:
-        limits.count_anonymous(request)
+        http: HttpRequest = request._request
+        limits.count_anonymous(http)
         state = self.query.get("state", "")
-        flow, provider, pool_plan = _resumed(request, state, provider_id)
+        flow, provider, pool_plan = _resumed(http, state, provider_id)
         application = _Application(flow.redirect_uri, flow.client_state)
         try:
             response = application.told(code=_code_of(flow, provider, self.query, pool_plan))
@@ -330,7 +323,7 @@ class SignInCallbackViewSet(_ForBrowsers):
         return response
 
 
-def _resumed(request: HttpRequest, state: str, provider_id: str | None) -> tuple[Flow, IdentityProvider, str | None]:
+def _resumed(request: HttpRequest, state: str, provider_id: str) -> tuple[Flow, IdentityProvider, str | None]:
     """The flow that comes back here, its provider, and the plan that bounds the pool (None for platform accounts).
 
     Raises ValidationFailed where nothing is sure enough to tell the application anything: what was true when the flow
@@ -349,8 +342,7 @@ def _resumed(request: HttpRequest, state: str, provider_id: str | None) -> tuple
             raise ValidationFailed.of("state", "environment_gone", "The application is not there any more.")
         pool_id, plan = place.pool_id, place.plan
     provider = providers.of_pool(pool_id).filter(pk=flow.provider_id, enabled=True).first()
-    own = None if provider is None or provider.kind == IdentityProvider.Kind.OIDC else provider.pk
-    if provider is None or own != provider_id:
+    if provider is None or provider.pk != provider_id:
         raise ValidationFailed.of("state", "provider_gone", "This identity provider is not there any more.")
     if not redirects.is_allowed(flow.environment_id, flow.redirect_uri):
         raise ValidationFailed.of("redirect_uri", "not_allowed", "This address is not on the application's list.")

@@ -94,7 +94,7 @@ class _Client:
         return scope or ""
 
     def check_redirect_uri(self, uri: str) -> bool:
-        return uri in self.redirect_uris
+        return uri in self.redirect_uris or any(uri.startswith(f"{each}/idp_") for each in self.redirect_uris)
 
     def check_client_secret(self, secret: str) -> bool:
         return secret == self.secret

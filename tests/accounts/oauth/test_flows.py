@@ -139,7 +139,7 @@ def test_github_s_shape(api: Api, idp: IdentityProvider, production: Environment
     assert not User.objects.filter(email="victim@example.com").exists()
 
 
-def test_a_plain_provider_is_met_at_its_own_callback_only(
+def test_a_provider_is_met_at_its_own_callback_only(
     idp: IdentityProvider, provider: ProviderRecord, production: Environment
 ) -> None:
     """A tenant could name another provider's endpoints as its own; its callback is not registered there (mix-up)."""
@@ -151,16 +151,20 @@ def test_a_plain_provider_is_met_at_its_own_callback_only(
         userinfo_endpoint="https://collector.example/user",
     )
     idp.person("ada", email="ada@example.com", email_verified=True)
+    idp.register(providers.callback_url(provider))
     begun = Browser().begin(production, provider="hostile")
     refused = httpx.post(begun["Location"], data={"login": "ada", "answer": "yes"})
     assert refused.status_code == 400, "the provider knows no such redirect URI"
     assert idp.codes == {}
+    idp.register(f"http://{HOST}/v1/auth/callback")
 
     # And a flow of one provider does not end at the callback of another.
     browser = Browser()
     back = sign_in_at(browser.begin(production, provider="acme")["Location"], "ada")
-    elsewhere = browser.arrive(back.replace("/v1/auth/callback", f"/v1/auth/callback/{hostile.pk}"))
-    assert elsewhere.status_code == 422
+    for other in (back.replace(provider.pk, hostile.pk), back.replace(provider.pk, "idp_x")):
+        assert browser.arrive(other).status_code == 422
+    assert browser.arrive(back.replace(f"/{provider.pk}", "")).status_code == 404, "there is none for all"
+    assert idp.count("/token") == 0
     assert AuthorizationCode.objects.count() == 0
 
 

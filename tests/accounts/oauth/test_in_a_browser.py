@@ -146,7 +146,7 @@ def test_a_person_who_cancels_and_one_who_was_led_here(page: Page, scene: Set, i
     assert dict(parse_qsl(urlsplit(page.url).query))["error"] == "access_denied"
 
     # Somebody else's way, led into this browser: a page says so, and nobody is told anything.
-    page.goto(f"{scene.base_url}/v1/auth/callback?code=x&state={secrets.token_urlsafe(32)}")
+    page.goto(f"{scene.base_url}/v1/auth/callback/idp_x?code=x&state={secrets.token_urlsafe(32)}")
     expect(page.get_by_role("heading", name="Signing in did not work")).to_be_visible()
     expect(page.get_by_text("not begun in this browser")).to_be_visible()
     page.goto(scene.authorize(provider="acme").replace("signed-in", "elsewhere"))

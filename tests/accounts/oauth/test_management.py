@@ -54,7 +54,7 @@ def test_a_provider_is_added_shown_changed_and_removed(api: Api, key: str, produ
     assert made.json["kind"] == "oidc"
     assert made.json["display_name"] == "Acme"
     assert made.json["scopes"] == ["openid", "email", "profile"]
-    assert made.json["callback_url"] == "http://127.0.0.1:8000/v1/auth/callback"
+    assert made.json["callback_url"] == f"http://127.0.0.1:8000/v1/auth/callback/{made.json['id']}"
     assert b"hush" not in made.body
     assert "client_secret" not in made.json
 
