@@ -2,8 +2,8 @@
 
 A tenant names its providers, so an endpoint may be slow, huge or somebody's internal address. The guarded client sees
 to addresses and bytes; here one sign-in gets SECONDS for all its calls, one process makes at most IN_ALL calls at a
-time and PER_PROVIDER to one provider, and a provider that ran into the deadline rests a moment: threads that wait for a
-slow provider are threads that answer nobody. Calls are made outside of transactions.
+time and PER_OWNER to the providers of one application, and a provider that ran into the deadline rests a moment:
+threads that wait for a slow provider are threads that answer nobody. Calls are made outside of transactions.
 """
 
 import logging
@@ -29,7 +29,8 @@ CONNECT: Final = 2.0
 LIMIT: Final = 64 * 1024
 """Bytes of one answer."""
 IN_ALL: Final = 8
-PER_PROVIDER: Final = 4
+PER_OWNER: Final = 4
+"""By application and not by provider: a tenant with several slow ones must leave room for others."""
 REST: Final = 3.0
 """Seconds."""
 _USER_AGENT: Final = "backend-platform"  # GitHub refuses callers without one
@@ -62,16 +63,16 @@ class _Slots:
         self._rests_until: dict[str, float] = {}
 
     @contextmanager
-    def taken(self, name: str) -> Iterator[None]:
-        """A slot for one call to `name`. Raises ProviderUnreachable instead of waiting for one."""
+    def taken(self, name: str, owner: str) -> Iterator[None]:
+        """A slot for one call to the provider `name` of `owner`. Raises ProviderUnreachable instead of waiting."""
         now = time.monotonic()
         with self._lock:
             self._rests_until = {name: until for name, until in self._rests_until.items() if until > now}
             if name in self._rests_until:
                 raise ProviderUnreachable("it was too slow a moment ago")
-            if self._running.get(name, 0) >= PER_PROVIDER or sum(self._running.values()) >= IN_ALL:
+            if self._running.get(owner, 0) >= PER_OWNER or sum(self._running.values()) >= IN_ALL:
                 raise ProviderUnreachable("too many calls to providers at once")
-            self._running[name] = self._running.get(name, 0) + 1
+            self._running[owner] = self._running.get(owner, 0) + 1
         try:
             yield
         except TimedOut:
@@ -80,9 +81,9 @@ class _Slots:
             raise
         finally:
             with self._lock:
-                self._running[name] -= 1
-                if not self._running[name]:
-                    del self._running[name]
+                self._running[owner] -= 1
+                if not self._running[owner]:
+                    del self._running[owner]
 
 
 _slots = _Slots()
@@ -133,7 +134,7 @@ class Calls:
         if left <= 0.05:
             raise ProviderUnreachable("no time left")
         try:
-            with _slots.taken(self.provider.pk):
+            with _slots.taken(self.provider.pk, self.provider.environment_id or ""):
                 got = client().request(
                     method,
                     url,

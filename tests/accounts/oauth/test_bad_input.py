@@ -695,19 +695,19 @@ def test_a_slow_provider_costs_a_bounded_time_and_then_rests(
     assert nothing_is_left(production)
 
 
-def test_one_slow_provider_leaves_room_for_others(
+def test_an_application_with_slow_providers_leaves_room_for_others(
     idp: IdentityProvider, provider: ProviderRecord, production: Environment
 ) -> None:
     """Threads that wait for a provider answer nobody, so there are never many of them."""
     from contextlib import ExitStack
 
     with ExitStack() as held:
-        for _ in range(transport.PER_PROVIDER):
-            held.enter_context(transport._slots.taken(provider.pk))
+        for number in range(transport.PER_OWNER):
+            held.enter_context(transport._slots.taken(f"its provider {number}", production.pk))
         assert refused(Browser().begin(production))[1] == "provider_unreachable"
-        for number in range(transport.IN_ALL - transport.PER_PROVIDER):
-            held.enter_context(transport._slots.taken(f"another {number}"))
+        for number in range(transport.IN_ALL - transport.PER_OWNER):
+            held.enter_context(transport._slots.taken(f"another {number}", f"of another {number}"))
         with pytest.raises(transport.ProviderUnreachable):
-            held.enter_context(transport._slots.taken("one more"))
+            held.enter_context(transport._slots.taken("one more", "somebody"))
     assert Browser().begin(production).status_code == 303
     assert transport._slots._running == {}
