@@ -78,19 +78,22 @@ class Listener:
             yield claimed, result
 
 
-_END = """
-UPDATE platform.webhooks_webhook SET deleted_at = now()
- WHERE listens_until < now() AND deleted_at IS NULL
-RETURNING environment_id
-"""
+_GONE = "listens_until < now() AND deleted_at IS NULL"
+_WHERE = f"SELECT DISTINCT environment_id FROM platform.webhooks_webhook WHERE {_GONE}"  # noqa: S608 - a constant
+_END = f"UPDATE platform.webhooks_webhook SET deleted_at = now() WHERE environment_id = %s AND {_GONE}"  # noqa: S608
 
 
 def end_listeners(using: str) -> int:
     """Delete the subscriptions of terminals that are gone. Returns how many."""
-    with transaction.atomic(using=using):
-        with connections[using].cursor() as cursor:
-            cursor.execute(_END)
-            ended = [environment_id for (environment_id,) in cursor.fetchall()]
-        for environment_id in sorted(set(ended)):
+    with connections[using].cursor() as cursor:
+        cursor.execute(_WHERE)
+        environments = [environment_id for (environment_id,) in cursor.fetchall()]
+    ended = 0
+    for environment_id in environments:
+        # Under the environment's lock: a subscription that is made at this moment must keep its interest.
+        with transaction.atomic(using=using), connections[using].cursor() as cursor:
+            services.lock(environment_id, using)
+            cursor.execute(_END, [environment_id])
+            ended += cursor.rowcount
             services.refresh_interest(environment_id, using)
-    return len(ended)
+    return ended

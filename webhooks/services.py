@@ -55,7 +55,7 @@ def create_webhook(place: Place, values: Mapping[str, Any], *, actor: Caller | A
 def make_room(place: Place, count: int) -> None:
     """Let nobody else subscribe in the environment until the transaction at hand ends. Raises WebhooksQuotaReached
     unless its plan allows `count` more webhooks."""
-    _lock(place.environment_id, place.cluster)
+    lock(place.environment_id, place.cluster)
     limit = plan_limits(place.plan).webhooks_per_environment
     if count_webhooks(place) + count > limit:
         raise WebhooksQuotaReached(limit)
@@ -73,7 +73,7 @@ def change_webhook(
     what is due. Raises NoSuchWebhook."""
     using = place.cluster
     with transaction.atomic(using=using):
-        _lock(place.environment_id, using)
+        lock(place.environment_id, using)
         webhook = webhook_of(place, webhook_id, lock=True)
         was_enabled = webhook.enabled
         for name, value in values.items():
@@ -99,7 +99,7 @@ def delete_webhook(place: Place, webhook_id: str, *, actor: Caller | Actor) -> N
     """No attempt starts from now on; those in flight complete and are recorded. Raises NoSuchWebhook. Contract 4.10."""
     using = place.cluster
     with transaction.atomic(using=using):
-        _lock(place.environment_id, using)
+        lock(place.environment_id, using)
         webhook = webhook_of(place, webhook_id, lock=True)
         webhook.deleted_at = Now()
         webhook.save(using=using, update_fields=["deleted_at"])
@@ -246,7 +246,7 @@ def refresh_interest(environment_id: str, using: str) -> None:
     )
 
 
-def _lock(environment_id: str, using: str) -> None:
+def lock(environment_id: str, using: str) -> None:
     """One change of an environment's subscriptions at a time, until the transaction ends."""
     with connections[using].cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"webhooks:{environment_id}"])
