@@ -13,7 +13,7 @@ from django.db import transaction
 
 from platform_site.api.callers import Place
 from platform_site.api.errors import Conflict, NotFound, ValidationFailed
-from rows import compiler, values, writes
+from rows import compiler, values, writes, writing
 from rows.asking import MAX_RUNS, Asking, asked
 from rows.attempts import Attempt
 from rows.compiler import LIMIT, ROW_ID, Cell, ReadShape
@@ -22,6 +22,7 @@ from rows.documents import ID
 from rows.reads import RowAnswer
 from rows.rules import Principal
 from rows.selection import DEFAULT_ORDER
+from rows.writing import ChosenShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,31 @@ class _Upsert:
 
     def _find(self, attempt: Attempt) -> str | None:
         """The id of the row that has the attempt's key, if the caller sees that it has."""
+        key = self._key_of(attempt)
+        if key is None:
+            return None
+        where, wires = key
+        shape = ReadShape(attempt.table.name, where, DEFAULT_ORDER, columns=(ID.name,))
+        rows = self.asking.read(self.asking.statement(shape, compiler.read), {LIMIT: b"1"}, wires)
+        if not rows:
+            self.asking.verify()
+            return None
+        _, row_id = rows[0]  # the row as JSON, and what a cursor would name
+        return (row_id or b"").decode()
+
+    def _still_has_key(self, attempt: Attempt, row_id: str) -> bool:
+        """Lock the row that has the attempt's key and may be updated: whether it is this one. Another transaction may
+        have given it another key since it was found."""
+        key = self._key_of(attempt)
+        if key is None or self.key == (ID.name,):  # an id is for good
+            return True
+        where, wires = key
+        shape = ChosenShape(attempt.table.name, "update", where, after=False)
+        rows = self.asking.write(self.asking.statement(shape, writing.chosen), {LIMIT: b"1"}, wires)
+        return rows == [(row_id.encode(),)]
+
+    def _key_of(self, attempt: Attempt) -> tuple[Condition, list[bytes]] | None:
+        """The condition that a row has the attempt's key, and its values; None where no row can have it."""
         table, rule = attempt.table, attempt.access.insert
         forced: Mapping[str, Operand | None] = rule.set if rule else {}
         conditions: list[Condition] = []
@@ -132,13 +158,7 @@ class _Upsert:
             if operand is None:
                 return None  # no null is equal to another, and the time of this write was there in no row
             conditions.append(Compare(Path((), column), "eq", operand))
-        shape = ReadShape(table.name, all_of(conditions), DEFAULT_ORDER, columns=(ID.name,))
-        rows = self.asking.read(self.asking.statement(shape, compiler.read), {LIMIT: b"1"}, wires)
-        if not rows:
-            self.asking.verify()
-            return None
-        _, row_id = rows[0]  # the row as JSON, and what a cursor would name
-        return (row_id or b"").decode()
+        return all_of(conditions), wires
 
     def _write(self, there: Mapping[int, str]) -> list[Upserted]:
         new = {number: attempt for number, attempt in enumerate(self.attempts) if number not in there}
@@ -153,9 +173,12 @@ class _Upsert:
         changes = {column: value for column, value in self.bodies[number].items() if column not in self.key}
         if changes.get(ID.name) == row_id:
             del changes[ID.name]  # another one is refused: an id is for good
+        refusal = Conflict(f"The row {row_id} is there, and you may not update it.")
+        if not self._still_has_key(self.attempts[number], row_id):
+            raise refusal
         try:
             return writes.update(self.asking, self.name, row_id, changes, self.depth)
         except ValidationFailed as error:
             raise writes.of_row(error, number, numbered=self.numbered) from error
         except NotFound as error:
-            raise Conflict(f"The row {row_id} is there, and you may not update it.") from error
+            raise refusal from error

@@ -1,6 +1,7 @@
 """`POST /v1/rows/{table}?on_conflict=…`: rows that are there already are updated instead of inserted."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -8,7 +9,8 @@ import pytest
 from rows.models import OutboxEvent
 from tests.rows.conftest import Tracker
 from tests.rows.tenants import REGION
-from tests.rows.test_api import at_once
+from tests.rows.test_api import another_session, at_once, is_somebody_held_up
+from tests.serving import wait_for
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -202,6 +204,19 @@ def test_it_is_repeated_under_an_idempotency_key_as_it_was_answered(shop: Tracke
     first = shop.post("key", "/rows/products?on_conflict=sku", body, headers=headers)
     again = shop.post("key", "/rows/products?on_conflict=sku", body, headers=headers)
     assert (first.status, again.status, again.body) == (201, 201, first.body)
+
+
+def test_a_row_that_loses_the_key_before_it_is_locked_is_left_alone(shop: Tracker) -> None:
+    first = put(shop, "key", "products", "sku", {"sku": "a", "name": "old"}).json
+    with another_session(shop) as other, ThreadPoolExecutor(1) as beside:
+        other.execute("UPDATE products SET sku = 'b' WHERE id = %s", [first["id"]])
+        body = {"sku": "a", "name": "meant for a"}
+        waiting = beside.submit(at_once, lambda: put(shop, "key", "products", "sku", body).status)
+        wait_for("it waits for the row", is_somebody_held_up)
+        other.commit()
+        assert waiting.result(30) == [201]
+    held = shop.get("key", "/rows/products?order=sku").json["data"]
+    assert [(row["sku"], row["name"]) for row in held] == [("a", "meant for a"), ("b", "old")]
 
 
 def test_who_comes_at_the_same_moment_updates_what_another_inserted(shop: Tracker) -> None:
