@@ -3,15 +3,16 @@
 A noisy machine moves times by half within an hour and leaves counts alone, so this says whether a change made a request
 dearer. Each workload of `tests.benchmarks.rows` is answered by Django in this process, one after the other, on the
 databases of a service that runs as `manage.py up` does: calls of Python and of C for each request, and what it adds to
-PostgreSQL's log (roughly: a checkpoint makes that more). `--top` prints the functions that are called most. What the
-bridge and Granian do around Django is not in it. Figures: docs/performance.md.
+PostgreSQL's log (roughly: a checkpoint makes that more). `--top` prints the functions that are called most. The bridge
+is in it, what Granian and the lane's threads do around it is not. Figures: docs/performance.md.
 """
 
 import argparse
+import logging
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from io import BytesIO
+from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Any
 
@@ -22,43 +23,82 @@ WARM, COUNTED, LOGGED = 300, 50, 1_000
 Answer = Callable[[bytes], None]
 
 
-def environ_of(request: bytes) -> dict[str, Any]:
-    """The WSGI environ (PEP 3333) of a request as it goes over the wire."""
+class Headers:
+    """RSGI's, of one request."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self._items = [(name.lower(), value) for name, _, value in (line.partition(": ") for line in lines)]
+
+    def items(self) -> list[tuple[str, str]]:
+        return list(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+
+@dataclass
+class Scope:
+    """RSGI's, as far as the bridge reads it."""
+
+    method: str
+    path: str
+    query_string: str
+    headers: Headers
+    http_version: str = "1.1"
+    scheme: str = "http"
+    client: str = "127.0.0.1:50000"
+    server: str = "127.0.0.1:8000"
+    authority: str | None = None
+
+
+class Protocol:
+    """Takes the answer, and gives the body to whoever awaits it."""
+
+    status, answered = 0, b""
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+    def __call__(self) -> bytes:
+        return self.body
+
+    def response_bytes(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+        self.status, self.answered = status, body
+
+
+def scope_of(request: bytes) -> tuple[Scope, Protocol]:
+    """A request as it goes over the wire, as Granian would hand it to the bridge."""
     head, _, body = request.partition(b"\r\n\r\n")
     first, *lines = head.decode().split("\r\n")
-    method, target, protocol = first.split(" ")
+    method, target, _ = first.split(" ")
     path, _, query = target.partition("?")
-    environ: dict[str, Any] = {
-        "REQUEST_METHOD": method,
-        "PATH_INFO": path,
-        "QUERY_STRING": query,
-        "SERVER_PROTOCOL": protocol,
-        "SERVER_NAME": "127.0.0.1",
-        "SERVER_PORT": "80",
-        "REMOTE_ADDR": "127.0.0.1",
-        "wsgi.input": BytesIO(body),
-        "wsgi.url_scheme": "http",
-    }
-    for name, _, value in (line.partition(": ") for line in lines):
-        named = name.upper().replace("-", "_")
-        environ[named if named in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{named}"] = value
-    return environ
+    return Scope(method, path, query, Headers(lines)), Protocol(body)
+
+
+class AtOnce:
+    """In the place of the lane and of what awaits bodies: both in the thread that asks."""
+
+    def __init__(self, bridge: Any) -> None:
+        self.submit = bridge._work
+
+    def expect(self, body: bytes, then: Callable[[bytes], None]) -> None:
+        then(body)
 
 
 def answers() -> Answer:
     """What answers a request in this process as a web process would. Raises RuntimeError if the answer is an error."""
-    from django.core.wsgi import get_wsgi_application
+    from platform_site.server.bridge import Bridge
 
-    from platform_site.postgres import upkeep
-
-    upkeep.take_over()
-    application = get_wsgi_application()
+    bridge: Any = Bridge()
+    bridge.load()
+    bridge._lane = bridge._arrivals = AtOnce(bridge)
+    logging.getLogger("platform.access").handlers[0].setStream(open("/dev/null", "w"))
 
     def answer(request: bytes) -> None:
-        response = application(environ_of(request), lambda status, headers: None)
-        response.close()
-        if response.status_code >= 400:
-            raise RuntimeError(response.content.decode())
+        scope, protocol = scope_of(request)
+        bridge.begin(scope, protocol, lambda: None)
+        if not 200 <= protocol.status < 400:
+            raise RuntimeError(protocol.answered.decode())
 
     return answer
 
