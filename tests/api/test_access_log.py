@@ -54,7 +54,7 @@ def test_a_reader_that_stands_still_holds_nobody_up_and_costs_bounded_memory() -
     handler = AccessHandler(stream)
     stream.gate.clear()
     say(handler, *["x"] * (handler.MOST_WAITING + 1000))
-    assert len(handler._waiting) <= handler.MOST_WAITING
+    assert len(handler.lines) <= handler.MOST_WAITING
     stream.gate.set()
     wait_for("what was kept is written", lambda: stream.getvalue().count("\n") >= handler.MOST_WAITING, 10)
 
