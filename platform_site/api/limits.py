@@ -113,11 +113,13 @@ class Counting:
 
 def _announce(request: HttpRequest, *judged: tuple[str, str, int | None], message: str | None = None) -> None:
     """Put the headers on the answer. Raises RateLimited, with `message`, if any policy is exceeded."""
-    add_header(request, "RateLimit-Policy", ", ".join([policy for policy, _, _ in judged]))
-    add_header(request, "RateLimit", ", ".join([state for _, state, _ in judged]))
-    waits = [wait for _, _, wait in judged if wait is not None]
-    if waits:
-        raise RateLimited(max(waits), message)
+    policy, state, longest = judged[0]
+    for another, left, wait in judged[1:]:
+        policy, state, longest = f"{policy}, {another}", f"{state}, {left}", max(longest or 0, wait or 0) or None
+    add_header(request, "RateLimit-Policy", policy)
+    add_header(request, "RateLimit", state)
+    if longest is not None:
+        raise RateLimited(longest, message)
 
 
 class Begun:

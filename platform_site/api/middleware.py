@@ -58,7 +58,7 @@ class Front:
                 response = self._for_machines(request, path)
             else:
                 response = self._for_people(request)
-            response.headers["X-Request-Id"] = current_request_id() or ""
+                response.headers["X-Request-Id"] = current_request_id() or ""
             self._account_for(request, response.status_code, time.perf_counter() - began)
             return response
         finally:
@@ -88,14 +88,15 @@ class Front:
             handler.report(error, meaning)
             response = handler.respond(meaning)
         headers = response.headers
-        # As `headers.setdefault` for each, which checks every character of a constant anew: 14 µs of the 60
-        # that an empty answer cost.
-        headers._store = self.headers | headers._store
+        # In the form in which Django keeps them: to set one through the mapping checks every character of what is our
+        # own, 2 µs each, and there are nine.
+        store = self.headers | headers._store
+        store["x-request-id"] = ("X-Request-Id", current_request_id() or "")
         if self.strict_transport is not None and request.scheme == "https":
-            headers["Strict-Transport-Security"] = self.strict_transport
-        facts = request.__dict__
-        for name, value in facts.get("answer_headers", {}).items():
-            headers[name] = value
+            store["strict-transport-security"] = ("Strict-Transport-Security", self.strict_transport)
+        if (more := request.__dict__.get("answer_headers")) is not None:
+            store |= more
+        headers._store = store
         if "HTTP_ORIGIN" in request.META and request.method != "OPTIONS":
             cors.permit(request, response)
         response._has_been_logged = True  # type: ignore[attr-defined]  # Django's handler would log each 4xx again

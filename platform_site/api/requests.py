@@ -43,11 +43,14 @@ def close_request(token: Token[str | None]) -> None:
 
 
 def add_header(request: HttpRequest, name: str, value: str) -> None:
-    """Let the answer to `request` carry this header, whatever becomes of it (`RateLimit` goes out with errors, too)."""
-    headers: dict[str, str] | None = request.__dict__.get("answer_headers")
+    """Let the answer to `request` carry this header, whatever becomes of it (`RateLimit` goes out with errors, too).
+
+    `name` and `value` are of our own making, printable ASCII: they go out as they are.
+    """
+    headers: dict[str, tuple[str, str]] | None = request.__dict__.get("answer_headers")
     if headers is None:
         headers = request.__dict__["answer_headers"] = {}
-    headers[name] = value
+    headers[name.lower()] = (name, value)
 
 
 def named_environment(request: HttpRequest) -> str | None:
@@ -64,8 +67,10 @@ def named_environment(request: HttpRequest) -> str | None:
 
 def environment_of_host(host: str) -> str | None:
     """`env_…` if `host` (a Host header, with or without port) is `env-….<PLATFORM_DOMAIN>`, else None."""
+    if host[:4].lower() != "env-":
+        return None
     label, dot, domain = host.lower().partition(".")
-    if not dot or not label.startswith("env-") or domain.partition(":")[0] != settings.PLATFORM_DOMAIN.lower():
+    if not dot or domain.partition(":")[0] != settings.PLATFORM_DOMAIN.lower():
         return None
     found = _ENVIRONMENT_LABEL.fullmatch(label)
     return f"env_{found[1]}" if found else None
