@@ -61,6 +61,9 @@ class Bridge:
         self._lane: Lane[Exchange]
         self._arrivals: Arrivals
         self._handler: Any
+        self._front: Callable[[Any], Any]
+        self._is_for_machines: Callable[[str], bool]
+        self._look_after: Callable[[], None]
         self._forwarding = Forwarding(())
         self.leaving = False
         """This process ends soon: every answer asks its client to come again by another connection."""
@@ -75,6 +78,7 @@ class Bridge:
         from django.core.handlers.base import BaseHandler
         from django.urls import get_resolver
 
+        from platform_site.api.middleware import is_for_machines
         from platform_site.postgres import upkeep
 
         django.setup(set_prefix=False)
@@ -86,6 +90,9 @@ class Bridge:
         _walk(get_resolver())
         self._forwarding = Forwarding(settings.TRUSTED_PROXIES)
         upkeep.take_over()
+        self._look_after = upkeep.look_after
+        self._is_for_machines = is_for_machines
+        self._front = handler._middleware_chain  # type: ignore[attr-defined]
         self._handler = handler
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -190,14 +197,12 @@ class Bridge:
 
     # ── in the lane ──────────────────────────────────────────────────────────────────────────────────────────────────
     def _work(self, exchange: Exchange) -> None:
-        from django.core import signals
-
         request = exchange.request
         response = None
         try:
-            signals.request_started.send(sender=type(self), environ=request.META)
-            response = self._handler.get_response(request)
-            response._handler_class = type(self)
+            # What Django's handler does around its middleware (URLconf, log of errors) is for people's addresses.
+            answer = self._front if self._is_for_machines(request.path) else self._handler.get_response
+            response = answer(request)
             send(exchange.protocol, response, last=self.leaving)
         except BaseException:
             logger.exception("a request was not answered by Django", extra={"path": request.path})
@@ -205,9 +210,10 @@ class Bridge:
             _answer_error(exchange.protocol, errors.Internal(), request.META.get("HTTP_X_REQUEST_ID"))
         finally:
             exchange.finish()
-            # After the client has its answer: this sends request_finished, at which connections are looked after.
+            # After the client has its answer.
             if response is not None:
                 response.close()
+            self._look_after()
 
 
 def _walk(resolver: Any) -> None:

@@ -39,6 +39,7 @@ class Incoming(HttpRequest):
         """Names, in lower case, of headers that came more than once."""
         self._scheme = scheme
         self._read_started = False
+        self._body = body  # Django would read it from the stream, and ask five times how much is allowed
         self._stream = BytesIO(body)
         if "CONTENT_TYPE" in meta:
             self._set_content_type_params(meta)  # type: ignore[attr-defined]  # Django's own; also sets the encoding
@@ -146,6 +147,7 @@ class Forwarding:
         return client, scheme
 
 
+@lru_cache(maxsize=2048)
 def host_of(endpoint: str) -> str:
     """The address in `1.2.3.4:5`, `1.2.3.4`, `[::1]:5` or `::1`; empty for a Unix socket (a path)."""
     if endpoint.startswith("/"):

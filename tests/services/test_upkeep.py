@@ -4,7 +4,6 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from django.core import signals
 from django.db import connection, connections
 
 from platform_site.postgres import upkeep
@@ -35,16 +34,16 @@ def test_a_connection_that_failed_or_is_too_old_is_closed_after_the_answer_and_a
     def requests() -> None:
         connection.ensure_connection()
         connection.close_at = None
-        signals.request_finished.send(sender=None)
+        upkeep.look_after()
         found.append(connection.connection is not None)
         connection.close_at = 0
-        signals.request_finished.send(sender=None)
+        upkeep.look_after()
         found.append(connection.connection is not None)
         connection.ensure_connection()
         connection.close_at = None
         connection.errors_occurred = True
         connection.connection.close()
-        signals.request_finished.send(sender=None)
+        upkeep.look_after()
         found.append(connection.connection is not None)
         connections.close_all()
 
@@ -60,7 +59,7 @@ def test_a_kept_connection_is_asked_for_its_health_once_in_each_request() -> Non
         connection.ensure_connection()
         connection.close_at = None
         connection.health_check_done = True
-        signals.request_finished.send(sender=None)
+        upkeep.look_after()
         found.append(connection.health_check_done)
         connections.close_all()
 
@@ -84,7 +83,7 @@ def test_the_connections_of_another_thread_are_left_alone() -> None:
     thread = threading.Thread(target=other)
     thread.start()
     ready.wait(10)
-    signals.request_finished.send(sender=None)
+    upkeep.look_after()
     done.set()
     thread.join()
     assert found == [True]
