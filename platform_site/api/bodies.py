@@ -42,6 +42,9 @@ def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
+_exact: Final = json.JSONDecoder(object_pairs_hook=object_of)
+
+
 def read(body: bytes) -> Any:
     """The JSON value of `body`: dict, list, str, int (of any size, exact), float (finite), bool or None.
 
@@ -60,7 +63,7 @@ def read(body: bytes) -> Any:
     if b"\\u0000" in body and _holds_nul(value):
         raise InvalidRequest("The body holds a NUL character (\\u0000), which cannot be stored.")
     try:
-        return json.loads(body, object_pairs_hook=object_of)
+        return _exact.decode(body.decode())
     except DuplicateName:
         raise InvalidRequest("The body names a member of an object twice.") from None
     except ValueError:  # more digits than Python converts (4,300): orjson calls this a float out of range before us
