@@ -9,8 +9,7 @@ Used by `reads`, `writes` and `explaining`, which hold the verbs.
 
 import random
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from django.conf import settings
@@ -153,7 +152,9 @@ def asked(
     for runs_left in reversed(range(MAX_RUNS)):
         asking = Asking(place, principal, environment, freshness)
         try:
-            with _kept_usable(environment.alias):
+            if not connections[environment.alias].in_atomic_block:
+                return verb(asking)
+            with transaction.atomic(using=environment.alias):  # a savepoint: an error leaves the rest to its owner
                 return verb(asking)
         except StaleVersion:
             pass
@@ -180,13 +181,3 @@ def _is_worth_another_run(environment: Environment, error: DatabaseError) -> boo
     if sqlstates.is_repeatable(error):
         return not connection.in_atomic_block
     return state == _NAME_GONE or (state in _STALE and not registry.is_current(environment))
-
-
-@contextmanager
-def _kept_usable(alias: str) -> Generator[None]:
-    """Inside a transaction: a savepoint, so that an error of this verb leaves the transaction to its owner."""
-    if not connections[alias].in_atomic_block:
-        yield
-        return
-    with transaction.atomic(using=alias):
-        yield

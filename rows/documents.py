@@ -212,8 +212,10 @@ class Table:
     renamed_from: str | None = None
     """For the step to this document only: the table's name before. Never stored."""
     all_columns: Mapping[str, Column] = field(init=False, compare=False, repr=False)
+    user_columns: tuple[str, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "user_columns", tuple(c.name for c in self.columns.values() if c.is_user))
         whole = {ID.name: ID, **self.columns, CREATED_AT.name: CREATED_AT, UPDATED_AT.name: UPDATED_AT}
         object.__setattr__(self, "all_columns", MappingProxyType(whole))
 

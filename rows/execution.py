@@ -29,7 +29,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import sha256
 from typing import Any, Final, TypeVar
-from weakref import WeakKeyDictionary
 
 import psycopg
 from django.conf import settings
@@ -66,7 +65,8 @@ class RowsClosed(RuntimeError):
 
 
 class _Prepared:
-    """What one connection has prepared, and which tables it has met. Lives as long as psycopg's connection object."""
+    """What one connection has prepared, and which tables it has met. Lives on psycopg's connection object, and as long:
+    a dictionary of weak references would make one for each look."""
 
     __slots__ = ("names", "seen", "tables")
 
@@ -76,16 +76,13 @@ class _Prepared:
         self.tables: set[bytes] = set()
 
 
-_prepared: WeakKeyDictionary[Any, _Prepared] = WeakKeyDictionary()
-
-
 def run(alias: str, sql: bytes, values: Sequence[bytes | None]) -> list[Row]:
     """Every row that `sql` returns on the database `alias`, for values bound in order of their numbers.
 
     Joins the transaction of an enclosing `atomic()`, else commits by itself. Raises Django's database errors, with
     psycopg's as the cause.
     """
-    return _read(_watched(alias, _run, sql, values))
+    return _read(_watched(connections[alias], _run, sql, values))
 
 
 def run_each(alias: str, statements: Sequence[Statement]) -> list[list[Row] | DatabaseError]:
@@ -96,7 +93,7 @@ def run_each(alias: str, statements: Sequence[Statement]) -> list[list[Row] | Da
     """
     connection = connections[alias]
     outcomes: list[list[Row] | DatabaseError] = []
-    for result in _watched(alias, _run_each, statements):
+    for result in _watched(connection, _run_each, statements):
         try:
             with connection.wrap_database_errors:
                 outcomes.append(_read(_checked(connection, connection.connection.pgconn, result)))
@@ -105,11 +102,10 @@ def run_each(alias: str, statements: Sequence[Statement]) -> list[list[Row] | Da
     return outcomes
 
 
-def _watched(alias: str, work: Callable[..., Result], *arguments: Any) -> Result:
+def _watched(connection: BaseDatabaseWrapper, work: Callable[..., Result], *arguments: Any) -> Result:
     """What `work(connection, *arguments)` returns, while the database's watch knows that this thread waits for it."""
-    connection = connections[alias]
-    watched = watch(alias)
-    with connection.wrap_database_errors:
+    watched = watch(connection.alias)
+    try:
         entered = watched.enter(connection)
         try:
             return work(connection, *arguments)
@@ -122,6 +118,9 @@ def _watched(alias: str, work: Callable[..., Result], *arguments: Any) -> Result
         finally:
             if entered:
                 watched.leave()
+    except psycopg.Error:
+        with connection.wrap_database_errors:  # which makes them Django's; around all of it, it would be two calls more
+            raise
 
 
 def run_again_if_lost(alias: str, sql: bytes, values: Sequence[bytes | None]) -> list[Row]:
@@ -129,12 +128,12 @@ def run_again_if_lost(alias: str, sql: bytes, values: Sequence[bytes | None]) ->
     connection = connections[alias]
     was_open = connection.connection is not None
     try:
-        return run(alias, sql, values)
+        return _read(_watched(connection, _run, sql, values))
     except DatabaseError:
         # A connection that could not be opened is another matter: to try again at once would double the wait.
         if connection.in_atomic_block or connection.connection is not None or not was_open:
             raise
-        return run(alias, sql, values)
+        return _read(_watched(connection, _run, sql, values))
 
 
 def run_on_replica(
@@ -208,10 +207,11 @@ def _run(wrapper: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | None
     return _checked(wrapper, libpq, libpq.exec_params(sql, values))
 
 
-def _opened(wrapper: BaseDatabaseWrapper) -> tuple[Any, _Prepared]:
-    """libpq's connection, alive as far as we know, and what is prepared on it."""
-    wrapper.close_if_health_check_failed()
-    wrapper.ensure_connection()
+def _opened(wrapper: Any) -> tuple[Any, _Prepared]:
+    """libpq's connection of this BaseDatabaseWrapper, alive as far as we know, and what is prepared on it."""
+    if wrapper.connection is None or not wrapper.health_check_done:  # as both would find out themselves
+        wrapper.close_if_health_check_failed()
+        wrapper.ensure_connection()
     connection: psycopg.Connection[Any] = wrapper.connection
     return connection.pgconn, _prepared_on(connection)  # psycopg's protocol does not say that a value may be None
 
@@ -349,9 +349,10 @@ def _receive(libpq: Any, syncs: int, is_silent: Callable[[], bool] | None = None
 
 
 def _prepared_on(connection: "psycopg.Connection[Any]") -> _Prepared:
-    found = _prepared.get(connection)
+    kept = connection.__dict__
+    found: _Prepared | None = kept.get("_rows_prepared")
     if found is None:
-        found = _prepared[connection] = _Prepared()
+        found = kept["_rows_prepared"] = _Prepared()
     return found
 
 

@@ -191,11 +191,9 @@ def _taken(table: Table, name: str, known: set[str]) -> ApiError:
 def unknown_users(asking: Asking, table: Table, cells: values.Cells) -> list[FieldError]:
     """Errors for the user columns in `cells` that name nobody of the pool. A query for each of them but the caller."""
     own = asking.principal.user_id if asking.principal.kind == "user" else None
-    named = {
-        column.name: cell.decode()
-        for column in table.columns.values()
-        if column.is_user and (cell := cells.get(column.name)) is not None
-    }
+    named = {column: cell.decode() for column in table.user_columns if (cell := cells.get(column)) is not None}
+    if not named:
+        return []
     unknown = {user for user in set(named.values()) - {own} if _USER.first(asking.place.pool_id, user) is None}
     missing = values.missing_user()
     return [FieldError(column, missing.code, missing.message) for column, user in named.items() if user in unknown]

@@ -32,12 +32,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 import hiredis
 import redis
 from django.conf import settings
+from django.core.signals import setting_changed
 from redis.connection import parse_url
 
 from platform_site.api.metrics import BREAKER_OPEN, BREAKER_TRIPS
@@ -379,6 +381,16 @@ def _puts(values: Mapping[str, bytes], ttl: int) -> bytes:
     return b"".join([_pack(("SET", key, value, "EX", ttl)) for key, value in values.items()])
 
 
+@lru_cache(maxsize=4096)
+def _get(key: str) -> bytes:
+    return _pack(("GET", key))
+
+
+@lru_cache(maxsize=4096)
+def _count(key: str, ttl: int) -> bytes:
+    return _pack(("INCR", key)) + _pack(("EXPIRE", key, ttl))
+
+
 class Trip:
     """The questions of one request to Redis, asked together. Not for several threads; runs once."""
 
@@ -391,7 +403,7 @@ class Trip:
 
     def get(self, key: str) -> Fetched:
         """Ask for the value of `key`."""
-        self._packed.append(_pack(("GET", key)))
+        self._packed.append(_get(key))
         fetched = Fetched()
         self._replies.append(fetched)
         return fetched
@@ -405,8 +417,7 @@ class Trip:
 
     def count(self, key: str, ttl: int) -> Counted:
         """Add 1 to the counter `key`, which is forgotten `ttl` seconds after the last count."""
-        self._packed.append(_pack(("INCR", key)))
-        self._packed.append(_pack(("EXPIRE", key, ttl)))
+        self._packed.append(_count(key, ttl))
         counted = Counted()
         self._replies.append(counted)
         self._replies.append(None)
@@ -436,17 +447,30 @@ class Trip:
 
 
 _stores: Final[dict[tuple[str, float], Store]] = {}
+_current: Store | None = None
 _making = threading.Lock()
 
 
 def current() -> Store:
     """The store of `settings.REDIS_URL`, made on first use."""
+    return _current or _find_current()
+
+
+def _find_current() -> Store:
+    global _current
     address = (settings.REDIS_URL, settings.REDIS_TIMEOUT)
-    found = _stores.get(address)
-    if found is None:
-        with _making:
-            found = _stores.setdefault(address, Store(*address))
-    return found
+    with _making:
+        _current = _stores.get(address) or _stores.setdefault(address, Store(*address))
+    return _current
+
+
+def _look_again(*, setting: str, **_: Any) -> None:
+    global _current
+    if setting in ("REDIS_URL", "REDIS_TIMEOUT"):
+        _current = None
+
+
+setting_changed.connect(_look_again)
 
 
 def _after_fork() -> None:
