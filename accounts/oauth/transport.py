@@ -1,15 +1,17 @@
 """Calls to providers: Authlib's protocol code over the guarded HTTP client, bounded in time, bytes and number.
 
 A tenant names its providers, so an endpoint may be slow, huge or somebody's internal address. The guarded client sees
-to addresses and bytes; here one sign-in gets SECONDS for all its calls, one process makes at most IN_ALL calls at a
-time and PER_OWNER to the providers of one application, and a provider that ran into the deadline rests a moment:
-threads that wait for a slow provider are threads that answer nobody. Calls are made outside of transactions.
+to addresses and bytes; here one sign-in gets SECONDS for all its calls, and one process makes at most IN_ALL calls at a
+time, in places that applications share (`platform_site.api.fair`): threads that wait for a slow provider are threads
+that answer nobody. A provider that ran into the deadline or had to give way rests, longer each time. Calls are made
+outside of transactions.
 """
 
 import logging
 import threading
 import time
 from base64 import b64encode
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -21,7 +23,8 @@ from django.conf import settings
 
 from accounts.oauth.errors import ProviderAnswerInvalid, ProviderUnreachable
 from accounts.oauth.models import IdentityProvider
-from platform_site.api.outbound import BadUrl, OutboundError, TimedOut, client, parse_url
+from platform_site.api.fair import FairPlaces, Full
+from platform_site.api.outbound import BadUrl, Interruption, OutboundError, TimedOut, client, parse_url
 
 SECONDS: Final = 8.0
 PER_CALL: Final = 4.0
@@ -30,9 +33,17 @@ LIMIT: Final = 64 * 1024
 """Bytes of one answer."""
 IN_ALL: Final = 8
 PER_OWNER: Final = 4
-"""By application and not by provider: a tenant with several slow ones must leave room for others."""
-REST: Final = 3.0
+"""By application and not by provider: what one with several slow ones may have at most."""
+FIRM: Final = 1.5
+"""Seconds that a call may take whatever others want; the whole of PER_CALL where nobody waits."""
+WAIT: Final = 2.0
+"""Seconds for a place: longer than FIRM, so that one which is lent comes back in time."""
+WAITING: Final = 4
+"""So many wait at a time: a thread of the process waits with each of them."""
+FIRST_REST: Final = 3.0
+LONGEST_REST: Final = 300.0
 """Seconds."""
+_RESTS_KEPT: Final = 10_000
 _USER_AGENT: Final = "backend-platform"  # GitHub refuses callers without one
 
 log = logging.getLogger("platform.oauth")
@@ -54,39 +65,58 @@ class Answer:
             raise ProviderAnswerInvalid(f"status {self.status_code}")
 
 
-class _Slots:
-    """How many calls are under way, and who rests."""
+class _Rests:
+    """Which providers are left alone for the moment."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._running: dict[str, int] = {}
-        self._rests_until: dict[str, float] = {}
+        self._known: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        """How often in a row, and until when."""
 
-    @contextmanager
-    def taken(self, name: str, owner: str) -> Iterator[None]:
-        """A slot for one call to the provider `name` of `owner`. Raises ProviderUnreachable instead of waiting."""
-        now = time.monotonic()
+    def check(self, provider_id: str) -> None:
+        """Raises ProviderUnreachable while it rests."""
         with self._lock:
-            self._rests_until = {name: until for name, until in self._rests_until.items() if until > now}
-            if name in self._rests_until:
-                raise ProviderUnreachable("it was too slow a moment ago")
-            if self._running.get(owner, 0) >= PER_OWNER or sum(self._running.values()) >= IN_ALL:
-                raise ProviderUnreachable("too many calls to providers at once")
-            self._running[owner] = self._running.get(owner, 0) + 1
-        try:
-            yield
-        except TimedOut:
-            with self._lock:
-                self._rests_until[name] = time.monotonic() + REST
-            raise
-        finally:
-            with self._lock:
-                self._running[owner] -= 1
-                if not self._running[owner]:
-                    del self._running[owner]
+            _, until = self._known.get(provider_id, (0, 0.0))
+        if time.monotonic() < until:
+            raise ProviderUnreachable("it was too slow a moment ago")
+
+    def begin(self, provider_id: str) -> None:
+        """It rests from now on, twice as long as the last time."""
+        with self._lock:
+            times, _ = self._known.pop(provider_id, (0, 0.0))
+            rest = min(LONGEST_REST, FIRST_REST * float(2 ** min(times, 20)))
+            self._known[provider_id] = times + 1, time.monotonic() + rest
+            if len(self._known) > _RESTS_KEPT:
+                self._known.popitem(last=False)
+
+    def forget(self, provider_id: str) -> None:
+        """It answered in good time."""
+        with self._lock:
+            self._known.pop(provider_id, None)
 
 
-_slots = _Slots()
+_places = FairPlaces(IN_ALL, each=PER_OWNER, firm=FIRM, line=WAITING)
+_rests = _Rests()
+
+
+@contextmanager
+def _place(provider: IdentityProvider, wait: float) -> Iterator[Interruption]:
+    """A place for one call to the provider, and by what the call ends where others need it. Raises
+    ProviderUnreachable."""
+    _rests.check(provider.pk)
+    ending = Interruption()
+    try:
+        with _places.held(provider.environment_id or "", wait=wait, give_way=ending.interrupt) as place:
+            try:
+                yield ending
+            except OutboundError as error:
+                if place.is_leaving or isinstance(error, TimedOut):
+                    _rests.begin(provider.pk)
+                raise
+            if time.monotonic() - place.since <= FIRM:
+                _rests.forget(provider.pk)
+    except Full:
+        raise ProviderUnreachable("too many calls to providers at once") from None
 
 
 class Calls:
@@ -134,7 +164,8 @@ class Calls:
         if left <= 0.05:
             raise ProviderUnreachable("no time left")
         try:
-            with _slots.taken(self.provider.pk, self.provider.environment_id or ""):
+            with _place(self.provider, min(WAIT, left)) as ending:
+                left = self._deadline - time.monotonic()
                 got = client().request(
                     method,
                     url,
@@ -144,6 +175,7 @@ class Calls:
                     limit=LIMIT,
                     connect=min(CONNECT, left),
                     total=min(PER_CALL, left),
+                    interruption=ending,
                 )
         except OutboundError as error:
             raise ProviderUnreachable(f"{type(error).__name__}: {error}") from None

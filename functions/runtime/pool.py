@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from functions.runtime import imports
-from functions.runtime.errors import LoadFailed, ProcessGone
+from functions.runtime.errors import LoadFailed, ProcessGone, StartFailed
 from functions.runtime.process import Call, Host, Outcome, Process
+from platform_site.api.fair import FairPlaces, Full
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,30 @@ class Program:
 
 class Busy(RuntimeError):
     """Every place in the pool is taken by running calls; try again shortly."""
+
+
+class _Ending:
+    """By which another thread ends a process that may not have started yet."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: Process | None = None
+        self._has_come = False
+
+    def end(self) -> None:
+        with self._lock:
+            self._has_come = True
+            self._kill()
+
+    def reaches(self, process: Process | None) -> None:
+        with self._lock:
+            self._process = process
+            if self._has_come:
+                self._kill()
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.kill("cancelled")
 
 
 class Clock(Protocol):
@@ -84,8 +109,11 @@ class Pool:
     """Seconds. Who is called more often than that keeps its place while others come and go."""
     MOST_HEAT = 8.0
     """So that what was busy once and is not any more is soon as cold as everybody."""
-    MOST_CHECKS = 2
+    MOST_CHECKS = 3
     """Deployments that are tried out at the same time: they come on top of `size`, so they are few."""
+    FIRM_CHECK = 3.0
+    """Seconds in which a deployment is tried out whoever else waits for that (`platform_site.api.fair`)."""
+    WAITING_CHECKS = 4
 
     def __init__(
         self,
@@ -116,7 +144,9 @@ class Pool:
         self._alarm = threading.Event()
         self._closed = False
         self._starter = ThreadPoolExecutor(1, "function-starter")
-        self._checks = threading.BoundedSemaphore(self.MOST_CHECKS)
+        self._checks = FairPlaces(
+            self.MOST_CHECKS, each=self.MOST_CHECKS - 1, firm=self.FIRM_CHECK, line=self.WAITING_CHECKS
+        )
 
     # ── calls ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def call(self, program: Program, call: Call, host: Host) -> Outcome:
@@ -186,19 +216,28 @@ class Pool:
     def check(self, program: Program) -> None:
         """Load a program in a process of its own, outside of the pool's places, and end it.
 
-        Raises LoadFailed, StartFailed, and Busy when `MOST_CHECKS` others took longer than `wait_seconds`.
+        Raises LoadFailed, StartFailed, and Busy when `MOST_CHECKS` others took longer than `wait_seconds` beyond the
+        time that each has at least, or when others wait and this one had its time.
         """
-        if not self._checks.acquire(timeout=self.wait_seconds):
-            raise Busy("other deployments are being tried out")
+        ending = _Ending()
         try:
-            process = self._started(program)
-            try:
-                process.wait_until_ready()
-                process.load(program.source, seconds=self.load_seconds)
-            finally:
-                process.close()
-        finally:
-            self._checks.release()
+            with self._checks.held(
+                program.owner, wait=self.FIRM_CHECK + self.wait_seconds, give_way=ending.end
+            ) as place:
+                process = self._started(program)
+                try:
+                    ending.reaches(process)
+                    process.wait_until_ready()
+                    process.load(program.source, seconds=self.load_seconds)
+                except (LoadFailed, StartFailed):
+                    if place.is_leaving:
+                        raise Busy("it takes long, and other deployments wait to be tried out") from None
+                    raise
+                finally:
+                    ending.reaches(None)
+                    process.close()
+        except Full:
+            raise Busy("other deployments are being tried out") from None
 
     def sizes(self) -> tuple[int, int]:
         """How many processes are idle, and how many run a call."""

@@ -365,6 +365,37 @@ def test_a_tenant_whose_names_nobody_answers_keeps_no_other_waiting(monkeypatch:
         client.close()
 
 
+def test_any_number_of_tenants_whose_names_nobody_answers_keeps_none_waiting_who_was_answered_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answered, real = threading.Event(), socket.getaddrinfo
+
+    def swallowed(host: str, *given: Any, **named: Any) -> list[Any]:
+        if host == "localhost":
+            return real(host, *given, **named)
+        answered.wait(60)
+        raise OSError
+
+    monkeypatch.setattr(socket, "getaddrinfo", swallowed)
+    monkeypatch.setattr(resolver, "_places", resolver._made())
+    client = outbound.Client(opened=LOOPBACK)
+    try:
+        with Receiver() as receiver:
+            url = receiver.url("/").replace("127.0.0.1", "localhost")
+            assert client.request("GET", url, owner="env_honest").status == 200
+            client.close()
+            for number in range(resolver.MOST_PENDING * 2):
+                with pytest.raises(outbound.TimedOut):
+                    client.request("GET", f"http://{number}.example/", owner=f"env_{number % 100}", total=0.005)
+            assert client.request("GET", url, owner="env_honest").status == 200
+            with pytest.raises(outbound.TimedOut):
+                client.request("GET", url, owner="env_newcomer", total=0.05)
+    finally:
+        answered.set()
+        _until(lambda: all(thread.name != "resolve" for thread in threading.enumerate()))
+        client.close()
+
+
 def test_the_client_of_the_process_follows_the_settings(settings: LazySettings) -> None:
     with Receiver() as receiver:
         settings.OUTBOUND_ALLOWED_NETWORKS = []

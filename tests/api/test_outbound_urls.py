@@ -2,6 +2,7 @@
 
 import ipaddress
 import time
+from contextlib import ExitStack
 
 import pytest
 from django.conf import LazySettings
@@ -243,13 +244,16 @@ def test_resolving_knows_addresses_names_and_a_deadline() -> None:
     assert len(resolve("localhost", 80, soon, "")) == len(set(resolve("localhost", 80, soon, "")))
     with pytest.raises(NotResolved):
         resolve("not-there.invalid", 80, soon, "")
-    held = [f"env_{number}" for number in range(resolver.MOST_PENDING)]  # name servers that never answer
-    assert all(resolver._places.take(owner, 5) for owner in held)
-    at = time.monotonic()
-    with pytest.raises(TimeoutError):
-        resolve("localhost", 80, at + 0.1, "")
-    assert time.monotonic() - at < within(0.5)
-    assert resolve("127.0.0.1", 80, at, "") == [ipaddress.ip_address("127.0.0.1")], "no name, no question"
-    for owner in held:
-        resolver._places.give_back(owner)
+    owners = [f"env_{number}" for number in range(resolver.MOST_PENDING)]
+    for owner in owners:  # they were quick before
+        with resolver._places.held(owner, wait=5):
+            pass
+    with ExitStack() as held:  # by names that nobody answers
+        for owner in owners:
+            held.enter_context(resolver._places.held(owner, wait=5))
+        at = time.monotonic()
+        with pytest.raises(TimeoutError):
+            resolve("localhost", 80, at + 0.1, "")
+        assert time.monotonic() - at < within(0.5)
+        assert resolve("127.0.0.1", 80, at, "") == [ipaddress.ip_address("127.0.0.1")], "no name, no question"
     assert resolve("localhost", 80, time.monotonic() + 5, "")

@@ -761,11 +761,60 @@ def test_the_walls_that_this_host_permits_are_reported(pool: Pool, run_code: Run
         assert "uid" in walls
 
 
-def test_modules_that_hang_while_they_are_tried_out_are_few_at_a_time(pool: Pool) -> None:
-    pool.wait_seconds, pool.load_seconds, pool.MOST_CHECKS = 0.2, 1.5, 2
-    hanging = Program("hangs", "env_a", b"await new Promise(() => setTimeout(() => {}, 60000));", 64)
+HANGING = b"await new Promise(() => setTimeout(() => {}, 60000));"
+
+
+@pytest.fixture
+def checking(pool: Pool) -> Pool:
+    """Tries modules out: who hangs has half a minute."""
+    pool.wait_seconds, pool.load_seconds = 0.2, 30.0
+    return pool
+
+
+def until_hanging(pool: Pool, number: int) -> None:
+    deadline = time.monotonic() + 30
+    while len(pool._checks._holds) < number:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def end_all(pool: Pool) -> None:
+    for hold in list(pool._checks._holds):
+        assert hold.give_way is not None
+        hold.give_way()
+
+
+def test_modules_that_hang_while_they_are_tried_out_are_few_at_a_time(checking: Pool) -> None:
+    checking.load_seconds = 1.5
+    checking._checks.firm = checking.FIRM_CHECK = 1.0
+    hanging = Program("hangs", "env_a", HANGING, 64)
     with ThreadPoolExecutor(3) as threads:
-        tried = [threads.submit(pool.check, hanging) for _ in range(3)]
+        tried = [threads.submit(checking.check, hanging) for _ in range(3)]
         raised = [each.exception() for each in tried]
     assert sum(isinstance(error, Busy) for error in raised) == 1
     assert sum("longer than 1.5 s" in str(error) for error in raised if isinstance(error, LoadFailed)) == 2
+
+
+def test_environments_whose_modules_hang_turn_no_deployment_away_of_one_that_deployed_before(checking: Pool) -> None:
+    good = Program("good", "env_good", b"export default () => 1;", 64)
+    checking.check(good)
+    with ThreadPoolExecutor(2) as threads:
+        tried = [threads.submit(checking.check, Program(f"hangs {each}", f"env_{each}", HANGING, 64)) for each in "ab"]
+        until_hanging(checking, 2)
+        checking.check(good)
+        assert not any(each.done() for each in tried)
+        end_all(checking)
+        assert all(isinstance(each.exception(), LoadFailed) for each in tried)
+
+
+def test_modules_that_hang_give_way_to_an_environment_that_deploys_for_the_first_time(checking: Pool) -> None:
+    checking._checks.firm, checking.wait_seconds = 0.5, 30.0
+    with ThreadPoolExecutor(2) as threads:
+        tried = [threads.submit(checking.check, Program(f"hangs {each}", f"env_{each}", HANGING, 64)) for each in "ab"]
+        until_hanging(checking, 2)
+        checking.check(Program("good", "env_good", b"export default () => 1;", 64))
+        gone = [each for each in tried if each.done()]
+        assert [str(each.exception()) for each in gone] == ["it takes long, and other deployments wait to be tried out"]
+        assert all(isinstance(each.exception(), Busy) for each in gone)
+        end_all(checking)
+    assert checking._checks._holds == []

@@ -1,8 +1,9 @@
 """Names to addresses, under a deadline.
 
 `getaddrinfo` knows none: a name server that swallows questions holds it for half a minute. It is asked in a thread that
-may be left behind, of which there are at most MOST_PENDING at a time, and MOST_OF_ONE on behalf of one owner: whose
-names are never answered keeps nobody else's waiting.
+may be left behind, of which there are at most MOST_PENDING at a time, and MOST_OF_ONE on behalf of one owner. They are
+`platform_site.api.fair` places: nothing ends a look-up early, but owners whose names are never answered have fewer and
+fewer of them, and never those of whom names were answered.
 """
 
 import ipaddress
@@ -10,42 +11,22 @@ import os
 import socket
 import threading
 import time
-from collections import Counter
 from typing import Final
 
+from platform_site.api.fair import FairPlaces
 from platform_site.api.outbound.networks import Address
 
 MOST_PENDING: Final = 64
 MOST_OF_ONE: Final = 8
+FIRM: Final = 2.0
+"""Seconds after which a look-up is slow."""
 
 
-class _Places:
-    """How many names are being asked for, and on whose behalf."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._taken: Counter[str] = Counter()
-
-    def take(self, owner: str, seconds: float) -> bool:
-        """Whether a place came free in so many seconds."""
-        with self._changed:
-            is_free = self._changed.wait_for(lambda: self._has_room(owner), max(0.0, seconds))
-            if is_free:
-                self._taken[owner] += 1
-            return is_free
-
-    def give_back(self, owner: str) -> None:
-        with self._changed:
-            self._taken[owner] -= 1
-            if not self._taken[owner]:
-                del self._taken[owner]
-            self._changed.notify_all()
-
-    def _has_room(self, owner: str) -> bool:
-        return self._taken[owner] < MOST_OF_ONE and self._taken.total() < MOST_PENDING
+def _made() -> FairPlaces:
+    return FairPlaces(MOST_PENDING, each=MOST_OF_ONE, firm=FIRM)
 
 
-_places = _Places()
+_places = _made()
 
 
 class NotResolved(Exception):
@@ -63,7 +44,8 @@ def resolve(host: str, port: int, deadline: float, owner: str) -> list[Address]:
     except ValueError:
         pass
     places, outcome = _places, list[list[Address]]()
-    if not places.take(owner, deadline - time.monotonic()):
+    place = places.take(owner, wait=deadline - time.monotonic())
+    if place is None:
         raise TimeoutError("too many names are being resolved")
     done = threading.Event()
 
@@ -74,13 +56,13 @@ def resolve(host: str, port: int, deadline: float, owner: str) -> list[Address]:
         except (OSError, ValueError):
             pass  # no outcome is the outcome
         finally:
-            places.give_back(owner)
+            places.give_back(place)
             done.set()
 
     try:
         threading.Thread(target=ask, name="resolve", daemon=True).start()
     except RuntimeError:  # the system has no more threads; its place is the next one's
-        places.give_back(owner)
+        places.give_back(place)
         raise NotResolved(host) from None
     if not done.wait(max(0.0, deadline - time.monotonic())):
         raise TimeoutError("the name server took too long")
@@ -91,7 +73,7 @@ def resolve(host: str, port: int, deadline: float, owner: str) -> list[Address]:
 
 def _after_fork() -> None:
     global _places
-    _places = _Places()  # the threads that held them stayed with the parent
+    _places = _made()  # the threads that held them stayed with the parent
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -19,6 +19,7 @@ from accounts import audit
 from accounts.lifecycle.models import PoolSettings
 from accounts.models import IdentityProvider as ProviderRecord
 from accounts.oauth import metadata, providers, redirects, transport
+from platform_site.api.fair import FairPlaces
 from projects.models import Environment
 from tests.accounts.conftest import token
 from tests.accounts.oauth.identity_provider import (
@@ -40,6 +41,9 @@ def loopback(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     settings.OUTBOUND_ALLOWED_NETWORKS = ["127.0.0.0/8"]
     for seconds in ("SECONDS", "PER_CALL", "CONNECT"):
         monkeypatch.setattr(transport, seconds, 60.0)
+    places = FairPlaces(transport.IN_ALL, each=transport.PER_OWNER, firm=60.0, line=transport.WAITING)
+    monkeypatch.setattr(transport, "_places", places)
+    monkeypatch.setattr(transport, "_rests", transport._Rests())
     metadata.forget()
     yield
     metadata.forget()

@@ -7,7 +7,7 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import parse_qs, quote, urlencode, urlsplit, urlunsplit
 
@@ -20,6 +20,7 @@ from accounts import audit
 from accounts.models import AuthorizationCode, Identity, RedirectUri, User
 from accounts.models import IdentityProvider as ProviderRecord
 from accounts.oauth import flows, metadata, providers, transport
+from accounts.oauth.errors import ProviderUnreachable
 from projects.models import Environment
 from tests.accounts.oauth.conftest import APP, HOST, Browser, add, allow, told
 from tests.accounts.oauth.identity_provider import (
@@ -681,7 +682,7 @@ def test_a_slow_provider_costs_a_bounded_time_and_then_rests(
     way = None if path.startswith("/.well-known") else sign_in_at(browser.begin(production)["Location"], "ada")
     idp.twist_answer[path] = dawdle
     monkeypatch.setattr(transport, "PER_CALL", 1.5)
-    monkeypatch.setattr(transport, "REST", 600.0)
+    monkeypatch.setattr(transport, "FIRST_REST", 300.0)
     begun = time.monotonic()
     first = browser.begin(production) if way is None else browser.arrive(way)
     assert time.monotonic() - begun < 25, "the provider would have taken thirty seconds"
@@ -695,19 +696,135 @@ def test_a_slow_provider_costs_a_bounded_time_and_then_rests(
     assert nothing_is_left(production)
 
 
+@pytest.fixture
+def slow() -> Iterator[IdentityProvider]:
+    """A provider whose answers take until it stops."""
+    with running() as provider:
+
+        def dawdle() -> Response:
+            provider.stopping.wait(60)
+            return Response(200, b"{}", [])
+
+        provider.twist_answer["/.well-known/openid-configuration"] = dawdle
+        yield provider
+
+
+class Strangers:
+    """Sign-ins of other applications that wait for a slow provider, each in a thread as in the server."""
+
+    def __init__(self, slow: IdentityProvider) -> None:
+        self.slow = slow
+        self.ended: list[str] = []
+        self._threads: list[threading.Thread] = []
+
+    def sign_in_at(self, environment_id: str) -> None:
+        record = ProviderRecord(id=f"idp_of_{environment_id}", environment_id=environment_id)
+
+        def call() -> None:
+            try:
+                transport.Calls(record).get_object(f"{self.slow.issuer}/.well-known/openid-configuration")
+            except ProviderUnreachable as error:
+                self.ended.append(error.why)
+
+        self._threads.append(threading.Thread(target=call, daemon=True))
+        self._threads[-1].start()
+
+    def under_way(self) -> int:
+        return len(transport._places._holds)
+
+    def join(self) -> None:
+        self.slow.stopping.set()
+        for thread in self._threads:
+            thread.join(30)
+
+
+@pytest.fixture
+def strangers(slow: IdentityProvider) -> Iterator[Strangers]:
+    made = Strangers(slow)
+    yield made
+    made.join()
+    assert transport._places._holds == []
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_an_application_with_slow_providers_leaves_room_for_others(
-    idp: IdentityProvider, provider: ProviderRecord, production: Environment
+    provider: ProviderRecord, production: Environment, strangers: Strangers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Threads that wait for a provider answer nobody, so there are never many of them."""
-    from contextlib import ExitStack
-
-    with ExitStack() as held:
-        for number in range(transport.PER_OWNER):
-            held.enter_context(transport._slots.taken(f"its provider {number}", production.pk))
-        assert refused(Browser().begin(production))[1] == "provider_unreachable"
-        for number in range(transport.IN_ALL - transport.PER_OWNER):
-            held.enter_context(transport._slots.taken(f"another {number}", f"of another {number}"))
-        with pytest.raises(transport.ProviderUnreachable):
-            held.enter_context(transport._slots.taken("one more", "somebody"))
+    monkeypatch.setattr(transport, "WAIT", 0.2)
+    for _ in range(transport.IN_ALL):
+        strangers.sign_in_at("env_slow")
+    until(lambda: len(strangers.ended) == transport.IN_ALL - transport.PER_OWNER)
+    assert set(strangers.ended) == {"too many calls to providers at once"}
+    assert strangers.under_way() == transport.PER_OWNER
     assert Browser().begin(production).status_code == 303
-    assert transport._slots._running == {}
+
+
+def test_any_number_of_applications_with_slow_providers_leaves_room_for_one_that_is_known_to_be_quick(
+    provider: ProviderRecord, production: Environment, strangers: Strangers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert Browser().begin(production).status_code == 303
+    metadata.forget()
+    monkeypatch.setattr(transport, "WAIT", 0.2)
+    for number in range(4 * transport.IN_ALL):
+        strangers.sign_in_at(f"env_slow{number}")
+    until(lambda: strangers.under_way() + len(strangers.ended) == 4 * transport.IN_ALL)
+    assert strangers.under_way() == transport.IN_ALL * 3 // 4
+    assert Browser().begin(production).status_code == 303
+
+
+def test_slow_providers_give_way_to_an_application_that_nobody_knows_yet_and_rest(
+    provider: ProviderRecord,
+    production: Environment,
+    slow: IdentityProvider,
+    strangers: Strangers,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transport, "WAIT", 60.0)
+    monkeypatch.setattr(transport, "FIRST_REST", 300.0)
+    monkeypatch.setattr(transport._places, "firm", 0.5)
+    most = transport.IN_ALL * 3 // 4
+    for number in range(most):
+        strangers.sign_in_at(f"env_slow{number}")
+    until(lambda: strangers.under_way() == most)
+    assert Browser().begin(production).status_code == 303
+    until(lambda: len(strangers.ended) == 1)
+    assert strangers.under_way() == most - 1, "one of them, and nobody beside it"
+    asked = len(slow.requests)
+    for number in range(most):
+        strangers.sign_in_at(f"env_slow{number}")
+    until(lambda: "it was too slow a moment ago" in strangers.ended)
+    until(lambda: len(slow.requests) == asked + 1 or len(strangers.ended) > 2)
+    assert strangers.under_way() <= most
+
+
+def test_a_provider_that_was_too_slow_rests_longer_each_time_and_is_forgiven_once_it_is_quick(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(transport.time, "monotonic", lambda: now)
+    rests = transport._Rests()
+
+    def is_resting() -> bool:
+        try:
+            rests.check("idp_slow")
+        except ProviderUnreachable:
+            return True
+        return False
+
+    for rest in (3, 6, 12, 24, 48, 96, 192, 300, 300):
+        rests.begin("idp_slow")
+        now += rest - 0.1
+        assert is_resting()
+        now += 0.2
+        assert not is_resting()
+    rests.forget("idp_slow")
+    rests.begin("idp_slow")
+    now += 3.1
+    assert not is_resting()
