@@ -87,6 +87,18 @@ class User(AbstractBaseUser, PermissionsMixin):
         return self.disabled_at is None
 
 
+class PoolSize(models.Model):
+    """How many users one environment's pool has. Triggers of `accounts_user` keep it (`accounts.pool_sizes`)."""
+
+    environment_id = models.CharField(primary_key=True, max_length=30)
+    users = models.BigIntegerField(db_default=0)
+    """How many; until `is_counted`, how many more than when the triggers came."""
+    is_counted = models.BooleanField(db_default=False)
+
+    def __str__(self) -> str:
+        return self.environment_id
+
+
 class Session(models.Model):
     """One sign-in: a chain of refresh tokens. Locked (`FOR UPDATE`) while it rotates. Design section 4."""
 
@@ -201,6 +213,7 @@ __all__ = [
     "Identity",
     "IdentityProvider",
     "PoolSettings",
+    "PoolSize",
     "RedirectUri",
     "ServerKey",
     "Session",

@@ -15,6 +15,7 @@ from accounts.models import (
     AuthorizationCode,
     IdentityProvider,
     PoolSettings,
+    PoolSize,
     RedirectUri,
     ServerKey,
     Session,
@@ -47,7 +48,7 @@ def delete_pool(*, environment_id: str, **_: Any) -> None:
     In batches, so that no statement of a large pool runs into the statement timeout. It may run twice.
     """
     left: tuple[type[Model], ...] = (
-        AccountEmail, PoolSettings, AuthorizationCode, RedirectUri, IdentityProvider, Session, ServerKey, User
+        AccountEmail, PoolSettings, AuthorizationCode, RedirectUri, IdentityProvider, Session, ServerKey, User, PoolSize
     )  # fmt: skip
     for model in left:
         rows = model._default_manager.filter(environment_id=environment_id)

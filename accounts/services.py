@@ -12,7 +12,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from accounts import audit, emails, keys, locks, markers, passwords, sessions, superusers
+from accounts import audit, emails, keys, locks, markers, passwords, pool_sizes, sessions, superusers
 from accounts.audit import Actor
 from accounts.credentials import key_cache_name, session_cache_name
 from accounts.grants import KeyAuthority
@@ -96,7 +96,7 @@ def create_user(
 
 def check_room(pool_id: str | None, most: int) -> None:
     """Raise QuotaExceeded if the pool has `most` users. Certain only under the lock that `create_user` takes."""
-    if User.objects.in_pool(pool_id)[:most].count() >= most:
+    if pool_id is not None and pool_sizes.users_of(pool_id) >= most:
         raise QuotaExceeded(f"The plan allows {most} users in an environment.")
 
 

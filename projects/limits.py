@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, Final
 
-from accounts.models import ServerKey, User
+from accounts import pool_sizes
+from accounts.models import ServerKey
 from platform_site.api.callers import Caller, Place
 from platform_site.api.plans import PlanLimits, plan_limits
 from projects import invitations
@@ -67,7 +68,7 @@ def _keys(place: Place) -> int:
 
 
 def _app_users(place: Place) -> int:
-    return User.objects.in_pool(place.pool_id).count()
+    return pool_sizes.users_of(place.pool_id)
 
 
 set_usage_counter("members_per_project", _members)

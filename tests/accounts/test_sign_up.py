@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from accounts import audit, services
+from accounts import audit, pool_sizes, services
 from accounts.lifecycle import outbox, pools
 from accounts.models import AccountEmail, AuditEntry, Session, User
 from platform_site.api import plans
@@ -156,6 +156,7 @@ def test_signing_up_asks_the_same_statements_for_everybody(
     api: Api, opened: Environment, make_user: Callable[..., User]
 ) -> None:
     make_user("una", pool_id=opened.pk)
+    pool_sizes.users_of(opened.pk)  # counted at the first question of all
 
     def statements(email: str) -> list[str]:
         asked: list[str] = []
