@@ -77,14 +77,14 @@ def add(
         "userinfo_endpoint": userinfo_endpoint,
         "emails_endpoint": emails_endpoint,
     }
-    is_oidc = issuer is not None
+    fields = dict(profile_fields or {})
     wrong = problems(
         name=name,
         client_id=client_id,
         client_secret=client_secret,
         issuer=issuer,
         endpoints=endpoints,
-        profile_fields=profile_fields or {},
+        profile_fields=fields,
         scopes=scopes,
         client_auth=client_auth,
     )
@@ -94,39 +94,54 @@ def add(
         environment_id=pool_id,
         name=name,
         display_name=display_name or name.title(),
-        kind=IdentityProvider.Kind.OIDC if is_oidc else IdentityProvider.Kind.OAUTH2,
-        issuer=issuer,
-        profile_fields=dict(profile_fields or {}),
-        scopes=list(scopes) or (list(OIDC_SCOPES) if is_oidc else []),
+        profile_fields=fields,
         client_id=client_id,
         client_auth=client_auth,
         trusts_email=trusts_email,
         sign_up=sign_up,
         enabled=enabled,
-        **({} if is_oidc else endpoints),
+        **(_of_issuer(issuer, scopes) if issuer is not None else _of_endpoints(endpoints, scopes)),
     )
     provider.client_secret = client_secret
+    _store(provider, actor)
+    return provider
+
+
+def _of_issuer(issuer: str, scopes: Sequence[str]) -> dict[str, Any]:
+    return {"kind": IdentityProvider.Kind.OIDC, "issuer": issuer, "scopes": list(scopes or OIDC_SCOPES)}
+
+
+def _of_endpoints(endpoints: Mapping[str, str | None], scopes: Sequence[str]) -> dict[str, Any]:
+    return {"kind": IdentityProvider.Kind.OAUTH2, "scopes": list(scopes), **endpoints}
+
+
+def _store(provider: IdentityProvider, actor: Caller | Actor) -> None:
+    """Write a new one down, with its audit entry. Raises QuotaExceeded, ValidationFailed where its name is taken."""
+    pool_id = provider.environment_id
     with transaction.atomic():
         locks.hold(f"identity providers of {pool_id}")
         if of_pool(pool_id).count() >= MOST:
             raise QuotaExceeded(f"An environment has at most {MOST} identity providers.")
-        try:
-            with transaction.atomic():
-                provider.save(force_insert=True)
-        except IntegrityError as error:
-            if "provider_name_unique_in_pool" not in str(error):
-                raise
-            raise ValidationFailed.of("name", "taken", "Another provider has this name.") from None
+        _save_with_free_name(provider)
         audit.record(
             "identity_provider.added",
             actor=actor,
             target_id=provider.pk,
             environment_id=pool_id,
-            name=name,
+            name=provider.name,
             kind=provider.kind,
-            issuer=issuer,
+            issuer=provider.issuer,
         )
-    return provider
+
+
+def _save_with_free_name(provider: IdentityProvider) -> None:
+    try:
+        with transaction.atomic():
+            provider.save(force_insert=True)
+    except IntegrityError as error:
+        if "provider_name_unique_in_pool" not in str(error):
+            raise
+        raise ValidationFailed.of("name", "taken", "Another provider has this name.") from None
 
 
 def change(
