@@ -1,0 +1,30 @@
+"""The recipes do what they say, when pasted into a shell, against a service of one's own data dir."""
+
+import json
+import re
+from pathlib import Path
+
+from tests.docs.pages import Step, execute, indented, is_like, steps
+from tests.serving import ROOT, Up
+
+
+def test_every_answer_of_the_recipes_is_the_one_shown(served: Up, tmp_path: Path) -> None:
+    found = [*steps("README.md"), *steps("recipes.md")]
+    assert sum(step.answer is not None for step in found) >= 4, "the page has lost its answers"
+    printed = execute(served, tmp_path, found)
+    for step, text in zip(found, printed, strict=True):
+        if step.answer is not None:
+            real = json.loads(text.splitlines()[-1])
+            assert is_like(step.answer, real), (step.commands, step.answer, real)
+    said = "\n".join(printed)
+    assert '[{"title":"Q1","team":"red"}]' in said, "who only belongs to the team sees its report"
+    assert re.search(r'{"status":"failed","output":null}\n{"status":"succeeded"', said), "who leads nothing adds nobody"
+
+
+def test_the_facts_of_another_data_dir_are_found(served: Up, tmp_path: Path) -> None:
+    """`DATA_DIR` names it, for the commands of the pages as for `manage.py`."""
+    moved = Step(f"rm .data; export DATA_DIR={served.data_dir}")
+    walk = Step(indented(ROOT / "README.md", "## A first walk").split("# make a project")[0] + "\necho $base $token")
+    _, readme, guides = execute(served, tmp_path, [moved, walk, *steps("README.md")[:1]])
+    assert readme.startswith(served.base_url)
+    assert guides == ""
