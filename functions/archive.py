@@ -1,6 +1,6 @@
 """The functions' part of a backup (`rows.backups`): all versions, and secrets by name, whose values stay behind."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from functions import services
@@ -11,45 +11,64 @@ from platform_site.api.plans import plan_limits
 _FIELDS: Final = (
     "name", "active_version", "last_version", "timeout_ms", "memory_mb", "allowed_hosts", "invoke", "attempts",
 )  # fmt: skip
-_VERSION_FIELDS: Final = ("number", "source", "source_hash", "author_kind", "author_id")
+_VERSION_FIELDS: Final = ("number", "source_hash", "author_kind", "author_id", "source")
 
 
 class Functions:
     """Implements `rows.backups.Part`."""
 
-    def dump(self, place: Place) -> Iterator[Mapping[str, Any]]:
-        using = place.cluster
-        for function in self._all(place).order_by("name"):
-            versions = Version.objects.using(using).filter(function=function).order_by("number")
-            secrets = Secret.objects.using(using).filter(function=function).order_by("name")
-            yield {
-                **{field: getattr(function, field) for field in _FIELDS},
-                "versions": [{field: getattr(each, field) for field in _VERSION_FIELDS} for each in versions],
-                "secrets": list(secrets.values_list("name", flat=True)),
-            }
+    def dump(self, place: Place) -> Mapping[str, Iterator[Mapping[str, Any]]]:
+        return {"functions": self._functions(place), "function_versions": self._versions(place)}
 
-    def load(self, place: Place, records: Iterable[Mapping[str, Any]]) -> int:
+    def load(self, place: Place, records: Callable[[str], Iterator[Mapping[str, Any]]]) -> int:
         """Settings that the plan does not allow are cut down to it."""
-        using, plan = place.cluster, plan_limits(place.plan)
-        count = 0
-        for record in records:
+        using = place.cluster
+        made: dict[str, Function] = {}
+        for record in records("functions"):
             services.make_room(place, 1)
-            values = {field: record[field] for field in _FIELDS}
-            values["timeout_ms"] = min(values["timeout_ms"], plan.function_timeout_ms)
-            values["memory_mb"] = min(values["memory_mb"], plan.function_memory_mb)
-            function = Function.objects.using(using).create(environment_id=place.environment_id, **values)
-            for version in record["versions"]:
-                Version.objects.using(using).create(
-                    function=function, **{field: version[field] for field in _VERSION_FIELDS}
-                )
-            Secret.objects.using(using).bulk_create(
-                Secret(function=function, name=name, sealed_value=None) for name in record["secrets"]
-            )
-            count += 1
-        return count
+            function = made[record["name"]] = self._make(place, record)
+            for version in record.get("versions", ()):  # in format 1 of the file they were here
+                _make_version(function, version, using)
+        for version in records("function_versions"):
+            _make_version(made[version["function"]], version, using)
+        for name, function in made.items():
+            if not function.versions.using(using).filter(number=function.active_version).exists():
+                raise ValueError(f"{name} lacks its active version")
+        return len(made)
 
     def is_empty(self, place: Place) -> bool:
         return not self._all(place).exists()
 
+    def _functions(self, place: Place) -> Iterator[Mapping[str, Any]]:
+        for function in self._all(place).order_by("name"):
+            secrets = Secret.objects.using(place.cluster).filter(function=function).order_by("name")
+            yield {
+                **{field: getattr(function, field) for field in _FIELDS},
+                "secrets": list(secrets.values_list("name", flat=True)),
+            }
+
+    def _versions(self, place: Place) -> Iterator[Mapping[str, Any]]:
+        for function in self._all(place).order_by("name"):
+            versions = Version.objects.using(place.cluster).filter(function=function)
+            # One by one: behind a pooler there is no cursor that would not hold them all.
+            for number in versions.order_by("number").values_list("number", flat=True):
+                version = versions.get(number=number)
+                yield {"function": function.name, **{field: getattr(version, field) for field in _VERSION_FIELDS}}
+
+    def _make(self, place: Place, record: Mapping[str, Any]) -> Function:
+        using, plan = place.cluster, plan_limits(place.plan)
+        values = {field: record[field] for field in _FIELDS}
+        values["timeout_ms"] = min(values["timeout_ms"], plan.function_timeout_ms)
+        values["memory_mb"] = min(values["memory_mb"], plan.function_memory_mb)
+        function = Function.objects.using(using).create(environment_id=place.environment_id, **values)
+        Secret.objects.using(using).bulk_create(
+            Secret(function=function, name=name, sealed_value=None) for name in record["secrets"]
+        )
+        return function
+
     def _all(self, place: Place) -> Any:
         return Function.objects.using(place.cluster).filter(environment_id=place.environment_id)
+
+
+def _make_version(function: Function, record: Mapping[str, Any], using: str) -> None:
+    Version.objects.using(using).create(function=function, **{field: record[field] for field in _VERSION_FIELDS})

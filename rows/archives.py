@@ -18,11 +18,16 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 FORMAT: Final = "backend-platform.environment"
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+_READ: Final = (1, 2)
+"""The versions of the format that this release reads. In 1 a function was one line with all its versions."""
 MANIFEST: Final = "manifest.json"
 PIECE: Final = 256 * 1024
 _LARGEST_JSON: Final = 64 * 1024 * 1024
-"""Bytes of what is read as one JSON value: the manifest, another member, or a line of one."""
+"""Bytes of what is read as one JSON value: the manifest, another member, or a line of one. Who wrote more hears of it
+when the file is read back (`rows.backups`)."""
+_QUOTED: Final = 120
+"""Bytes of a line that tell which record it is."""
 
 Progress = Callable[[int], None]
 """Told how many bytes were read or written since it was told last."""
@@ -43,20 +48,21 @@ class Member:
 
 
 class Writer:
-    """A backup in the making. It has its name only when it is complete; used as a context manager.
+    """A backup in the making, used as a context manager. It has its name only when the block ends well.
 
-    The file is for its owner alone (0600): it holds rows. Raises FileExistsError unless `replace`, OSError.
+    Until then it is at `unfinished`, where it can be read once `finish` was called. The file is for its owner alone
+    (0600): it holds rows. Raises FileExistsError unless `replace`, OSError.
     """
 
     def __init__(self, path: Path, *, replace: bool = False) -> None:
         if path.exists() and not replace:
             raise FileExistsError(path)
         self.path = path
-        self._unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
+        self.unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
         self._members: dict[str, Member] = {}
 
     def __enter__(self) -> Self:
-        descriptor = os.open(self._unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor = os.open(self.unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         self._file = os.fdopen(descriptor, "wb")
         self._zip = zipfile.ZipFile(self._file, "w", zipfile.ZIP_DEFLATED, compresslevel=1)
         return self
@@ -66,15 +72,12 @@ class Writer:
     ) -> None:
         try:
             if kind is None:
-                self._zip.close()
-                self._file.flush()
-                os.fsync(self._file.fileno())
-                self._unfinished.replace(self.path)
+                self.unfinished.replace(self.path)
         finally:
             with suppress(OSError, ValueError):
                 self._zip.close()
             self._file.close()
-            self._unfinished.unlink(missing_ok=True)
+            self.unfinished.unlink(missing_ok=True)
 
     @contextmanager
     def member(self, name: str) -> Generator[Callable[[bytes], None]]:
@@ -102,12 +105,15 @@ class Writer:
         return count
 
     def finish(self, facts: Mapping[str, Any]) -> None:
-        """Write the manifest: `facts`, and what members there are. The last call."""
+        """Write the manifest: `facts`, and what members there are. The last call: the file is whole then."""
         members = {name: {"size": member.size, "sha256": member.sha256} for name, member in self._members.items()}
         manifest = {"format": FORMAT, "format_version": FORMAT_VERSION, **facts, "members": members}
         info = zipfile.ZipInfo(MANIFEST)
         info.compress_type = zipfile.ZIP_DEFLATED
         self._zip.writestr(info, json.dumps(manifest, ensure_ascii=False, indent=1))
+        self._zip.close()
+        self._file.flush()
+        os.fsync(self._file.fileno())
 
 
 class Archive:
@@ -142,10 +148,8 @@ class Archive:
             manifest = json.loads(text)
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
             raise Damaged("it is no backup of an environment")
-        if manifest.get("format_version") != FORMAT_VERSION:
-            raise NotUnderstood(
-                f"it has the format {manifest.get('format_version')}, and this release reads {FORMAT_VERSION}"
-            )
+        if (version := manifest.get("format_version")) not in _READ:
+            raise NotUnderstood(f"it has the format {version}, and this release reads those up to {FORMAT_VERSION}")
         return manifest
 
     def _read_members(self) -> dict[str, Member]:
@@ -199,15 +203,19 @@ class Archive:
         """The objects of a member with one on each line."""
         begun: list[bytes] = []
         length = 0
+        number = 1
         for piece in self.read(name):
             end, *further = piece.split(b"\n")
             begun.append(end)
             length += len(end)
             if length > _LARGEST_JSON:
-                raise Damaged(f"{name} has a line that is too large")
+                beginning = b"".join(begun[:2])[:_QUOTED].decode(errors="replace")
+                raise Damaged(
+                    f"line {number} of {name} has more than {_LARGEST_JSON >> 20} MB; it begins {beginning!a}"
+                )
             for start in further:
                 line = b"".join(begun)
-                begun, length = [start], len(start)
+                begun, length, number = [start], len(start), number + 1
                 yield self._object(name, line)
         if line := b"".join(begun):
             yield self._object(name, line)

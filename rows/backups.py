@@ -4,14 +4,15 @@
                 webhooks, functions: a part each (`register_part`)
 
 A backup is one moment: one REPEATABLE READ transaction, in which the schema's version is held and no table can be
-dropped. Restoring verifies the whole file before it changes anything, and then is one transaction as well: into a new
-preview branch, or into an environment, whose tables are replaced at its end, in an instant. Users, keys and settings
+dropped. It is held to what a restore asks of it before the file has its name. Restoring verifies the whole file before
+it changes anything, and then is one transaction as well: into a new preview branch, or into an environment, whose
+tables are replaced at its end, in an instant. Users, keys and settings
 live in the control database and are in no backup of an environment. Operator's doors: no rule is asked, no event is
 made. Format and use: docs/backups.md.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -47,12 +48,14 @@ _VERSION_FIELDS: Final = (
 class Part(Protocol):
     """What an app above keeps of an environment in the region, as JSON objects. Called in the region's transaction."""
 
-    def dump(self, place: Place) -> Iterator[Mapping[str, Any]]:
-        """Everything worth keeping; never a secret."""
+    def dump(self, place: Place) -> Mapping[str, Iterator[Mapping[str, Any]]]:
+        """Everything worth keeping, never a secret: members of the file by name, each of records that begin with what
+        tells them apart. A record is read as one piece, so what can be many (versions, say) has a member of its own."""
 
-    def load(self, place: Place, records: Iterable[Mapping[str, Any]]) -> int:
-        """Make them anew in an environment that has none. Returns how many. Raises QuotaExceeded; may stumble
-        (KeyError, TypeError, ValueError, AttributeError) over records that `dump` never wrote."""
+    def load(self, place: Place, records: Callable[[str], Iterator[Mapping[str, Any]]]) -> int:
+        """Make them anew in an environment that has none, from the records of each member; none of one that the backup
+        does not have. Returns how many. Raises QuotaExceeded; may stumble (KeyError, TypeError, ValueError,
+        AttributeError) over records that `dump` never wrote."""
 
     def is_empty(self, place: Place) -> bool:
         """Whether the environment has none."""
@@ -64,6 +67,10 @@ _parts: Final[dict[str, Part]] = {}
 def register_part(name: str, part: Part) -> None:
     """Let `part` go along into backups. Called once by its app, at start."""
     _parts[name] = part
+
+
+class NotRestorable(Exception):
+    """The environment holds what no restore would take. The message says what, for an operator."""
 
 
 class NotEmpty(Exception):
@@ -78,7 +85,7 @@ class Summary:
     rows: Mapping[str, int]
     """By table."""
     parts: Mapping[str, int]
-    """By name; those that were left out are not there."""
+    """Of a backup by member, of a restore by part; those that were left out are not there."""
 
 
 # ── Making one ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -89,36 +96,57 @@ def backup(
 ) -> Summary:
     """Write all of the environment into a new file at `path`, as of one moment.
 
-    `progress` is told how many rows of a table were written. Raises FileExistsError unless `replace`, OSError,
-    DatabaseError.
+    `progress` is told how many rows of a table were written. Raises FileExistsError unless `replace`, NotRestorable,
+    OSError, DatabaseError.
     """
-    with Writer(path, replace=replace) as writer, _one_moment(place) as taken_at:
-        connection = connections[place.cluster]
-        state = schemas.current(place)
-        _write_versions(writer, place, state.version, state.schema)
-        rows = {}
-        for table in state.schema.tables.values():
-            rows[table.name] = _write_rows(writer, connection, place, table, progress)
-        parts = {name: writer.json_lines(f"{name}.ndjson", iter(part.dump(place))) for name, part in _parts.items()}
-        writer.finish(
-            {
-                "taken_at": taken_at.isoformat(),
-                "environment": {
-                    "id": place.environment_id,
-                    "name": place.environment_name,
-                    "project_id": place.project_id,
-                    "region": place.region,
-                    "pool_id": place.pool_id,
-                },
-                "schema_version": state.version,
-                "tables": [
-                    {"name": table.name, "columns": list(table.all_columns), "rows": rows[table.name]}
-                    for table in state.schema.tables.values()
-                ],
-                "parts": parts,
-            }
-        )
+    with Writer(path, replace=replace) as writer:
+        with _one_moment(place) as taken_at:
+            summary = _write(writer, place, taken_at, progress)
+        _read_back(writer)
+    return summary
+
+
+def _write(writer: Writer, place: Place, taken_at: datetime, progress: Callable[[str, int], None]) -> Summary:
+    connection = connections[place.cluster]
+    state = schemas.current(place)
+    tables = state.schema.tables.values()
+    _write_versions(writer, place, state.version, state.schema)
+    for table in tables:
+        _refuse_strange(connection, place, table)
+    rows = {table.name: _write_rows(writer, connection, place, table, progress) for table in tables}
+    parts = {
+        name: writer.json_lines(f"{name}.ndjson", records)
+        for part in _parts.values()
+        for name, records in part.dump(place).items()
+    }
+    writer.finish(
+        {
+            "taken_at": taken_at.isoformat(),
+            "environment": {
+                "id": place.environment_id,
+                "name": place.environment_name,
+                "project_id": place.project_id,
+                "region": place.region,
+                "pool_id": place.pool_id,
+            },
+            "schema_version": state.version,
+            "tables": [
+                {"name": table.name, "columns": list(table.all_columns), "rows": rows[table.name]} for table in tables
+            ],
+            "parts": parts,
+        }
+    )
     return Summary(state.version, rows, parts)
+
+
+def _read_back(writer: Writer) -> None:
+    """Hold what was written to all that a restore asks of it, but the rows: they were (`_refuse_strange`). Raises
+    NotRestorable."""
+    try:
+        with Archive(writer.unfinished) as archive:
+            _content(archive)
+    except Damaged as error:
+        raise NotRestorable(str(error)) from error
 
 
 @contextmanager
@@ -141,12 +169,25 @@ def _one_moment(place: Place) -> Iterator[datetime]:
 def _write_versions(writer: Writer, place: Place, version: int, schema: Schema) -> None:
     with writer.member(_SCHEMA) as write:
         write(json.dumps(schema.document, ensure_ascii=False, indent=1).encode())
-    history = schemas.history(place).filter(version__lte=version).order_by("version")
-    writer.json_lines(_VERSIONS, (_version_record(record) for record in history.iterator(chunk_size=50)))
+    # One by one: behind a pooler there is no cursor that would not hold them all.
+    records = (schemas.version(place, number) for number in range(1, version + 1))
+    writer.json_lines(_VERSIONS, map(_version_record, records))
 
 
 def _version_record(record: SchemaVersion) -> dict[str, Any]:
     return {field: getattr(record, field) for field in _VERSION_FIELDS} | {"applied_at": record.applied_at.isoformat()}
+
+
+def _refuse_strange(connection: BaseDatabaseWrapper, place: Place, table: Table) -> None:
+    """Raise NotRestorable for rows that would be no rows to a restore. One look at the whole table."""
+    with ddl.inside(connection, place.environment_id, limited=False), opened_door():
+        strange = ddl.unreadable_cell(connection, table)
+    if strange is not None:
+        raise NotRestorable(_strange(table, *strange))
+
+
+def _strange(table: Table, row_id: str, column: str) -> str:
+    return f"the row {row_id!a} of {table.name} holds what its column {column} cannot"
 
 
 def _write_rows(
@@ -192,11 +233,18 @@ class Content:
     version: int
     taken_at: datetime
     source_id: str
+    parts: frozenset[str]
+    """Members of apps above."""
 
 
 def verified(archive: Archive, progress: Progress = lambda count: None) -> Content:
     """Read the whole file and hold it to what it says of itself. Nothing is changed anywhere. Raises Damaged."""
     archive.verify(progress)
+    return _content(archive)
+
+
+def _content(archive: Archive) -> Content:
+    """What the file says, all but the rows: read by the same means as a restore reads it. Raises Damaged."""
     manifest = archive.manifest
     try:
         version = int(manifest["schema_version"])
@@ -204,9 +252,10 @@ def verified(archive: Archive, progress: Progress = lambda count: None) -> Conte
         taken_at = parse_datetime(manifest["taken_at"])
         source_id = str(manifest["environment"]["id"])
         tables = {table["name"]: (list(table["columns"]), int(table["rows"])) for table in manifest["tables"]}
+        parts = {str(name): int(count) for name, count in manifest["parts"].items()}
     except InvalidDocument as error:
         raise Damaged(f"its schema is not valid here: {error}") from error
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise Damaged("its manifest is not complete") from error
     if taken_at is None or taken_at.tzinfo is None:
         raise Damaged("its manifest is not complete")
@@ -220,7 +269,10 @@ def verified(archive: Archive, progress: Progress = lambda count: None) -> Conte
     last = (latest.version, latest.document) if latest else (0, EMPTY.document)
     if last != (version, schema.document):
         raise Damaged("its schema is not the last of its versions")
-    return Content(archive, schema, version, taken_at, source_id)
+    for name, count in parts.items():
+        if sum(1 for _ in archive.json_lines(f"{name}.ndjson")) != count:
+            raise Damaged(f"{name}.ndjson does not hold as many lines as the manifest says")
+    return Content(archive, schema, version, taken_at, source_id, frozenset(parts))
 
 
 def _version_of(record: Mapping[str, Any], number: int) -> SchemaVersion:
@@ -273,7 +325,7 @@ def restore_as_branch(
         rows, indexes_due = _build(connection, place.environment_id, content, progress)
         if content.version:
             _restore_versions(place, content, indexes_due)
-        parts = {name: _load_part(place, name, content.archive) for name in _parts}
+        parts = {name: _load_part(place, name, content) for name in _parts}
         departures.let_go(place, content.taken_at)
     return place, Summary(content.version, rows, parts)
 
@@ -336,9 +388,7 @@ def _restore_into(
         ddl.exchange(connection, place.environment_id, old, beside, content.schema)
         version = _next_version(place, row, old, content, actor, indexes_due)
         departures.let_go(place, content.taken_at)
-        parts = {
-            name: _load_part(place, name, content.archive) for name, part in _parts.items() if part.is_empty(place)
-        }
+        parts = {name: _load_part(place, name, content) for name, part in _parts.items() if part.is_empty(place)}
         due = departures.put_down(place, began)
     return Summary(version, rows, parts), due
 
@@ -354,8 +404,8 @@ def _build(
         for table in content.schema.tables.values():
             counted[table.name] = _load_rows(connection, into, table, content.archive, progress)
         for table in content.schema.tables.values():
-            if strange := ddl.unreadable_columns(connection, table):
-                raise Damaged(f"rows of {table.name} hold what the column {strange[0]} cannot")
+            if strange := ddl.unreadable_cell(connection, table):
+                raise Damaged(_strange(table, *strange))
         with connection.cursor() as cursor:
             for table in content.schema.tables.values():
                 cursor.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(into, table.name)))
@@ -385,10 +435,10 @@ def _load_rows(connection: BaseDatabaseWrapper, into: str, table: Table, archive
 
 
 def _restore_versions(place: Place, content: Content, indexes_due: bool) -> None:
-    records = [_version_of(record, number) for number, record in enumerate(content.archive.json_lines(_VERSIONS), 1)]
-    for record in records:
+    for number, line in enumerate(content.archive.json_lines(_VERSIONS), 1):
+        record = _version_of(line, number)
         record.environment_id = place.environment_id
-    SchemaVersion.objects.using(place.cluster).bulk_create(records, batch_size=50)
+        record.save(using=place.cluster, force_insert=True)
     CurrentVersion.objects.using(place.cluster).create(
         environment_id=place.environment_id, version=content.version, indexes_due=indexes_due
     )
@@ -419,10 +469,12 @@ def _next_version(
     return record.version
 
 
-def _load_part(place: Place, name: str, archive: Archive) -> int:
-    if f"{name}.ndjson" not in archive.members:
-        return 0  # made when there was no such part
+def _load_part(place: Place, name: str, content: Content) -> int:
+    def records(member: str) -> Iterator[Mapping[str, Any]]:
+        # One that is not there was made before there was such a member.
+        return content.archive.json_lines(f"{member}.ndjson") if member in content.parts else iter(())
+
     try:
-        return _parts[name].load(place, archive.json_lines(f"{name}.ndjson"))
+        return _parts[name].load(place, records)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise Damaged(f"{name}.ndjson cannot be read") from error
+        raise Damaged(f"its {name} cannot be read") from error

@@ -336,12 +336,18 @@ def _together(steps: Iterable[Step]) -> Iterator[list[Step]]:
         yield from [found] if makes_tables else [[step] for step in found]
 
 
-def unreadable_columns(connection: BaseDatabaseWrapper, table: Table) -> list[str]:
-    """The columns in which rows of `table`, where `inside` stands, hold what PostgreSQL takes and the API cannot show.
-    For rows that came by COPY from elsewhere. One query for `id` and for each column of such a type."""
+def unreadable_cell(connection: BaseDatabaseWrapper, table: Table) -> tuple[str, str] | None:
+    """The id of a row of `table`, where `inside` stands, and a column of it that holds what PostgreSQL takes and the
+    API cannot show; None if there is none. For rows that come from elsewhere by COPY, or may go there. One query."""
     tests = {ID.name: _UNREACHABLE}
     tests |= {name: _unreadable(column) for name, column in table.all_columns.items() if column.type in _UNREADABLE}
-    return [name for name, test in tests.items() if _holds_any(connection, table.name, test)]
+    query = sql.SQL("SELECT id, ARRAY[{}] FROM {} WHERE {} LIMIT 1").format(
+        sql.SQL(", ").join(tests.values()), sql.Identifier(table.name), sql.SQL(" OR ").join(tests.values())
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(query)
+        found = cursor.fetchone()
+    return (found[0], list(tests)[found[1].index(True)]) if found else None
 
 
 def _holds_any(connection: BaseDatabaseWrapper, table: str, test: sql.Composable) -> bool:

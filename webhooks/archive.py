@@ -4,7 +4,7 @@ What comes back is disabled, with a secret of its own, as in a preview branch: a
 that nobody asked.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from platform_site.api import keyring
@@ -20,11 +20,10 @@ _FIELDS: Final = ("url", "events", "filter", "columns", "ordering", "description
 class Subscriptions:
     """Implements `rows.backups.Part`."""
 
-    def dump(self, place: Place) -> Iterator[Mapping[str, Any]]:
-        for webhook in self._live(place).order_by("created_at", "id"):
-            yield {field: getattr(webhook, field) for field in _FIELDS}
+    def dump(self, place: Place) -> Mapping[str, Iterator[Mapping[str, Any]]]:
+        return {"webhooks": self._records(place)}
 
-    def load(self, place: Place, records: Iterable[Mapping[str, Any]]) -> int:
+    def load(self, place: Place, records: Callable[[str], Iterator[Mapping[str, Any]]]) -> int:
         made = [
             Webhook(
                 environment_id=place.environment_id,
@@ -34,7 +33,7 @@ class Subscriptions:
                 sealed_secret=keyring.seal(signing.new_secret().encode(), purpose=SECRET_PURPOSE),
                 **{field: record[field] for field in _FIELDS},
             )
-            for record in records
+            for record in records("webhooks")
         ]
         services.make_room(place, len(made))
         Webhook.objects.using(place.cluster).bulk_create(made)
@@ -43,6 +42,10 @@ class Subscriptions:
 
     def is_empty(self, place: Place) -> bool:
         return not self._live(place).exists()
+
+    def _records(self, place: Place) -> Iterator[Mapping[str, Any]]:
+        for webhook in self._live(place).order_by("created_at", "id"):
+            yield {field: getattr(webhook, field) for field in _FIELDS}
 
     def _live(self, place: Place) -> Any:
         """Without those of terminals, which end with them."""

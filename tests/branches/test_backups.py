@@ -101,7 +101,7 @@ def test_there_and_back_into_a_branch(full: Tracker, file: Path) -> None:
     before = everything(full, full.environment_id)
     said = run("backup", full.environment_id, "--to", str(file))
     assert "version 2, 5 tables, 4 rows" in said
-    assert "1 webhook, 1 function" in said
+    assert "1 webhook, 1 function, 2 function versions;" in said
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     # Whatever happens to the original afterwards.
     home = before["lists"][0]["id"]
@@ -137,6 +137,69 @@ def test_there_and_back_into_a_branch(full: Tracker, file: Path) -> None:
         "/v1/schema/revert", token=owner, environment=branch.pk, json={"version": 1, "confirm": ["drop table notes"]}
     )
     assert reverted.json["version"] == 3
+
+
+def test_a_function_with_more_source_than_one_line_may_have(full: Tracker, file: Path) -> None:
+    """Deployed a hundred times and more: each version is a line of its own, so that the file can be read again."""
+    body = {"source": _source(1)}
+    owner, production = full.tokens["owner"], full.environment_id
+    assert full.api.put("/v1/functions/large", token=owner, environment=production, json=body).status == 201
+    original = Function.objects.using(REGION).get(environment_id=full.environment_id, name="large")
+    for number in range(2, 141):
+        Version.objects.using(REGION).create(
+            function=original, number=number, source=_source(number), source_hash=str(number), author_kind="system"
+        )
+    assert "142 function versions;" in run("backup", full.environment_id, "--to", str(file))
+    assert "is whole" in run("restore", str(file), "--check")
+    run("restore", str(file), "--branch-of", full.project.pk, "--name", "b")
+    branch = Environment.objects.get(name="b")
+    copied = Function.objects.using(REGION).get(environment_id=branch.pk, name="large")
+    assert copied.versions.count() == original.versions.count() == 140
+    for number in range(1, 141):
+        kept, came_back = original.versions.get(number=number), copied.versions.get(number=number)
+        assert came_back.source == kept.source == _source(number)
+        assert came_back.source_hash == kept.source_hash
+    called = full.api.post("/v1/functions/large/invoke", token=owner, environment=branch.pk, json={"input": {}})
+    assert called.json["output"] == 1
+
+
+def _source(number: int) -> str:
+    """A module of 512 KB, many of whose characters JSON writes as two."""
+    code = f"export default () => {number};\n//"
+    return code + '"\\\t' * ((512 * 1024 - len(code)) // 3)
+
+
+def test_what_no_restore_would_take_is_in_no_backup(full: Tracker, file: Path) -> None:
+    """Whatever came in past the API's doors."""
+    function = Function.objects.using(REGION).get(environment_id=full.environment_id)
+    giant = Version.objects.using(REGION).create(
+        function=function, number=3, source="é" * 33 * 2**20, source_hash="3", author_kind="system"
+    )
+    with pytest.raises(CommandError, match=r'line 3 of function_versions.*64 MB.*"function":"hello","number":3'):
+        run("backup", full.environment_id, "--to", str(file))
+    giant.delete()
+    (task, *_) = rows(full, "tasks", full.environment_id)
+    catalog.run(full.environment_id, "UPDATE tasks SET due_on = 'infinity' WHERE id = %s", task["id"])
+    with pytest.raises(CommandError, match=f"the row '{task['id']}' of tasks .* column due_on"):
+        run("backup", full.environment_id, "--to", str(file))
+    assert os.listdir(file.parent) == []
+    catalog.run(full.environment_id, "UPDATE tasks SET due_on = NULL")
+    run("backup", full.environment_id, "--to", str(file))
+    run("restore", str(file), "--branch-of", full.project.pk, "--name", "b")
+
+
+def test_a_file_of_the_first_format_comes_back(tracker: Tracker) -> None:
+    """`format-1.zip` was written by the release before; a function was one line in it, with its versions."""
+    first = Path(__file__).with_name("format-1.zip")
+    assert "is whole: version 2, 5 tables" in run("restore", str(first), "--check")
+    run("restore", str(first), "--branch-of", tracker.project.pk, "--name", "b")
+    branch = Environment.objects.get(name="b")
+    function = Function.objects.using(REGION).get(environment_id=branch.pk)
+    assert (function.name, function.active_version, function.last_version) == ("hello", 1, 2)
+    assert list(function.versions.order_by("number").values_list("source", flat=True)) == ["// 1 é", "// 2 é"]
+    assert list(function.secrets.values_list("name", "sealed_value")) == [("TOKEN", None)]
+    assert Webhook.objects.using(REGION).get(environment_id=branch.pk).url == "https://hooks.example.com/in"
+    assert [each["title"] for each in rows(tracker, "tasks", branch.pk)] == ["Cook", "Shop", AWKWARD]
 
 
 def test_there_and_back_into_the_same_environment(full: Tracker, file: Path) -> None:
@@ -358,7 +421,7 @@ def test_a_line_without_an_end_is_not_gathered(file: Path) -> None:
     with Archive(file) as archive:
         lines = archive.json_lines("versions.ndjson")
         assert next(lines) == {}
-        with pytest.raises(Damaged, match="a line that is too large"):
+        with pytest.raises(Damaged, match=r"line 2 of versions\.ndjson has more than 64 MB"):
             next(lines)
 
 
@@ -411,7 +474,7 @@ def test_a_file_that_contradicts_itself_is_refused(full: Tracker, file: Path) ->
         manifest["format"] = "something.else"
 
     def a_later_format(members: Any, manifest: Any) -> None:
-        manifest["format_version"] = 2
+        manifest["format_version"] = 3
 
     for change in (
         other_schema, missing_rows, dangling, infinite, too_long, never, unreachable, no_copy, no_member, other_columns, no_facts,
@@ -470,6 +533,28 @@ def test_a_schema_that_the_manifest_denies_is_refused(full: Tracker, file: Path)
     forged(file, deny)
     with pytest.raises(CommandError, match="damaged"):
         run("restore", str(file), "--check")
+
+
+def test_records_that_no_restore_would_read_are_found_by_looking(full: Tracker, file: Path) -> None:
+    run("backup", full.environment_id, "--to", str(file))
+    whole = file.read_bytes()
+
+    def too_long(members: dict[str, bytes], manifest: dict[str, Any]) -> None:
+        members["function_versions.ndjson"] = b'{"function":"hello","source":"%s"}\n' % (b"x" * 65 * 2**20)
+
+    def too_few(members: dict[str, bytes], manifest: dict[str, Any]) -> None:
+        members["function_versions.ndjson"] = members["function_versions.ndjson"].splitlines(keepends=True)[0]
+
+    def no_object(members: dict[str, bytes], manifest: dict[str, Any]) -> None:
+        members["webhooks.ndjson"] = b"[1]\n"
+
+    def no_numbers(members: dict[str, bytes], manifest: dict[str, Any]) -> None:
+        manifest["parts"] = ["webhooks"]
+
+    for change in (too_long, too_few, no_object, no_numbers):
+        forged(_written(file, whole), change)
+        with pytest.raises(CommandError, match="damaged"):
+            run("restore", str(file), "--check")
 
 
 REFUSED: list[tuple[list[str], str]] = [

@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from platform_site.api import sqlstates
 from rows import backups, exporting, schemas
+from rows.backups import NotRestorable
 from rows.management.places import HELP, place_named
 
 
@@ -44,6 +45,8 @@ class Command(BaseCommand):
                 summary = backups.backup(place, path, replace=options["replace"], progress=progress)
         except FileExistsError:
             raise CommandError(f"{path} is there already. Name another file, or pass --replace.") from None
+        except NotRestorable as error:
+            raise CommandError(f"No restore would take this backup: {error}. Nothing was written.") from None
         except OSError as error:
             raise CommandError(f"{path} cannot be written: {error.strerror}.") from None
         except Error as error:
@@ -51,6 +54,10 @@ class Command(BaseCommand):
                 raise CommandError("The schema was being changed. Nothing was written; try again.") from None
             raise CommandError(f"The region cannot be read ({type(error).__name__}). Nothing was written.") from error
         counts = {"tables": len(summary.rows), "rows": sum(summary.rows.values()), **summary.parts}
-        held = ", ".join(f"{count} {name.removesuffix('s') if count == 1 else name}" for name, count in counts.items())
+        held = ", ".join(_told(count, name.replace("_", " ")) for name, count in counts.items())
         about = f"version {summary.schema_version}, {held}; {path.stat().st_size} bytes"
         self.stdout.write(self.style.SUCCESS(f"{path}: {about}."))
+
+
+def _told(count: int, names: str) -> str:
+    return f"{count} {names.removesuffix('s') if count == 1 else names}"
