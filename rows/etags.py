@@ -1,13 +1,18 @@
 """The headers `If-Match` and `If-None-Match` (RFC 9110, section 13.1), as far as rows use them.
 
-A row's entity tag is the SHA-256, in hex, of the row as the caller sees it without `with`: 64 digits in quotes.
+A row's entity tag is the SHA-256, in hex, of the row as the caller sees it without `with`: 64 digits in quotes. A
+condition that an address cannot ask is refused there: who sent it meant to keep what is there from being overwritten.
 """
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Final
+
+from platform_site.api.errors import FieldError, ValidationFailed
 
 _TAG: Final = re.compile(r'(W/)?"([\x21\x23-\x7e]*)"', re.ASCII)
 MAX_TAGS: Final = 100
+ONLY_IF_MATCH: Final = "What is there is changed or deleted under an If-Match."
 
 
 def read_if_match(header: str | None) -> tuple[str, ...] | None:
@@ -19,6 +24,12 @@ def read_if_match(header: str | None) -> tuple[str, ...] | None:
     if header is None or header.strip() == "*":
         return None
     return tuple(found[2] for found in _TAG.finditer(header) if not found[1])[:MAX_TAGS]
+
+
+def refuse(headers: Mapping[str, str], names: Sequence[str], advice: str) -> None:
+    """Raise ValidationFailed if the request has one of the headers `names`; `advice` says what to do instead."""
+    if sent := [FieldError(name, "not_allowed", advice) for name in names if name in headers]:
+        raise ValidationFailed(fields=sent)
 
 
 def is_unchanged(header: str | None, etag: str | None) -> bool:

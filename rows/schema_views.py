@@ -12,7 +12,7 @@ from platform_site.api.idempotency import idempotent, in_region
 from platform_site.api.openapi import IF_MATCH
 from platform_site.api.pagination import paginate, read_limit
 from platform_site.api.views import ApiViewSet, answer
-from rows import schema_answers, schemas
+from rows import etags, schema_answers, schemas
 from rows.schema_answers import outcome_answer, state_answer, version_answer
 
 _ETAG: Final = re.compile(r'"?(\d{1,9})"?', re.ASCII)
@@ -106,7 +106,8 @@ def _etag(version: int) -> dict[str, str]:
 
 def _expected(request: HttpRequest) -> int | None:
     """The version that `If-Match` names; None without the header or with `*`. Raises PreconditionFailed for a tag that
-    no version of ours has."""
+    no version of ours has, ValidationFailed for an `If-None-Match`."""
+    etags.refuse(request.headers, ("If-None-Match",), etags.ONLY_IF_MATCH)
     header = request.headers.get("If-Match")
     if header is None or header.strip() == "*":
         return None

@@ -44,6 +44,9 @@ _ON_CONFLICT = OpenApiParameter(
     description="Update the rows that have the same `id`, or values of a unique, such as `list_id,title`, already.",
 )
 _WHERE = OpenApiParameter("where", str, description='A filter as a JSON object, such as `{"done": false}`.')
+_CONDITIONS = ("If-Match", "If-None-Match")
+_INSERT_OR_UPDATE = "To update only, under a tag or not, PATCH the row; to insert only, leave on_conflict out."
+_CONDITION_IN_WHERE = "A tag is of one row; put the condition into where."
 _LIST_PARAMETERS = [
     _WHERE,
     OpenApiParameter("order", str, description="Columns and directions, such as `due_on.desc.nullslast,title`."),
@@ -169,11 +172,14 @@ class RowViewSet(ApiViewSet):
     def create(self, request: HttpRequest, table: str) -> HttpResponseBase:
         """Insert a row, or up to 100 of them in one transaction if the body is an array.
 
-        With `on_conflict` those that are there already are updated instead; 200, if none was inserted.
+        With `on_conflict` those that are there already are updated instead; 200, if none was inserted. Takes no
+        `If-Match` (422), and with `on_conflict` no `If-None-Match` either.
         """
+        self._refuse_tags("A row that is yet to be inserted has no tag.")
         body = self.request.data
         key = self.query.get("on_conflict")
         if key is not None:
+            etags.refuse(self.request.headers, _CONDITIONS, _INSERT_OR_UPDATE)
             return self._upsert(table, body, key)
         if isinstance(body, list):
             made = services.insert_rows(self.place, self._principal(), table, body)
@@ -195,6 +201,7 @@ class RowViewSet(ApiViewSet):
     @extend_schema(parameters=[IF_MATCH], request=row_answers.Cells, responses=row_answers.Row)
     def partial_update(self, request: HttpRequest, table: str, row_id: str) -> HttpResponseBase:
         """Change some columns of a row. Columns that are not sent stay as they are."""
+        etags.refuse(self.request.headers, ("If-None-Match",), etags.ONLY_IF_MATCH)
         row = services.update_row(
             self.place, self._principal(), table, row_id, self.read_object(), matches=self._if_match()
         )
@@ -203,6 +210,7 @@ class RowViewSet(ApiViewSet):
     @extend_schema(parameters=[IF_MATCH], responses={204: None})
     def destroy(self, request: HttpRequest, table: str, row_id: str) -> HttpResponseBase:
         """Delete a row, and with it what its schema says goes with it."""
+        etags.refuse(self.request.headers, ("If-None-Match",), etags.ONLY_IF_MATCH)
         services.delete_row(self.place, self._principal(), table, row_id, matches=self._if_match())
         return no_content()
 
@@ -214,18 +222,24 @@ class RowViewSet(ApiViewSet):
         responses=row_answers.ChangedRows,
     )
     def bulk_update(self, request: HttpRequest, table: str) -> HttpResponseBase:
-        """Change some columns of all rows that fit `where` and that the caller may change, in one transaction."""
+        """Change some columns of all rows that fit `where` and that the caller may change, in one transaction.
+
+        Takes no `If-Match` (422): a tag is of one row.
+        """
         changes = self.read_object()
         return answer(_changed(services.update_rows(self.place, self._principal(), table, self._bulk_query(), changes)))
 
     @extend_schema(operation_id="deleteRows", parameters=_BULK_PARAMETERS, responses={200: row_answers.ChangedRows})
     def bulk_destroy(self, request: HttpRequest, table: str) -> HttpResponseBase:
-        """Delete all rows that fit `where` and that the caller may delete, with what goes with them."""
+        """Delete all rows that fit `where` and that the caller may delete, with what goes with them.
+
+        Takes no `If-Match` (422): a tag is of one row.
+        """
         return answer(_changed(services.delete_rows(self.place, self._principal(), table, self._bulk_query())))
 
     def _bulk_query(self) -> BulkQuery:
-        if self._if_match() is not None:
-            raise ValidationFailed.of("If-Match", "not_allowed", "A tag is of one row; put the condition into where.")
+        self._refuse_tags(_CONDITION_IN_WHERE)
+        etags.refuse(self.request.headers, ("If-None-Match",), _CONDITION_IN_WHERE)
         limit = self.query.get("limit")
         most = None if limit is None else read_limit(limit, bulk.MAX_ROWS)
         return BulkQuery(self.query.get("where"), most, self.query.get("cursor"))
@@ -254,6 +268,11 @@ class RowViewSet(ApiViewSet):
         if user is None:
             raise ValidationFailed.of("as", "no_such_user", "Must be a user of this environment, or server or member.")
         return Principal("user", user_id=user.pk, email=user.email, role=user.role, claims=user.claims)
+
+    def _refuse_tags(self, advice: str) -> None:
+        """Raise ValidationFailed for an `If-Match` that names a tag where no single row is meant."""
+        if self._if_match() is not None:
+            etags.refuse(self.request.headers, ("If-Match",), advice)
 
     def _if_match(self) -> tuple[str, ...] | None:
         return etags.read_if_match(self.request._request.META.get("HTTP_IF_MATCH"))

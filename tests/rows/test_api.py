@@ -132,6 +132,24 @@ def test_conditional_requests(tracker: Tracker) -> None:
     assert tracker.delete("alice", path, headers={"If-Match": tracker.get("alice", path).headers["ETag"]}).status == 204
 
 
+def test_a_condition_that_cannot_be_asked_is_refused_and_nothing_is_changed(tracker: Tracker) -> None:
+    task = new_task(tracker, "alice", new_list(tracker, "alice"))
+    path = f"/rows/tasks/{task}"
+    before = tracker.get("alice", path)
+    for none_match in ("*", '"other"', before.headers["ETag"], ""):
+        headers = {"If-None-Match": none_match, "If-Match": before.headers["ETag"]}
+        for refused in (
+            tracker.patch("alice", path, {"done": True}, headers=headers),
+            tracker.delete("alice", path, headers=headers),
+        ):
+            assert (refused.status, refused.fields) == (422, {"If-None-Match": "not_allowed"})
+    tag = {"If-Match": before.headers["ETag"]}
+    refused = tracker.post("key", "/rows/lists", {"name": "New", "owner_id": tracker.users["alice"]}, headers=tag)
+    assert (refused.status, refused.fields) == (422, {"If-Match": "not_allowed"})
+    assert tracker.get("alice", path).body == before.body
+    assert tracker.get("key", "/rows/lists?count=exact").json["count"] == 1
+
+
 def test_nothing_sent_changes_nothing(tracker: Tracker) -> None:
     task = new_task(tracker, "alice", new_list(tracker, "alice"))
     before = tracker.get("alice", f"/rows/tasks/{task}")

@@ -182,6 +182,7 @@ def test_which_rows_must_be_said_and_understood(tracker: Tracker) -> None:
         assert ask("?where={}&cursor=x").fields == {"cursor": "invalid_cursor"}
         assert ask("?where={}", headers={"If-Match": '"abc"'}).fields == {"If-Match": "not_allowed"}
         assert ask('?where={"title":"never"}', headers={"If-Match": "*"}).status == 200
+        assert ask("?where={}", headers={"If-None-Match": "*"}).fields == {"If-None-Match": "not_allowed"}
     for body in ([], "x", None, [{"done": True}]):
         assert tracker.patch("key", "/rows/tasks?where={}", body).status == 422, body
     assert change(tracker, "key", {}, {"done": 5, "nope": 1}).fields == {"done": "wrong_type", "nope": "unknown"}

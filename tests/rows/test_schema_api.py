@@ -34,8 +34,10 @@ class Schema:
     def get(self, path: str = "") -> Answer:
         return self._call("GET", path)
 
-    def put(self, document: Any, *, if_match: str | None = None, **rest: Any) -> Answer:
-        headers = {"If-Match": if_match} if if_match is not None else {}
+    def put(
+        self, document: Any, *, if_match: str | None = None, headers: dict[str, str] | None = None, **rest: Any
+    ) -> Answer:
+        headers = {**(headers or {}), **({"If-Match": if_match} if if_match is not None else {})}
         return self._call("PUT", json={"document": document, **rest}, headers=headers)
 
     def revert(self, version: int, **rest: Any) -> Answer:
@@ -162,6 +164,15 @@ def test_if_match_holds_the_change_to_the_version_that_was_read(schema: Schema) 
     assert schema.get().json["version"] == 1
     assert schema.put(changed, if_match='"1"', confirm=["drop column tasks.due_on"]).json["version"] == 2
     assert schema.put(TRACKER, if_match="*").status == 200
+
+
+def test_a_condition_that_no_schema_can_meet_changes_nothing(schema: Schema) -> None:
+    """`If-None-Match: *` asks for a first schema, and must not replace the one that is there."""
+    assert schema.put(TRACKER).status == 200
+    headers = {"If-None-Match": "*"}
+    refused = schema.put(without(TRACKER, "tasks", "done"), confirm=["drop column tasks.done"], headers=headers)
+    assert (refused.status, refused.fields) == (422, {"If-None-Match": "not_allowed"})
+    assert schema.get().json["version"] == 1
 
 
 def test_errors_name_their_path_in_the_body_all_at_once(schema: Schema) -> None:

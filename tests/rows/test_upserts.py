@@ -62,8 +62,8 @@ def shop(make_tracker: Any) -> Tracker:
     return made
 
 
-def put(shop: Tracker, who: str, table: str, key: str, body: Any) -> Any:
-    return shop.post(who, f"/rows/{table}?on_conflict={key}", body)
+def put(shop: Tracker, who: str, table: str, key: str, body: Any, **how: Any) -> Any:
+    return shop.post(who, f"/rows/{table}?on_conflict={key}", body, **how)
 
 
 def test_a_row_is_inserted_and_the_next_time_updated(shop: Tracker) -> None:
@@ -77,6 +77,19 @@ def test_a_row_is_inserted_and_the_next_time_updated(shop: Tracker) -> None:
     unchanged = put(shop, "key", "products", "sku", {"sku": "a-1", "name": "Apple, red"})
     assert unchanged.status == 200
     assert shop.get("key", "/rows/products?count=exact").json["count"] == 1
+
+
+def test_a_condition_is_never_ignored(shop: Tracker) -> None:
+    """Whoever sends a tag would lose what came since; who asks that there be none, what is there."""
+    made = put(shop, "key", "products", "sku", {"sku": "a-1", "name": "Apple"})
+    for name, value in (
+        ("If-Match", '"other"'), ("If-Match", made.headers["ETag"]), ("If-Match", "*"), ("If-Match", "nonsense"),
+        ("If-None-Match", "*"), ("If-None-Match", '"other"'),
+    ):  # fmt: skip
+        for body in ({"sku": "a-1", "name": "Pear"}, [{"sku": "a-1", "name": "Pear"}, {"sku": "a-2", "name": "New"}]):
+            refused = put(shop, "key", "products", "sku", body, headers={name: value})
+            assert (refused.status, refused.fields) == (422, {name: "not_allowed"}), value
+    assert [row["name"] for row in shop.get("key", "/rows/products").json["data"]] == ["Apple"]
 
 
 def test_by_an_id_of_ones_own(shop: Tracker) -> None:
