@@ -27,6 +27,7 @@ from django.db.models.functions import Now
 
 from platform_site.api import signals, sqlstates
 from platform_site.api.callers import Place
+from platform_site.postgres import limits
 from projects import failpoints, places, provisioning
 from projects.models import Environment, Project
 from projects.provisioning import SchemaBusy
@@ -38,10 +39,6 @@ Data = Literal["none", "full"]
 _ATTEMPTS: Final = 4
 """A change of the source's schema, or of a row that is being copied with a lock, undoes a copy: it is begun again."""
 _WAIT: Final = 0.1
-_WITHOUT_LIMITS: Final = (
-    "SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', '10s', true),"
-    " set_config('idle_in_transaction_session_timeout', '0', true)"
-)
 
 
 class SourceGone(Exception):
@@ -136,7 +133,7 @@ def region_of_new(environment_id: str, cluster: str) -> Generator[None]:
     Raises SchemaBusy, DatabaseError."""
     with transaction.atomic(using=cluster):
         with connections[cluster].cursor() as cursor:
-            cursor.execute(_WITHOUT_LIMITS)
+            limits.lift(cursor)
             provisioning.claim_schema(cursor, environment_id)
             provisioning.create_schema(cursor, environment_id)
         yield
@@ -148,7 +145,7 @@ def _copy_once(source: Place, target: Place, data: Data, *, patient: bool) -> No
         with connections[using].cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             if patient:
-                cursor.execute(_WITHOUT_LIMITS)
+                limits.lift(cursor)
             provisioning.claim_schema(cursor, target.environment_id)
             provisioning.create_schema(cursor, target.environment_id)
         signals.environment_created.send(sender=Environment, place=target, using=using)

@@ -20,6 +20,7 @@ from platform_site.api import ids, nudges, signals
 from platform_site.api.callers import Caller, Place, ProjectRole
 from platform_site.api.errors import Forbidden, ValidationFailed
 from platform_site.api.plans import plan_limits
+from platform_site.api.sweeps import apart
 from projects import branching, failpoints, invitations, origins, places, provisioning, removal, suspension
 from projects.branching import place_of
 from projects.errors import (
@@ -313,7 +314,8 @@ def begin_branch(
 @contextmanager
 def filled_branch(project_id: str, *, name: str, actor: Caller | Actor, **detail: Any) -> Generator[Place]:
     """A new preview branch of production, to be filled within the block: in one transaction of its region, its schema
-    made and empty. For restoring backups. It can be reached when the block has ended well; else there is none.
+    made and empty. For restoring backups. It can be reached when the block has ended well (at the latest after the next
+    sweep); else there is none.
 
     `detail` goes into the trail. Raises NoSuchProject, NameTaken, BranchesQuotaReached, DatabaseError.
     """
@@ -345,7 +347,8 @@ def filled_branch(project_id: str, *, name: str, actor: Caller | Actor, **detail
             Environment.objects.filter(pk=branch_id, status=Environment.Status.CREATING).delete()
             raise
     failpoints.reach("restore.after_region_commit")
-    branching.settle(branch_id)
+    with apart(f"the restored branch {branch_id}"):
+        branching.settle(branch_id)
 
 
 def delete_environment(project_id: str, environment_id: str, *, actor: Caller | Actor) -> None:

@@ -13,7 +13,7 @@ made. Format and use: docs/backups.md.
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -30,6 +30,8 @@ from accounts.audit import Actor
 from platform_site.api import ids, signals, sqlstates
 from platform_site.api.callers import Caller, Place
 from platform_site.api.requests import current_request_id
+from platform_site.api.sweeps import apart
+from platform_site.postgres import limits
 from projects import services as projects
 from rows import branching, ddl, departures, documents, registry, schemas
 from rows.archives import Archive, Damaged, Progress, Writer
@@ -157,10 +159,7 @@ def _one_moment(place: Place) -> Iterator[datetime]:
     with transaction.atomic(using=place.cluster):
         with connection.cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            cursor.execute(
-                "SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', '10s', true),"
-                " set_config('idle_in_transaction_session_timeout', '0', true)"
-            )
+            limits.lift(cursor)
         branching.hold_version(connection, place.environment_id)
         branching.lock_against_deletion(connection, place.environment_id, schemas.current(place).schema)
         yield taken_at
@@ -346,36 +345,26 @@ def restore_into(
     part), LockNotWon (tables in use; try again), DatabaseError.
     """
     try:
-        summary, due = _restore_into(content, place, replace, actor, progress)
+        with ExitStack() as trail:
+            summary, due = _restore_into(content, place, replace, actor, progress, trail)
     except BaseException:
         registry.forget(place.environment_id)  # which may know the version that was taken back
         raise
-    audit.record(
-        "environment.restored",
-        actor=actor,
-        target_id=place.environment_id,
-        project_id=place.project_id,
-        environment_id=place.environment_id,
-        source=content.source_id,
-        taken_at=content.taken_at.isoformat(),
-        version=summary.schema_version,
-    )
-    departures.settle(place, due)
+    with apart(f"users who are gone, in {place.environment_id}"):
+        departures.settle(place, due)
     return summary
 
 
 def _restore_into(
-    content: Content, place: Place, replace: bool, actor: Caller | Actor, progress: Progress
+    content: Content, place: Place, replace: bool, actor: Caller | Actor, progress: Progress, trail: ExitStack
 ) -> tuple[Summary, DepartureDue]:
+    """`trail` gets the control database's transaction with the audit entry, to be committed after the region's."""
     began = departures.now()
     connection = connections[place.cluster]
     beside = f"restore_{ids.suffix()}"
     with transaction.atomic(using=place.cluster):
         with connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', '10s', true),"
-                " set_config('idle_in_transaction_session_timeout', '0', true)"
-            )
+            limits.lift(cursor)
             cursor.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(beside)))
         if schemas.current(place).schema.tables and not replace:
             raise NotEmpty
@@ -390,6 +379,17 @@ def _restore_into(
         departures.let_go(place, content.taken_at)
         parts = {name: _load_part(place, name, content) for name, part in _parts.items() if part.is_empty(place)}
         due = departures.put_down(place, began)
+        trail.enter_context(transaction.atomic())
+        audit.record(
+            "environment.restored",
+            actor=actor,
+            target_id=place.environment_id,
+            project_id=place.project_id,
+            environment_id=place.environment_id,
+            source=content.source_id,
+            taken_at=content.taken_at.isoformat(),
+            version=version,
+        )
     return Summary(version, rows, parts), due
 
 

@@ -11,6 +11,7 @@ from django.db import connections, transaction
 from psycopg import sql
 
 from platform_site.api.callers import Place
+from platform_site.postgres import limits
 from rows import rendering, schemas
 from rows.documents import Column, Table
 from rows.execution import opened_door
@@ -63,10 +64,11 @@ def export_rows(
     copy = sql.SQL("COPY (SELECT {} FROM {} r ORDER BY r.id) TO STDOUT {}").format(
         select, sql.Identifier(place.environment_id, table.name), _OPTIONS[form]
     )
-    with transaction.atomic(using=place.cluster), opened_door(), connections[place.cluster].cursor() as cursor:
-        cursor.execute("SELECT set_config('statement_timeout', '0', true)")
+    connection = connections[place.cluster]
+    with transaction.atomic(using=place.cluster), opened_door(), connection.cursor() as cursor:
+        limits.lift(cursor)
         pending: Any = cursor
-        with pending.copy(copy) as reading:
+        with connection.wrap_database_errors, pending.copy(copy) as reading:
             header = form == "csv"
             for piece in reading:
                 yield bytes(piece), 0 if header else 1

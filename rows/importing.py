@@ -8,7 +8,8 @@ rows inserted. One transaction throughout. An operator's door: no rule is asked.
 
 import re
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
@@ -22,7 +23,8 @@ from accounts.models import User
 from platform_site.api import ids, sqlstates
 from platform_site.api.callers import Place
 from platform_site.api.requests import current_request_id
-from platform_site.postgres import replicas
+from platform_site.api.sweeps import apart
+from platform_site.postgres import limits, replicas
 from rows import ddl, departures, rendering, schemas, states, values
 from rows.documents import ID, NOW, RANDOM, Column, Table
 from rows.execution import opened_door
@@ -93,7 +95,8 @@ class BadLines(ImportFailed):
 
 
 class Interfered(ImportFailed):
-    """Others changed the schema, or wrote conflicting rows, at the same time: nothing was imported."""
+    """Others changed the schema, or wrote conflicting rows, at the same time, or are still at it: nothing was
+    imported."""
 
 
 class TooLong(ImportFailed):
@@ -129,15 +132,27 @@ def import_rows(
     if table is None:
         raise NoSuchTable(table_name)
     since = departures.now()
-    with transaction.atomic(using=place.cluster), opened_door():
+    with _interference(), transaction.atomic(using=place.cluster), opened_door():
         job = _Import(place, state.version, table, skip_bad=skip_bad, events=events)
         report = job.run(source)
         replicas.written(place.cluster, place.environment_id)
         due = departures.put_down(place, since)
         transaction.set_rollback(dry_run, using=place.cluster)
     if not dry_run:
-        departures.settle(place, due)
+        with apart(f"users who are gone, in {place.environment_id}"):
+            departures.settle(place, due)
     return report
+
+
+@contextmanager
+def _interference() -> Generator[None]:
+    """Around the transaction: what others were in the way of raises Interfered."""
+    try:
+        yield
+    except DatabaseError as error:
+        if sqlstates.sqlstate(error) in sqlstates.INTERFERED:
+            raise Interfered from error
+        raise
 
 
 class _Import:
@@ -154,8 +169,7 @@ class _Import:
     def run(self, source: Source) -> Report:
         with self.connection.cursor() as cursor:
             self.cursor: Any = cursor
-            self._execute("SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', '10s', true)")
-            self._execute("SELECT set_config('idle_in_transaction_session_timeout', '0', true)")
+            limits.lift(cursor)
             self._execute("SELECT set_config('work_mem', '64MB', true), statement_timestamp()")
             self.now: datetime = cursor.fetchone()[1]
             self._stage(source)
@@ -207,7 +221,8 @@ class _Import:
         )
         copy = sql.SQL("COPY {} (_line, _event, {}) FROM STDIN").format(_STAGE, self._names)
         encode = _Encoder(self.table, self.columns, self.now, events=self.events)
-        with self.cursor.copy(copy) as writing:
+        # COPY is psycopg's own: without the wrapper its errors would not be Django's.
+        with self.connection.wrap_database_errors, self.cursor.copy(copy) as writing:
             chunk: list[bytes] = []
             size = 0
             for number, record in source.records(self.table):
@@ -331,15 +346,10 @@ class _Import:
 
     def _hold_the_version(self) -> None:
         """Let the schema stand still from here to the end, if it still is what the lines were read for."""
-        try:
-            self._execute(
-                "SELECT version FROM platform.rows_currentversion WHERE environment_id = %s FOR SHARE",
-                self.place.environment_id,
-            )
-        except DatabaseError as error:
-            if sqlstates.sqlstate(error) == sqlstates.LOCKED:
-                raise Interfered from error
-            raise
+        self._execute(
+            "SELECT version FROM platform.rows_currentversion WHERE environment_id = %s FOR SHARE",
+            self.place.environment_id,
+        )
         if self.cursor.fetchone() != (self.version,):
             raise Interfered
 

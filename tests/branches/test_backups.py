@@ -12,7 +12,9 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import connections
@@ -22,6 +24,7 @@ from accounts import services as accounts
 from accounts.models import AuditEntry, User
 from functions.models import Function, Secret, Version
 from platform_site.api import keyring, plans
+from platform_site.postgres import limits
 from projects import tasks
 from projects.environments import place_of
 from projects.models import Environment
@@ -613,6 +616,38 @@ def test_the_quota_holds_for_restored_branches(tracker: Tracker, branch: Branch,
     with pytest.raises(CommandError, match="allows 3 preview branches"):
         run("restore", str(file), "--branch-of", tracker.project.pk, "--name", "b3")
     assert len(schemas_in(REGION)) == 5
+
+
+def test_a_branch_that_cannot_be_called_ready_yet_is_by_the_sweep(tracker: Tracker, file: Path) -> None:
+    """Somebody deletes a user of the pool, and takes their time; what came back stays."""
+    run("backup", tracker.environment_id, "--to", str(file))
+    url = settings.LAYOUT.postgres_url(str(connections["default"].settings_dict["NAME"]))
+    with psycopg.connect(url) as other:
+        other.execute("SELECT pg_advisory_xact_lock_shared(hashtextextended(%s, 4))", [tracker.environment_id])
+        said = run("restore", str(file), "--branch-of", tracker.project.pk, "--name", "b")
+        made = Environment.objects.get(name="b")
+        assert made.pk in said
+        assert made.status == "creating"
+    tasks.finish_branches()
+    made.refresh_from_db()
+    assert made.status == "ready"
+    assert rows(tracker, "tasks", made.pk) == rows(tracker, "tasks", tracker.environment_id)
+
+
+def test_what_others_hold_keeps_a_restore_from_anything(
+    tracker: Tracker, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LOCK_TIMEOUT_MS", 200)
+    run("backup", tracker.environment_id, "--to", str(file))
+    before = rows(tracker, "tasks", tracker.environment_id)
+    url = settings.LAYOUT.postgres_url(str(connections[REGION].settings_dict["NAME"]))
+    with psycopg.connect(url) as other:
+        other.execute("LOCK TABLE platform.rows_departuredue IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(CommandError, match="Nothing was changed; try again"):
+            run("restore", str(file), "--into", tracker.environment_id, "--replace")
+    assert rows(tracker, "tasks", tracker.environment_id) == before
+    assert CurrentVersion.objects.using(REGION).get(pk=tracker.environment_id).version == 1
+    assert not AuditEntry.objects.filter(action="environment.restored").exists()
 
 
 def _two_of_each(full: Tracker) -> None:

@@ -18,15 +18,17 @@ import psycopg
 import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
-from django.db import connections
+from django.db import Error, connections
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from accounts import audit
 from accounts import services as accounts
 from accounts.models import User
+from platform_site import complaints
 from platform_site.api import ids
 from platform_site.api.callers import Place
+from platform_site.postgres import limits
 from projects import provisioning
 from projects.environments import place_of
 from rows import csv_records, departures, importing, schemas
@@ -423,11 +425,16 @@ class TestImport:
         assert Path(file).exists()
 
 
+def another(place: Place, alias: str = REGION) -> "psycopg.Connection[Any]":
+    """A session beside ours."""
+    facts = connections[alias].get_connection_params()
+    known = {key: facts[key] for key in ("dbname", "user", "password", "host", "port") if facts.get(key)}
+    return psycopg.connect(**known, options=f'-c search_path="{place.environment_id}"')
+
+
 def another_who_writes(place: Place) -> "psycopg.Connection[Any]":
     """A session beside ours that has written a row, and has not committed."""
-    facts = connections[REGION].get_connection_params()
-    known = {key: facts[key] for key in ("dbname", "user", "password", "host", "port") if facts.get(key)}
-    other = psycopg.connect(**known, options=f'-c search_path="{place.environment_id}"')
+    other = another(place)
     other.execute("INSERT INTO tasks (id, title, list_id) VALUES ('b', 'Mine', 'l1')")
     return other
 
@@ -473,6 +480,53 @@ class TestAmongOthers:
             importing.import_rows(place, "tasks", Slow())
         assert checked.wait(5)
         assert tasks(place) == [("b", "Mine")]
+
+    def test_a_key_that_somebody_goes_on_holding_ends_the_import_in_a_sentence(
+        self, place: Place, write: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(limits, "LOCK_TIMEOUT_MS", 200)
+        file = write("id,title,list\na,A,l1\nb,B,l1\n")
+        other = another_who_writes(place)
+        assert "is still at it. Nothing was imported; try again" in refused(place, file)
+        other.rollback()
+        other.close()
+        assert run("import_rows", place.environment_id, "tasks", file)[0] == "2 rows imported.\n"
+
+    def test_a_connection_that_breaks_while_the_file_is_read_is_a_database_error(self, place: Place) -> None:
+        class Cut:
+            def records(self, table: Any) -> Iterator[Any]:
+                yield 2, {"title": "A", "list_id": "l1", "note": "x" * 2**20}
+                raw: Any = connections[REGION].connection
+                with another(place) as other:
+                    other.execute("SELECT pg_terminate_backend(%s, 5000)", [raw.info.backend_pid])
+                for number in range(3, 99):
+                    yield number, {"title": f"{number}", "list_id": "l1", "note": "x" * 2**20}
+
+        with pytest.raises(Error):
+            importing.import_rows(place, "tasks", Cut())
+        assert tasks(place) == []
+
+    def test_what_is_left_to_do_after_an_import_takes_nothing_back(self, place: Place, write: Any) -> None:
+        """Somebody deletes a user of the pool, and takes their time."""
+        file = write("id,title,list\na,A,l1\n")
+        with another(place, "default") as other:
+            other.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 4))", [place.pool_id])
+            assert run("import_rows", place.environment_id, "tasks", file)[0] == "1 rows imported.\n"
+            assert DepartureDue.objects.using(REGION).get().environment_id == place.environment_id
+        assert tasks(place) == [("a", "A")]
+        rows_tasks.let_go_of_the_departed()
+        assert not DepartureDue.objects.using(REGION).exists()
+
+    def test_a_table_that_somebody_holds_ends_an_export_in_a_sentence(
+        self, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(limits, "LOCK_TIMEOUT_MS", 200)
+        with another(place) as other:
+            other.execute("LOCK TABLE tasks IN ACCESS EXCLUSIVE MODE")
+            with pytest.raises(Error) as caught:
+                run("export_rows", place.environment_id, "tasks", str(tmp_path / "out.csv"))
+        assert "Others hold what this needs" in str(complaints.of(caught.value))
+        assert os.listdir(tmp_path) == []
 
     def test_a_user_who_is_deleted_meanwhile_is_let_go_of(self, place: Place) -> None:
         """After the lines were checked, and before others can see them: nobody else could."""

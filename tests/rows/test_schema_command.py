@@ -8,9 +8,11 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from django.conf import settings as django_settings
 from django.core.management import call_command
@@ -26,6 +28,7 @@ from tests.projects.conftest import REGIONS, environment_of, make_project, schem
 from tests.projects.conftest import make_account as make_account
 from tests.rows import catalog
 from tests.rows.test_documents import TRACKER
+from tests.rows.test_schema_changes import wait_until
 
 NARROW = {"tables": {"lists": TRACKER["tables"]["lists"]}}
 
@@ -193,3 +196,24 @@ def test_an_index_that_rows_are_too_long_for_is_named_and_the_version_stays(
     with pytest.raises(CommandError, match=r"Version 2 is applied, but .* the index pairs \(a, b, id\)"):
         schema("apply", place.environment_id, wanted)
     assert schemas.current(place).version == 2
+
+
+@pytest.mark.django_db(transaction=True, databases="__all__")
+def test_an_index_that_somebody_cancels_is_named_and_the_version_stays(place: Place, write: Any, settings: Any) -> None:
+    columns = {"a": {"type": "text"}}
+    schema("apply", place.environment_id, write({"tables": {"pairs": {"columns": columns}}}))
+    catalog.run(place.environment_id, "ANALYZE pairs")
+    settings.SCHEMA_LARGE_TABLE_ROWS = 0
+    wanted = write({"tables": {"pairs": {"columns": columns, "indexes": [["a"]]}}})
+    url = django_settings.LAYOUT.postgres_url(str(connections[catalog.REGION].settings_dict["NAME"]))
+    cancel = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query LIKE 'CREATE INDEX CONCURRENTLY%'"
+    reader = psycopg.connect(url)
+    reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    with reader, psycopg.connect(url, autocommit=True) as operator, ThreadPoolExecutor(1) as beside:
+        reader.execute("SELECT")  # for which the index waits, since it may yet look into the table
+        cancelled = beside.submit(wait_until, lambda: any(done for (done,) in operator.execute(cancel)))
+        with pytest.raises(CommandError, match=r"Version 2 is applied, but .* index pairs \(a, id\) .*QueryCanceled"):
+            schema("apply", place.environment_id, wanted)
+        cancelled.result()
+    assert schemas.current(place).version == 2
+    assert schemas.current(place).indexes_due

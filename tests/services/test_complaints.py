@@ -6,12 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psycopg
 import pytest
+from django.conf import settings
 from django.core.management import get_commands, load_command_class
-from django.db import DatabaseError
-from psycopg.errors import QueryCanceled, UndefinedTable, UniqueViolation
+from django.db import DatabaseError, connections
+from psycopg.errors import DeadlockDetected, DiskFull, QueryCanceled, UndefinedTable, UniqueViolation
 
 from platform_site import complaints
+from tests.rows.test_schema_command import variables_of_databases
 from tests.serving import ROOT
 
 
@@ -38,11 +41,30 @@ def test_without_a_database_a_sentence_says_what_to_start(tmp_path: Path, enviro
 
 
 def test_a_database_that_was_not_migrated_is_told_from_other_mistakes() -> None:
-    for cause, says in ((UndefinedTable(), "manage.py migrate"), (UniqueViolation(), None), (QueryCanceled(), None)):
+    for cause, says in (
+        (UndefinedTable(), "manage.py migrate"),
+        (UniqueViolation(), None),
+        (QueryCanceled(), "took longer than it may"),
+        (DeadlockDetected(), "run the command again"),
+        (DiskFull(), "cannot go on (DiskFull)"),
+    ):
         error = DatabaseError("nothing was said")
         error.__cause__ = cause
         told = complaints.of(error)
         assert told is None if says is None else says in str(told)
+
+
+@pytest.mark.django_db(transaction=True, databases="__all__")
+def test_what_others_hold_for_too_long_is_told_in_a_sentence() -> None:
+    url = settings.LAYOUT.postgres_url(str(connections["default"].settings_dict["NAME"]))
+    with psycopg.connect(url) as other:
+        other.execute("LOCK TABLE projects_project IN ACCESS EXCLUSIVE MODE")
+        done = run(settings.DATA_DIR, "list_projects", **variables_of_databases())
+    assert done.returncode == 1
+    assert done.stderr == (
+        "Others hold what this needs, and it waited as long as it may (pg_stat_activity shows who). "
+        "The step at hand was undone: run the command again.\n"
+    )
 
 
 def test_the_trace_is_there_for_who_asks(tmp_path: Path) -> None:

@@ -99,7 +99,8 @@ class Command(BaseCommand):
                 ) from None
             except Interfered:
                 raise CommandError(
-                    "Somebody changed the schema or wrote conflicting rows meanwhile. Nothing was imported; try again."
+                    "Somebody changed the schema or wrote rows with the same keys meanwhile, or is still at it. "
+                    "Nothing was imported; try again."
                 ) from None
         self._show_bad(report, options["show"])
         done = "would be imported" if options["dry_run"] else "imported"

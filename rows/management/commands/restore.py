@@ -9,6 +9,7 @@ from django.db import Error
 from tqdm import tqdm
 
 from accounts import audit
+from platform_site.api import sqlstates
 from platform_site.api.errors import QuotaExceeded
 from projects.errors import BranchesQuotaReached, NameTaken, NoSuchProject
 from projects.serializers import NewBranch
@@ -103,6 +104,8 @@ class Command(BaseCommand):
         except LockNotWon:
             raise CommandError("The tables or the schema are in use. Nothing was changed; try again.") from None
         except Error as error:
+            if sqlstates.sqlstate(error) in sqlstates.INTERFERED:
+                raise CommandError("Others hold what this would change. Nothing was changed; try again.") from None
             raise CommandError(f"PostgreSQL refused ({type(error).__name__}). Nothing was changed.") from error
         self._say(f"{place.environment_id} ({place.environment_name}): {_told(summary)}.")
 

@@ -211,7 +211,10 @@ class Command(BaseCommand):
             indexing.make_due(place, say)
         except DatabaseError as error:
             if sqlstates.sqlstate(error) != sqlstates.TOO_LONG_FOR_AN_INDEX:
-                raise
+                raise CommandError(
+                    f"Version {version} is applied, but the index {making} could not be made "
+                    f"({type(error.__cause__ or error).__name__}). A worker tries again."
+                ) from None
             raise CommandError(
                 f"Version {version} is applied, but existing rows have values too long for the index {making} "
                 "(about 2,700 bytes). It is made when they are shorter."
