@@ -31,6 +31,8 @@ _SECRETS: Final = re.compile(
 )
 _STANDARD: Final = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {"message", "asctime", "taskName"}
 REDACTED: Final = "[redacted]"
+_CONTROLS: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""What ends a line somewhere, drives a terminal, or shows a text in another order than it has: all but the tab."""
 
 
 def redact(text: str) -> str:
@@ -61,7 +63,11 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """`12:34:56 warning platform.errors the message key=value req_…`, for people."""
+    """`12:34:56 warning platform.errors the message key=value req_…`, for people.
+
+    A trace follows in lines of its own, indented: whatever an exception says, none of them looks like another record.
+    Control characters are escaped everywhere.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S")
@@ -70,10 +76,15 @@ class TextFormatter(logging.Formatter):
         request_id = current_request_id()
         if request_id is not None:
             parts.append(request_id)
-        text = " ".join(parts).replace("\r", "\\r").replace("\n", "\\n")  # a client's text must not forge a line
+        text = _escaped(" ".join(parts))
         if record.exc_info and record.exc_info[0] is not None:
-            text += "\n" + "".join(traceback.format_exception(*record.exc_info)).rstrip()
+            trace = "".join(traceback.format_exception(*record.exc_info)).rstrip()
+            text += "".join(f"\n  {_escaped(line)}" for line in trace.split("\n"))
         return redact(text)
+
+
+def _escaped(text: str) -> str:
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def _extras(record: logging.LogRecord) -> dict[str, Any]:

@@ -110,6 +110,36 @@ def test_a_clients_text_cannot_forge_a_line() -> None:
     assert len(line.splitlines()) == 1
 
 
+HOSTILE = "\x1b]0;mine\x07\x1b[2J a\rb\x85c\u2028d\u2029e\x9b31mf\x7f\x00\x0b\x0c\x1cg\u202eh\u2066i\tj"
+ESCAPED = r"\x1b]0;mine\x07\x1b[2J a\rb\x85c\u2028d\u2029e\x9b31mf\x7f\x00\x0b\x0c\x1cg\u202eh\u2066i" + "\tj"
+
+
+def test_no_text_drives_the_terminal_of_who_reads_the_log() -> None:
+    assert line_of(TextFormatter(), "got %s", HOSTILE, detail=HOSTILE).endswith(f"got {ESCAPED} detail={ESCAPED}")
+
+
+def test_a_trace_stays_readable_and_none_of_its_lines_is_a_record() -> None:
+    forged = "12:00:00 error platform.errors forged"
+
+    def fail() -> None:
+        try:
+            raise KeyError("first")
+        except KeyError as error:
+            raise ValueError(f"{HOSTILE}\n{forged}\n\n\r\n{forged}") from error
+
+    try:
+        fail()
+    except ValueError:
+        trace = sys.exc_info()
+    first, *lines = line_of(TextFormatter(), "failed", exc_info=trace).split("\n")
+    assert first.endswith(" warning a.logger failed")
+    assert lines[0] == "  Traceback (most recent call last):"
+    assert "  KeyError: 'first'" in lines
+    assert "      fail()" in lines
+    assert lines[-5:] == [f"  ValueError: {ESCAPED}", f"  {forged}", "  ", r"  \r", f"  {forged}"]
+    assert all(line.startswith("  ") and len(line.splitlines()) == 1 for line in lines)
+
+
 @pytest.mark.parametrize("formatter", [JsonAccessFormatter(), TextAccessFormatter()])
 def test_each_request_makes_one_line_that_names_the_route(
     api: Api, things: str, caplog: pytest.LogCaptureFixture, formatter: logging.Formatter
