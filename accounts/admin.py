@@ -154,17 +154,14 @@ class UserAdmin(ReadOnlyAdmin):
     def has_manage_staff_permission(self, request: HttpRequest, obj: object = None) -> bool:
         return bool(request.user.is_staff and request.user.has_perm(roles.MANAGE_STAFF))
 
-    def act_on_all(
-        self, request: HttpRequest, queryset: "QuerySet[Any]", act: Callable[[Any, Actor], object], done: str
-    ) -> None:
+    def allowed(self, request: HttpRequest, chosen: list[User]) -> list[User]:
         """Operators leave other staff alone: else one of them could lock all superusers out."""
         if self.has_manage_staff_permission(request):
-            return super().act_on_all(request, queryset, act, done)
-        spared = [user for user in queryset if user.is_staff and user.pk != request.user.pk]
+            return chosen
+        spared = [user for user in chosen if user.is_staff and user.pk != request.user.pk]
         for user in spared:
             self.message_user(request, f"{user}: only a superuser does this to staff.", messages.ERROR)
-        rest = [user for user in queryset if user not in spared]
-        return super().act_on_all(request, rest, act, done)  # type: ignore[arg-type]  # a list serves as well
+        return [user for user in chosen if user not in spared]
 
     @display(description="Staff role")
     def staff_role(self, user: User) -> str:

@@ -5,7 +5,7 @@ A page shows what its `fields` name and nothing else, so a new column (a hash, a
 somebody decides otherwise. Used by `admin.py` of this app and of those above.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final, cast
 from urllib.parse import urlencode
 
@@ -172,9 +172,8 @@ class ReadOnlyAdmin(NarrowedByFilters):
         if request.POST.get("confirmed") == "yes":
             self.act_on_all(request, queryset, act, done)
             return None
-        chosen = list(queryset[: MOST_AT_ONCE + 1])
-        if len(chosen) > MOST_AT_ONCE:
-            self.message_user(request, f"Select {MOST_AT_ONCE} at most.", messages.ERROR)
+        chosen = self._chosen(request, queryset)
+        if chosen is None:
             return None
         context = self.admin_site.each_context(request) | {
             "title": "Are you sure?",
@@ -188,12 +187,20 @@ class ReadOnlyAdmin(NarrowedByFilters):
         return TemplateResponse(request, "accounts/confirm_action.html", context)
 
     def act_on_all(
-        self, request: HttpRequest, queryset: "QuerySet[Any]", act: Callable[[Any, Actor], object], done: str
+        self,
+        request: HttpRequest,
+        selected: "QuerySet[Any] | Sequence[Any]",
+        act: Callable[[Any, Actor], object],
+        done: str,
     ) -> None:
-        """Run a service for each selected thing and say what came of it. `done` completes "3 users …"."""
+        """Run a service for each selected thing and say what came of it; for none if more than MOST_AT_ONCE were
+        selected. `done` completes "3 users …"."""
+        chosen = self._chosen(request, selected)
+        if chosen is None:
+            return
         actor = staff(request)
         count = 0
-        for thing in queryset:
+        for thing in self.allowed(request, chosen):
             try:
                 act(thing, actor)
                 count += 1
@@ -203,12 +210,24 @@ class ReadOnlyAdmin(NarrowedByFilters):
             name = self.opts.verbose_name if count == 1 else self.opts.verbose_name_plural
             self.message_user(request, f"{count} {name} {done}.", messages.SUCCESS)
 
+    def _chosen(self, request: HttpRequest, selected: "QuerySet[Any] | Sequence[Any]") -> list[Any] | None:
+        """What was selected; None if it is too much, which the page then says."""
+        chosen = list(selected[: MOST_AT_ONCE + 1])
+        if len(chosen) <= MOST_AT_ONCE:
+            return chosen
+        self.message_user(request, f"Select {MOST_AT_ONCE} at most.", messages.ERROR)
+        return None
+
+    def allowed(self, request: HttpRequest, chosen: list[Any]) -> list[Any]:
+        """Those of the chosen things that this member of staff may act on. A subclass that leaves some out says so."""
+        return chosen
+
     def act_on_one(
         self, request: HttpRequest, object_id: str, act: Callable[[Any, Actor], object], done: str
     ) -> HttpResponse:
         """The same for the thing whose page is open; called by the dialog, which then reloads the page."""
         thing = get_object_or_404(self.model, pk=unquote(object_id))
-        self.act_on_all(request, [thing], act, done)  # type: ignore[arg-type]  # a list serves as well
+        self.act_on_all(request, [thing], act, done)
         page = address(f"{self.opts.app_label}_{self.opts.model_name}", thing.pk)
         return HttpResponse(headers={"HX-Redirect": page})
 

@@ -9,10 +9,12 @@ from django.contrib import admin
 from django.contrib.admin.utils import quote
 from django.contrib.auth.models import Group
 from django.core.management import CommandError, call_command
+from django.db.models.functions import Now
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
 
 from accounts import audit, services
+from accounts.console import MOST_AT_ONCE
 from accounts.models import AuditEntry, ServerKey, Session, SigningKey, User
 from accounts.staff import roles
 from accounts.staff.roles import StaffRole
@@ -291,3 +293,26 @@ def test_a_lists_action_asks_before_it_acts(make_user: Callable[..., User], una:
     assert User.objects.get(pk=una.pk).disabled_at is None
     browser.post(users, {"action": "disable_users", "_selected_action": [una.pk], "confirmed": "yes"})
     assert User.objects.get(pk=una.pk).disabled_at is not None
+
+
+@pytest.mark.parametrize("confirmed", [{}, {"confirmed": "yes"}])
+@pytest.mark.parametrize("across", ["0", "1"])
+def test_no_step_of_a_lists_action_takes_more_than_it_says(
+    make_user: Callable[..., User], una: User, confirmed: dict[str, str], across: str
+) -> None:
+    """Also where its form was written by hand, or all pages of the list were marked."""
+    browser = browser_of(make_user("boss", is_staff=True))
+    many = [User(email=f"{number}@many.example", environment_id=una.environment_id) for number in range(MOST_AT_ONCE)]
+    User.objects.bulk_create(many)
+    selected = [una.pk, *(user.pk for user in many)]
+    users = reverse("admin:accounts_user_changelist") + "?pool=applications"
+    actions = ["disable_users", "sign_users_out", *(["enable_users"] if confirmed else [])]
+    User.objects.filter(pk=una.pk).update(disabled_at=Now())
+    for action in actions:
+        body = {"action": action, "_selected_action": selected, "select_across": across, "index": "0"} | confirmed
+        assert f"Select {MOST_AT_ONCE} at most." in browser.post(users, body, follow=True).content.decode(), action
+    assert User.objects.filter(pk__in=selected, disabled_at=None).count() == MOST_AT_ONCE
+    assert not AuditEntry.objects.filter(target_id__in=selected).exclude(action="user.created").exists()
+    if confirmed:
+        browser.post(users, {"action": "disable_users", "_selected_action": selected[1:]} | confirmed)
+        assert not User.objects.filter(pk__in=selected, disabled_at=None).exists()
