@@ -31,7 +31,7 @@ from rows.conditions import Condition, Quantified, parts, paths_of
 from rows.documents import Column, Table
 from rows.rules import Clause, WriteRule
 from rows.values import MAX_ROW_BYTES
-from rows.writing import DeleteShape, ProbeShape, UpdateShape
+from rows.writing import AfterwardsShape, DeleteShape, ProbeShape, UpdateShape
 
 # ── What the probe found ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -84,8 +84,9 @@ def _unseen(references: Sequence[Column], verdicts: Sequence[bool]) -> list[Fiel
 
 def refused_afterwards(asking: Asking, attempt: Attempt, old: Named) -> ApiError | None:
     """Whether the row, as the write left it, fails its checks."""
-    shape = ProbeShape(attempt.shape, after=True)
-    [row] = asking.read(asking.statement(shape, writing.probe), attempt.named | old)
+    assert not isinstance(attempt.shape, DeleteShape)  # noqa: S101 - for the type checker
+    statement = asking.statement(AfterwardsShape(attempt.shape), writing.probe_afterwards)
+    [row] = asking.read(statement, attempt.named | old)
     return _checked(asking, attempt, [cell == b"t" for cell in row])
 
 

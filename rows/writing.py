@@ -12,7 +12,7 @@ finds once it holds the lock. The outbox comes in two shapes: where nobody liste
 with each outcome.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -145,11 +145,16 @@ class ChildrenShape:
 
 @dataclass(frozen=True, slots=True)
 class ProbeShape:
-    """Why a write of this shape came to nothing. `after`: the write was made, and its checks are asked of the row as it
-    is now; what it was is known by its OldCells."""
+    """Why a write of this shape came to nothing."""
 
     write: InsertShape | UpdateShape | DeleteShape
-    after: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AfterwardsShape:
+    """Whether the row that a write of this shape has left passes its checks."""
+
+    write: InsertShape | UpdateShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -567,57 +572,77 @@ def _event(writer: Writer, table: Table, action: str, changed: tuple[str, ...], 
 
 
 def probe(viewer: "Viewer", shape: ProbeShape) -> Statement:
-    """What became of each condition of a write: one row of booleans, or none if there is no row with that id.
+    """What became of each condition of a write that was not made: one row of booleans, or none if there is no row with
+    that id.
 
-    Before the write: the row may be changed (an insert: true); If-Match fits; nobody wants an event that the shape
-    leaves out; for a large update, whether the row stays small enough; and, but for a delete, one for each of
-    `references_of`. Then, and `after` the write only: one for each clause of the rule's check, and the whole check.
+    The row may be changed (an insert: true); If-Match fits; nobody wants an event that the shape leaves out. Then, but
+    for a delete, what is asked of the row that it would leave (`_of_what_would_be`).
     """
-    writer, write = Writer(viewer), shape.write
-    table = viewer.schema.tables[write.table]
-    flags: list[Any] = []
-    if not shape.after:
-        flags += _flags_before(viewer, table, write)
-    if not isinstance(write, DeleteShape):
-        ground: Ground = HERE
-        translator = viewer.rules_with(Remembered(table))
-        if not shape.after:
-            before = None if isinstance(write, InsertShape) else HERE
-            ground, translator = Written(cells_of(viewer, table, write), before), viewer.rules_with(before)
-        rule = _rule_of(viewer, table, write)
-        checks = [*(clause.condition for clause in rule.check_clauses), rule.check]
-        flags += [translator.condition(check, table.name, ground) for check in checks]
-    verdicts = [boolean("(", flag, " IS TRUE)") for flag in flags]
-    if isinstance(write, InsertShape) and not shape.after:
-        parts: list[Any] = ["SELECT "]
-        for verdict in verdicts:
-            parts += [verdict, ", "]
-        return numbered(*writer.expression(Sql(*parts[:-1]), table.name))
+    table = viewer.schema.tables[shape.write.table]
+    match shape.write:
+        case InsertShape() as write:
+            would_be = _of_what_would_be(viewer, table, write, None)
+            return _verdicts(viewer, table, [ALWAYS, ALWAYS, _is_heard(table, "insert", write), *would_be])
+        case UpdateShape() as write:
+            would_be = _of_what_would_be(viewer, table, write, HERE)
+            return _verdicts_of_row(viewer, table, [*_of_what_is(viewer, table, "update", write), *would_be])
+        case DeleteShape() as write:
+            return _verdicts_of_row(viewer, table, _of_what_is(viewer, table, "delete", write))
+
+
+def probe_afterwards(viewer: "Viewer", shape: AfterwardsShape) -> Statement:
+    """The verdicts of `_checks` on the row as a write has left it; what it was is known by its OldCells."""
+    table = viewer.schema.tables[shape.write.table]
+    return _verdicts_of_row(viewer, table, _checks(viewer, table, shape.write, HERE, Remembered(table)))
+
+
+def _of_what_is(
+    viewer: "Viewer", table: Table, action: Literal["update", "delete"], write: UpdateShape | DeleteShape
+) -> list[Any]:
+    matches = _matches(viewer, table) if write.matches else ALWAYS
+    return [viewer.may_change(table.name, action), matches, _is_heard(table, action, write)]
+
+
+def _is_heard(table: Table, action: str, write: InsertShape | UpdateShape | DeleteShape) -> Sql:
+    """The write records its event, or nobody wants one."""
+    return ALWAYS if write.events else boolean("(NOT ", wanted(table.name, action), ")")
+
+
+def _of_what_would_be(
+    viewer: "Viewer", table: Table, write: InsertShape | UpdateShape, before: Ground | None
+) -> list[Any]:
+    """For a large update, whether the row stays small enough; one for each of `references_of`; then `_checks`."""
+    cells = cells_of(viewer, table, write)
+    fits = [_fits(table, cells)] if isinstance(write, UpdateShape) and write.large else []
+    seen = [
+        _is_seen(viewer, table, column, cells[column.name], before) for column in references_of(viewer, table, write)
+    ]
+    return [*fits, *seen, *_checks(viewer, table, write, Written(cells, before), before)]
+
+
+def _checks(
+    viewer: "Viewer", table: Table, write: InsertShape | UpdateShape, ground: Ground, before: Ground | None
+) -> list[Any]:
+    """One for each clause of the rule's check, and the whole check. `ground` is the row that it is asked of."""
+    rule, translator = _rule_of(viewer, table, write), viewer.rules_with(before)
+    checks = [*(clause.condition for clause in rule.check_clauses), rule.check]
+    return [translator.condition(check, table.name, ground) for check in checks]
+
+
+def _verdicts(viewer: "Viewer", table: Table, conditions: Sequence[Any]) -> Statement:
+    """Each condition by itself, of no row in particular."""
+    parts: list[Any] = ["SELECT "]
+    for condition in conditions:
+        parts += [_verdict(condition), ", "]
+    return numbered(*Writer(viewer).expression(Sql(*parts[:-1]), table.name))
+
+
+def _verdicts_of_row(viewer: "Viewer", table: Table, conditions: Sequence[Any]) -> Statement:
+    """Each condition by itself, of the row with the id."""
     rows = viewer.models[table.name].unruled.using(viewer.alias)
-    named = {f"_f{index}": verdict for index, verdict in enumerate(verdicts)}
-    return numbered(*writer.queryset(rows.filter(is_row()).annotate(**named).values_list(*named)))
+    named = {f"_f{index}": _verdict(condition) for index, condition in enumerate(conditions)}
+    return numbered(*Writer(viewer).queryset(rows.filter(is_row()).annotate(**named).values_list(*named)))
 
 
-def _flags_before(viewer: "Viewer", table: Table, write: InsertShape | UpdateShape | DeleteShape) -> list[Any]:
-    flags: list[Any] = []
-    match write:
-        case InsertShape():
-            flags = [ALWAYS, ALWAYS]
-            action = "insert"
-        case UpdateShape():
-            flags = [viewer.may_change(table.name, "update")]
-            action = "update"
-        case DeleteShape():
-            flags = [viewer.may_change(table.name, "delete")]
-            action = "delete"
-    if not isinstance(write, InsertShape):
-        flags.append(_matches(viewer, table) if write.matches else ALWAYS)
-    flags.append(ALWAYS if write.events else boolean("(NOT ", wanted(table.name, action), ")"))
-    if not isinstance(write, DeleteShape):
-        cells = cells_of(viewer, table, write)
-        before = None if isinstance(write, InsertShape) else HERE
-        if isinstance(write, UpdateShape) and write.large:
-            flags.append(_fits(table, cells))
-        for column in references_of(viewer, table, write):
-            flags.append(_is_seen(viewer, table, column, cells[column.name], before))
-    return flags
+def _verdict(condition: Any) -> Sql:
+    return boolean("(", condition, " IS TRUE)")
