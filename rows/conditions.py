@@ -1,6 +1,6 @@
 """Conditions: the one tree that filters, rules and webhook filters become.
 
-`grammar` and `rules` make it, `compiler` turns it into SQL, `evaluate` into a Python truth value. A tree holds no
+`grammar` and `rules` make it, `translation` turns it into SQL, `evaluate` into a Python truth value. A tree holds no
 caller's values: they sit beside it and are bound by number (`Slot`), so that a tree is the *shape* of a condition, is
 hashable, and is the key under which a compiled statement is cached. Design section 6; rows-notes D.
 

@@ -2,7 +2,7 @@
 
 Loaded at first use with two queries, kept for the MAX_ENVIRONMENTS used last, or for fewer if those have more than
 MAX_COLUMNS together (what is kept costs memory and collector time, rows-notes B), and never trusted: each compiled
-statement tests the version it was made for, in its own round trip, and `rows.services` asks `is_current` before it
+statement tests the version it was made for, in its own round trip, and `rows.asking` asks `is_current` before it
 refuses anything on the strength of what is kept here. So a new version is followed by every process on its next request
 without any message between them.
 """
