@@ -4,7 +4,7 @@ Called by the API, the console and the commands alike; whether the caller may is
 and by the scope of the view. Sessions have their own verbs in `accounts.sessions`. Design section 4; issue 2 item 4.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -143,47 +143,29 @@ def change_user(
     no write. Raises as `create_user` does, NotFound if the user is gone by now, and Conflict where the last superuser
     would be disabled.
     """
-    new_password = None if isinstance(password_hash, Unset) else password_hash
+    new_password = password_hash
     if not isinstance(password, Unset):
         passwords.check_chosen(password, user)
         new_password = passwords.hashed(password)
     with transaction.atomic():
         if is_disabled is True and user.is_superuser:
             superusers.keep_one(user.pk)
-        locked = User.objects.select_for_update().filter(pk=user.pk).first()
-        if locked is None:
-            raise NotFound
-        if not isinstance(known_password_hash, Unset) and locked.password != known_password_hash:
-            raise wrong_password()
-        changed = []
+        locked = _locked(user.pk, known_password_hash)
         address = locked.email.lower()
-        for field, value in (("email", email), ("name", name), ("role", role), ("claims", claims)):
-            if not isinstance(value, Unset) and getattr(locked, field) != value:
-                setattr(locked, field, emails.check(value) if field == "email" and isinstance(value, str) else value)
-                changed.append(field)
-        shown = None if isinstance(is_email_verified, Unset) else is_email_verified
-        if shown is None and locked.email.lower() != address:
-            shown = False  # what was shown was shown of the old one
-        if shown is not None and (shown != (locked.email_verified_at is not None) or (shown and "email" in changed)):
-            locked.email_verified_at = Now() if shown else None  # the database's clock
-            changed.append("email_verified_at")
-        if new_password is not None:
+        changed = _set_cells(locked, {"email": email, "name": name, "role": role, "claims": claims})
+        changed += _set_verified(locked, is_email_verified, address, is_changed="email" in changed)
+        if not isinstance(new_password, Unset):
             locked.password = new_password
             changed.append("password")
-        if not isinstance(is_disabled, Unset) and is_disabled != (locked.disabled_at is not None):
-            locked.disabled_at = Now() if is_disabled else None  # the database's clock
-            changed.append("disabled_at")
+        changed += _set_disabled(locked, is_disabled)
         if not changed:
             return locked
         _save_with_free_email(locked, changed)
         if moments := {"disabled_at", "email_verified_at"} & set(changed):
             locked.refresh_from_db(fields=moments)
         _let_sessions_know(locked, changed, kept_session_id)
-        action = "user.changed"
-        if "disabled_at" in changed:
-            action = "user.disabled" if is_disabled else "user.enabled"
         audit.record(
-            action,
+            _called(locked, changed),
             actor=actor,
             target_id=locked.pk,
             environment_id=locked.environment_id,
@@ -191,6 +173,54 @@ def change_user(
             **({"via": via} if via else {}),
         )
     return locked
+
+
+def _locked(user_id: str, known_password_hash: str | Unset = UNSET) -> User:
+    """The user as it is now, locked. Raises NotFound, and ValidationFailed if the known password is not its own."""
+    locked = User.objects.select_for_update().filter(pk=user_id).first()
+    if locked is None:
+        raise NotFound
+    if not isinstance(known_password_hash, Unset) and locked.password != known_password_hash:
+        raise wrong_password()
+    return locked
+
+
+# Each of these sets what is given and is something else by now, and returns the names of the columns to be saved.
+
+
+def _set_cells(user: User, given: Mapping[str, Any]) -> list[str]:
+    changed = []
+    for field, value in given.items():
+        if not isinstance(value, Unset) and getattr(user, field) != value:
+            setattr(user, field, emails.check(value) if field == "email" else value)
+            changed.append(field)
+    return changed
+
+
+def _set_verified(user: User, is_verified: bool | Unset, address: str, *, is_changed: bool) -> list[str]:
+    """`address` is the e-mail before, in lower case; `is_changed` says that its spelling is another now."""
+    if isinstance(is_verified, Unset):
+        if user.email.lower() == address:
+            return []
+        is_verified = False  # what was shown was shown of the old one
+    if is_verified == (user.email_verified_at is not None) and not (is_verified and is_changed):
+        return []
+    user.email_verified_at = Now() if is_verified else None  # the database's clock
+    return ["email_verified_at"]
+
+
+def _set_disabled(user: User, is_disabled: bool | Unset) -> list[str]:
+    if isinstance(is_disabled, Unset) or is_disabled == (user.disabled_at is not None):
+        return []
+    user.disabled_at = Now() if is_disabled else None  # the database's clock
+    return ["disabled_at"]
+
+
+def _called(user: User, changed: Collection[str]) -> str:
+    """What the trail calls a change that was saved."""
+    if "disabled_at" not in changed:
+        return "user.changed"
+    return "user.enabled" if user.disabled_at is None else "user.disabled"
 
 
 def _let_sessions_know(user: User, changed: list[str], kept_session_id: str | None) -> None:
@@ -223,9 +253,7 @@ def delete_user(user: User, *, actor: Caller | Actor) -> None:
     with transaction.atomic():
         if user.is_superuser:
             superusers.keep_one(user.pk)
-        locked = User.objects.select_for_update().filter(pk=user.pk).first()
-        if locked is None:
-            raise NotFound
+        locked = _locked(user.pk)
         sessions.end_where(Q(user_id=user.pk), "user_deleted")
         markers.revoke(_account_key_names(locked))
         signals.user_deleted.send(sender=User, user_id=user.pk, pool_id=locked.environment_id)
