@@ -108,8 +108,11 @@ def execute(started: Started, caller: Caller, place: Place) -> Ended:
             timeout=started.timeout_ms / 1000,
             max_output=limits.run_output_bytes,
         )
-        with watch.over(started):
+        try:
+            watch.begin(started)
             outcome = pool().call(program, call, host)
+        finally:
+            watch.end(started)
         walls = outcome.walls
     except LoadFailed as error:
         outcome = _failure("user_error", "LoadFailed", str(error))

@@ -144,7 +144,7 @@ def begin(
         *_lease(),
     ]
     for _ in range(_REACHES):
-        seated = [*values, b"%d" % random.randrange(limit)]  # noqa: S311 - not a secret
+        seated = [*values, b"%d" % int(random.random() * limit)]  # noqa: S311 - not a secret
         try:
             found = (_queueings if is_async else _begins).run(place.cluster, seated)
         except IntegrityError:  # the function was deleted before we could commit: look again

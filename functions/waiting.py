@@ -7,8 +7,6 @@ and one environment not all of those. Whoever finds no seat is told so at once, 
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 from django.conf import settings
@@ -27,9 +25,12 @@ class WaitingRoom:
         self._taken: Counter[str] = Counter()
         self._all = 0
 
-    @contextmanager
-    def seat(self, environment_id: str) -> Iterator[None]:
-        """Wait in here. Raises Full."""
+    def seat(self, environment_id: str) -> "_Seat":
+        """To wait in, as a context. Entering raises Full."""
+        return _Seat(self, environment_id)
+
+    def take(self, environment_id: str) -> None:
+        """Raises Full."""
         threads = settings.LANE_THREADS
         seats = max(1, threads * 7 // 8) if self._seats is None else self._seats
         seats_each = max(1, threads * 3 // 4) if self._seats_each is None else self._seats_each
@@ -38,14 +39,28 @@ class WaitingRoom:
                 raise Full
             self._all += 1
             self._taken[environment_id] += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._all -= 1
-                self._taken[environment_id] -= 1
-                if not self._taken[environment_id]:
-                    del self._taken[environment_id]
+
+    def give_back(self, environment_id: str) -> None:
+        with self._lock:
+            self._all -= 1
+            self._taken[environment_id] -= 1
+            if not self._taken[environment_id]:
+                del self._taken[environment_id]
+
+
+class _Seat:
+    """One request in the room."""
+
+    __slots__ = ("_environment_id", "_room")
+
+    def __init__(self, room: WaitingRoom, environment_id: str) -> None:
+        self._room, self._environment_id = room, environment_id
+
+    def __enter__(self) -> None:
+        self._room.take(self._environment_id)
+
+    def __exit__(self, *_: object) -> None:
+        self._room.give_back(self._environment_id)
 
 
 room: Final = WaitingRoom()

@@ -10,8 +10,8 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from django.conf import settings
@@ -37,29 +37,25 @@ class Watch:
         self._threads: dict[str, threading.Thread] = {}
         self._pid = os.getpid()
 
-    @contextmanager
-    def over(self, started: Started) -> Iterator[None]:
-        """Watch over the run until the end of the block."""
-        try:
-            with self._lock:
-                self._begin(started)
-            yield
-        finally:
-            with self._lock:
-                self._executing[started.cluster].pop(started.run_id, None)
-
-    def _begin(self, started: Started) -> None:
+    def begin(self, started: Started) -> None:
+        """Watch over the run until `end`, which has to be called whatever comes of this."""
         using = started.cluster
-        if self._pid != os.getpid():  # forked: the other process watches over its own
-            self._pid = os.getpid()
-            self._threads.clear()
-            self._executing.clear()
-        self._executing[using][started.run_id] = started
-        thread = self._threads.get(using)
-        if thread is None or not thread.is_alive():
-            thread = threading.Thread(target=self._watch, args=(using,), name=f"function-watch-{using}", daemon=True)
-            thread.start()
-            self._threads[using] = thread
+        with self._lock:
+            if self._pid != os.getpid():  # forked: the other process watches over its own
+                self._pid = os.getpid()
+                self._threads.clear()
+                self._executing.clear()
+            self._executing[using][started.run_id] = started
+            if using not in self._threads:
+                thread = threading.Thread(
+                    target=self._watch, args=(using,), name=f"function-watch-{using}", daemon=True
+                )
+                thread.start()
+                self._threads[using] = thread
+
+    def end(self, started: Started) -> None:
+        with self._lock:
+            self._executing[started.cluster].pop(started.run_id, None)
 
     def _watch(self, using: str) -> None:
         """Ends itself after a while without work."""

@@ -134,7 +134,9 @@ class Pool:
         self.required_walls = required_walls
         self.clock = clock
         self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = threading.Condition(
+            self._lock
+        )  # to be entered by the lock itself, which takes no call of Python
         self._idle: OrderedDict[Process, tuple[str, float]] = OrderedDict()  # oldest use first
         self._running: dict[str, Running] = {}
         self._crowds: dict[str, Crowd] = {}
@@ -164,14 +166,14 @@ class Pool:
                         process.load(program.source, seconds=self.load_seconds)
                     finally:
                         self._has_started(program.key)
-                with self._changed:
+                with self._lock:
                     limit = (program.memory_mb + self.MEMORY_OVERHEAD_MB) * 1024 * 1024
                     self._running[call.run_id] = Running(process, limit)
                     self._watch()
                 try:
                     outcome = process.call(call, host)
                 finally:
-                    with self._changed:
+                    with self._lock:
                         self._running.pop(call.run_id, None)
             except ProcessGone:
                 self._discard(process, program.key, was_busy=True)
@@ -186,7 +188,7 @@ class Pool:
 
     def cancel(self, run_id: str) -> bool:
         """End a run of this pool. False if it is not running here."""
-        with self._changed:  # until it is killed: the process may be another run's the moment after
+        with self._lock:  # until it is killed: the process may be another run's the moment after
             running = self._running.get(run_id)
             if running is not None:
                 running.process.kill("cancelled")
@@ -194,7 +196,7 @@ class Pool:
 
     def warm(self, program: Program) -> None:
         """Start and load a process ahead of its first call; nothing where no place is free. Raises LoadFailed."""
-        with self._changed:
+        with self._lock:
             if self._closed or self._places >= self.size or any(key == program.key for key, _ in self._idle.values()):
                 return
             self._places += 1
@@ -241,12 +243,12 @@ class Pool:
 
     def sizes(self) -> tuple[int, int]:
         """How many processes are idle, and how many run a call."""
-        with self._changed:
+        with self._lock:
             return len(self._idle), len(self._running)
 
     def close(self) -> None:
         """End everything. Running calls end as crashed."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             gone = [*self._idle, *(running.process for running in self._running.values())]
             self._idle.clear()
@@ -264,7 +266,7 @@ class Pool:
         began = time.monotonic()
         deadline, patient_until = began + self.wait_seconds, began + min(self.QUEUE_SECONDS, self.wait_seconds)
         evicted: Process | None = None
-        with self._changed:
+        with self._lock:
             while True:
                 if self._closed:
                     raise Busy("the pool is closed")
@@ -348,7 +350,7 @@ class Pool:
             del self._crowds[key]
 
     def _has_started(self, key: str) -> None:
-        with self._changed:
+        with self._lock:
             crowd = self._crowds[key]
             crowd.starting -= 1
             crowd.call_next()
@@ -366,7 +368,7 @@ class Pool:
             raise
 
     def _give_back(self, process: Process, program: Program, outcome: Outcome) -> None:
-        with self._changed:
+        with self._lock:
             self._crowds[program.key].took(outcome.duration)
         # One that was killed as its call ended may look alive for a moment, and would be the next call's end.
         healthy = outcome.reason in (None, "user_error", "output_too_large") and process.killed_for is None
@@ -385,7 +387,7 @@ class Pool:
         return process.rss_bytes() > most or process.grew_threads()
 
     def _shelve(self, process: Process, key: str, *, was_busy: bool) -> None:
-        with self._changed:
+        with self._lock:
             if not self._closed:
                 crowd = self._crowds[key]
                 crowd.busy -= was_busy
@@ -404,7 +406,7 @@ class Pool:
         self._free_place(key, was_busy=was_busy)
 
     def _free_place(self, key: str, *, was_busy: bool) -> None:
-        with self._changed:
+        with self._lock:
             self._places -= 1
             self._crowds[key].busy -= was_busy
             self._leave(key)
@@ -412,7 +414,7 @@ class Pool:
 
     # ── the watcher ─────────────────────────────────────────────────────────────────────────────────────────────────
     def _watch(self) -> None:
-        if self._watcher is None or not self._watcher.is_alive():
+        if self._watcher is None:
             self._watcher = threading.Thread(target=self._watching, name="function-pool", daemon=True)
             self._watcher.start()
         elif self._dozes:
@@ -420,10 +422,18 @@ class Pool:
             self._alarm.set()
 
     def _watching(self) -> None:
-        """Every 20 ms while calls run, every second otherwise, woken by the next call; ends itself when the pool is
-        empty."""
+        """Until the pool is empty; whatever ends it sooner leaves it to the next call to begin anew."""
+        try:
+            self._look_on()
+        except BaseException:
+            with self._lock:
+                self._watcher = None
+            raise
+
+    def _look_on(self) -> None:
+        """Every 20 ms while calls run, every second otherwise, woken by the next call."""
         while True:
-            with self._changed:
+            with self._lock:
                 if not self._running and not self._idle:
                     self._watcher = None
                     return
@@ -442,7 +452,7 @@ class Pool:
                 self._discard(process, key, was_busy=False)
             for run_id, each in running:
                 if each.process.rss_bytes() > each.limit_bytes:
-                    with self._changed:
+                    with self._lock:
                         if self._running.get(run_id) is each:
                             each.process.kill("memory")
                 each.process.hurry()

@@ -2,6 +2,8 @@
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +27,16 @@ def started(run_id: str, cluster: str) -> Started:
     )  # fmt: skip
 
 
+@contextmanager
+def over(watch: Watch, run: Started) -> Iterator[None]:
+    """While the run executes."""
+    try:
+        watch.begin(run)
+        yield
+    finally:
+        watch.end(run)
+
+
 @pytest.fixture(autouse=True)
 def closely(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "LOOK_SECONDS", 0.01)
@@ -43,7 +55,7 @@ def test_a_look_that_fails_is_not_the_last(monkeypatch: pytest.MonkeyPatch, erro
 
     monkeypatch.setattr(watching.runs, "cancelled_among", cancelled_among)
     ended = threading.Event()
-    with Watch(lambda _: ended.set()).over(started("run_a", HERE)):
+    with over(Watch(lambda _: ended.set()), started("run_a", HERE)):
         assert ended.wait(within(2))
 
 
@@ -68,7 +80,7 @@ def test_a_renewal_that_failed_is_due_at_the_next_look(monkeypatch: pytest.Monke
         return at
 
     monkeypatch.setattr(watching, "time", SimpleNamespace(sleep=time.sleep, monotonic=monotonic))
-    with Watch(lambda _: None).over(started("run_a", HERE)):
+    with over(Watch(lambda _: None), started("run_a", HERE)):
         assert renewed.wait(within(2))
     assert len(renewals) == 2
 
@@ -87,9 +99,9 @@ def test_a_region_that_does_not_answer_keeps_no_other_waiting(monkeypatch: pytes
     ended = threading.Event()
     watch = Watch(lambda _: ended.set())
     try:
-        with watch.over(started("run_a", HERE)):
+        with over(watch, started("run_a", HERE)):
             assert asked.wait(within(2))
-            with watch.over(started("run_b", ELSEWHERE)):
+            with over(watch, started("run_b", ELSEWHERE)):
                 assert ended.wait(within(2))
     finally:
         answers.set()
@@ -104,9 +116,9 @@ def test_a_thread_that_cannot_be_started_is_started_for_the_next_run(monkeypatch
             raise RuntimeError("can't start new thread")
 
         full.setattr(threading.Thread, "start", start)
-        with pytest.raises(RuntimeError), watch.over(started("run_a", HERE)):
+        with pytest.raises(RuntimeError), over(watch, started("run_a", HERE)):
             raise AssertionError
     monkeypatch.setattr(watching.runs, "cancelled_among", lambda using, run_ids: run_ids)
-    with watch.over(started("run_b", HERE)):
+    with over(watch, started("run_b", HERE)):
         assert ended.wait(within(2))
     assert watch._executing[HERE] == {}
