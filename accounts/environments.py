@@ -19,6 +19,10 @@ class Directory(Protocol):
     def place_of(self, environment_id: str) -> Place | None:
         """The place as nobody in particular sees it; None if it cannot be reached."""
 
+    def stay(self, environment_id: str) -> None:
+        """Let the environment not be deleted until the control transaction at hand ends. Raises an error that is a 404
+        if it has been."""
+
     def place_for(self, caller: Caller, environment_id: str) -> tuple[Place, frozenset[str]] | None:
         """The place and what `caller` may do there; None where it may not even see that the environment exists."""
 
@@ -58,6 +62,13 @@ def active_place(environment_id: str) -> Place | None:
     if place is not None:
         place.require_active()
     return place
+
+
+def stay(environment_id: str | None) -> None:
+    """Let the environment not be deleted until the transaction at hand ends, which writes something that names it; None
+    is the platform's own. Two queries for an environment. Raises an error that is a 404 if it has been deleted."""
+    if environment_id is not None:
+        directory().stay(environment_id)
 
 
 def require_active(environment_id: str | None) -> None:

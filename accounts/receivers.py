@@ -3,7 +3,7 @@
 Marked: its keys and sessions die with the same commit. Gone: its users, its providers and what was left are deleted.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from django.db.models import Model, Q
 from django.db.models.functions import Now
@@ -23,7 +23,11 @@ from accounts.models import (
 )
 from platform_site.api import signals
 
-_BATCH = 500
+OF_ENVIRONMENTS: Final[tuple[type[Model], ...]] = (
+    AccountEmail, PoolSettings, AuthorizationCode, RedirectUri, IdentityProvider, Session, ServerKey, User, PoolSize
+)  # fmt: skip
+"""The tables whose rows an environment leaves, by their `environment_id`."""
+_BATCH: Final = 500
 
 
 def connect() -> None:
@@ -47,10 +51,7 @@ def delete_pool(*, environment_id: str, **_: Any) -> None:
 
     In batches, so that no statement of a large pool runs into the statement timeout. It may run twice.
     """
-    left: tuple[type[Model], ...] = (
-        AccountEmail, PoolSettings, AuthorizationCode, RedirectUri, IdentityProvider, Session, ServerKey, User, PoolSize
-    )  # fmt: skip
-    for model in left:
+    for model in OF_ENVIRONMENTS:
         rows = model._default_manager.filter(environment_id=environment_id)
         while batch := list(rows.values_list("pk", flat=True)[:_BATCH]):
             model._default_manager.filter(pk__in=batch).delete()

@@ -12,7 +12,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from accounts import audit, emails, keys, locks, markers, passwords, pool_sizes, sessions, superusers
+from accounts import audit, emails, environments, keys, locks, markers, passwords, pool_sizes, sessions, superusers
 from accounts.audit import Actor
 from accounts.credentials import key_cache_name, session_cache_name
 from accounts.grants import KeyAuthority
@@ -79,6 +79,7 @@ def create_user(
     else:
         user.password = password_hash
     with transaction.atomic():
+        environments.stay(pool_id)
         if most is not None:
             locks.hold(f"users of {pool_id}")
             check_room(pool_id, most)
@@ -288,6 +289,7 @@ def issue_key(
         raise ValidationFailed.of("expires_at", "too_late", message)
     secret = keys.make()
     with transaction.atomic():
+        environments.stay(authority.environment_id)
         locks.hold(f"keys of {authority.owner}")
         if authority.live().count() >= authority.most:
             raise QuotaExceeded(f"The plan allows {authority.most} keys here. Revoke one that is no longer used.")

@@ -21,6 +21,7 @@ from platform_site.api import ids, keyring
 from platform_site.api.callers import Caller, Place
 from platform_site.api.errors import Unavailable, ValidationFailed
 from platform_site.api.plans import plan_limits
+from projects import presence
 
 NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}", re.ASCII)
 DEFAULT_TIMEOUT_MS: Final = 5_000
@@ -290,7 +291,11 @@ def _set_secrets(function: Function, secrets: Mapping[str, str | None], using: s
 
 
 def _lock(environment_id: str, using: str) -> None:
-    """One deployment of an environment at a time, until the transaction ends: for the quota and the version count."""
+    """One deployment of an environment at a time, until the transaction ends: for the quota and the version count.
+
+    Raises NoSuchEnvironment if the environment went meanwhile (`projects.presence`).
+    """
+    presence.stay_in_region(environment_id, using)
     with connections[using].cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"functions:{environment_id}"])
 

@@ -406,7 +406,7 @@ RATELIMIT_FAIL_OPEN = True
 SWEEP_SECONDS = env.number("SWEEP_SECONDS", 30, minimum=1, maximum=3600)
 """How often a worker looks for what a crash left behind (`platform_site.api.sweeps`)."""
 ORPHAN_GRACE_SECONDS = env.integer("ORPHAN_GRACE_SECONDS", 60, minimum=0)
-"""A PostgreSQL schema that no environment owns is dropped when it is older than this."""
+"""A PostgreSQL schema that no environment owns, or a row that names one, is removed when it is older than this."""
 DELETION_GRACE_SECONDS = env.integer("DELETION_GRACE_SECONDS", 10, minimum=0)
 """The sweep takes over a deletion that is older than this; until then the request or a worker is likely at it."""
 BRANCH_AT_ONCE_BYTES = env.integer("BRANCH_AT_ONCE_BYTES", 4 * 1024 * 1024, minimum=0)

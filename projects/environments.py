@@ -15,7 +15,7 @@ from django.db.models import QuerySet
 from platform_site.api import ids
 from platform_site.api.callers import Caller, Place
 from platform_site.postgres.compiled import Compiled
-from projects import places, roles
+from projects import places, presence, roles
 from projects.models import Environment, Member, Project
 
 SchemaVersionReader = Callable[[str, Sequence[str]], Mapping[str, int]]
@@ -71,6 +71,10 @@ class EnvironmentDirectory:
     def place_of(self, environment_id: str) -> Place | None:
         """As the function of this name. One query."""
         return place_of(environment_id)
+
+    def stay(self, environment_id: str) -> None:
+        """As `presence.stay`."""
+        presence.stay(environment_id)
 
     def place_for(self, caller: Caller, environment_id: str) -> tuple[Place, frozenset[str]] | None:
         """The place and the caller's scopes there; None where it may not even see that the environment exists.

@@ -1,6 +1,8 @@
 """What can go wrong in `projects`, in its own words, and what each means to a client (registered in
 `projects.apps`)."""
 
+from typing import Final
+
 from platform_site.api import errors, handler
 from platform_site.api.callers import ProjectRole
 from projects.origins import NotAnOrigin
@@ -78,6 +80,19 @@ class AlreadyMember(ProjectsError):
     """The account is a member of the project."""
 
 
+class SchemaLost(ProjectsError):
+    """The environment has no PostgreSQL schema: it was made after the backup that its region was restored from. Its
+    tables, functions and webhooks are gone with it, so it is not made again as if it had been empty."""
+
+    EXPLANATION: Final = (
+        "The environment was lost when its region was restored from a backup that is older than the environment. "
+        "Delete it, or its project, and make it anew."
+    )
+
+    def __init__(self) -> None:
+        super().__init__(self.EXPLANATION)
+
+
 class LastOwner(ProjectsError):
     """The change would leave a live project without an owner."""
 
@@ -133,4 +148,5 @@ def register_answers() -> None:
         lambda error: errors.ValidationFailed.of("allowed_origins", "not_an_origin", str(error)),
     )
     handler.register(AlreadyMember, lambda error: errors.Conflict("The account is a member of this project already."))
+    handler.register(SchemaLost, lambda error: errors.Conflict(SchemaLost.EXPLANATION))
     handler.register(LastOwner, lambda error: errors.Conflict("A project keeps at least one owner."))

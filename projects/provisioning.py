@@ -25,7 +25,7 @@ from psycopg import sql
 
 from platform_site.api import ids, signals
 from platform_site.api.callers import Place
-from projects import failpoints
+from projects import failpoints, presence
 from projects.models import Environment
 
 TABLES_PER_TRANSACTION: Final = 50
@@ -104,6 +104,7 @@ def drop_schema(environment_id: str, cluster: str) -> None:
         failpoints.reach("drop.between_batches")
     with transaction.atomic(using=cluster), connections[cluster].cursor() as cursor:
         _prepare_drop(cursor, environment_id)
+        presence.leave(environment_id, cluster)  # what is written of it is there for `environment_deleted` to find
         cursor.execute(_quoted("DROP SCHEMA IF EXISTS {} CASCADE", environment_id))
     failpoints.reach("drop.after_schema")
 
@@ -175,7 +176,7 @@ def drop_orphans(cluster: str, deadline: float = math.inf, *, batch: int = _ORPH
         for environment_id in found:
             if time.monotonic() >= deadline:
                 return
-            if environment_id not in known and _is_settled(environment_id) and _is_orphan(environment_id):
+            if environment_id not in known and is_gone(environment_id):
                 try:
                     # A branch had more than a schema. Before the drop, so that a crash leaves the schema to be found.
                     signals.environment_deleted.send(sender=Environment, environment_id=environment_id, cluster=cluster)
@@ -201,13 +202,12 @@ def compare(cluster: str, *, batch: int = _ORPHANS_PER_LOOK) -> tuple[list[str],
     return sorted(without_owner), sorted(set(owned.reachable().values_list("pk", flat=True)) - schemas)
 
 
-def _is_settled(environment_id: str) -> bool:
+def is_gone(environment_id: str) -> bool:
+    """Whether an environment that the control database did not know will never be there: it is older than
+    `settings.ORPHAN_GRACE_SECONDS`, no transaction is making it, and none has made it. Raises DatabaseError."""
     grace = timedelta(seconds=settings.ORPHAN_GRACE_SECONDS)
-    return ids.made_at(environment_id) < datetime.now(UTC) - grace
-
-
-def _is_orphan(environment_id: str) -> bool:
-    """Whether no transaction is making this environment, and none has made it."""
+    if ids.made_at(environment_id) >= datetime.now(UTC) - grace:
+        return False
     with transaction.atomic(), connections[DEFAULT_DB_ALIAS].cursor() as cursor:
         cursor.execute("SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))", [environment_id])
         if not cursor.fetchone()[0]:

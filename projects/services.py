@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from django.db import transaction
+from django.db import DEFAULT_DB_ALIAS, transaction
 from django.db.models.functions import Coalesce, Now
 
 from accounts import audit, passwords
@@ -21,7 +21,7 @@ from platform_site.api.callers import Caller, Place, ProjectRole
 from platform_site.api.errors import Forbidden, ValidationFailed
 from platform_site.api.plans import plan_limits
 from platform_site.api.sweeps import apart
-from projects import branching, failpoints, invitations, origins, places, provisioning, removal, suspension
+from projects import branching, failpoints, invitations, origins, places, presence, provisioning, removal, suspension
 from projects.branching import place_of
 from projects.errors import (
     AlreadyMember,
@@ -133,8 +133,10 @@ def delete_project(project_id: str, *, actor: Caller | Actor) -> None:
     """
     with transaction.atomic():
         project = _locked(project_id)
+        environments = list(project.environments.order_by("pk"))
+        for environment in environments:
+            presence.leave(environment.pk, DEFAULT_DB_ALIAS)
         places.forget_project(project_id)
-        environments = list(project.environments.all())
         Project.objects.filter(pk=project_id).update(deleted_at=Now())
         project.environments.update(status=Environment.Status.DELETING)
         invitations.pending(project_id).delete()
@@ -366,6 +368,7 @@ def delete_environment(project_id: str, environment_id: str, *, actor: Caller | 
             raise NoSuchEnvironment
         if not environment.is_branch:
             raise NotABranch
+        presence.leave(environment_id, DEFAULT_DB_ALIAS)
         places.forget_environment(environment)
         Environment.objects.filter(pk=environment_id).update(status=Environment.Status.DELETING)
         signals.environment_deleting.send(sender=Environment, environment_id=environment_id, cluster=project.cluster)

@@ -13,11 +13,14 @@ from django.conf import settings
 from django.db import Error
 
 from platform_site.api.sweeps import apart, sweep
-from projects import branching, provisioning, removal
+from projects import branching, leftovers, provisioning, removal
 from projects.provisioning import SchemaBusy
 
 LONGEST_SWEEP_SECONDS: Final = 45.0
 """A sweep begins nothing new after that; the next one goes on."""
+
+LEFTOVERS_EVERY: Final = 3600
+"""Seconds. There are hardly ever any, and looking for them goes through every environment."""
 
 log = logging.getLogger("platform.projects")
 
@@ -65,6 +68,20 @@ def finish_and_clean() -> None:
         log.info("finished the deletion of %s", thing)
     for environment_id in _drop_orphans(deadline):
         log.info("dropped a schema that no environment owned: %s", environment_id)
+
+
+@sweep(every=LEFTOVERS_EVERY)
+def remove_leftovers() -> None:
+    """Remove what names an environment that is gone, in each region and in the control database."""
+    for cluster in settings.REGION_DATABASES:
+        with apart(f"what environments that are gone left in {cluster}", using=cluster):
+            for environment_id in leftovers.find(cluster):
+                leftovers.remove(environment_id, cluster)
+                log.warning("removed what %s had left in %s", environment_id, cluster)
+    with apart("what environments that are gone left in the control database"):
+        for environment_id in leftovers.find_in_control():
+            leftovers.remove_from_control(environment_id)
+            log.warning("removed what %s had left in the control database", environment_id)
 
 
 def _finish_deletions(deadline: float) -> Iterator[str]:

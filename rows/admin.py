@@ -20,6 +20,7 @@ from accounts.models import User
 from platform_site.api import bodies, sqlstates
 from platform_site.api.callers import Place
 from platform_site.api.errors import InvalidRequest
+from projects.errors import NoSuchEnvironment, SchemaLost
 from projects.region_pages import RegionAdmin, list_address, listed, query_with
 from projects.texts import difference
 from rows import browser, impact, schemas
@@ -30,7 +31,6 @@ from rows.schemas import (
     NoSuchVersion,
     Outcome,
     SchemaError,
-    SchemaLost,
     TablesBusy,
     TablesQuotaReached,
     Unconfirmed,
@@ -102,7 +102,7 @@ class SchemaVersionAdmin(RegionAdmin):
         except Unconfirmed as error:
             plan = _plan(place, raw, expected, shown["watched"])
             return shown | plan | {"problems": [f"Not confirmed: {name}" for name in error.operations]}
-        except (InvalidDocument, SchemaError, TookTooLong) as error:
+        except (InvalidDocument, SchemaError, SchemaLost, NoSuchEnvironment, TookTooLong) as error:
             return shown | {"problems": _problems(error)}
 
     # ── The page ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -178,6 +178,8 @@ def _problems(error: Exception) -> list[str]:
         return ["The tables were in use throughout. Nothing was changed; try again."]
     if isinstance(error, SchemaLost):
         return [str(error)]
+    if isinstance(error, NoSuchEnvironment):
+        return ["The environment was deleted meanwhile."]
     if isinstance(error, TablesQuotaReached):
         return [f"The plan allows {error.limit} tables. Nothing was changed."]
     return ["The change took too long and was given up. Nothing was changed."]

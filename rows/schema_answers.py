@@ -21,7 +21,6 @@ def register() -> None:
     handler.register(schemas.NoSuchVersion, lambda error: errors.NotFound())
     handler.register(schemas.TablesQuotaReached, _too_many)
     handler.register(schemas.TablesBusy, lambda error: errors.Unavailable(_BUSY))
-    handler.register(schemas.SchemaLost, lambda error: errors.Conflict(schemas.SchemaLost.EXPLANATION))
     handler.register(ddl.TookTooLong, lambda error: errors.Unavailable(_TOO_LONG))
 
 

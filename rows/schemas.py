@@ -26,7 +26,8 @@ from platform_site.api import nudges, signals, sqlstates
 from platform_site.api.callers import Caller, Place
 from platform_site.api.plans import plan_limits
 from platform_site.api.requests import current_request_id
-from projects import failpoints, provisioning
+from projects import failpoints, presence, provisioning
+from projects.errors import SchemaLost
 from projects.models import Environment
 from rows import ddl, documents, planning, reading, rules, uniques
 from rows.ddl import LockNotWon, Operation
@@ -75,19 +76,6 @@ class TablesQuotaReached(SchemaError):
 
 class TablesBusy(SchemaError):
     """The tables were in use throughout all attempts. Nothing was changed."""
-
-
-class SchemaLost(SchemaError):
-    """The environment has no PostgreSQL schema: it was made after the backup that its region was restored from. Its
-    tables, functions and webhooks are gone with it, so it is not made again as if it had been empty."""
-
-    EXPLANATION: Final = (
-        "The environment was lost when its region was restored from a backup that is older than the environment. "
-        "Delete it, or its project, and make it anew."
-    )
-
-    def __init__(self) -> None:
-        super().__init__(self.EXPLANATION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,12 +377,14 @@ def _change_once(
 def locked_version(place: Place) -> CurrentVersion:
     """The environment's row, locked until the end of the transaction; made if this is its first change.
 
-    Raises LockNotWon while another change is under way.
+    Raises LockNotWon while another change is under way, NoSuchEnvironment or SchemaLost where its PostgreSQL schema is
+    gone.
     """
     found = CurrentVersion.objects.using(place.cluster)
     with connections[place.cluster].cursor() as cursor:
         cursor.execute("SELECT set_config('lock_timeout', %s, true)", [str(settings.SCHEMA_LOCK_TIMEOUT_MS)])
     try:
+        presence.stay_in_region(place.environment_id, place.cluster)
         found.bulk_create([CurrentVersion(environment_id=place.environment_id, version=0)], ignore_conflicts=True)
         return found.select_for_update().get(environment_id=place.environment_id)
     except DatabaseError as error:

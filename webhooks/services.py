@@ -17,6 +17,7 @@ from accounts.audit import SYSTEM, Actor
 from platform_site.api import keyring
 from platform_site.api.callers import Caller, Place
 from platform_site.api.plans import plan_limits
+from projects import presence
 from rows.outbox import EventInterest
 from rows.outbox import record as record_event
 from webhooks import events, signing, wakeups
@@ -54,7 +55,8 @@ def create_webhook(place: Place, values: Mapping[str, Any], *, actor: Caller | A
 
 def make_room(place: Place, count: int) -> None:
     """Let nobody else subscribe in the environment until the transaction at hand ends. Raises WebhooksQuotaReached
-    unless its plan allows `count` more webhooks."""
+    unless its plan allows `count` more webhooks, NoSuchEnvironment if it went meanwhile."""
+    presence.stay_in_region(place.environment_id, place.cluster)
     lock(place.environment_id, place.cluster)
     limit = plan_limits(place.plan).webhooks_per_environment
     if count_webhooks(place) + count > limit:
@@ -128,7 +130,7 @@ def send_test(place: Place, webhook_id: str, *, actor: Caller | Actor) -> str:
     """Put a `webhook.test` event for this webhook alone into the outbox. Returns its `evt_…`. Raises NoSuchWebhook."""
     using = place.cluster
     with transaction.atomic(using=using):
-        webhook = webhook_of(place, webhook_id)
+        webhook = webhook_of(place, webhook_id, lock=True)  # a removal marks it first, and then sweeps events
         event_id = record_event(
             "webhook.test", {"webhook_id": webhook.pk}, using=using, environment_id=place.environment_id
         )

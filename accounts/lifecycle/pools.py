@@ -115,6 +115,7 @@ def change_settings(
     if not isinstance(sign_up, Unset) and sign_up not in SignUpMode.values:
         raise ValidationFailed.of("sign_up", "not_among", f"Must be one of {', '.join(SignUpMode.values)}.")
     with transaction.atomic():
+        environments.stay(pool_id)
         locks.hold(f"settings of {pool_id}")
         found = settings_of(pool_id)
         changed = []

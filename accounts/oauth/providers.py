@@ -12,7 +12,7 @@ from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 
-from accounts import audit, locks
+from accounts import audit, environments, locks
 from accounts.audit import Actor
 from accounts.oauth.models import IdentityProvider
 from accounts.services import UNSET, Unset
@@ -119,6 +119,7 @@ def _store(provider: IdentityProvider, actor: Caller | Actor) -> None:
     """Write a new one down, with its audit entry. Raises QuotaExceeded, ValidationFailed where its name is taken."""
     pool_id = provider.environment_id
     with transaction.atomic():
+        environments.stay(pool_id)
         locks.hold(f"identity providers of {pool_id}")
         if of_pool(pool_id).count() >= MOST:
             raise QuotaExceeded(f"An environment has at most {MOST} identity providers.")

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 from django.db import transaction
 from django.db.models import QuerySet
 
-from accounts import audit, locks
+from accounts import audit, environments, locks
 from accounts.audit import Actor
 from accounts.oauth.models import RedirectUri
 from platform_site.api.callers import Caller
@@ -161,4 +161,5 @@ def remove(environment_id: str | None, uri: str, *, actor: Caller | Actor) -> li
 
 def _hold(environment_id: str | None) -> None:
     """One change at a time: else the second would take off what the first has just put on."""
+    environments.stay(environment_id)
     locks.hold(f"redirect URIs of {environment_id or 'the platform'}")

@@ -30,7 +30,7 @@ from platform_site.celery import app, stop_the_second_clocks
 from platform_site.figures import rollups
 from platform_site.services import postgres
 from platform_site.services.layout import Layout
-from projects import provisioning, removal
+from projects import leftovers, provisioning, removal
 from rows.models import CurrentVersion, DepartureDue
 from tests.faults.harm import FAKETIME
 from tests.serving import wait_for
@@ -275,6 +275,7 @@ def _walks() -> Iterator[tuple[str, Callable[[], object], tuple[Any, str]]]:
     """Every sweep that walks regions, and what it asks of each, whose first argument is the region."""
     yield "control events", webhooks.tasks.carry_over_what_is_left, (webhooks.control, "carry_over")
     yield "orphans", projects.tasks.finish_and_clean, (provisioning, "drop_orphans")
+    yield "leftovers", projects.tasks.remove_leftovers, (leftovers, "find")
     yield "indexes", rows.tasks.settle, (CurrentVersion.objects, "using")
     yield "the departed", rows.tasks.let_go_of_the_departed, (DepartureDue.objects, "using")
     yield "figures", platform_site.tasks.measure_regions, (rollups, "_queues")

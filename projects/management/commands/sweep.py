@@ -1,5 +1,5 @@
-"""`manage.py sweep`: what beat does anyway, now: finish deletions and drop schemas that nobody owns. With `--check` it
-says what there is to drop, and what is missing, before a restored database meets a worker."""
+"""`manage.py sweep`: what beat does anyway, now: finish deletions, drop schemas and rows that nobody owns. With
+`--check` it says what there is to drop, and what is missing, before a restored database meets a worker."""
 
 from argparse import ArgumentParser
 from typing import Any
@@ -9,11 +9,11 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import Error
 
 from platform_site.api.sweeps import all_sweeps
-from projects import provisioning, tasks
+from projects import leftovers, provisioning, tasks
 
 
 class Command(BaseCommand):
-    help = "Finishes deletions that a crash left half done, and drops schemas that no environment owns."
+    help = "Finishes deletions that a crash left half done, and drops schemas and rows that no environment owns."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
@@ -26,22 +26,27 @@ class Command(BaseCommand):
         if options["check"]:
             self._check()
             return
-        (ours,) = [sweep for sweep in all_sweeps() if sweep.function is tasks.finish_and_clean]
-        if not ours.run():
-            self.stdout.write("Another process is sweeping at this moment.")
+        for sweep in all_sweeps():
+            if sweep.function in (tasks.finish_and_clean, tasks.remove_leftovers) and not sweep.run():
+                self.stdout.write("Another process is sweeping at this moment.")
 
     def _check(self) -> None:
         differences = 0
         for cluster in settings.REGION_DATABASES:
             try:
                 without_owner, without_schema = provisioning.compare(cluster)
+                left = sorted(set(leftovers.find(cluster)))
             except Error as error:
                 raise CommandError(f"{cluster} cannot be compared: {type(error).__name__}.") from None
             for environment_id in without_owner:
                 self.stdout.write(f"{cluster}  {environment_id}  a schema that no environment owns: a sweep drops it")
             for environment_id in without_schema:
                 self.stdout.write(f"{cluster}  {environment_id}  an environment without its schema: delete it")
-            differences += len(without_owner) + len(without_schema)
+            for environment_id in left:
+                self.stdout.write(
+                    f"{cluster}  {environment_id}  rows of an environment that is gone: a sweep removes them"
+                )
+            differences += len(without_owner) + len(without_schema) + len(left)
         if differences:
             raise CommandError(
                 f"The control database and the regions differ in {differences}. If one of them was restored, restore "

@@ -23,6 +23,7 @@ from platform_site.api.callers import Place
 from platform_site.api.errors import ApiError
 from platform_site.api.fields import timestamp
 from platform_site.arguments import whole
+from projects.errors import NoSuchEnvironment, SchemaLost
 from rows import indexing, schemas
 from rows.ddl import Operation, TookTooLong
 from rows.documents import InvalidDocument
@@ -303,8 +304,10 @@ def _sentences() -> Generator[None]:
         raise CommandError(f"The plan allows {error.limit} tables. Nothing was changed.") from None
     except schemas.TablesBusy:
         raise CommandError("The tables are in use and the change could not begin. Nothing was changed.") from None
-    except schemas.SchemaLost as error:
+    except SchemaLost as error:
         raise CommandError(str(error)) from None
+    except NoSuchEnvironment:
+        raise CommandError("The environment was deleted meanwhile.") from None
     except TookTooLong as error:
         raise CommandError(f'"{error}" took too long. Nothing was changed; make smaller steps.') from None
     except ApiError as error:
