@@ -39,6 +39,9 @@ class FunctionAdmin(RegionAdmin):
     list_template = "admin/functions/functions.html"
     thing_template = "admin/functions/function.html"
 
+    def is_there(self, thing: Function) -> bool:
+        return thing.environment_id is not None
+
     def list_context(self, request: HttpRequest, place: Place) -> dict[str, Any]:
         found = Function.objects.using(place.cluster).filter(environment_id=place.environment_id)
         return {
@@ -90,6 +93,9 @@ class RunAdmin(RegionAdmin):
     list_template = "admin/functions/runs.html"
     thing_template = "admin/functions/run.html"
     shows_tenants_data = "run.viewed"
+
+    def is_there(self, thing: Run) -> bool:
+        return thing.function.environment_id is not None
 
     def list_context(self, request: HttpRequest, place: Place) -> dict[str, Any]:
         using = place.cluster

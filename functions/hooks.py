@@ -1,10 +1,8 @@
 """What `functions` does when the floors below speak: follow branches and deletions."""
 
-from typing import Any, Final
+from typing import Any
 
-from django.db import connections
-
-from functions import services
+from functions import removal, services
 from platform_site.api import signals
 from platform_site.api.callers import Place
 
@@ -20,23 +18,6 @@ def follow_branch(*, source: Place, target: Place, **_: Any) -> None:
     services.copy_functions(source, target)
 
 
-_FORGET: Final = (
-    """DELETE FROM platform.functions_run WHERE id IN (
-            SELECT id FROM platform.functions_run WHERE function_id IN (
-                SELECT id FROM platform.functions_function WHERE environment_id = %(env)s) LIMIT 1000)""",
-    """DELETE FROM platform.functions_secret WHERE function_id IN (
-            SELECT id FROM platform.functions_function WHERE environment_id = %(env)s)""",
-    """DELETE FROM platform.functions_version WHERE function_id IN (
-            SELECT id FROM platform.functions_function WHERE environment_id = %(env)s)""",
-    "DELETE FROM platform.functions_function WHERE environment_id = %(env)s",
-)
-
-
 def forget_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
-    """Its functions and their runs go for good; runs in batches. It may run twice."""
-    for statement in _FORGET:
-        while True:
-            with connections[cluster].cursor() as cursor:
-                cursor.execute(statement, {"env": environment_id})
-                if cursor.rowcount < 1000:
-                    break
+    """Its functions go for good, and their runs as far as `functions.removal` goes at once. It may run twice."""
+    removal.begin_all(cluster, environment_id)

@@ -18,7 +18,8 @@ class Function(models.Model):
     """A name in an environment, and which version answers to it."""
 
     id = _id("fn")
-    environment_id = models.CharField(max_length=30)
+    environment_id = models.CharField(max_length=30, null=True)
+    """Null: it is deleted, and no longer anybody's; its runs are being removed (`functions.removal`)."""
     name = models.CharField(max_length=63)
     active_version = models.PositiveIntegerField()
     last_version = models.PositiveIntegerField()

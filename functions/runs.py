@@ -213,6 +213,8 @@ WITH %b, turns AS (
            SELECT r.environment_id, r.created_at, r.concurrency FROM platform.functions_run r
             WHERE r.phase = 'queued' AND r.environment_id = waiting.environment_id
               AND (r.claimed_until IS NULL OR r.claimed_until < now())
+              AND EXISTS (SELECT FROM platform.functions_function f WHERE f.id = r.function_id
+                             AND f.environment_id IS NOT NULL)
             ORDER BY r.created_at LIMIT 1) due
      CROSS JOIN LATERAL (
            SELECT count(*) AS runs FROM platform.functions_run b
@@ -232,6 +234,8 @@ WITH %b, turns AS (
              FROM platform.functions_run q
             WHERE q.phase = 'queued' AND q.environment_id = turns.environment_id
               AND (q.claimed_until IS NULL OR q.claimed_until < now())
+              AND EXISTS (SELECT FROM platform.functions_function f WHERE f.id = q.function_id
+                             AND f.environment_id IS NOT NULL)
             ORDER BY q.created_at LIMIT 1 FOR UPDATE OF q SKIP LOCKED) r
      WHERE r.seat IS NOT NULL
      ORDER BY turns.runs, turns.created_at
@@ -321,13 +325,14 @@ WITH ours AS (
     SELECT * FROM unnest(%(ids)s::text[], %(attempts)s::int[], %(functions)s::text[]) AS ours(id, attempt, function_id)
 ), renewed AS (
     UPDATE platform.functions_run r SET claimed_until = now() + %(lease)s
-      FROM ours WHERE r.id = ours.id AND r.attempts = ours.attempt AND r.phase = 'executing'
+      FROM ours JOIN platform.functions_function f ON f.id = ours.function_id AND f.environment_id IS NOT NULL
+     WHERE r.id = ours.id AND r.attempts = ours.attempt AND r.phase = 'executing'
  RETURNING r.id
 )
 SELECT id FROM renewed
  UNION ALL
 SELECT ours.id FROM ours JOIN platform.functions_function f ON f.id = ours.function_id
- WHERE NOT EXISTS (SELECT 1 FROM platform.functions_run r WHERE r.id = ours.id)
+ WHERE f.environment_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM platform.functions_run r WHERE r.id = ours.id)
 """
 _CANCELLED = "SELECT id FROM platform.functions_run WHERE id = ANY (%s) AND cancel_requested_at IS NOT NULL"
 
@@ -393,7 +398,7 @@ WITH ended AS (
     SELECT $1::text, f.environment_id, f.id, $12::int, $3::text, 'ended', false, $13::text, $4::text, $5::jsonb,
            $6::jsonb, $7::text[], $14::text, $15::text, $16::text, $17::smallint, $2::int,
            now() - $8::int * interval '1 ms', now(), $8::int
-      FROM platform.functions_function f WHERE f.id = $11::text
+      FROM platform.functions_function f WHERE f.id = $11::text AND f.environment_id IS NOT NULL
     ON CONFLICT (id) DO NOTHING
  RETURNING id, environment_id, version, request_id, depth
 ), told AS (%b)

@@ -10,7 +10,7 @@ from django.db.models.functions import Now
 
 from accounts import audit
 from accounts.audit import Actor
-from functions import executor, runs, wakeups
+from functions import executor, removal, runs, wakeups
 from functions.errors import FunctionsQuotaReached, Loop, NoSuchFunction, NoSuchRun, NoSuchVersion, RunEnded
 from functions.executor import SECRET_PURPOSE, Ended
 from functions.models import Function, Run, Secret, Version
@@ -125,23 +125,12 @@ def activate(place: Place, name: str, version: int, *, actor: Caller | Actor) ->
 
 
 def delete_function(place: Place, name: str, *, actor: Caller | Actor) -> None:
-    """The function, its versions, secrets and runs go for good. Raises NoSuchFunction."""
-    using = place.cluster
-    with transaction.atomic(using=using):
+    """The function, its versions and secrets go for good, and its runs: none can be found from now on, however long it
+    takes to remove them all (`functions.removal`). Raises NoSuchFunction."""
+    with transaction.atomic(using=place.cluster):
         function = function_of(place, name, lock=True)  # no run of it is begun from here on
-        # In one statement each: Django's collector would load every run to delete it.
-        with connections[using].cursor() as cursor:
-            for statement in _DELETE:
-                cursor.execute(statement, [function.pk])
+        removal.begin(place.cluster, function.pk)
     audit.record("function.deleted", actor=actor, target_id=function.pk, **_where(place), name=name)
-
-
-_DELETE: Final = (
-    "DELETE FROM platform.functions_run WHERE function_id = %s",
-    "DELETE FROM platform.functions_secret WHERE function_id = %s",
-    "DELETE FROM platform.functions_version WHERE function_id = %s",
-    "DELETE FROM platform.functions_function WHERE id = %s",
-)
 
 
 def begin(

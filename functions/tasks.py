@@ -8,11 +8,11 @@ from celery import shared_task, signals
 from django.conf import settings
 from django.db import Error, connections
 
-from functions import retention, runs, wakeups
+from functions import removal, retention, runs, wakeups
 from functions.runtime import scratch
 from functions.worker import Worker
 from platform_site.api import nudges
-from platform_site.api.sweeps import sweep, sweep_of_each_region
+from platform_site.api.sweeps import apart, sweep, sweep_of_each_region
 
 logger = logging.getLogger("platform.functions")
 
@@ -62,6 +62,23 @@ def mend_future_times(using: str) -> None:
 def forget_old_runs(using: str) -> None:
     """Runs are kept for 7 days. Contract section 8."""
     retention.purge(using)
+
+
+@shared_task
+def remove_deleted(using: str) -> None:
+    """Remove what functions have left that were deleted with a long history. A region that is away is left to the
+    sweep."""
+    if using in settings.REGION_DATABASES:
+        remove_what_functions_left(using)
+
+
+@sweep_of_each_region(every=60)
+def remove_what_functions_left(using: str) -> None:
+    """The same, of functions that nobody was nudged for or whose worker died."""
+    for function_id in removal.unfinished(using):
+        with apart(f"what the deleted function {function_id} left", using=using):
+            removal.finish(using, function_id)
+            logger.info("removed what the deleted function %s had left", function_id)
 
 
 @sweep(every=300)

@@ -265,7 +265,9 @@ class RunViewSet(_NamedViewSet):
         deadline = time.monotonic() + seconds
         pause = 0.005
         while True:
-            run = Run.objects.using(self.place.cluster).filter(pk=run_id).first()
+            run = (
+                Run.objects.using(self.place.cluster).filter(pk=run_id, function__environment_id__isnull=False).first()
+            )
             if run is None:
                 raise NoSuchRun
             if run.phase == Run.Phase.ENDED:

@@ -206,8 +206,8 @@ class RegionAdmin(ReadOnlyAdmin):
             thing = found_anywhere(self.model, unquote(object_id), self.id_prefix)
         except RegionAwayError as error:
             return self.away(request, error)
-        place = None if thing is None else place_of(thing.environment_id)
-        if thing is None or place is None or not self.is_there(thing):
+        place = None if thing is None or not self.is_there(thing) else place_of(thing.environment_id)
+        if thing is None or place is None:
             raise Http404("There is no such thing, or its environment is gone.")
         if request.method == "POST":
             return self._pressed(request, place, thing)

@@ -90,7 +90,10 @@ SELECT date_bin('5 minutes', r.ended_at, 'epoch'), r.function_id, count(*),
  WHERE r.ended_at >= %(since)s AND r.ended_at < %(until)s
  GROUP BY 1, 2
 """
-NAMES = "SELECT id, environment_id, name FROM platform.functions_function WHERE id = ANY (%s)"
+NAMES = """
+SELECT id, environment_id, name FROM platform.functions_function
+ WHERE id = ANY (%s) AND environment_id IS NOT NULL  -- not of what is deleted, as long as it has runs
+"""
 
 _REPLACE_REGION = """
 INSERT INTO platform_site_regionfigure AS f

@@ -36,6 +36,11 @@ EXCEPTIONS = {
     ): "another kind of e-mail: PostgreSQL is told nothing; a worker of the release before leaves it to one of this",
     ("accounts", "0006_project_suspended"): "two more kinds of e-mail, as above",
     ("accounts", "0007_member_invitations"): "another one, as above",
+    (
+        "functions",
+        "0005_deleted_functions",
+    ): "what is deleted has no environment, and the release before finds functions by theirs; its figures of a region"
+    " may miss a look for as long as there are runs of the last minutes, which go first",
 }
 """Migrations that may, and why no process of the release before minds."""
 

@@ -1,0 +1,225 @@
+"""Deleting a function with a long history: it is gone at once, its name is free, and no statement is as long as that
+history."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, connections
+from django.test import Client
+
+from functions import executor, removal, runs, services, tasks
+from functions.models import Function, Run, Secret, Version
+from functions.runs import Ending
+from platform_site.api.callers import Place
+from projects import tasks as projects
+from tests.functions.test_api import SUM, deploy, invoke
+from tests.functions.test_console import FUNCTIONS, RUNS, console, of, page  # noqa: F401 - a fixture
+from tests.functions.test_queue import claimed, key_of
+from tests.rows.conftest import Tracker
+from tests.serving import wait_for
+
+pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+
+LONG = 3 * removal.BATCH + 7
+_HISTORY = """
+INSERT INTO platform.functions_run
+       (id, environment_id, function_id, version, status, phase, is_async, input, logs, walls, caller_kind, caller_id,
+        depth, attempts, created_at, ended_at)
+SELECT 'run_' || lpad(n::text, 26, '0'), %s, %s, 1, 'succeeded', 'ended', false, '{}', '[]', '{}', 'key', 'key_x',
+       0, 1, now() + n * %s * interval '1 ms', now()
+  FROM generate_series(1, %s) n
+"""
+
+
+@pytest.fixture
+def using(place: Place) -> str:
+    return place.cluster
+
+
+def function_of(place: Place, name: str) -> Function:
+    return services.function_of(place, name)
+
+
+def with_history(place: Place, name: str, *, newer: bool = False) -> Function:
+    """LONG runs that have ended, older than those that are there or newer."""
+    function = function_of(place, name)
+    with connections[place.cluster].cursor() as cursor:
+        cursor.execute(_HISTORY, [place.environment_id, function.pk, 1 if newer else -1, LONG])
+    return function
+
+
+@contextmanager
+def rows_of_statements(using: str) -> Iterator[list[int]]:
+    """How many rows each statement within touched or found."""
+    touched: list[int] = []
+
+    def note(execute: Callable[..., Any], sql: str, parameters: Any, many: bool, context: Any) -> Any:
+        result = execute(sql, parameters, many, context)
+        touched.append(context["cursor"].rowcount)
+        return result
+
+    with connections[using].execute_wrapper(note):
+        yield touched
+
+
+def test_it_is_gone_at_once_and_a_new_one_of_its_name_has_none_of_its_runs(
+    tracker: Tracker, place: Place, using: str
+) -> None:
+    deploy(tracker, "sum", SUM, secrets={"TOKEN": "hunter2"})
+    deploy(tracker, "other", SUM)
+    kept = invoke(tracker, "other", {"a": 1, "b": 1}).json["run_id"]
+    old = with_history(place, "sum")
+    last = invoke(tracker, "sum", {"a": 1, "b": 1}).json["run_id"]
+    first = "run_" + "1".zfill(26)
+    for run_id in (first, last):
+        assert tracker.get("owner", f"/functions/sum/runs/{run_id}").status == 200
+
+    with rows_of_statements(using) as touched:
+        assert tracker.call("owner", "DELETE", "/functions/sum").status == 204
+    assert max(touched) <= removal.BATCH
+    assert not Secret.objects.using(using).exists()
+    assert not Version.objects.using(using).filter(function=old.pk).exists()
+    assert Run.objects.using(using).filter(function=old.pk).count() > removal.BATCH, "this is about what is left"
+    for method, path in (
+        ("GET", ""),
+        ("DELETE", ""),
+        ("GET", "/runs"),
+        ("GET", f"/runs/{first}"),
+        ("GET", "/versions"),
+    ):
+        assert tracker.call("owner", method, f"/functions/sum{path}").status == 404, path
+    assert invoke(tracker, "sum").status == 404
+    assert [each["name"] for each in tracker.get("owner", "/functions").json["data"]] == ["other"]
+    assert services.count_functions(place) == 1
+
+    assert deploy(tracker, "sum", SUM).status == 201
+    new = invoke(tracker, "sum", {"a": 2, "b": 2}).json["run_id"]
+    assert [run["id"] for run in tracker.get("owner", "/functions/sum/runs").json["data"]] == [new]
+    for run_id in (first, last):
+        assert tracker.get("owner", f"/functions/sum/runs/{run_id}").status == 404
+
+    with rows_of_statements(using) as touched:
+        tasks.remove_deleted(using)
+    assert max(touched) <= removal.BATCH
+    assert set(Run.objects.using(using).values_list("pk", flat=True)) == {kept, new}
+    assert sorted(Function.objects.using(using).values_list("name", flat=True)) == ["other", "sum"]
+    tasks.remove_deleted(using)
+    assert set(Run.objects.using(using).values_list("pk", flat=True)) == {kept, new}
+
+
+def test_nothing_that_waits_of_it_begins_and_its_neighbours_do_not_wait_for_it(
+    tracker: Tracker, place: Place, using: str
+) -> None:
+    deploy(tracker, "sum", SUM)
+    deploy(tracker, "other", SUM)
+    waiting = services.enqueue(place, key_of(place), "sum", "{}")
+    with_history(place, "sum", newer=True)  # so that it is on no first page
+    behind = services.enqueue(place, key_of(place), "other", "{}")
+    assert tracker.call("owner", "DELETE", "/functions/sum").status == 204
+    assert Run.objects.using(using).get(pk=waiting).phase == "queued"
+    got = claimed(using)
+    assert got is not None
+    assert got.run_id == behind
+    assert claimed(using) is None
+    tasks.remove_deleted(using)
+    assert list(Run.objects.using(using).values_list("pk", flat=True)) == [behind]
+
+
+def test_what_executes_of_it_is_ended_and_leaves_nothing(tracker: Tracker, place: Place, using: str) -> None:
+    deploy(tracker, "sum", SUM)
+    executing, forgotten = (runs.begin(place, key_of(place), "sum", '{"a":1}') for _ in range(2))
+    with_history(place, "sum", newer=True)
+    Run.objects.using(using).filter(pk=forgotten.run_id).delete()  # as a crash of PostgreSQL does
+    assert runs.renew(using, [executing, forgotten]) == {executing.run_id, forgotten.run_id}
+    assert tracker.call("owner", "DELETE", "/functions/sum").status == 204
+    assert Run.objects.using(using).filter(pk=executing.run_id).exists()
+    assert runs.renew(using, [executing, forgotten]) == set()
+    assert runs.end(forgotten, Ending("succeeded", 1, "1")) == (False, False)
+    runs.end(executing, Ending("failed", 1))  # its process was told, and says how it went
+    tasks.remove_deleted(using)
+    assert not Run.objects.using(using).exists()
+
+
+def test_the_process_of_a_run_is_ended_when_its_function_goes(
+    tracker: Tracker, place: Place, using: str, settings: Any
+) -> None:
+    """Through the door, while it executes, although its row is not removed yet."""
+    settings.FUNCTION_LEASE = timedelta(seconds=2)
+    deploy(tracker, "endless", "export default () => { while (true) {} }", timeout_ms=10_000)
+    started = services.begin(place, key_of(place), "endless", "{}")
+    with_history(place, "endless", newer=True)
+    assert tracker.call("owner", "DELETE", "/functions/endless").status == 204
+    assert Run.objects.using(using).filter(pk=started.run_id).exists()
+    executor._keep_source(
+        started.program_key, b"export default () => { while (true) {} }"
+    )  # as where it was called before
+    ended = services.execute(started, key_of(place), place)
+    assert (ended.ending.status, ended.is_timeout) == ("failed", False)
+    assert (ended.ending.error or {})["reason"] == "cancelled"
+
+
+def test_a_run_that_began_in_the_moment_of_the_deletion_is_removed_by_the_next_sweep(
+    tracker: Tracker, place: Place, using: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deploy(tracker, "sum", SUM)
+    old = with_history(place, "sum")
+    assert tracker.call("owner", "DELETE", "/functions/sum").status == 204
+    pages = removal._remove_page
+
+    def late(cursor: Any, function_id: str, after: Any) -> Any:
+        ended_at = pages(cursor, function_id, after)
+        if ended_at is None:
+            cursor.execute(_HISTORY, [place.environment_id, old.pk, 1, 1])
+        return ended_at
+
+    with monkeypatch.context() as patched:
+        patched.setattr(removal, "_remove_page", late)
+        with pytest.raises(IntegrityError):
+            removal.finish(using, old.pk)
+        tasks.remove_deleted(using)  # says so in the log and goes on
+    assert Function.objects.using(using).filter(pk=old.pk).exists()
+    tasks.remove_deleted(using)
+    assert not Run.objects.using(using).exists()
+    assert not Function.objects.using(using).exists()
+
+
+def test_what_is_gone_is_on_no_page_of_the_console_and_in_no_replay(
+    tracker: Tracker,
+    place: Place,
+    using: str,
+    console: Client,  # noqa: F811
+) -> None:
+    deploy(tracker, "sum", SUM)
+    keyed = {"headers": {"Idempotency-Key": "once"}}
+    run_id = invoke(tracker, "sum", {"a": 1, "b": 1}, **keyed).json["run_id"]
+    pages = (of(with_history(place, "sum", newer=True).pk, FUNCTIONS), of(run_id, RUNS))
+    for path in pages:
+        page(console, path)
+    assert invoke(tracker, "sum", {"a": 1, "b": 1}, **keyed).json["run_id"] == run_id
+    assert tracker.call("owner", "DELETE", "/functions/sum").status == 204
+    assert Run.objects.using(using).filter(pk=run_id).exists()
+    assert invoke(tracker, "sum", {"a": 1, "b": 1}, **keyed).status == 404
+    for path in pages:
+        page(console, path, 404)
+    assert run_id not in page(console, f"{RUNS}?environment={place.environment_id}")
+
+
+def test_with_its_environment_it_goes_as_well(tracker: Tracker, place: Place, using: str, settings: Any) -> None:
+    settings.DELETION_GRACE_SECONDS = 0
+    deploy(tracker, "sum", SUM, secrets={"TOKEN": "hunter2"})
+    deploy(tracker, "small", SUM)
+    invoke(tracker, "small", {"a": 1, "b": 1})
+    with_history(place, "sum")
+    with rows_of_statements(using) as touched:
+        path = f"/v1/projects/{tracker.project.pk}"
+        assert tracker.api.delete(path, token=tracker.tokens["owner"]).status == 204
+        projects.finish_and_clean()
+    assert max(touched) <= removal.BATCH
+    assert not Secret.objects.using(using).exists()
+    assert not Version.objects.using(using).exists()
+    assert [each.environment_id for each in Function.objects.using(using).all()] == [None]
+    wait_for("no run is left", lambda: (tasks.remove_deleted(using), not Run.objects.using(using).exists())[1])
+    assert not Function.objects.using(using).exists()
