@@ -20,7 +20,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from functions import together
 from functions.runtime.process import HostError
-from platform_site.api import bodies, outbound, sqlstates
+from platform_site.api import bodies, chains, outbound, sqlstates
 from platform_site.api.callers import Caller, Place
 from platform_site.api.errors import ApiError, Forbidden
 from platform_site.api.pagination import DEFAULT_LIMIT, MAX_LIMIT
@@ -39,8 +39,6 @@ MAX_ARGUMENTS: Final = 2 * MAX_FETCH_BODY
 FETCH_SECONDS: Final = 10.0
 CANCEL_SECONDS: Final = 2.0
 """What it may take to tell PostgreSQL that a statement is not wanted any more."""
-DEPTH_HEADER: Final = "x-platform-depth"
-"""Tells our own API how long the chain of functions and webhooks already is; never the code's to set."""
 _QUERY_MEMBERS: Final = frozenset({"where", "order", "limit", "cursor", "with", "columns", "count"})
 _BULK_MEMBERS: Final = frozenset({"where", "limit", "cursor"})
 
@@ -217,8 +215,9 @@ class RunHost:
         headers = arguments.get("headers") or {}
         if not isinstance(headers, dict):
             raise HostError("headers is not an object", code="refused", name="TypeError")
-        sent = {str(name): str(value) for name, value in headers.items() if name.lower() != DEPTH_HEADER}
-        sent[DEPTH_HEADER] = str(self._depth + 1)
+        # Never the code's to set: by it our own API knows how long the chain already is.
+        sent = {str(name): str(value) for name, value in headers.items() if name.lower() != chains.HEADER.lower()}
+        sent[chains.HEADER.lower()] = chains.signed(self._depth + 1, self._place.environment_id)
         try:
             body = base64.b64decode(arguments.get("body") or "", validate=True)
         except (binascii.Error, TypeError, ValueError) as error:

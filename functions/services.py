@@ -17,7 +17,7 @@ from functions.models import Function, Run, Secret, Version
 from functions.runs import Started
 from functions.runtime.errors import LoadFailed, StartFailed
 from functions.runtime.pool import Busy, Program
-from platform_site.api import ids, keyring
+from platform_site.api import chains, ids, keyring
 from platform_site.api.callers import Caller, Place
 from platform_site.api.errors import Unavailable, ValidationFailed
 from platform_site.api.plans import plan_limits
@@ -26,8 +26,6 @@ from projects import presence
 NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}", re.ASCII)
 DEFAULT_TIMEOUT_MS: Final = 5_000
 DEFAULT_MEMORY_MB: Final = 128
-MAX_DEPTH: Final = 8
-"""A chain of functions and webhooks that call each other is cut here."""
 SETTINGS: Final = ("timeout_ms", "memory_mb", "allowed_hosts", "invoke", "attempts")
 
 
@@ -140,7 +138,7 @@ def begin(
     Conflict for a chain of calls that has become a loop (reliability F27)."""
     if not NAME.fullmatch(name):
         raise NoSuchFunction
-    if depth >= MAX_DEPTH:
+    if depth >= chains.LONGEST:
         raise Loop(depth)
     return runs.begin(place, caller, name, input_text, depth=depth, is_async=is_async)
 

@@ -22,7 +22,7 @@ from functions.filters import RunFilter
 from functions.models import Function, Run, Secret, Version
 from functions.runs import Started
 from functions.serializers import error_text, function_detail, listed_run, run_detail, version_detail
-from platform_site.api import fields, idempotency, sqlstates, waits
+from platform_site.api import chains, fields, idempotency, sqlstates, waits
 from platform_site.api.errors import Forbidden, FunctionTimeout, RateLimited, Unavailable, ValidationFailed
 from platform_site.api.idempotency import idempotent, in_region
 from platform_site.api.openapi import IDEMPOTENCY_KEY, LIMIT
@@ -33,13 +33,6 @@ from rows.names import did_you_mean
 HISTORY = timedelta(days=7)
 _INPUT = fields.ObjectField()
 _WAIT = re.compile(r"wait=(\d{1,4})", re.ASCII)
-_DEPTH = re.compile(r"\d{1,3}", re.ASCII)
-
-
-def depth_of(request: HttpRequest) -> int:
-    """How long the chain of functions and webhooks already is, from the header our own calls carry (F27)."""
-    text = request.META.get("HTTP_X_PLATFORM_DEPTH", "")
-    return min(int(text), 1000) if _DEPTH.fullmatch(text) else 0
 
 
 class _NamedViewSet(ApiViewSet):
@@ -187,20 +180,19 @@ class RunViewSet(_NamedViewSet):
         given, is_async = self._invocation()
         input_text = orjson.dumps(given or {}).decode()
         wait = _preferred_wait(request.META.get("HTTP_PREFER", ""))
+        depth = chains.depth_of(request.META.get(chains.META), self.place.environment_id)
         if not is_async and wait is None:
             ticket = idempotency.read_ticket(self.request._request, self.caller)
             try:
                 with waiting.room.seat(self.place.environment_id):
                     waits.begin()
                     if ticket is not None:
-                        return self._once(ticket, name, input_text, depth_of(request))
-                    return self._ended(
-                        *services.invoke(self.place, self.caller, name, input_text, depth=depth_of(request))
-                    )
+                        return self._once(ticket, name, input_text, depth)
+                    return self._ended(*services.invoke(self.place, self.caller, name, input_text, depth=depth))
             except waiting.Full:
                 message = "Too many requests wait for functions here. Try again, or queue the run with async: true."
                 raise Unavailable(message) from None
-        run_id = self._enqueue(name, input_text, depth_of(request))
+        run_id = self._enqueue(name, input_text, depth)
         if wait is not None and not is_async:
             with suppress(waiting.Full), waiting.room.seat(self.place.environment_id):
                 waits.begin()

@@ -14,7 +14,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 
 from accounts.console import address, staff
-from platform_site.api import exact, ids
+from platform_site.api import chains, exact, ids
 from platform_site.api.callers import Place
 from platform_site.api.errors import ValidationFailed
 from projects.region_pages import (
@@ -222,7 +222,7 @@ class DeliveryAdmin(RegionAdmin):
                 ("webhook-id", thing.event_id),
                 ("webhook-timestamp", "made for each attempt"),
                 ("webhook-signature", "made for each attempt; not kept"),
-                ("x-platform-depth", str(thing.depth + 1)),
+                (chains.HEADER.lower(), f"{thing.depth + 1}, signed"),
             ],
             "attempts": [
                 (each, sorted(each.response_headers.items()))

@@ -7,7 +7,7 @@ from typing import Final
 
 from django.conf import settings
 
-from platform_site.api import keyring, outbound
+from platform_site.api import chains, keyring, outbound
 from webhooks import retry, signing
 from webhooks.queue import Claimed, Result
 
@@ -84,7 +84,7 @@ def _headers(claimed: Claimed) -> dict[str, str]:
     return {
         "content-type": "application/json",
         "user-agent": USER_AGENT,
-        "x-platform-depth": str(claimed.depth + 1),
+        chains.HEADER.lower(): chains.signed(claimed.depth + 1, claimed.environment_id),
         **signed,
     }
 

@@ -18,7 +18,7 @@ from django.db import InterfaceError, OperationalError, connections, transaction
 from django.db.models import Case, F, When
 from django.db.models.functions import Now
 
-from platform_site.api import ids
+from platform_site.api import chains, ids
 from platform_site.postgres.sizes import OctetLength
 from rows.evaluate import TooCostly
 from rows.outbox import OutboxEvent
@@ -38,8 +38,6 @@ LARGE: Final = 64 * 1024
 """Bytes of an event that is read by itself, when its turn has come."""
 LARGEST: Final = 8 * 2**20
 """Bytes of an event that is still sent: of an update it has the row twice, and a row may have as much."""
-MAX_DEPTH: Final = 8
-"""A chain of webhook, function and row write is cut here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +195,7 @@ def _deliveries_of(event: OutboxEvent, interested: Iterable[Webhook], payloads: 
         delivery = _delivery(event, webhook)
         if carried is None:
             delivery.status, delivery.outcome = Delivery.Status.FILTERED.value, "the webhook's filter refused it"
-        elif event.depth >= MAX_DEPTH:
+        elif event.depth >= chains.LONGEST:
             delivery.status, delivery.outcome = Delivery.Status.DROPPED.value, f"a chain of {event.depth} calls was cut"
         else:
             delivery.body = events.body(

@@ -5,6 +5,8 @@ functions). The purpose is bound in as associated data, so that a value copied i
 `seal_under` is for what must stay closed to whoever steals the database: only the holder of `secret` can have it
 opened.
 
+`mac` and `is_mac` are for what goes out and comes back unchanged, or is nothing: values that are stored nowhere.
+
 `settings.ENCRYPTION_KEYS` (64 hex digits each): the first one seals, all of them unseal. To rotate: put a new key
 first, restart, run `manage.py rotate_encryption_keys`, drop the old key. A models module names its sealed columns with
 `register_sealed_field`, so that the command finds them (`platform_site.api.rotation`); a test finds the ones forgotten.
@@ -16,6 +18,7 @@ NIST SP 800-38D allows 2^32 random nonces a key; at ten sealed values a second t
 """
 
 import hashlib
+import hmac
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,6 +40,8 @@ _NONCE: Final = 12
 _TAG: Final = 16
 OVERHEAD: Final = 1 + _KEY_ID + _NONCE + _TAG
 """Bytes that `seal` adds."""
+MAC: Final = 16
+"""Bytes of a MAC: HMAC-SHA256, cut as RFC 2104 allows."""
 
 
 class KeyringError(Exception):
@@ -55,11 +60,14 @@ class Tampered(KeyringError):
 class _Ring:
     sealing_id: bytes
     ciphers: dict[bytes, AESGCM]
+    mac_keys: tuple[bytes, ...]
+    """Derived from the platform's keys, in their order."""
 
 
 @lru_cache(maxsize=4)
 def _ring(keys: tuple[str, ...]) -> _Ring:
     ciphers: dict[bytes, AESGCM] = {}
+    mac_keys = []
     for place, text in enumerate(keys, 1):
         try:
             key = bytes.fromhex(text)
@@ -68,9 +76,10 @@ def _ring(keys: tuple[str, ...]) -> _Ring:
         if len(key) != 32:
             raise ImproperlyConfigured(f"ENCRYPTION_KEYS: entry {place} must be 64 hex digits (32 bytes)")
         ciphers[hashlib.sha256(b"backend-platform key id\0" + key).digest()[:_KEY_ID]] = AESGCM(key)
+        mac_keys.append(HKDF(hashes.SHA256(), 32, salt=None, info=b"backend-platform mac").derive(key))
     if not ciphers:
         raise ImproperlyConfigured("ENCRYPTION_KEYS is empty: at least one key of 64 hex digits is needed")
-    return _Ring(next(iter(ciphers)), ciphers)
+    return _Ring(next(iter(ciphers)), ciphers, tuple(mac_keys))
 
 
 def _current() -> _Ring:
@@ -113,6 +122,21 @@ def rewrap(sealed: bytes, *, purpose: str) -> bytes:
     if bytes(sealed).startswith(current_header()):
         return bytes(sealed)
     return seal(unseal(sealed, purpose=purpose), purpose=purpose)
+
+
+def mac(message: bytes, *, purpose: str) -> bytes:
+    """MAC bytes by which `is_mac` knows `message` again, for the same purpose; made with the first platform key."""
+    return _mac(_current().mac_keys[0], message, purpose)
+
+
+def is_mac(given: bytes, message: bytes, *, purpose: str) -> bool:
+    """Whether `mac` made `given` for this message and purpose, with whichever platform key. Each is compared in
+    constant time."""
+    return any(hmac.compare_digest(given, _mac(key, message, purpose)) for key in _current().mac_keys)
+
+
+def _mac(key: bytes, message: bytes, purpose: str) -> bytes:
+    return hmac.digest(key, purpose.encode() + b"\0" + message, "sha256")[:MAC]
 
 
 def _derived(secret: bytes, salt: bytes, purpose: str) -> AESGCM:

@@ -215,7 +215,8 @@ def test_f6_f7_deliveries_and_their_retries_go_on_without_redis(
 def test_f27_a_circle_of_a_webhook_and_a_function_is_cut_and_says_so(
     battered: Up, platform: httpx.Client, receiver: Receiver
 ) -> None:
-    """Each delivery makes the receiver invoke a function, which writes the row that the next delivery tells of."""
+    """Each delivery makes the receiver invoke a function, which writes the row that the next delivery tells of. The
+    receiver knows nothing of the header but to pass it on."""
     source = "export default async ({owner}, ctx) => ctx.rows.insert('lists', {name: 'circle', owner_id: owner})"
     assert platform.put("/functions/circle", json={"source": source}).status_code in (200, 201)
     webhook = subscribe(platform, receiver, "circle")

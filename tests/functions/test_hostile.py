@@ -12,7 +12,7 @@ from django.db import connections, transaction
 
 from functions.models import Run
 from functions.runtime.channel import MAX_FRAME_BYTES
-from platform_site.api import outbound
+from platform_site.api import chains, outbound
 from rows.execution import opened_door
 from tests.api.receiver import Receiver, answer
 from tests.client import Answer
@@ -21,6 +21,8 @@ from tests.functions.test_api import SUM, deploy, invoke
 from tests.rows.conftest import Tracker
 from tests.rows.tracker import DOCUMENT
 from tests.serving import wait_for
+from webhooks.models import Delivery
+from webhooks.relay import relay_batch
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -253,10 +255,34 @@ def test_the_length_of_a_chain_is_not_the_codes_to_forget(tracker: Tracker, sett
         got, _ = run_body(tracker, body, allowed_hosts=["127.0.0.1"])
         assert got.json["output"] == [200, "{}"]
         (request,) = receiver.requests
-        depths = [line for line in request.lower().split(b"\r\n") if line.startswith(b"x-platform-depth")]
-        assert depths == [b"x-platform-depth: 1"]
-    deep = invoke(tracker, "f", headers={"X-Platform-Depth": "8"})
+        [carried] = [line for line in request.split(b"\r\n") if line.lower().startswith(b"x-platform-depth:")]
+        carried_on = carried.decode().partition(": ")[2]
+        assert chains.depth_of(carried_on, tracker.environment_id) == 1
+        assert invoke(tracker, "f", headers={"X-Platform-Depth": carried_on}).status == 200
+        assert Run.objects.using(tracker.project.cluster).latest("created_at").depth == 1
+    deep = invoke(tracker, "f", headers={"X-Platform-Depth": chains.signed(8, tracker.environment_id)})
     assert (deep.status, deep.error) == (409, "conflict")
+
+
+@pytest.mark.parametrize("made_up", ["7", "8", "999", "7.", "7.AAAAAAAAAAAAAAAAAAAAAA", "another's", "its own, raised"])
+def test_the_length_of_a_chain_is_not_a_users_to_say(tracker: Tracker, make_tracker: Any, made_up: str) -> None:
+    """By a high one a user would keep what a function writes for them from every webhook."""
+    if made_up == "another's":
+        made_up = chains.signed(7, make_tracker(DOCUMENT, "Theirs").environment_id)
+    elif made_up == "its own, raised":
+        made_up = "7" + chains.signed(1, tracker.environment_id)[1:]
+    using = tracker.project.cluster
+    home = tracker.post("owner", "/rows/lists", {"name": "Home", "owner_id": tracker.users["alice"]}).json["id"]
+    hook = {"url": "https://hooks.example.com/", "events": ["tasks.insert"]}
+    assert tracker.post("owner", "/webhooks", hook).status == 201
+    source = f"export default (_: unknown, ctx: any) => ctx.rows.insert('tasks', {{title: 'x', list_id: '{home}'}})"
+    assert deploy(tracker, "f", source).status == 201
+    got = invoke(tracker, "f", who="alice", headers={"X-Platform-Depth": made_up})
+    assert (got.status, got.json["status"]) == (200, "succeeded"), got.json
+    assert Run.objects.using(using).get().depth == 0
+    relay_batch(using)
+    [delivery] = Delivery.objects.using(using).all()
+    assert (delivery.status, delivery.depth) == ("pending", 1)
 
 
 def test_what_is_fetched_arrives_whole_or_not_at_all(tracker: Tracker, settings: Any) -> None:

@@ -1,0 +1,70 @@
+"""The length of a chain: believed where this platform signed it for that environment, and nowhere else."""
+
+import string
+
+import pytest
+from django.test import override_settings
+from hypothesis import given
+from hypothesis import strategies as st
+
+from platform_site.api import chains, keyring
+
+ONE, TWO = "11" * 32, "22" * 32
+HERE, THERE = "env_01h455vb4pex5vsknk084sn02q", "env_01h455vb4pex5vsknk084sn02r"
+depths = st.integers(0, 999)
+
+
+@given(depths)
+def test_what_was_signed_for_an_environment_is_believed_there_alone(depth: int) -> None:
+    value = chains.signed(depth, HERE)
+    assert chains.depth_of(value, HERE) == depth
+    assert chains.depth_of(value, THERE) == 0
+    assert len(value) <= 26
+    assert set(value) <= {*string.ascii_letters, *string.digits, "-", "_", "."}, (
+        "it passes through every server as it is"
+    )
+
+
+@given(depths, depths)
+def test_another_number_under_the_same_mac_is_not_believed(depth: int, other: int) -> None:
+    mac = chains.signed(depth, HERE).partition(".")[2]
+    assert chains.depth_of(f"{other}.{mac}", HERE) == (depth if other == depth else 0)
+
+
+@given(st.integers(0, 15), st.integers(1, 255))
+def test_a_changed_mac_is_not_one(place: int, change: int) -> None:
+    mac = bytearray(keyring.mac(b"x", purpose="a"))
+    assert keyring.is_mac(bytes(mac), b"x", purpose="a")
+    mac[place] ^= change
+    assert not keyring.is_mac(bytes(mac), b"x", purpose="a")
+
+
+def test_a_mac_is_one_for_its_purpose_and_whole() -> None:
+    mac = keyring.mac(b"x", purpose="a")
+    assert len(mac) == keyring.MAC
+    for given_mac, message, purpose in ((mac, b"x", "b"), (mac, b"y", "a"), (mac[:-1], b"x", "a"), (b"", b"x", "a")):
+        assert not keyring.is_mac(given_mac, message, purpose=purpose)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, "", "0", "7", "8", "-1", "1e3", "7.", ".", "\u0667", "7.\N{SUPERSCRIPT TWO}", " 7", "1000.AAAAAAAAAAAAAAAAAAAAAA", "7." + "A" * 22,
+     "7." + "A" * 21, "7." + "A" * 23, "7." + "=" * 22, "9" * 10_000],
+)  # fmt: skip
+def test_whatever_else_it_says_is_nothing(value: str | None) -> None:
+    assert chains.depth_of(value, HERE) == 0
+
+
+@given(st.text(max_size=40))
+def test_no_text_is_too_strange(value: str) -> None:
+    assert chains.depth_of(value, HERE) == 0
+
+
+def test_it_outlives_a_change_of_keys_and_not_the_end_of_one() -> None:
+    with override_settings(ENCRYPTION_KEYS=[ONE]):
+        value = chains.signed(3, HERE)
+    with override_settings(ENCRYPTION_KEYS=[TWO, ONE]):
+        assert chains.depth_of(value, HERE) == 3
+        assert chains.signed(3, HERE) != value
+    with override_settings(ENCRYPTION_KEYS=[TWO]):
+        assert chains.depth_of(value, HERE) == 0
