@@ -215,6 +215,7 @@ def test_a_sweep_removes_what_environments_that_are_gone_left_and_nothing_else(k
     gone, before = ids.new("env"), named_anywhere(kept.environment_id)
     leave_behind(gone)
     assert set(named_anywhere(gone)) == {model.__name__ for model in IN_THE_REGION} - {"Delivery"} | {
+        "PoolSize",
         "ServerKey",
         "User",
     }
