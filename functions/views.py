@@ -180,7 +180,7 @@ class RunViewSet(_NamedViewSet):
         given, is_async = self._invocation()
         input_text = orjson.dumps(given or {}).decode()
         wait = _preferred_wait(request.META.get("HTTP_PREFER", ""))
-        depth = chains.depth_of(request.META.get(chains.META), self.place.environment_id)
+        depth = chains.depth_of(request.META, self.place.environment_id)
         if not is_async and wait is None:
             ticket = idempotency.read_ticket(self.request._request, self.caller)
             try:

@@ -6,7 +6,7 @@ condition that an address cannot ask is refused there: who sent it meant to keep
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from platform_site.api.errors import FieldError, ValidationFailed
 
@@ -26,10 +26,18 @@ def read_if_match(header: str | None) -> tuple[str, ...] | None:
     return tuple(found[2] for found in _TAG.finditer(header) if not found[1])[:MAX_TAGS]
 
 
-def refuse(headers: Mapping[str, str], names: Sequence[str], advice: str) -> None:
-    """Raise ValidationFailed if the request has one of the headers `names`; `advice` says what to do instead."""
-    if sent := [FieldError(name, "not_allowed", advice) for name in names if name in headers]:
-        raise ValidationFailed(fields=sent)
+def refuse(meta: Mapping[str, Any], names: Sequence[str], advice: str) -> None:
+    """Raise ValidationFailed if the request has one of the headers `names`.
+
+    `meta` is `request.META`; `advice` says what to do instead.
+    """
+    for name in names:
+        if _META[name] in meta:
+            sent = [FieldError(each, "not_allowed", advice) for each in names if _META[each] in meta]
+            raise ValidationFailed(fields=sent)
+
+
+_META: Final = {"If-Match": "HTTP_IF_MATCH", "If-None-Match": "HTTP_IF_NONE_MATCH"}
 
 
 def is_unchanged(header: str | None, etag: str | None) -> bool:

@@ -107,7 +107,7 @@ def _etag(version: int) -> dict[str, str]:
 def _expected(request: HttpRequest) -> int | None:
     """The version that `If-Match` names; None without the header or with `*`. Raises PreconditionFailed for a tag that
     no version of ours has, ValidationFailed for an `If-None-Match`."""
-    etags.refuse(request.headers, ("If-None-Match",), etags.ONLY_IF_MATCH)
+    etags.refuse(request.META, ("If-None-Match",), etags.ONLY_IF_MATCH)
     header = request.headers.get("If-Match")
     if header is None or header.strip() == "*":
         return None

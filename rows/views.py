@@ -13,6 +13,7 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 
 from accounts.models import User
+from platform_site.api import chains
 from platform_site.api.errors import (
     Conflict,
     FieldError,
@@ -179,20 +180,20 @@ class RowViewSet(ApiViewSet):
         body = self.request.data
         key = self.query.get("on_conflict")
         if key is not None:
-            etags.refuse(self.request.headers, _CONDITIONS, _INSERT_OR_UPDATE)
+            etags.refuse(self.request._request.META, _CONDITIONS, _INSERT_OR_UPDATE)
             return self._upsert(table, body, key)
         if isinstance(body, list):
-            made = services.insert_rows(self.place, self._principal(), table, body)
+            made = services.insert_rows(self.place, self._principal(), table, body, depth=self._depth())
             return created(f"/v1/rows/{table}", _several(made))
-        row = services.insert_row(self.place, self._principal(), table, body)
+        row = services.insert_row(self.place, self._principal(), table, body, depth=self._depth())
         return created(f"/v1/rows/{table}/{row.id}", row.body, _headers(row))
 
     def _upsert(self, table: str, body: Any, key: str) -> HttpResponse:
         if isinstance(body, list):
-            made = services.upsert_rows(self.place, self._principal(), table, body, key)
+            made = services.upsert_rows(self.place, self._principal(), table, body, key, depth=self._depth())
             joined = _several([one.row for one in made])
             return created(f"/v1/rows/{table}", joined) if any(one.is_new for one in made) else answer(joined)
-        one = services.upsert_row(self.place, self._principal(), table, body, key)
+        one = services.upsert_row(self.place, self._principal(), table, body, key, depth=self._depth())
         if one.is_new:
             return created(f"/v1/rows/{table}/{one.row.id}", one.row.body, _headers(one.row))
         return answer(one.row.body, headers=_headers(one.row))
@@ -201,17 +202,23 @@ class RowViewSet(ApiViewSet):
     @extend_schema(parameters=[IF_MATCH], request=row_answers.Cells, responses=row_answers.Row)
     def partial_update(self, request: HttpRequest, table: str, row_id: str) -> HttpResponseBase:
         """Change some columns of a row. Columns that are not sent stay as they are."""
-        etags.refuse(self.request.headers, ("If-None-Match",), etags.ONLY_IF_MATCH)
+        etags.refuse(self.request._request.META, ("If-None-Match",), etags.ONLY_IF_MATCH)
         row = services.update_row(
-            self.place, self._principal(), table, row_id, self.read_object(), matches=self._if_match()
+            self.place,
+            self._principal(),
+            table,
+            row_id,
+            self.read_object(),
+            matches=self._if_match(),
+            depth=self._depth(),
         )
         return answer(row.body, headers=_headers(row))
 
     @extend_schema(parameters=[IF_MATCH], responses={204: None})
     def destroy(self, request: HttpRequest, table: str, row_id: str) -> HttpResponseBase:
         """Delete a row, and with it what its schema says goes with it."""
-        etags.refuse(self.request.headers, ("If-None-Match",), etags.ONLY_IF_MATCH)
-        services.delete_row(self.place, self._principal(), table, row_id, matches=self._if_match())
+        etags.refuse(self.request._request.META, ("If-None-Match",), etags.ONLY_IF_MATCH)
+        services.delete_row(self.place, self._principal(), table, row_id, matches=self._if_match(), depth=self._depth())
         return no_content()
 
     @idempotent(using=in_region)
@@ -227,7 +234,8 @@ class RowViewSet(ApiViewSet):
         Takes no `If-Match` (422): a tag is of one row.
         """
         changes = self.read_object()
-        return answer(_changed(services.update_rows(self.place, self._principal(), table, self._bulk_query(), changes)))
+        which, depth = self._bulk_query(), self._depth()
+        return answer(_changed(services.update_rows(self.place, self._principal(), table, which, changes, depth=depth)))
 
     @extend_schema(operation_id="deleteRows", parameters=_BULK_PARAMETERS, responses={200: row_answers.ChangedRows})
     def bulk_destroy(self, request: HttpRequest, table: str) -> HttpResponseBase:
@@ -235,11 +243,12 @@ class RowViewSet(ApiViewSet):
 
         Takes no `If-Match` (422): a tag is of one row.
         """
-        return answer(_changed(services.delete_rows(self.place, self._principal(), table, self._bulk_query())))
+        which, depth = self._bulk_query(), self._depth()
+        return answer(_changed(services.delete_rows(self.place, self._principal(), table, which, depth=depth)))
 
     def _bulk_query(self) -> BulkQuery:
         self._refuse_tags(_CONDITION_IN_WHERE)
-        etags.refuse(self.request.headers, ("If-None-Match",), _CONDITION_IN_WHERE)
+        etags.refuse(self.request._request.META, ("If-None-Match",), _CONDITION_IN_WHERE)
         limit = self.query.get("limit")
         most = None if limit is None else read_limit(limit, bulk.MAX_ROWS)
         return BulkQuery(self.query.get("where"), most, self.query.get("cursor"))
@@ -258,6 +267,10 @@ class RowViewSet(ApiViewSet):
     def _principal(self) -> Principal:
         return Principal.of(self.caller)
 
+    def _depth(self) -> int:
+        """How many webhooks and functions led to this write, where a receiver passes on what it was told (F27)."""
+        return chains.depth_of(self.request._request.META, self.place.environment_id)
+
     def _principal_named(self, name: str) -> Principal:
         """An app user by its id, or a role that is no user's. Raises ValidationFailed on the field `as`."""
         if name == "server":
@@ -272,7 +285,7 @@ class RowViewSet(ApiViewSet):
     def _refuse_tags(self, advice: str) -> None:
         """Raise ValidationFailed for an `If-Match` that names a tag where no single row is meant."""
         if self._if_match() is not None:
-            etags.refuse(self.request.headers, ("If-Match",), advice)
+            etags.refuse(self.request._request.META, ("If-Match",), advice)
 
     def _if_match(self) -> tuple[str, ...] | None:
         return etags.read_if_match(self.request._request.META.get("HTTP_IF_MATCH"))

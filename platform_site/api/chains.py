@@ -13,13 +13,13 @@ environments is not recognised, for neither takes the other's word.
 
 import base64
 import re
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from platform_site.api import keyring
 
 HEADER: Final = "X-Platform-Depth"
 META: Final = "HTTP_X_PLATFORM_DEPTH"
-"""Its name in `request.META`."""
 LONGEST: Final = 8
 """A chain of webhooks, functions and row writes is cut here."""
 _PURPOSE: Final = "platform.chain"
@@ -32,9 +32,11 @@ def signed(depth: int, environment_id: str) -> str:
     return f"{depth}.{base64.urlsafe_b64encode(mac).decode().rstrip('=')}"
 
 
-def depth_of(value: str | None, environment_id: str) -> int:
-    """What the header of a call into the environment says; 0 unless it was signed for that environment."""
-    found = _FORM.fullmatch(value or "")
+def depth_of(meta: Mapping[str, Any], environment_id: str) -> int:
+    """What the header of a call into the environment says, of which `meta` is `request.META`; 0 unless it was signed
+    for that environment."""
+    value = meta.get(META)
+    found = None if value is None else _FORM.fullmatch(value)
     if found is None:
         return 0
     depth, mac = int(found[1]), base64.urlsafe_b64decode(found[2] + "==")

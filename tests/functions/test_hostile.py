@@ -257,7 +257,7 @@ def test_the_length_of_a_chain_is_not_the_codes_to_forget(tracker: Tracker, sett
         (request,) = receiver.requests
         [carried] = [line for line in request.split(b"\r\n") if line.lower().startswith(b"x-platform-depth:")]
         carried_on = carried.decode().partition(": ")[2]
-        assert chains.depth_of(carried_on, tracker.environment_id) == 1
+        assert chains.depth_of({chains.META: carried_on}, tracker.environment_id) == 1
         assert invoke(tracker, "f", headers={"X-Platform-Depth": carried_on}).status == 200
         assert Run.objects.using(tracker.project.cluster).latest("created_at").depth == 1
     deep = invoke(tracker, "f", headers={"X-Platform-Depth": chains.signed(8, tracker.environment_id)})

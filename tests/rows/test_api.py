@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from django.db import connections
 
+from platform_site.api import chains
 from rows.models import EventInterest, OutboxEvent
 from tests.projects.conftest import key_for
 from tests.rows.conftest import Tracker
@@ -388,3 +389,39 @@ def test_a_row_that_turned_away_from_one_that_is_being_deleted_stays(tracker: Tr
         other.execute("UPDATE comments SET task_id = %s WHERE id = %s", [refuge, comment])
         assert deleted_after(tracker, f"/rows/tasks/{task}", other) == 204
     assert tracker.get("key", f"/rows/comments/{comment}").json["task_id"] == refuge
+
+
+WRITES: list[tuple[str, str, Any]] = [
+    ("POST", "/rows/lists", {"name": "Other"}),
+    ("POST", "/rows/lists", [{"name": "Third"}]),
+    ("POST", "/rows/lists?on_conflict=id", {"id": "HOME", "name": "Renamed"}),
+    ("POST", "/rows/lists?on_conflict=id", [{"id": "HOME", "name": "Again"}]),
+    ("PATCH", "/rows/lists/HOME", {"name": "Changed"}),
+    ("PATCH", "/rows/lists?where={}", {"name": "All"}),
+    ("DELETE", "/rows/lists/HOME", None),
+    ("DELETE", "/rows/lists?where={}", None),
+]
+
+
+def depths_after(tracker: Tracker, method: str, path: str, body: Any, header: str) -> set[int]:
+    """The depths of the events that a write leaves, whose path and body may name a list of alice's, HOME."""
+    home, alice = new_list(tracker, "alice"), tracker.users["alice"]
+    EventInterest.objects.using(REGION).create(environment_id=tracker.environment_id, table_name="*", action="*")
+    text = json.dumps(body).replace("HOME", home).replace('"name"', f'"owner_id": "{alice}", "name"')
+    sent = {} if body is None else {"json": json.loads(text)}
+    answer = tracker.call("key", method, path.replace("HOME", home), headers={"X-Platform-Depth": header}, **sent)
+    assert answer.status in (200, 201, 204), answer.json
+    told = OutboxEvent.objects.using(REGION).filter(environment_id=tracker.environment_id)
+    return {*told.values_list("depth", flat=True)}
+
+
+@pytest.mark.parametrize(("method", "path", "body"), WRITES)
+def test_a_write_in_answer_to_an_event_is_the_next_link_of_its_chain(
+    tracker: Tracker, method: str, path: str, body: Any
+) -> None:
+    assert depths_after(tracker, method, path, body, chains.signed(5, tracker.environment_id)) == {5}
+
+
+@pytest.mark.parametrize("header", ["5", chains.signed(5, "env_01h455vb4pex5vsknk084sn02q"), "", "5.AAAA"])
+def test_a_chain_that_somebody_made_up_is_none(tracker: Tracker, header: str) -> None:
+    assert depths_after(tracker, "PATCH", "/rows/lists/HOME", {"name": "Changed"}, header) == {0}

@@ -59,7 +59,7 @@ def test_a_write_arrives_signed_and_is_in_the_history(
     Verifier(webhook["secret"]).verify(receiver.requests[0].partition(b"\r\n\r\n")[2], sent)
     SvixVerifier(webhook["secret"]).verify(receiver.requests[0].partition(b"\r\n\r\n")[2], sent)
     assert sent["webhook-id"] == body["id"]
-    assert chains.depth_of(sent["x-platform-depth"], tracker.environment_id) == 1
+    assert chains.depth_of({chains.META: sent["x-platform-depth"]}, tracker.environment_id) == 1
     assert (body["type"], body["environment_id"]) == ("lists.insert", tracker.environment_id)
     assert (body["data"]["table"], body["data"]["id"], body["data"]["old_record"]) == ("lists", row, None)
     assert body["data"]["record"]["name"] == "Home"
