@@ -13,7 +13,7 @@ from django.db import DatabaseError, transaction
 from platform_site.api import cursors
 from platform_site.api.callers import Place
 from platform_site.api.errors import NotFound, ValidationFailed
-from rows import cascades, filters, reads, values, writes, writing
+from rows import bodies, cascades, filters, reads, writes, writing
 from rows.asking import Asking, asked
 from rows.attempts import Attempt, announce
 from rows.compiler import LIMIT, After, Cell
@@ -87,7 +87,7 @@ def _change(asking: Asking, table: Table, access: Access, body: Any, depth: int)
     """The update that `body` asks for, of no row in particular. Raises ValidationFailed."""
     rule = access.update
     assert rule is not None  # noqa: S101 - asked by the caller
-    cells = values.read_update(
+    cells = bodies.read_update(
         table,
         body,
         writable=rule.columns,

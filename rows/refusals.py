@@ -23,7 +23,7 @@ from platform_site.api.errors import (
 )
 from platform_site.api.fields import WHOLE_BODY
 from platform_site.postgres.compiled import Compiled
-from rows import names, states, values, writing
+from rows import bodies, names, states, values, writing
 from rows.asking import Asking
 from rows.attempts import Attempt, Named
 from rows.compiler import Cell
@@ -189,7 +189,7 @@ def _taken(table: Table, name: str, known: set[str]) -> ApiError:
 # ── What is refused before the statement is run ─────────────────────────────────────────────────────────────────────
 
 
-def unknown_users(asking: Asking, table: Table, cells: values.Cells) -> list[FieldError]:
+def unknown_users(asking: Asking, table: Table, cells: bodies.Cells) -> list[FieldError]:
     """Errors for the user columns in `cells` that name nobody of the pool. A query for each of them but the caller."""
     own = asking.principal.user_id if asking.principal.kind == "user" else None
     named = {column: cell.decode() for column in table.user_columns if (cell := cells.get(column)) is not None}

@@ -1,9 +1,9 @@
 r"""Values: JSON in, the text that PostgreSQL reads under a cast out, typed and checked on the way by the column's type.
 
-`grammar` reads the operands of filters and rules here, writes read their columns here (`read_insert`, `read_update`),
-and `rules` the values of variables, so that one type means one thing everywhere. Nothing that passed here makes
-PostgreSQL answer with a data error: NUL, lone surrogates, 2^63, the year 0, a scale too large end here, with every
-invalid field named at once. Design section 6; reliability finding 11 and T8.
+`grammar` reads the operands of filters and rules here, `bodies` the columns of writes, and `rules` the values of
+variables, so that one type means one thing everywhere. Nothing that passed here makes PostgreSQL answer with a data
+error: NUL, lone surrogates, 2^63, the year 0, a scale too large end here. Design section 6; reliability finding 11
+and T8.
 
 A checked value has two spellings. *Python's* is what `evaluate` compares: str, int, Decimal, float, bool, date,
 datetime in UTC, parsed JSON, and tuples of these. *Wire* is text bytes for an untyped parameter under an explicit cast.
@@ -18,11 +18,8 @@ from decimal import Decimal
 from typing import Any, Final
 
 from platform_site.api import ids
-from platform_site.api.errors import FieldError, ValidationFailed
-from platform_site.api.fields import WHOLE_BODY
 from rows.conditions import Type
-from rows.documents import ID, MAX_ERRORS, Column, ColumnType, Table
-from rows.names import respelled
+from rows.documents import ID, Column, ColumnType, Table
 
 MAX_JSON_DEPTH: Final = 64
 MAX_INDEXED_BYTES: Final = 2_600
@@ -372,82 +369,6 @@ def read_id(value: Any) -> str:
     raise InvalidValue("invalid", "Must be 1-64 letters, digits, hyphens or underscores.")
 
 
-# Rows: a body of a write.
-
-
-Cells = Mapping[str, bytes | None]
-"""Columns as wire text, None for null."""
-Further = Callable[[Cells, list[FieldError]], Iterable[FieldError]]
-"""What only a database knows to be wrong with the cells that can be read, beside the errors of the others."""
-
-
-def nothing_further(cells: Cells, errors: list[FieldError]) -> Iterable[FieldError]:
-    return ()
-
-
-def read_insert(
-    table: Table,
-    body: Any,
-    *,
-    writable: Iterable[str],
-    readable: Iterable[str],
-    further: Further = nothing_further,
-) -> dict[str, bytes | None]:
-    """The columns of a new row that `body` sets, as wire text or None for null, in the order of the body.
-
-    `writable` (with `id` where the caller may choose it, without what rules `set`) and `readable` are names of columns
-    of this caller's rules. What `body` leaves out gets its default, null, or what is set; a writable column that has
-    none of these is required. Raises ValidationFailed naming every invalid field, also what `further` finds.
-    """
-    known = frozenset(writable)
-    cells, errors = _read_columns(table, body, known, frozenset(readable))
-    given = {*cells, *(error.field for error in errors)}
-    for column in table.columns.values() if len(errors) < MAX_ERRORS else ():  # else it was not read to its end
-        if column.name not in given and not column.null and column.default is None and column.name in known:
-            errors.append(FieldError(column.name, "required", "Must be given."))
-    _refuse(errors, cells, further)
-    return cells
-
-
-def read_update(
-    table: Table, body: Any, *, writable: Iterable[str], readable: Iterable[str], further: Further = nothing_further
-) -> dict[str, bytes | None]:
-    """The columns that `body` changes, as wire text or None for null. Arguments and errors as for `read_insert`.
-
-    `id` is taken by no update, whatever `writable` says.
-    """
-    cells, errors = _read_columns(table, body, frozenset(writable) - {ID.name}, frozenset(readable))
-    _refuse(errors, cells, further)
-    return cells
-
-
-def _refuse(errors: list[FieldError], cells: Cells, further: Further) -> None:
-    if len(errors) < MAX_ERRORS:
-        errors += further(cells, errors)
-    if errors:
-        raise ValidationFailed(fields=errors)
-
-
-def _read_columns(
-    table: Table, body: Any, writable: frozenset[str], readable: frozenset[str]
-) -> tuple[dict[str, bytes | None], list[FieldError]]:
-    if not isinstance(body, Mapping):
-        raise ValidationFailed.of(WHOLE_BODY, "wrong_type", "Must be an object of columns and values.")
-    cells: dict[str, bytes | None] = {}
-    errors: list[FieldError] = []
-    for name, value in body.items():
-        if len(errors) >= MAX_ERRORS:
-            break
-        column = table.all_columns.get(name)
-        try:
-            if column is None or name not in writable:
-                raise _not_writable(table, name, writable, readable)
-            cells[name] = encode_cell(table, column, value)
-        except InvalidValue as error:
-            errors.append(FieldError(_shown(name), error.code, error.message))
-    return cells, errors
-
-
 def encode_cell(table: Table, column: Column, value: Any) -> bytes | None:
     """The wire text of the JSON `value` as a cell of `column`, None for null. Raises InvalidValue."""
     if column is ID:
@@ -459,15 +380,6 @@ def encode_cell(table: Table, column: Column, value: Any) -> bytes | None:
     return encoded
 
 
-def _not_writable(table: Table, name: str, writable: frozenset[str], readable: frozenset[str]) -> InvalidValue:
-    """A column that the caller sees may be called read-only; a hidden one does not exist (reliability section 4.4), and
-    only columns that may be written are proposed."""
-    if name == ID.name or name in readable:
-        by = "the table's rules do not let you" if name in table.columns else "the platform keeps it"
-        return InvalidValue("read_only", f"Cannot be set: {by}.")
-    return InvalidValue("unknown", f"There is no such column{respelled(name, writable) or '.'}")
-
-
 def is_indexed(table: Table, column: Column) -> bool:
     """Whether the document declares an index or a unique that holds the column's values."""
     indexed = any(key.column == column.name for index in table.indexes for key in index.keys)
@@ -477,8 +389,3 @@ def is_indexed(table: Table, column: Column) -> bool:
 def _check_index(table: Table, column: Column) -> None:
     if is_indexed(table, column):
         raise InvalidValue("too_long", f"Must have at most {MAX_INDEXED_BYTES} bytes, since it is indexed.")
-
-
-def _shown(name: Any) -> str:
-    """A name as an answer may repeat it: whole if it could be one, else shortened and without odd characters."""
-    return str(name)[:100].encode("unicode_escape").decode()

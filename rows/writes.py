@@ -17,7 +17,7 @@ from platform_site.api import ids
 from platform_site.api.callers import Place
 from platform_site.api.errors import Conflict, FieldError, NotFound, ValidationFailed
 from platform_site.api.fields import WHOLE_BODY
-from rows import cascades, compiler, values, writing
+from rows import bodies, cascades, compiler, values, writing
 from rows.asking import MAX_RUNS, Asking, asked
 from rows.attempts import Attempt, Named, announce
 from rows.compiler import MAX_ANSWER_BYTES, ROW_ID, Cell, ReadShape
@@ -229,7 +229,7 @@ def _new_row(asking: Asking, table: Table, access: Access, body: Any, depth: int
     rule = access.insert
     assert rule is not None  # noqa: S101 - asked by the caller
 
-    def further(cells: values.Cells, errors: list[FieldError]) -> list[FieldError]:
+    def further(cells: bodies.Cells, errors: list[FieldError]) -> list[FieldError]:
         found = unknown_users(asking, table, cells)
         if (chosen := cells.get(ROW_ID)) is not None and chosen.decode() in values.RESERVED_IDS:
             found.append(FieldError(ROW_ID, "reserved", "Is a word of the API; choose another."))
@@ -238,7 +238,7 @@ def _new_row(asking: Asking, table: Table, access: Access, body: Any, depth: int
             found += unseen_references(asking, Attempt(table, access, InsertShape(table.name), whole))
         return found
 
-    given = values.read_insert(
+    given = bodies.read_insert(
         table, body, writable=rule.columns, readable=asking.sight.columns(table.name), further=further
     )
     named: Named = {}
@@ -313,7 +313,7 @@ def update(
         raise NotFound
     rule = access.update
 
-    def further(cells: values.Cells, errors: list[FieldError]) -> list[FieldError]:
+    def further(cells: bodies.Cells, errors: list[FieldError]) -> list[FieldError]:
         found = unknown_users(asking, table, cells)
         if errors or found:
             references = {key: cell for key, cell in cells.items() if table.columns[key].is_reference}
@@ -323,7 +323,7 @@ def update(
             )
         return found
 
-    cells = values.read_update(table, body, writable=rule.columns, readable=asking.sight.columns(name), further=further)
+    cells = bodies.read_update(table, body, writable=rule.columns, readable=asking.sight.columns(name), further=further)
     named: Named = {Cell(column): cell for column, cell in cells.items()}
     named[ROW_ID] = row_id.encode()
     if matches is not None:
