@@ -4,6 +4,7 @@
 announced to the floor above.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ from platform_site.api import ids
 from platform_site.api.requests import current_request_id
 from platform_site.api.signals import row_written
 from rows.asking import Asking
+from rows.computed import GROWING, Change
 from rows.documents import Table
 from rows.rules import Access
 from rows.writing import DEPTH, EVENT_ID, REQUEST, DeleteShape, InsertShape, UpdateShape
@@ -38,6 +40,16 @@ class Attempt:
                 return "update"
             case DeleteShape():
                 return "delete"
+
+    def computing(self, changes: Mapping[str, Change]) -> "Attempt":
+        """The same update, where these of its cells are computed and the values that it takes are operands."""
+        assert isinstance(self.shape, UpdateShape)  # noqa: S101 - for the type checker
+        operators = tuple(sorted((column, change.operator) for column, change in changes.items()))
+        large = self.shape.large or any(operator in GROWING for _, operator in operators)
+        named = dict(self.named)
+        for change in changes.values():
+            named |= change.room
+        return replace(self, shape=replace(self.shape, computed=operators, large=large), named=named)
 
     def with_events(self, wanted: bool) -> "Attempt":
         """The same write with an event, or without one."""

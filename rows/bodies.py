@@ -9,6 +9,8 @@ from typing import Any
 
 from platform_site.api.errors import FieldError, ValidationFailed
 from platform_site.api.fields import WHOLE_BODY
+from rows import computed
+from rows.computed import Change
 from rows.documents import ID, MAX_ERRORS, Table
 from rows.names import respelled
 from rows.values import InvalidValue, encode_cell
@@ -35,10 +37,16 @@ def read_insert(
 
     `writable` (with `id` where the caller may choose it, without what rules `set`) and `readable` are names of columns
     of this caller's rules. What `body` leaves out gets its default, null, or what is set; a writable column that has
-    none of these is required. Raises ValidationFailed naming every invalid field, also what `further` finds.
+    none of these is required. An operator computes the cell from its default. Raises ValidationFailed naming every
+    invalid field, also what `further` finds.
     """
     known = frozenset(writable)
-    cells, errors = _read_columns(table, body, known, frozenset(readable))
+    cells, changes, errors = _read_columns(table, body, known, frozenset(readable))
+    for name, change in changes.items():
+        try:
+            cells[name] = change.first()
+        except InvalidValue as error:
+            errors.append(FieldError(name, error.code, error.message))
     given = {*cells, *(error.field for error in errors)}
     for column in table.columns.values() if len(errors) < MAX_ERRORS else ():  # else it was not read to its end
         if column.name not in given and not column.null and column.default is None and column.name in known:
@@ -49,14 +57,15 @@ def read_insert(
 
 def read_update(
     table: Table, body: Any, *, writable: Iterable[str], readable: Iterable[str], further: Further = nothing_further
-) -> dict[str, bytes | None]:
-    """The columns that `body` changes, as wire text or None for null. Arguments and errors as for `read_insert`.
+) -> tuple[dict[str, bytes | None], dict[str, Change]]:
+    """The columns that `body` changes, as wire text or None for null, and which of these are to be computed, of which
+    the text is the operand. Arguments and errors as for `read_insert`.
 
     `id` is taken by no update, whatever `writable` says.
     """
-    cells, errors = _read_columns(table, body, frozenset(writable) - {ID.name}, frozenset(readable))
+    cells, changes, errors = _read_columns(table, body, frozenset(writable) - {ID.name}, frozenset(readable))
     _refuse(errors, cells, further)
-    return cells
+    return cells, changes
 
 
 def _refuse(errors: list[FieldError], cells: Cells, further: Further) -> None:
@@ -68,10 +77,11 @@ def _refuse(errors: list[FieldError], cells: Cells, further: Further) -> None:
 
 def _read_columns(
     table: Table, body: Any, writable: frozenset[str], readable: frozenset[str]
-) -> tuple[dict[str, bytes | None], list[FieldError]]:
+) -> tuple[dict[str, bytes | None], dict[str, Change], list[FieldError]]:
     if not isinstance(body, Mapping):
         raise ValidationFailed.of(WHOLE_BODY, "wrong_type", "Must be an object of columns and values.")
     cells: dict[str, bytes | None] = {}
+    changes: dict[str, Change] = {}
     errors: list[FieldError] = []
     for name, value in body.items():
         if len(errors) >= MAX_ERRORS:
@@ -80,10 +90,16 @@ def _read_columns(
         try:
             if column is None or name not in writable:
                 raise _not_writable(table, name, writable, readable)
-            cells[name] = encode_cell(table, column, value)
+            if isinstance(value, dict) and (change := computed.read(column, value)) is not None:
+                if name not in readable:
+                    raise computed.unreadable()
+                changes[name] = change
+                cells[name] = change.wire
+            else:
+                cells[name] = encode_cell(table, column, value)
         except InvalidValue as error:
             errors.append(FieldError(_shown(name), error.code, error.message))
-    return cells, errors
+    return cells, changes, errors
 
 
 def _not_writable(table: Table, name: str, writable: frozenset[str], readable: frozenset[str]) -> InvalidValue:

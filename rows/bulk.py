@@ -87,7 +87,7 @@ def _change(asking: Asking, table: Table, access: Access, body: Any, depth: int)
     """The update that `body` asks for, of no row in particular. Raises ValidationFailed."""
     rule = access.update
     assert rule is not None  # noqa: S101 - asked by the caller
-    cells = bodies.read_update(
+    cells, changes = bodies.read_update(
         table,
         body,
         writable=rule.columns,
@@ -95,7 +95,7 @@ def _change(asking: Asking, table: Table, access: Access, body: Any, depth: int)
         further=lambda cells, errors: unknown_users(asking, table, cells),
     )
     named = {Cell(column): cell for column, cell in cells.items()}
-    return Attempt(table, access, UpdateShape(table.name, tuple(sorted(cells))), named, depth)
+    return Attempt(table, access, UpdateShape(table.name, tuple(sorted(cells))), named, depth).computing(changes)
 
 
 def _update_at_once(asking: Asking, attempt: Attempt, ids: Sequence[str]) -> frozenset[str]:

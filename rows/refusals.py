@@ -23,10 +23,11 @@ from platform_site.api.errors import (
 )
 from platform_site.api.fields import WHOLE_BODY
 from platform_site.postgres.compiled import Compiled
-from rows import bodies, names, states, values, writing
+from rows import bodies, computed, names, states, values, writing
 from rows.asking import Asking
 from rows.attempts import Attempt, Named
 from rows.compiler import Cell
+from rows.computed import GROWING
 from rows.conditions import Condition, Quantified, parts, paths_of
 from rows.documents import Column, Table
 from rows.rules import Clause, WriteRule
@@ -59,10 +60,15 @@ def refusal_of(asking: Asking, attempt: Attempt) -> ApiError | None:
         return None
     if isinstance(attempt.shape, DeleteShape):
         return None
-    if isinstance(attempt.shape, UpdateShape) and attempt.shape.large:
-        fits, *verdicts = verdicts
-        if not fits:
-            return too_large()
+    if isinstance(attempt.shape, UpdateShape):
+        of_computed = 2 * len(attempt.shape.computed)
+        if errors := _not_computable(attempt.shape, verdicts[:of_computed]):
+            return ValidationFailed(fields=errors)
+        verdicts = verdicts[of_computed:]
+        if attempt.shape.large:
+            fits, *verdicts = verdicts
+            if not fits:
+                return too_large(name for name, operator in attempt.shape.computed if operator in GROWING)
     viewer = asking.environment.open_viewer(asking.standing)
     references = writing.references_of(viewer, attempt.table, attempt.shape)
     if unseen := _unseen(references, verdicts):
@@ -70,6 +76,18 @@ def refusal_of(asking: Asking, attempt: Attempt) -> ApiError | None:
     if writing.looks_back(viewer, attempt.table.name, attempt.shape):
         return None  # its checks are asked afterwards
     return _checked(asking, attempt, verdicts[len(references) :])
+
+
+def _not_computable(shape: UpdateShape, verdicts: Sequence[bool]) -> list[FieldError]:
+    """Errors for the computed cells that this principal may not read, of which nothing else is told, and for those that
+    their columns have no room for."""
+    found: list[FieldError] = []
+    for number, (column, operator) in enumerate(shape.computed):
+        is_readable, has_room = verdicts[2 * number : 2 * number + 2]
+        if not (is_readable and has_room):
+            problem = computed.no_room(operator) if is_readable else computed.unreadable()
+            found.append(FieldError(column, problem.code, problem.message))
+    return found
 
 
 def _unseen(references: Sequence[Column], verdicts: Sequence[bool]) -> list[FieldError]:
@@ -203,6 +221,7 @@ def unknown_users(asking: Asking, table: Table, cells: bodies.Cells) -> list[Fie
 _USER: Final = Compiled(lambda pool_id, pk: User.objects.in_pool(pool_id).filter(pk=pk).values_list("pk"))
 
 
-def too_large() -> ValidationFailed:
+def too_large(grown: Iterable[str] = ()) -> ValidationFailed:
+    """`grown` are the columns that an operator makes longer."""
     message = f"A row holds at most {MAX_ROW_BYTES >> 20} MB, and this one would have more."
-    return ValidationFailed.of(WHOLE_BODY, "too_large", message)
+    return ValidationFailed(fields=[FieldError(name, "too_large", message) for name in (*grown,) or (WHOLE_BODY,)])

@@ -10,7 +10,9 @@ from platform_site.api import fields
 
 _CELLS: dict[str, Any] = {
     "type": "object",
-    "description": "Columns and their values, as the environment's schema has them.",
+    "description": "Columns and their values, as the environment's schema has them. The value of a number may be "
+    '`{"$inc": 1}`, that of a list `{"$append": ["a"]}`, `{"$add": ["a"]}` or `{"$remove": ["a"]}`: the new one is '
+    "then computed from the old one.",
     "additionalProperties": True,
 }
 _ROW: dict[str, Any] = {

@@ -12,8 +12,8 @@ from typing import Any
 from django.db import transaction
 
 from platform_site.api.callers import Place
-from platform_site.api.errors import Conflict, NotFound, ValidationFailed
-from rows import compiler, values, writes, writing
+from platform_site.api.errors import Conflict, FieldError, NotFound, ValidationFailed
+from rows import compiler, computed, values, writes, writing
 from rows.asking import MAX_RUNS, Asking, asked
 from rows.attempts import Attempt
 from rows.compiler import LIMIT, ROW_ID, Cell, ReadShape
@@ -58,6 +58,7 @@ def _upsert(
 ) -> list[Upserted]:
     columns = _key_columns(asking, name, key)
     attempts = writes.new_rows(asking, name, bodies, depth, numbered=numbered)
+    _refuse_computed(attempts, bodies, columns, numbered=numbered)
     return _Upsert(asking, name, columns, bodies, attempts, depth, numbered).run()
 
 
@@ -73,6 +74,17 @@ def _key_columns(asking: Asking, name: str, key: str) -> tuple[str, ...]:
             return columns
     choice = ", or ".join(",".join(columns) for columns in keys)
     raise ValidationFailed.of("on_conflict", "not_unique", f"Must name what is unique: {choice}.")
+
+
+def _refuse_computed(
+    attempts: Sequence[Attempt], bodies: Sequence[Mapping[str, Any]], key: Sequence[str], *, numbered: bool
+) -> None:
+    """Raise ValidationFailed where an operator stands in the place of a part of the key: no row can be found by it."""
+    for number, (attempt, body) in enumerate(zip(attempts, bodies, strict=True)):
+        for name in key:
+            if attempt.table.all_columns[name].type in computed.OPERATORS and isinstance(body.get(name), dict):
+                error = FieldError(name, "misplaced", "A row is found by this value: send it as it is.")
+                raise writes.of_row(ValidationFailed(fields=[error]), number, numbered=numbered)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,8 +63,8 @@ _TIMESTAMP: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:[0-9]{2})?", re.ASCII
 )
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
-_MIN_INTEGER: Final = -(2**63)
-_MAX_INTEGER: Final = 2**63 - 1
+MIN_INTEGER: Final = -(2**63)
+MAX_INTEGER: Final = 2**63 - 1
 _SAFE_FLOAT_DIGITS: Final = 15
 """A number of this many significant digits survives the way through a JSON float."""
 
@@ -106,7 +106,7 @@ def _text(value: Any) -> str:
 def _integer(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise InvalidValue("wrong_type", "Must be an integer.")
-    if not _MIN_INTEGER <= value <= _MAX_INTEGER:
+    if not MIN_INTEGER <= value <= MAX_INTEGER:
         raise InvalidValue("out_of_range", "Must be a 64-bit integer.")
     return value
 

@@ -323,13 +323,17 @@ def update(
             )
         return found
 
-    cells = bodies.read_update(table, body, writable=rule.columns, readable=asking.sight.columns(name), further=further)
+    cells, changes = bodies.read_update(
+        table, body, writable=rule.columns, readable=asking.sight.columns(name), further=further
+    )
     named: Named = {Cell(column): cell for column, cell in cells.items()}
     named[ROW_ID] = row_id.encode()
     if matches is not None:
         named[ETAGS] = values.wire("text[]", tuple(matches))
     shape = UpdateShape(name, tuple(sorted(cells)), matches is not None, large=is_large(table, named))
     attempt = Attempt(table, access, shape, named, depth)
+    if changes:
+        attempt = attempt.computing(changes)
     if not cells:
         return _unchanged(asking, attempt, row_id)
     if not writing.looks_back(asking.environment.open_viewer(asking.standing), name, shape):

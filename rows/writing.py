@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from django.db.models import Exists, F
 from django.db.models.sql import DeleteQuery, UpdateQuery
 
+from rows import computed
 from rows.compiler import (
     AS_TEXT,
     ENVIRONMENT,
@@ -38,6 +39,7 @@ from rows.compiler import (
     together,
     whole_row,
 )
+from rows.computed import Operator
 from rows.conditions import TRUE, Condition
 from rows.documents import Column, Table
 from rows.expressions import ALWAYS, Parameter, Piece, Sql, boolean
@@ -56,8 +58,8 @@ REQUEST: Final = "request"
 DEPTH: Final = "depth"
 
 LARGE_WRITE: Final = 16 * 1024
-"""Bytes, as stored, of an update from which on the row's size is looked at. Smaller ones replace a cell each, so that a
-table's 200 columns get no row beyond MAX_ROW_BYTES by more than 3 MB."""
+"""Bytes, as stored, of an update's new cells from which on the row's size is looked at. Smaller ones replace a cell
+each, so that a table's 200 columns get no row beyond MAX_ROW_BYTES by more than 3 MB."""
 
 _OLD_PREFIX: Final = "_o_"
 _STAMP: Final = Sql("statement_timestamp()")
@@ -74,14 +76,16 @@ class InsertShape:
 
 @dataclass(frozen=True, slots=True)
 class UpdateShape:
-    """`columns` are those sent, sorted; `matches` says that there is an If-Match, `large` that more than LARGE_WRITE is
-    sent, so that the row's size must be looked at."""
+    """`columns` are those sent, sorted; `matches` says that there is an If-Match, `large` that the new cells may have
+    more than LARGE_WRITE, so that the row's size must be looked at. `computed` are those of the columns, sorted, whose
+    new cells an operator makes of the old ones."""
 
     table: str
     columns: tuple[str, ...]
     matches: bool = False
     events: bool = False
     large: bool = False
+    computed: tuple[tuple[str, Operator], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +205,8 @@ def cells_of(viewer: "Viewer", table: Table, shape: InsertShape | UpdateShape) -
     else:
         sent, made = shape.columns, {"updated_at": _STAMP}
     made |= {name: _sent(table.columns[name]) for name in sent if name not in rule.set}
+    if isinstance(shape, UpdateShape):
+        made |= {name: computed.cell(table.columns[name], operator) for name, operator in shape.computed}
     for name, operand in rule.set.items():
         type_ = OPERAND_TYPES[table.columns[name].type]
         made[name] = Sql(f"NULL::{type_}") if operand is None else viewer.operand(operand)
@@ -240,9 +246,19 @@ def _is_seen(viewer: "Viewer", table: Table, column: Column, cell: Any, before: 
     return boolean("(", cell, " IS NULL OR ", Exists(seen), *unchanged, ")")
 
 
+def _computable(viewer: "Viewer", table: Table, shape: UpdateShape) -> list[Any]:
+    """For each computed column, whether the caller may read the cell that it is computed from, and whether the column
+    has room for what comes out."""
+    flags: list[Any] = []
+    for name, operator in shape.computed:
+        readable = viewer.readable(table.name, name, HERE)
+        flags += [ALWAYS if readable is None else readable, computed.has_room(table.columns[name], operator)]
+    return flags
+
+
 def _fits(table: Table, cells: Mapping[str, Any]) -> Sql:
-    """The row has at most MAX_ROW_BYTES once it has these cells, or no more than before. PostgreSQL knows the length of
-    a stored text without reading it."""
+    """The new ones of these cells have at most LARGE_WRITE, or the row with them at most MAX_ROW_BYTES, or no more than
+    before. PostgreSQL knows the length of a stored text without reading it."""
     long = [name for name, column in table.columns.items() if column.type in LONG_TYPES]
     sent = [name for name in long if name in cells]
 
@@ -253,7 +269,8 @@ def _fits(table: Table, cells: Mapping[str, Any]) -> Sql:
         return [*parts, ")"]
 
     return boolean(
-        "(", *size(long, cells), f" <= {MAX_ROW_BYTES} OR ", *size(sent, cells), " <= ", *size(sent, {}), ")"
+        "(", *size(sent, cells), f" <= {LARGE_WRITE} OR ", *size(long, cells), f" <= {MAX_ROW_BYTES} OR ",
+        *size(sent, cells), " <= ", *size(sent, {}), ")",
     )  # fmt: skip
 
 
@@ -340,7 +357,7 @@ def _updated(writer: Writer, table: Table, shape: UpdateShape, which: Sql) -> tu
     rule = _rule_of(viewer, table, shape)
     if not looks_back(viewer, table.name, shape):
         rows = rows.filter(viewer.rules_with(HERE).condition(rule.check, table.name, Written(cells, HERE)))
-    rows = rows.filter(*[
+    rows = rows.filter(*_computable(viewer, table, shape), *[
         _is_seen(viewer, table, column, cells[column.name], HERE) for column in references_of(viewer, table, shape)
     ])  # fmt: skip
     if shape.large:
@@ -611,13 +628,15 @@ def _is_heard(table: Table, action: str, write: InsertShape | UpdateShape | Dele
 def _of_what_would_be(
     viewer: "Viewer", table: Table, write: InsertShape | UpdateShape, before: Ground | None
 ) -> list[Any]:
-    """For a large update, whether the row stays small enough; one for each of `references_of`; then `_checks`."""
+    """Of an update two for each computed column; for a large one, whether the row stays small enough; one for each of
+    `references_of`; then `_checks`."""
     cells = cells_of(viewer, table, write)
+    computable = _computable(viewer, table, write) if isinstance(write, UpdateShape) else []
     fits = [_fits(table, cells)] if isinstance(write, UpdateShape) and write.large else []
     seen = [
         _is_seen(viewer, table, column, cells[column.name], before) for column in references_of(viewer, table, write)
     ]
-    return [*fits, *seen, *_checks(viewer, table, write, Written(cells, before), before)]
+    return [*computable, *fits, *seen, *_checks(viewer, table, write, Written(cells, before), before)]
 
 
 def _checks(

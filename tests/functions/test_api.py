@@ -217,6 +217,24 @@ def test_a_function_changes_all_rows_that_fit_as_its_caller(tracker: Tracker) ->
     ]
 
 
+def test_a_function_changes_values_by_what_they_are(tracker: Tracker) -> None:
+    home = tracker.post("key", "/rows/lists", {"name": "Home", "owner_id": tracker.users["alice"]}).json["id"]
+    body = {"title": "Tea", "list_id": home, "owner_id": tracker.users["alice"], "priority": 1}
+    task = tracker.post("key", "/rows/tasks", body).json["id"]
+    source = """export default async ({task}: any, ctx: any) => {
+        const one = await ctx.rows.update("tasks", task, {priority: {$inc: 2}, price: {$inc: "0.50"}, tags: {$add: ["x"]}});
+        await ctx.rows.updateMany("tasks", {where: {}}, {priority: {$inc: 10}, tags: {$append: ["x", "y"]}});
+        await Promise.all([1, 2, 3].map(() => ctx.rows.update("tasks", task, {priority: {$inc: 100}})));
+        let refused; try { await ctx.rows.update("tasks", task, {priority: {$inc: "1"}}) } catch (e) { refused = e.fields }
+        return {one, refused} }"""
+    assert deploy(tracker, "count", source).status == 201
+    got = invoke(tracker, "count", {"task": task}).json["output"]
+    assert (got["one"]["priority"], got["one"]["price"], got["one"]["tags"]) == (3, "0.50", ["x"])
+    assert [(field["field"], field["code"]) for field in got["refused"]] == [("priority", "wrong_type")]
+    row = tracker.get("key", f"/rows/tasks/{task}").json
+    assert (row["priority"], row["tags"]) == (313, ["x", "x", "y"])
+
+
 def test_a_function_chooses_columns_as_a_request_does(tracker: Tracker) -> None:
     home = tracker.post("key", "/rows/lists", {"name": "Home", "owner_id": tracker.users["alice"]}).json["id"]
     task = tracker.post("alice", "/rows/tasks", {"title": "Tea", "list_id": home}).json["id"]

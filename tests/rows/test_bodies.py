@@ -79,7 +79,7 @@ def test_who_keeps_a_column_from_being_written_is_told() -> None:
 
 
 def test_a_column_that_may_be_written_and_not_read_is_taken() -> None:
-    assert read_update(TASKS, {"internal": "x"}, writable={"internal"}, readable={"id"}) == {"internal": b"x"}
+    assert read_update(TASKS, {"internal": "x"}, writable={"internal"}, readable={"id"}) == ({"internal": b"x"}, {})
 
 
 def test_of_a_body_with_nothing_but_strange_members_a_hundred_are_named() -> None:
@@ -108,7 +108,7 @@ def test_what_a_rule_forces_is_not_required() -> None:
 
 
 def test_an_update_of_nothing_is_nothing() -> None:
-    assert read_update(TASKS, {}, writable=SENT, readable=SEEN) == {}
+    assert read_update(TASKS, {}, writable=SENT, readable=SEEN) == ({}, {})
 
 
 @pytest.mark.parametrize("body", [[], [{}], "text", 5, None, True])
@@ -125,10 +125,15 @@ def test_null_for_a_column_without_nulls() -> None:
 def test_a_text_too_long_for_its_index() -> None:
     # 54000 is what PostgreSQL would say, as an error of ours.
     longest = "é" * 1_300
-    assert read_update(TASKS, {"notes": longest}, writable=SENT, readable=SEEN) == {"notes": longest.encode()}
+    assert read_update(TASKS, {"notes": longest}, writable=SENT, readable=SEEN) == (
+        {"notes": longest.encode()},
+        {},
+    )
     for longer in (longest + "x", "x" * 300_000):
         assert refusal(read_update, TASKS, {"notes": longer}, writable=SENT, readable=SEEN) == [("notes", "too_long")]
-    assert read_update(TASKS, {"internal": "x" * 300_000}, writable={"internal"}, readable=SEEN)["internal"] is not None
+    assert (
+        read_update(TASKS, {"internal": "x" * 300_000}, writable={"internal"}, readable=SEEN)[0]["internal"] is not None
+    )
 
 
 def test_names_are_repeated_only_as_far_as_they_could_be_names() -> None:
