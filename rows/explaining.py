@@ -15,7 +15,7 @@ from platform_site.api import exact
 from platform_site.api.callers import Place
 from platform_site.api.errors import NotFound
 from rows.asking import Asking, asked
-from rows.compiler import ROW_ID, Statement, Writer, is_row, numbered
+from rows.compiler import ROW_ID, Statement, Writer, is_current, is_row, numbered
 from rows.conditions import (
     TRUE,
     Compare,
@@ -209,7 +209,7 @@ def _cells(viewer: Viewer, shape: _Cells) -> Statement:
         for index, path in enumerate(shape.paths)
     }
     now = Sql("to_char(statement_timestamp(), 'YYYY-MM-DD HH24:MI:SS.USOF')")
-    rows = rows.filter(is_row()).annotate(_now=now, **values)
+    rows = rows.filter(is_row(), is_current()).annotate(_now=now, **values)
     return numbered(*Writer(viewer).queryset(rows.values_list("id", "_now", *values)))
 
 
@@ -223,5 +223,5 @@ def _verdicts(viewer: Viewer, shape: _Verdicts) -> Statement:
         f"_f{index}": boolean("(", viewer.rules.condition(condition, shape.table), " IS TRUE)")
         for index, condition in enumerate(conditions or [TRUE])
     }
-    rows = viewer.models[shape.table].unruled.using(viewer.alias).filter(is_row())
+    rows = viewer.models[shape.table].unruled.using(viewer.alias).filter(is_row(), is_current())
     return numbered(*Writer(viewer).queryset(rows.annotate(**flags).values_list(*flags)))

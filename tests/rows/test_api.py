@@ -221,6 +221,19 @@ def test_explain_says_which_clause_refuses(tracker: Tracker) -> None:
     assert tracker.post("key", "/rows/tasks/explain", {"id": task, "as": "member"}).json["visible"] is True
 
 
+def test_explain_speaks_of_the_rules_that_hold_now(tracker: Tracker) -> None:
+    """Though nothing else was asked since they changed, and though this process still knows the old ones."""
+    home = tracker.post("key", "/rows/lists", {"name": "Home", "owner_id": tracker.users["alice"]}).json["id"]
+    asked = {"id": home, "as": "server"}
+    assert tracker.post("owner", "/rows/lists/explain", asked).json["visible"] is True
+    document = json.loads(json.dumps(DOCUMENT))
+    document["tables"]["lists"]["rules"]["server"] = {"read": {"where": {"name": "Work"}}}
+    tracker.apply(document)
+    told = tracker.post("owner", "/rows/lists/explain", asked).json
+    assert (told["visible"], told["rules"][0]["role"]) == (False, "server")
+    assert tracker.post("key", "/rows/lists/explain", asked).status == 404
+
+
 def test_explain_tells_no_cell_to_who_may_read_no_rows(tracker: Tracker) -> None:
     task = new_task(tracker, "alice", new_list(tracker, "alice"))
     keys = {
