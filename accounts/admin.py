@@ -20,7 +20,12 @@ from django.utils.html import format_html_join
 from unfold.decorators import action, display
 from unfold.enums import ActionVariant
 from unfold.forms import BaseDialogForm
-from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminSplitDateTimeWidget, UnfoldAdminTextInputWidget
+from unfold.widgets import (
+    UnfoldAdminSelectWidget,
+    UnfoldAdminSplitDateTimeWidget,
+    UnfoldAdminTextInputWidget,
+    UnfoldBooleanWidget,
+)
 
 from accounts import environments, grants, services, sessions
 from accounts.audit import Actor
@@ -30,7 +35,7 @@ from accounts.models import AuditEntry, ServerKey, Session, SigningKey, User
 from accounts.staff import roles, second_factor
 from accounts.staff import sessions as console_sessions
 from accounts.staff.views import SignIn, change_password
-from platform_site.api.callers import ACCOUNT_SCOPES, SCOPES
+from platform_site.api.callers import ACCOUNT_SCOPES, PUBLISHABLE_SCOPES, SCOPES
 from platform_site.api.errors import Conflict, ValidationFailed
 
 admin.site.login_form = ConsoleSignInForm
@@ -108,6 +113,10 @@ def _reset_second_factor(user: User, actor: Actor) -> object:
 
 def _end_session(session: Session, actor: Actor) -> object:
     return sessions.revoke(Q(pk=session.pk), actor=actor, user_id=session.user_id, reason="revoked_by_staff")
+
+
+def _kind(key: ServerKey) -> str:
+    return "Publishable key" if key.is_publishable else "Server key"
 
 
 def _revoke_key(key: ServerKey, actor: Actor) -> None:
@@ -335,7 +344,13 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]
     scopes = forms.MultipleChoiceField(
         choices=[(scope, scope) for scope in SCOPES],
         widget=forms.CheckboxSelectMultiple,
-        help_text=f"A key of an account holds only {', '.join(sorted(ACCOUNT_SCOPES))}.",
+        help_text=f"A key of an account holds only {', '.join(sorted(ACCOUNT_SCOPES))}; "
+        f"a publishable key only {', '.join(sorted(PUBLISHABLE_SCOPES))}.",
+    )
+    publishable = forms.BooleanField(
+        required=False,
+        widget=UnfoldBooleanWidget,
+        help_text="a key of an environment that may be printed in a web page: role anonymous in its rules",
     )
     expires_at = forms.SplitDateTimeField(required=False, widget=_Moment)
 
@@ -360,9 +375,10 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]
                 cleaned["authority"] = grants.operators(account_id=account.pk)
         if "authority" in cleaned and "scopes" in cleaned:
             try:
-                services.check_scopes(cleaned["scopes"], cleaned["authority"])
+                services.check_scopes(cleaned["scopes"], cleaned["authority"], is_publishable=cleaned["publishable"])
             except ValidationFailed as error:
-                self.add_error("scopes", [field.message for field in error.fields])
+                for field in error.fields:
+                    self.add_error(field.field, field.message)
         return cleaned
 
     def clean_expires_at(self) -> datetime | None:
@@ -380,18 +396,22 @@ class ServerKeyAdmin(ReadOnlyAdmin):
     search_fields = ("=id", "=environment_id", "=account__id", "=prefix", "name")
     search_help_text = "Id of the key, the environment or the account, the shown beginning of the secret, or the name"
     empty_words = "Add one here, or make it with POST /v1/keys. Its secret is shown once."
-    list_display = ("name", "id", "prefix", "owner", "state", "last_used_at", "expires_at")
+    list_display = ("name", "id", "prefix", "kind", "owner", "state", "last_used_at", "expires_at")
     list_filter = (StateFilter,)
     list_select_related = ("account",)
     ordering = ("-id",)
     form = KeyForm
     fields = (
-        "id", "name", "prefix", "owner", "state", "scopes", "maker", "last_used_at", "expires_at", "revoked_at",
+        "id", "name", "prefix", "kind", "owner", "state", "scopes", "maker", "last_used_at", "expires_at", "revoked_at",
         "created_at",
     )  # fmt: skip
     readonly_fields = fields
     actions: ClassVar = ["revoke_keys"]
     actions_detail = ("revoke_one_key",)
+
+    @display(description="Kind")
+    def kind(self, key: ServerKey) -> str:
+        return _kind(key)
 
     @display(description="Belongs to")
     def owner(self, key: ServerKey) -> str:
@@ -450,6 +470,7 @@ class ServerKeyAdmin(ReadOnlyAdmin):
             expires_at=values["expires_at"],
             actor=staff(request),
             created_by_id=staff(request).id,
+            is_publishable=values["publishable"],
         )
         obj.pk = key.pk
         form.issued = (key, secret)
@@ -465,7 +486,7 @@ class ServerKeyAdmin(ReadOnlyAdmin):
             request,
             "accounts/key_issued.html",
             self.admin_site.each_context(request)
-            | {"title": "Server key issued", "key": key, "secret": secret, "opts": self.opts},
+            | {"title": f"{_kind(key)} issued", "key": key, "secret": secret, "opts": self.opts},
         )
         page.headers["Cache-Control"] = "no-store"
         return page

@@ -1,4 +1,4 @@
-"""What a request shows: an access token or a server key, read from the `Authorization` header without the database.
+"""What a request shows: an access token or a key, read from the `Authorization` header without the database.
 
 The first step of `projects.callers`. `read` refuses what cannot be a credential (by form, checksum or signature) and
 names the cache entry under which the record of the rest is kept. Contract section 5.1-5.3; reliability T14, T17.
@@ -12,7 +12,7 @@ from accounts.tokens import AccessClaims
 from platform_site.api.errors import Unauthorized
 
 _SCHEME: Final = "bearer"
-_EXPECTED: Final = 'Send "Authorization: Bearer …" with an access token (eyJ…) or a server key (sk_…).'
+_EXPECTED: Final = 'Send "Authorization: Bearer …" with an access token (eyJ…) or a key (sk_… or pk_…).'
 """What an answer may say of a credential is what follows from its form: whether there is such a key or session is not
 told in words, and neither is why it ended."""
 
@@ -30,9 +30,10 @@ class SessionCredential:
 
 @dataclass(frozen=True, slots=True)
 class KeyCredential:
-    """A text in the form of a server key: whether there is such a key is yet to be asked."""
+    """A text in the form of a key: whether there is such a key is yet to be asked."""
 
     secret_hash: bytes
+    is_publishable: bool = False
 
     @property
     def cache_name(self) -> str:
@@ -73,12 +74,13 @@ def read(header: str | None) -> Credential:
     Two `Authorization` headers arrive as one, joined by a comma, and are refused.
     """
     token = bearer(header)
-    if token.startswith(keys.PREFIX):
+    prefix = token[:3]  # all of ours have three characters
+    if prefix in keys.PREFIXES:
         secret_hash = keys.parse(token)
         if secret_hash is None:
-            raise Unauthorized("This is no whole server key: a character is missing or mistyped.")
-        return KeyCredential(secret_hash)
-    if token.startswith(refresh_tokens.PREFIX):
+            raise Unauthorized("This is no whole key: a character is missing or mistyped.")
+        return KeyCredential(secret_hash, prefix == keys.PUBLISHABLE)
+    if prefix == refresh_tokens.PREFIX:
         raise Unauthorized("This is a refresh token. POST /v1/auth/token makes an access token of it.")
     if token.count(".") != 2:
         raise Unauthorized(f"This is no token of ours. {_EXPECTED}")

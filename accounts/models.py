@@ -13,6 +13,7 @@ from django.db import models, transaction
 from django.db.models.functions import Lower, Now
 from django.db.models.lookups import Exact
 
+from accounts import keys
 from platform_site.api import ids
 
 
@@ -132,7 +133,8 @@ class Session(models.Model):
 
 
 class ServerKey(models.Model):
-    """A secret for machines, bound to one environment or to one platform account. Only its SHA-256 is stored."""
+    """A secret for machines, bound to one environment or to one platform account; or a publishable key, which is none,
+    and bound to an environment. Only its SHA-256 is stored."""
 
     id = _id("key")
     name = models.CharField(max_length=100)
@@ -141,6 +143,8 @@ class ServerKey(models.Model):
     """Set for a key bound to an account (`environment_id` null)."""
     created_by = models.ForeignKey(User, on_delete=models.SET_NULL, null=True, related_name="+")
     prefix = models.CharField(max_length=12)
+    """How the key begins (`accounts.keys.shown`), and so which kind it is: there is no second word about that which
+    could disagree."""
     secret_hash = models.BinaryField(max_length=32, unique=True)
     scopes = ArrayField(models.CharField(max_length=40))
     expires_at = models.DateTimeField(null=True)
@@ -159,6 +163,10 @@ class ServerKey(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.prefix}…)"
+
+    @property
+    def is_publishable(self) -> bool:
+        return keys.is_publishable(self.prefix)
 
 
 class SigningKey(models.Model):

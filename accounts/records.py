@@ -12,6 +12,7 @@ from django.db.models import F, Q, QuerySet
 from django.db.models.expressions import BaseExpression, Combinable
 from django.db.models.functions import Now
 
+from accounts import keys
 from accounts.credentials import Credential, KeyCredential
 from accounts.models import ServerKey, Session
 from platform_site.api.callers import CallerKind
@@ -29,7 +30,7 @@ class Identity:
 
     kind: CallerKind
     id: str
-    """`usr_…`, or `key_…` for keys."""
+    """`usr_…`, or `key_…` for keys, publishable ones too."""
     expires_at: float | None
     """Unix seconds at which the session or the key ends; None for a key without an end."""
     session_id: str | None = None
@@ -72,7 +73,7 @@ def _keys(secret_hash: bytes) -> "QuerySet[ServerKey, Any]":
             revoked_at__isnull=True,
         )
         .annotate(now=Now())
-        .values("id", "name", "environment_id", "account_id", "scopes", "expires_at", "last_used_at", "now")
+        .values("id", "name", "prefix", "environment_id", "account_id", "scopes", "expires_at", "last_used_at", "now")
     )
 
 
@@ -117,13 +118,14 @@ def _identify_key(row: dict[str, Any] | None) -> tuple[Identity, dict[str, Any]]
     expires_at: datetime | None = row.pop("expires_at")
     last_used_at: datetime | None = row.pop("last_used_at")
     now: datetime = row.pop("now")
+    is_publishable, name = keys.is_publishable(row.pop("prefix")), row.pop("name")
     identity = Identity(
-        kind="key",
+        kind="anonymous" if is_publishable else "key",
         id=row.pop("id"),
         expires_at=expires_at.timestamp() if expires_at else None,
         account_id=row.pop("account_id"),
         environment_id=row.pop("environment_id"),
-        name=row.pop("name"),
+        name=None if is_publishable else name,  # its maker's note, and any stranger may ask who it is
         scopes=frozenset(row.pop("scopes")),
         touch_due=last_used_at is None or now - last_used_at >= TOUCH_EVERY,
     )

@@ -14,7 +14,7 @@ from accounts.models import ServerKey, Session, User
 from accounts.services import RESERVED_ROLES
 from accounts.sessions import Grant, Reason
 from platform_site.api import errors
-from platform_site.api.callers import SCOPES
+from platform_site.api.callers import PUBLISHABLE_SCOPES, SCOPES, CallerKind
 from platform_site.api.fields import (
     BooleanField,
     CharField,
@@ -150,9 +150,28 @@ class KeyName(Serializer):
 
 
 class KeyInput(KeyName):
-    scopes = ListField(child=ChoiceField(choices=list(SCOPES)), min_length=1, max_length=len(SCOPES), distinct=True)
+    scopes = ListField(
+        child=ChoiceField(choices=list(SCOPES)),
+        min_length=1,
+        max_length=len(SCOPES),
+        distinct=True,
+        required=False,
+        help_text="Left out, a publishable key has all that one can hold; another key needs them.",
+    )
     environment_id = IdField("env", required=False, allow_null=True)
     expires_at = DateTimeField(required=False, allow_null=True)
+    publishable = BooleanField(
+        required=False,
+        help_text="A key for web pages and apps whose user has not signed in: it may be printed there, and stands for "
+        f"the role `anonymous` in rules. It holds of {', '.join(sorted(PUBLISHABLE_SCOPES))} and nothing else.",
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if "scopes" not in attrs:
+            if not attrs.get("publishable"):
+                raise ValidationError({"scopes": ValidationError("This field is required.", "required").detail})
+            attrs["scopes"] = sorted(PUBLISHABLE_SCOPES)
+        return attrs
 
 
 class UserFields(Serializer):
@@ -192,7 +211,7 @@ class TokenPair(Serializer):
 
 
 class Me(Serializer):
-    kind = ChoiceField(choices=["account", "user", "key"])
+    kind = ChoiceField(choices=list(get_args(CallerKind)), help_text="`anonymous` is whoever shows a publishable key.")
     id = CharField()
     email = CharField(allow_null=True)
     email_verified = BooleanField(allow_null=True, help_text="Null for a key, as what follows.")
@@ -221,6 +240,7 @@ class KeyDetail(Serializer):
     id = CharField()
     name = CharField()
     prefix = CharField(help_text="The beginning of the secret.")
+    publishable = BooleanField()
     scopes = ListField(child=ChoiceField(choices=list(SCOPES)))
     environment_id = CharField(allow_null=True)
     created_at = DateTimeField()
@@ -229,7 +249,7 @@ class KeyDetail(Serializer):
 
 
 class NewKey(KeyDetail):
-    secret = CharField(help_text="`sk_…`, in this answer and nowhere else.")
+    secret = CharField(help_text="`sk_…`, or `pk_…` of a publishable key, in this answer and nowhere else.")
 
 
 class UserDetail(Serializer):
@@ -309,6 +329,7 @@ def key(key: ServerKey) -> dict[str, Any]:
         "id": key.pk,
         "name": key.name,
         "prefix": key.prefix,
+        "publishable": key.is_publishable,
         "scopes": key.scopes,
         "environment_id": key.environment_id,
         "created_at": timestamp(key.created_at),

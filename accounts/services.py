@@ -20,11 +20,12 @@ from accounts.models import ServerKey, User
 from accounts.oauth import codes
 from accounts.records import TOUCH_EVERY
 from platform_site.api import signals
-from platform_site.api.callers import ACCOUNT_SCOPES, ENVIRONMENT_SCOPES, Caller
+from platform_site.api.callers import ACCOUNT_SCOPES, ENVIRONMENT_SCOPES, PUBLISHABLE_SCOPES, Caller
 from platform_site.api.errors import FieldError, NotFound, QuotaExceeded, ValidationFailed
 
-RESERVED_ROLES: Final = frozenset({"user", "member", "server"})
-"""Names that rules give to whoever has no role of their own, to platform accounts and to keys (design section 4)."""
+RESERVED_ROLES: Final = frozenset({"user", "member", "server", "anonymous"})
+"""Names that rules give to whoever has no role of their own, to platform accounts, to server keys and to whoever shows
+a publishable one (design section 4). A user who was given the last before it was one keeps it: `rows.rules`."""
 
 KEYS_KEPT: Final = timedelta(days=90)
 """For how long a key that ended can still be looked up in the console."""
@@ -262,7 +263,7 @@ def delete_user(user: User, *, actor: Caller | Actor) -> None:
         audit.record("user.deleted", actor=actor, target_id=user.pk, environment_id=locked.environment_id)
 
 
-# ── Server keys ──
+# ── Keys ──
 
 
 def issue_key(
@@ -273,21 +274,22 @@ def issue_key(
     actor: Caller | Actor,
     created_by_id: str | None = None,
     expires_at: datetime | None = None,
+    is_publishable: bool = False,
 ) -> tuple[ServerKey, str]:
-    """A new key, and its secret, which exists nowhere else.
+    """A new key, and its secret, which exists nowhere else; of a publishable one the text that goes into pages.
 
     `authority` says for what environment or account it is, and which scopes, how many keys and until when its maker
     may make (`accounts.grants`); without `expires_at` it ends with its maker. Raises ValidationFailed naming `scopes`
-    (none, unknown, not for this kind of key, not held by the maker) or `expires_at` (past, later than the maker's), and
-    QuotaExceeded.
+    (none, unknown, not for this kind of key, not held by the maker), `publishable` (a key of an account) or
+    `expires_at` (past, later than the maker's), and QuotaExceeded.
     """
     wanted = sorted(set(scopes))
-    check_scopes(wanted, authority)
+    check_scopes(wanted, authority, is_publishable=is_publishable)
     expires_at = expires_at or authority.until
     if authority.until is not None and expires_at is not None and expires_at > authority.until:
         message = f"A key makes none that outlives it: at the latest {authority.until:%Y-%m-%dT%H:%M:%SZ}."
         raise ValidationFailed.of("expires_at", "too_late", message)
-    secret = keys.make()
+    secret = keys.make(keys.PUBLISHABLE if is_publishable else keys.PREFIX)
     with transaction.atomic():
         environments.stay(authority.environment_id)
         locks.hold(f"keys of {authority.owner}")
@@ -313,17 +315,26 @@ def issue_key(
             environment_id=authority.environment_id,
             name=name,
             scopes=wanted,
+            **({"publishable": True} if is_publishable else {}),
         )
     return key, secret
 
 
-def check_scopes(wanted: list[str], authority: KeyAuthority) -> None:
-    """Raise ValidationFailed naming `scopes` unless a key of this owner may hold them and its maker hand them on."""
-    fitting, owner = (ENVIRONMENT_SCOPES, "environment") if authority.environment_id else (ACCOUNT_SCOPES, "account")
+def check_scopes(wanted: list[str], authority: KeyAuthority, *, is_publishable: bool = False) -> None:
+    """Raise ValidationFailed naming `scopes` unless such a key of this owner may hold them and its maker hand them on;
+    naming `publishable` for a publishable key of an account."""
+    if is_publishable and authority.environment_id is None:
+        message = "A publishable key belongs to an environment: name it."
+        raise ValidationFailed.of("publishable", "not_for_this_key", message)
+    fitting, called = ENVIRONMENT_SCOPES, "key of an environment"
+    if authority.environment_id is None:
+        fitting, called = ACCOUNT_SCOPES, "key of an account"
+    elif is_publishable:
+        fitting, called = PUBLISHABLE_SCOPES, "publishable key"
     wrong = [] if wanted else [FieldError("scopes", "required", "A key needs at least one scope.")]
     for scope in wanted:
         if scope not in fitting:
-            wrong.append(FieldError("scopes", "not_for_this_key", f"A key of an {owner} cannot hold {scope}."))
+            wrong.append(FieldError("scopes", "not_for_this_key", f"A {called} cannot hold {scope}."))
         elif scope not in authority.grantable:
             wrong.append(FieldError("scopes", "not_held", f"You do not hold {scope}, so a key of yours cannot."))
     if wrong:

@@ -166,7 +166,7 @@ class SessionViewSet(ApiViewSet):
 def person(caller: Caller) -> Caller:
     """The caller if it has sessions. Raises Forbidden for a key, which has none."""
     if caller.session_id is None:
-        raise Forbidden("A server key has no sessions; revoke it with DELETE /v1/keys/{id}.")
+        raise Forbidden("A key has no sessions; revoke it with DELETE /v1/keys/{id}.")
     return caller
 
 
@@ -228,7 +228,7 @@ class KeyViewSet(ApiViewSet):
 
     @extend_schema(responses=listing(serializers.KeyDetail))
     def list(self, request: Any) -> HttpResponse:
-        """The server keys of an environment, or of the account itself, the newest first. Revoked ones are not listed.
+        """The keys of an environment, or of the account itself, the newest first. Revoked ones are not listed.
 
         The environment is named by `environment_id` or `X-Environment`. Owners see all of them, developers their own.
         """
@@ -247,10 +247,10 @@ class KeyViewSet(ApiViewSet):
     @idempotent()
     @extend_schema(request=serializers.KeyInput, responses={201: serializers.NewKey})
     def create(self, request: Any) -> HttpResponse:
-        """Issue a server key. The answer holds its secret, which is shown this once.
+        """Issue a server key or a publishable one. The answer holds its secret, which is shown this once.
 
         For the environment that is named; for the account itself where an account names none. A key grants no scope
-        that its maker does not hold.
+        that its maker does not hold. With `"publishable": true` it is one that may be printed in a web page.
         """
         values = self.read(serializers.KeyInput)
         named = values.get("environment_id") or named_environment(request._request)
@@ -262,12 +262,13 @@ class KeyViewSet(ApiViewSet):
             authority=authority,
             actor=self.caller,
             created_by_id=self.caller.id if self.caller.kind == "account" else None,
+            is_publishable=values.get("publishable", False),
         )
         return never_stored(created(f"/v1/keys/{key.pk}", {**serializers.key(key), "secret": secret}))
 
     @extend_schema(responses={204: None})
     def destroy(self, request: Any, key_id: str) -> HttpResponse:
-        """Revoke a server key. It is refused from the next request on."""
+        """Revoke a key. It is refused from the next request on."""
         key, authority = grants.key_for(self.caller, key_id)
         services.revoke_key(key, actor=self.caller, project_id=authority.project_id)
         return no_content()

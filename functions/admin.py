@@ -20,7 +20,12 @@ from platform_site.api.errors import ValidationFailed
 from projects.region_pages import PAGE, Listed, RegionAdmin, Verb, bounded_count, list_address, listed, query_with
 from projects.texts import difference, readable
 
-_CALLERS: Final = {"key": "accounts_serverkey", "user": "accounts_user", "account": "accounts_user"}
+_CALLERS: Final = {
+    "key": "accounts_serverkey",
+    "anonymous": "accounts_serverkey",
+    "user": "accounts_user",
+    "account": "accounts_user",
+}
 
 _ACTIVATE = Verb("Activate", "This version answers all calls that begin from now on.", has_form=True)
 _DELETE = Verb(

@@ -7,6 +7,7 @@ from typing import Final
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from accounts import keys
 from accounts.models import ServerKey, User
 from platform_site.api.callers import Caller, Place
 from platform_site.postgres.compiled import Compiled
@@ -19,7 +20,7 @@ def caller_again(kind: str, caller_id: str, environment_id: str) -> tuple[Caller
     place = place_of(environment_id)
     if place is None:
         return None
-    if kind == "key":
+    if kind in ("key", "anonymous"):
         return _key(caller_id, place)
     user = User.objects.filter(pk=caller_id, disabled_at__isnull=True).first()
     if user is None:
@@ -33,7 +34,10 @@ def _key(key_id: str, place: Place) -> tuple[Caller, Place] | None:
     found = _KEY.first(key_id, place.environment_id)
     if found is None:
         return None
-    name, granted = found
+    name, granted, prefix = found
+    if keys.is_publishable(prefix):
+        scopes = roles.of_publishable_key(frozenset(granted), bound_to_environment=True)
+        return Caller("anonymous", key_id, scopes, plan=place.plan, place=place), place
     scopes = roles.of_key(frozenset(granted), bound_to_environment=True)
     return Caller("key", key_id, scopes, plan=place.plan, place=place, name=name), place
 
@@ -41,7 +45,7 @@ def _key(key_id: str, place: Place) -> tuple[Caller, Place] | None:
 _KEY: Final = Compiled(
     lambda pk, environment_id: ServerKey.objects.filter(
         Q(expires_at__isnull=True) | Q(expires_at__gt=Now()), pk=pk, revoked_at=None, environment_id=environment_id
-    ).values_list("name", "scopes")
+    ).values_list("name", "scopes", "prefix")
 )
 
 

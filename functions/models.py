@@ -29,7 +29,8 @@ class Function(models.Model):
     allowed_hosts = ArrayField(models.CharField(max_length=260), default=list)
     """`host` or `host:port`; empty: no network at all."""
     invoke = models.CharField(max_length=10, null=True)
-    """Who may invoke it: null anybody with the scope, `user` app users only, `key` keys and members only."""
+    """Who may invoke it: `user` app users only, `key` server keys and members only, null all of these; `public` besides
+    them whoever shows a publishable key, which nothing else admits."""
     attempts = models.PositiveSmallIntegerField(default=1)
     """How often an async run is tried if it fails or times out. A lost worker is retried in any case."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)

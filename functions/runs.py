@@ -86,7 +86,8 @@ WITH chosen AS (
              LIMIT 1) AS slot
       FROM platform.functions_function f
       JOIN platform.functions_version v ON v.function_id = f.id AND v.number = f.active_version
-     WHERE f.environment_id = $1::text AND f.name = $2::text AND (f.invoke IS NULL OR f.invoke = $3::text)
+     WHERE f.environment_id = $1::text AND f.name = $2::text
+       AND (f.invoke IN ('public', $3::text) OR (f.invoke IS NULL AND $3::text <> 'anonymous'))
 ), made AS (
     INSERT INTO platform.functions_run
            (id, environment_id, function_id, version, status, phase, is_async, input, logs, walls, caller_kind,
@@ -132,7 +133,7 @@ def begin(
     values = [
         place.environment_id.encode(),
         name.encode(),
-        b"user" if caller.kind == "user" else b"key",
+        caller.kind.encode() if caller.kind in ("user", "anonymous") else b"key",
         b"%d" % limit,
         b"queued" if is_async else b"executing",
         run_id.encode(),

@@ -71,7 +71,13 @@ class Deployment(Serializer):
     timeout_ms = fields.IntegerField(min_value=10, max_value=300_000, required=False)
     memory_mb = fields.IntegerField(min_value=64, max_value=1024, required=False)
     allowed_hosts = HostsField(required=False)
-    invoke = fields.ChoiceField(choices=["user", "key"], required=False, allow_null=True)
+    invoke = fields.ChoiceField(
+        choices=["user", "key", "public"],
+        required=False,
+        allow_null=True,
+        help_text="Who may: app users alone, server keys and members alone, all of these (null), or whoever shows a "
+        "publishable key besides (`public`).",
+    )
     attempts = fields.IntegerField(min_value=1, max_value=5, required=False)
     secrets = SecretsField(required=False)
 

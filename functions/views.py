@@ -321,6 +321,8 @@ class RunViewSet(_NamedViewSet):
     @extend_schema(request=None, responses=serializers.RunDetail)
     def cancel(self, request: HttpRequest, name: str, run_id: str) -> HttpResponseBase:
         """Cancel a run that has not ended."""
+        if self.caller.kind == "anonymous":
+            raise Forbidden("Runs are nobody's who has not signed in.")
         self._visible_run(name, run_id)
         return answer(self._detail(services.cancel(self.place, name, run_id, actor=self.caller)))
 

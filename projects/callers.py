@@ -81,6 +81,8 @@ class _Question:
     who: str
     where: str | None
     """The name of the place's record; None where the call means no environment."""
+    is_anonymous: bool = False
+    """Whether it shows a publishable key, and so could be anybody."""
 
     @property
     def payer(self) -> str:
@@ -97,8 +99,8 @@ def _question(credential: Credential, named: str | None, use: EnvironmentUse) ->
     who = credential.cache_name
     where: str | None
     if isinstance(credential, KeyCredential):
-        where = places.name_for_key(who)
-    elif credential.claims.environment_id is not None:
+        return _Question(credential, named, who, places.name_for_key(who), credential.is_publishable)
+    if credential.claims.environment_id is not None:
         where = places.name_for_user(credential.claims.environment_id)
     elif use == "unused" or (named is not None and not ids.matches("env", named)):
         where = None
@@ -124,7 +126,7 @@ def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse) -
     _fill_waiting(trip)
     who = trip.get(question.who)
     where = trip.get(question.where) if question.where is not None else None
-    begun = limits.begin(request, trip, question.payer)
+    begun = (limits.begin_visit if question.is_anonymous else limits.begin)(request, trip, question.payer)
     guesses = limits.Refusals(request, trip) if _may_be_invented(question) else None
     mark_name = _mark_names.get(question.where) if settings.REPLICAS and question.where else None
     mark = trip.highest(mark_name) if mark_name is not None else None
@@ -180,7 +182,7 @@ def _check_place(question: _Question, found: _Found, use: EnvironmentUse) -> Non
         return
     if use == "unused":
         return
-    if identity.kind == "key":
+    if identity.kind != "account":
         if use == "required":
             raise Forbidden("A key of an account reaches no environment. Use a key of the environment.")
         return
@@ -305,6 +307,8 @@ def _assemble(identity: Identity, raw: list[dict[str, Any]]) -> _Found:
 def _scopes(identity: Identity, place: Place | None) -> frozenset[str]:
     if identity.kind == "key":
         return roles.of_key(identity.scopes, bound_to_environment=identity.environment_id is not None)
+    if identity.kind == "anonymous":
+        return roles.of_publishable_key(identity.scopes, bound_to_environment=identity.environment_id is not None)
     if identity.kind == "user":
         return roles.APP_USER
     if place is None or place.role is None:

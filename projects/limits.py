@@ -31,14 +31,15 @@ def set_usage_counter(limit: str, counter: UsageCounter) -> None:
 def of(caller: Caller) -> dict[str, dict[str, Any]]:
     """`{limit: {"limit": n, "used": m}}` for the caller's plan; `used` where it is known and the caller's business.
 
-    An app user learns the limits it meets itself, not how large the project is.
+    App users and visitors learn the limits they meet themselves, not how large the project is.
     """
     allowed = plan_limits(caller.plan)
     shown = {
         field.name: {"limit": getattr(allowed, field.name)} for field in fields(PlanLimits) if field.name != "name"
     }
-    if caller.kind == "user":
-        return {name: shown[name] for name in ("requests_per_minute", "function_timeout_ms", "run_output_bytes")}
+    if caller.kind in ("user", "anonymous"):
+        rate = "requests_per_minute" if caller.kind == "user" else "visitor_requests_per_minute"
+        return {name: shown[name] for name in (rate, "function_timeout_ms", "run_output_bytes")}
     if caller.account_id is not None:
         shown["projects_per_account"]["used"] = (
             Project.objects.live().filter(created_by_id=caller.account_id, plan=caller.plan).count()

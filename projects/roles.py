@@ -6,7 +6,7 @@ an environment gets its scopes here, from the role in that environment's project
 
 from typing import Final
 
-from platform_site.api.callers import ACCOUNT_SCOPES, ENVIRONMENT_SCOPES, SCOPES, ProjectRole
+from platform_site.api.callers import ACCOUNT_SCOPES, ENVIRONMENT_SCOPES, PUBLISHABLE_SCOPES, SCOPES, ProjectRole
 
 EVERYTHING: Final = frozenset(SCOPES)
 
@@ -50,3 +50,8 @@ def is_at_least(role: ProjectRole, needed: ProjectRole) -> bool:
 def of_key(scopes: frozenset[str], *, bound_to_environment: bool) -> frozenset[str]:
     """A key's effective scopes: those it was given, as far as a key of its kind may hold them."""
     return scopes & (ENVIRONMENT_SCOPES if bound_to_environment else ACCOUNT_SCOPES)
+
+
+def of_publishable_key(scopes: frozenset[str], *, bound_to_environment: bool) -> frozenset[str]:
+    """What whoever shows a publishable key may do, whatever its record says; nothing without an environment."""
+    return scopes & PUBLISHABLE_SCOPES if bound_to_environment else frozenset()

@@ -1,9 +1,9 @@
 """The console's row browser: the rows of an environment as somebody sees them, and why.
 
-Read only, and through the row manager like everything (law 2): staff see what a *member* of the project sees, a key, a
-role or one user of the application; operators also see all rows, and beside a user's rows those that are hidden from
-it. Every look leaves `rows.viewed` in the trail with what was looked at and as whom, without a cell of it. Registered
-by `rows.admin`. Design section 9.
+Read only, and through the row manager like everything (law 2): staff see what a *member* of the project sees, a key,
+whoever has not signed in, a role or one user of the application; operators also see all rows, and beside a user's rows
+those that are hidden from it. Every look leaves `rows.viewed` in the trail with what was looked at and as whom, without
+a cell of it. Registered by `rows.admin`. Design section 9.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ from rows.impact import principal_of
 from rows.models import CurrentVersion
 from rows.reads import ListQuery
 from rows.registry import Environment
-from rows.rules import MEMBER, SERVER, USER, Principal
+from rows.rules import ANONYMOUS, MEMBER, SERVER, USER, Principal
 from rows.values import ROW_ID
 
 ROWS: Final = 25
@@ -38,6 +38,7 @@ LONGEST_CELL: Final = 120
 ALL: Final = "all"
 _OPERATOR: Final = Principal("account", bypass=True)
 _MEMBER: Final = Principal("account")
+_ANONYMOUS: Final = "whoever has not signed in"
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +192,7 @@ class RowBrowserAdmin(RegionAdmin):
             return Eyes(MEMBER, "a member of the project", _MEMBER), str(error)
 
     def _frame_of(self, request: HttpRequest, environment: Environment, eyes: Eyes) -> dict[str, Any]:
-        choices = [(MEMBER, "a member of the project"), (SERVER, "a server key")]
+        choices = [(MEMBER, "a member of the project"), (SERVER, "a server key"), (ANONYMOUS, _ANONYMOUS)]
         if self.has_operate_permission(request):
             choices.insert(0, (ALL, "everything, rules aside"))
         choices += [(f"role:{role}", f"any user of role {role}") for role in _roles(environment)]
@@ -225,7 +226,7 @@ def _environment(place: Place) -> Environment:
 def _roles(environment: Environment) -> list[str]:
     """The roles of users that some table names, `user` first."""
     named = {role for table in environment.schema.tables.values() for role in table.rules}
-    return [USER, *sorted(named - {USER, MEMBER, SERVER})]
+    return [USER, *sorted(named - {USER, MEMBER, SERVER, ANONYMOUS})]
 
 
 def _eyes_named(asked: str, place: Place, environment: Environment, *, may_see_all: bool) -> Eyes:
@@ -237,6 +238,8 @@ def _eyes_named(asked: str, place: Place, environment: Environment, *, may_see_a
             return Eyes(MEMBER, "a member of the project", _MEMBER)
         case "server":
             return Eyes(SERVER, "a server key", Principal("key"))
+        case "anonymous":
+            return Eyes(ANONYMOUS, _ANONYMOUS, Principal("anonymous"))
     role = asked.removeprefix("role:")
     if asked.startswith("role:") and role in _roles(environment):
         return Eyes(asked, f"any user of role {role}", Principal("user", role=None if role == USER else role))

@@ -23,7 +23,7 @@ from rows.documents import InvalidDocument
 from rows.execution import run
 from rows.expressions import boolean
 from rows.registry import Environment
-from rows.rules import MEMBER, SERVER, USER, Principal
+from rows.rules import ANONYMOUS, MEMBER, SERVER, USER, Principal
 
 SAMPLES: Final = (50_000, 2_000)
 """Rows that are looked at; the smaller number where the larger takes too long."""
@@ -152,11 +152,13 @@ def _onlookers(roles: Iterable[str], pool: _Pool, users: Sequence[User]) -> Iter
         yield Onlooker("role server", Principal("key"))
     if MEMBER in named:
         yield Onlooker("role member", Principal("account"))
+    if ANONYMOUS in named:
+        yield Onlooker("role anonymous, with a publishable key", Principal("anonymous"))
     chosen = {each.pk for each in users}
     for user in users:
         yield Onlooker(f"{user.email} (chosen)", principal_of(user))
     for role in named:
-        if role in (SERVER, MEMBER):
+        if role in (SERVER, MEMBER, ANONYMOUS):
             continue
         yield Onlooker(f"role {role}, whoever it is", Principal("user", role=None if role == USER else role))
         for user in pool.with_role(role, named):

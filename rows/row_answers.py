@@ -103,7 +103,7 @@ class ExplainQuestion(fields.Serializer):
     id = fields.CharField(max_length=64, help_text="The row's id.")
 
     def get_fields(self) -> dict[str, Any]:
-        told = "A user's id, `server` or `member`; left out, the caller."
+        told = "A user's id, `anonymous`, `server` or `member`; left out, the caller."
         return {**super().get_fields(), "as": fields.CharField(required=False, max_length=64, help_text=told)}
 
 

@@ -1,13 +1,13 @@
 """Rules: what one role may read and write of one table, compiled from the schema document.
 
 A `Ruleset` belongs to one version of a schema. A request's `Principal` (who) has a `standing` in it (as what: `server`,
-`member`, `user`, `user:editor`, …), and for a standing the ruleset gives the `Access` to each table and the `Sight` by
-which `grammar` resolves names. Everything is compiled at first use and kept with the ruleset; a statement depends on
-the principal through its standing alone, and its variables are bound per request (`bind`).
+`member`, `anonymous`, `user`, `user:editor`, …), and for a standing the ruleset gives the `Access` to each table and
+the `Sight` by which `grammar` resolves names. Everything is compiled at first use and kept with the ruleset; a
+statement depends on the principal through its standing alone, and its variables are bound per request (`bind`).
 
-Fails closed in each direction: a table without a rule for an app user's role is not there; an operand that is missing
-makes its clause false, negated or not (reliability T4); a rule that cannot be compiled, which `validate` keeps out of
-every applied document, raises. Design section 6; docs/rows.md has the rules for developers.
+Fails closed in each direction: a table without a rule for an app user's role, or for `anonymous`, is not there; an
+operand that is missing makes its clause false, negated or not (reliability T4); a rule that cannot be compiled, which
+`validate` keeps out of every applied document, raises. Design section 6; docs/rows.md has the rules for developers.
 """
 
 import json
@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import count
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from platform_site.api.callers import Caller
+from platform_site.api.callers import Caller, CallerKind
 from platform_site.api.errors import FieldError
 from rows import names
 from rows.conditions import FALSE, TRUE, Condition, Constant, Hop, Operand, Present, Variable, all_of, any_of, guarded
@@ -30,10 +30,15 @@ from rows.values import ELEMENTS, OPERAND_TYPES, InvalidValue, read, read_cell, 
 USER: Final = "user"
 MEMBER: Final = "member"
 SERVER: Final = "server"
+ANONYMOUS: Final = "anonymous"
+"""Of whoever shows a publishable key. It became a word of ours after users could have been given it as their own role:
+such a user's standing is `user:anonymous` as ever, with the rules that its tables have for that name, so that this word
+took nothing from it. Nobody is given it any more (`accounts.services.RESERVED_ROLES`)."""
 
 Standing = str
-"""As what a principal stands before a ruleset: `all`, `server`, `member`, `viewer`, `user`, or `user:<role>` for an app
-user whose role some table names. A few per schema version, so that it can be part of a statement's key."""
+"""As what a principal stands before a ruleset: `all`, `server`, `member`, `viewer`, `anonymous`, `user`, or
+`user:<role>` for an app user whose role some table names. A few per schema version, so that it can be part of a
+statement's key."""
 
 ALL: Final[Standing] = "all"
 VIEWER: Final[Standing] = "viewer"
@@ -50,10 +55,11 @@ class Principal:
     """In whose name rows are read and written.
 
     `user_id`, `email`, `role` and `claims` are an app user's (as stored, not as a token says); an account has an id and
-    an e-mail, a key has its `key_id`. `bypass` is the scope `rows:bypass_rules`, or an operator's own hand.
+    an e-mail, a key has its `key_id`; so has who is `anonymous`, of the key that was shown, and nothing else. `bypass`
+    is the scope `rows:bypass_rules`, or an operator's own hand.
     """
 
-    kind: Literal["account", "user", "key"]
+    kind: CallerKind
     user_id: str | None = None
     email: str | None = None
     role: str | None = None
@@ -68,6 +74,8 @@ class Principal:
         """The principal that an authenticated caller is, in the environment of its `place`."""
         if caller.kind == "key":
             return cls("key", key_id=caller.id, bypass=caller.may("rows:bypass_rules"))
+        if caller.kind == "anonymous":
+            return cls("anonymous", key_id=caller.id)
         if caller.kind == "account":
             role = caller.place.role if caller.place else None
             return cls("account", user_id=caller.id, email=caller.email, reads_only=role not in ("owner", "developer"))
@@ -213,6 +221,8 @@ class Ruleset:
             return SERVER
         if principal.kind == "account":
             return VIEWER if principal.reads_only else MEMBER
+        if principal.kind == "anonymous":
+            return ANONYMOUS
         # A user's own role never borrows the rules of the built-in ones, whatever was stored.
         if principal.role in self._roles and principal.role not in (USER, MEMBER, SERVER):
             return f"{USER}:{principal.role}"
@@ -249,7 +259,7 @@ class _Rights:
     def _compile(self, table: Table, standing: Standing) -> Access:
         role = None if standing == ALL else _role_in(table, standing)
         if role is None:
-            if standing.partition(":")[0] == USER:
+            if standing.partition(":")[0] in (USER, ANONYMOUS):
                 return Access(None)
             access = _everything(table)
         else:

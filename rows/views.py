@@ -277,9 +277,12 @@ class RowViewSet(ApiViewSet):
             return Principal("key")
         if name == "member":
             return Principal("account")
+        if name == "anonymous":
+            return Principal("anonymous")
         user = User.objects.in_pool(self.place.pool_id).filter(pk=name).first()
         if user is None:
-            raise ValidationFailed.of("as", "no_such_user", "Must be a user of this environment, or server or member.")
+            message = "Must be a user of this environment, or anonymous, server or member."
+            raise ValidationFailed.of("as", "no_such_user", message)
         return Principal("user", user_id=user.pk, email=user.email, role=user.role, claims=user.claims)
 
     def _refuse_tags(self, advice: str) -> None:

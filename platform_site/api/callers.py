@@ -5,7 +5,8 @@ from typing import Any, Final, Literal
 
 from platform_site.api.errors import ProjectSuspended
 
-CallerKind = Literal["account", "user", "key"]
+CallerKind = Literal["account", "user", "key", "anonymous"]
+"""`anonymous` is whoever shows a publishable key, which anybody may hold: it is nobody in particular."""
 ProjectRole = Literal["owner", "developer", "viewer"]
 
 SCOPES: Final = (
@@ -31,6 +32,8 @@ ACCOUNT_SCOPES: Final = frozenset({"projects:read", "projects:create", "projects
 """What a key bound to an account may hold."""
 ENVIRONMENT_SCOPES: Final = frozenset(SCOPES) - {"projects:create", "projects:delete"}
 """What a key bound to an environment may hold."""
+PUBLISHABLE_SCOPES: Final = frozenset({"rows:read", "rows:write", "functions:invoke"})
+"""What a publishable key may hold: the doors that have rules of their own for who is not signed in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ class Caller:
 
     kind: CallerKind
     id: str
-    """`usr_…` for accounts and app users, `key_…` for keys."""
+    """`usr_…` for accounts and app users, `key_…` for keys, and for whoever shows a publishable one."""
     scopes: frozenset[str]
     plan: str = "free"
     place: Place | None = None

@@ -35,7 +35,7 @@ from django.db import Error, connections, transaction
 from django.http import HttpRequest, HttpResponse
 from rest_framework.response import Response
 
-from platform_site.api import bodies, keyring, sqlstates
+from platform_site.api import addresses, bodies, keyring, sqlstates
 from platform_site.api.callers import Caller
 from platform_site.api.errors import Conflict, ValidationFailed
 from platform_site.api.models import IDEMPOTENCY_PURPOSE as PURPOSE
@@ -90,7 +90,8 @@ class Kept:
 def read_ticket(request: HttpRequest, caller: Caller | None) -> Ticket | None:
     """The ticket of `request`; None without the header. Raises ValidationFailed naming the header, PayloadTooLarge.
 
-    Without a caller (a public address) the body takes part in recognising: strangers with the same key do not meet.
+    Without a caller (a public address) the body takes part in recognising: strangers with the same key do not meet. Of
+    those who show the same publishable key, the client's address does, too: their bodies may well be alike.
     """
     key: str | None = request.META.get("HTTP_IDEMPOTENCY_KEY")
     if key is None:
@@ -106,6 +107,8 @@ def read_ticket(request: HttpRequest, caller: Caller | None) -> Ticket | None:
         # An address that looks for no place itself (the keys) may still mean the one that the request names.
         environment = caller.place.environment_id if caller.place else named_environment(request)
         who = [caller.kind, caller.id, environment or ""]
+        if caller.kind == "anonymous":
+            who += [fingerprint.hex(), addresses.network_of(request)]
     # The path comes last: it alone may hold the separator.
     recognised = "\0".join([*who, key, request.method or "", request.path])
     digest = hashlib.sha256(recognised.encode("utf-8", "surrogatepass")).digest()

@@ -4,7 +4,8 @@ django-ratelimit names the counter and its window; Redis counts, on the pipeline
 (`ratelimit_cache`); here thresholds meet counts and become headers or `RateLimited`. Windows are fixed, a minute long,
 and begin at another second for each key.
 
-    per caller      `begin(request, trip, identity)` before the trip, `.settle(plan)` when the record names the plan
+    per caller      `begin(request, trip, identity)` before the trip, `.settle(plan)` when the record names the plan;
+                    `begin_visit` where a publishable key is shown, whose holders are told apart by their addresses
     per address     `count_refused` (bad tokens) and `count_anonymous` (no token)
     at the token endpoint, per (pool, e-mail) and per address: `count_token_request`
     before an e-mail is written down, per recipient and per address: `count_email_request`; per pool, to addresses that
@@ -125,16 +126,19 @@ def _announce(request: HttpRequest, *judged: tuple[str, str, int | None], messag
 class Begun:
     """A caller's request, counted on the trip that fetches its record."""
 
-    __slots__ = ("_counting", "_request")
+    __slots__ = ("_counting", "_is_visit", "_request")
 
-    def __init__(self, request: HttpRequest, trip: store.Trip, identity: str) -> None:
+    def __init__(self, request: HttpRequest, trip: store.Trip, identity: str, is_visit: bool = False) -> None:
         self._request = request
+        self._is_visit = is_visit
         self._counting = Counting(request, trip, "caller", identity)
 
     def settle(self, plan: str, caller_id: str | None = None) -> None:
         """After the trip ran and the plan is known: headers. Raises RateLimited."""
+        allowed = plan_limits(plan)
+        quota = allowed.visitor_requests_per_minute if self._is_visit else allowed.requests_per_minute
         try:
-            _announce(self._request, self._counting.settle(plan_limits(plan).requests_per_minute))
+            _announce(self._request, self._counting.settle(quota))
         except RateLimited:
             if caller_id is not None:
                 remember_limited({caller_id: 1})
@@ -144,6 +148,12 @@ class Begun:
 def begin(request: HttpRequest, trip: store.Trip, identity: str) -> Begun:
     """Count one request of `identity` on `trip`: a session's user, a key's cache name, whatever is known by then."""
     return Begun(request, trip, identity)
+
+
+def begin_visit(request: HttpRequest, trip: store.Trip, key: str) -> Begun:
+    """As `begin`, for whoever shows the publishable key `key`: everybody has it, so each client address has a share of
+    its own, and none uses up the others'."""
+    return Begun(request, trip, f"{key}\0{addresses.network_of(request)}", is_visit=True)
 
 
 def count_refused(request: HttpRequest) -> None:

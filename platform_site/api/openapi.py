@@ -324,7 +324,8 @@ class Components:
             "bearer": {
                 "type": "http",
                 "scheme": "bearer",
-                "description": "A server key (`sk_…`) or a user's access token (a JWT of 15 minutes).",
+                "description": "A server key (`sk_…`), a user's access token (a JWT of 15 minutes), or, where nobody "
+                "has signed in, a publishable key (`pk_…`).",
             }
         }
         components["schemas"] = dict(sorted(components["schemas"].items()))

@@ -18,6 +18,8 @@ class PlanLimits:
     name: str
     requests_per_minute: int
     """Per caller: one account, one app user or one server key."""
+    visitor_requests_per_minute: int
+    """Per publishable key and client address."""
     token_requests_per_minute: int
     """At the token endpoint, per (pool, e-mail)."""
     emails_per_recipient_per_hour: int
@@ -50,6 +52,7 @@ PLANS: Final[Mapping[str, PlanLimits]] = MappingProxyType(
         "free": PlanLimits(
             name="free",
             requests_per_minute=600,
+            visitor_requests_per_minute=300,
             token_requests_per_minute=10,
             emails_per_recipient_per_hour=6,
             emails_per_hour=300,
@@ -71,6 +74,7 @@ PLANS: Final[Mapping[str, PlanLimits]] = MappingProxyType(
         "pro": PlanLimits(
             name="pro",
             requests_per_minute=6_000,
+            visitor_requests_per_minute=1_200,
             token_requests_per_minute=10,
             emails_per_recipient_per_hour=6,
             emails_per_hour=3_000,
@@ -92,6 +96,7 @@ PLANS: Final[Mapping[str, PlanLimits]] = MappingProxyType(
         "team": PlanLimits(
             name="team",
             requests_per_minute=30_000,
+            visitor_requests_per_minute=3_000,
             token_requests_per_minute=10,
             emails_per_recipient_per_hour=6,
             emails_per_hour=30_000,

@@ -18,6 +18,7 @@ from django.db.models.functions import Now
 
 from accounts import keys, tasks
 from accounts.models import AuditEntry, ServerKey, Session, SigningKey, User
+from platform_site.api.callers import PUBLISHABLE_SCOPES
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, SignedIn, token
 from tests.client import Api
@@ -100,6 +101,8 @@ def test_without_a_terminal_a_command_names_the_ways_that_it_has(una: User, monk
         (["issue_key", "CI", "--account", "nobody@example.com"], "no platform account"),
         (["issue_key", "CI", "--environment", "{production}", "--scopes", "everything"], "scopes"),
         (["issue_key", "CI", "--environment", "{production}", "--scopes", "projects:create"], "scopes"),
+        (["issue_key", "CI", "--environment", "{production}", "--publishable", "--scopes", "users:manage"], "scopes"),
+        (["issue_key", "CI", "--account", "alice@example.com", "--publishable"], "publishable"),
         (["issue_key", "x" * 101, "--environment", "{production}"], "name"),
         (["issue_key", "CI", "--environment", "{production}", "--expires-in-days", "0"], "days"),
         (["revoke_key", "key_01k60000000000000000000000"], "no key"),
@@ -135,6 +138,14 @@ def test_issue_key_prints_the_secret_once_and_alone(api: Api, production: Enviro
     assert len(made["scopes"]) == 15
     assert made["expires_at"] is not None
     assert api.get("/v1/auth/me", token=made["secret"]).json["id"] == made["id"]
+
+
+def test_issue_key_makes_a_publishable_one_that_revoke_key_ends(api: Api, production: Environment) -> None:
+    secret = run("issue_key", "page", "--environment", production.pk, "--publishable")[0].strip()
+    me = api.get("/v1/auth/me", token=secret).json
+    assert (secret[:3], me["kind"], me["scopes"]) == ("pk_", "anonymous", sorted(PUBLISHABLE_SCOPES))
+    run("revoke_key", secret)
+    assert api.get("/v1/auth/me", token=secret).status == 401
 
 
 def test_issue_key_for_an_account(api: Api, alice: User) -> None:

@@ -304,6 +304,24 @@ def test_a_key_is_issued_and_its_secret_shown_once(
     assert "There is nothing here" in again.content.decode()
 
 
+def test_a_publishable_key_is_issued_there_too(api: Api, console: Client, production: Environment) -> None:
+    path = reverse("admin:accounts_serverkey_add")
+    body = {
+        "name": "page",
+        "environment_id": production.pk,
+        "scopes": ["rows:read"],
+        "publishable": "on",
+        "csrfmiddlewaretoken": csrf(console, path),
+    }
+    page = console.post(path, body).content.decode()
+    assert "Publishable key issued" in page
+    secret = re.search(r"pk_[0-9A-Za-z]{38}", page)[0]  # type: ignore[index]
+    assert api.get("/v1/auth/me", token=secret).json["kind"] == "anonymous"
+    key = ServerKey.objects.get()
+    for shown in (page_of("serverkey", key.pk), reverse("admin:accounts_serverkey_changelist")):
+        assert "Publishable key" in console.get(shown).content.decode()
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -318,6 +336,8 @@ def test_a_key_is_issued_and_its_secret_shown_once(
         {"scopes": []},
         {"scopes": ["everything"]},
         {"scopes": ["projects:create"]},
+        {"scopes": ["users:manage"], "publishable": "on"},
+        {"environment_id": "", "account_email": "alice@example.com", "publishable": "on"},
         {"expires_at_0": "2020-01-01", "expires_at_1": "00:00:00"},
         {"expires_at_0": "soon", "expires_at_1": ""},
     ],

@@ -12,9 +12,10 @@ from django.db import connection
 from psycopg import sql
 
 from accounts import audit, credentials, grants, keys, opaque, services
+from accounts.credentials import KeyCredential
 from accounts.models import AuditEntry, ServerKey, User
 from platform_site.api import store
-from platform_site.api.callers import ENVIRONMENT_SCOPES
+from platform_site.api.callers import ENVIRONMENT_SCOPES, PUBLISHABLE_SCOPES, SCOPES
 from platform_site.api.errors import QuotaExceeded, Unauthorized
 from projects.models import Environment, Project
 from tests.accounts.conftest import SignedIn, make_environment
@@ -60,11 +61,23 @@ def base62_crc(text: str) -> str:
     return found.rjust(6, "0")
 
 
-def test_ten_thousand_junk_keys_cost_no_statement(django_assert_num_queries: Any) -> None:
+@pytest.mark.parametrize("prefix", keys.PREFIXES)
+def test_ten_thousand_junk_keys_cost_no_statement(django_assert_num_queries: Any, prefix: str) -> None:
     with django_assert_num_queries(0):
         for number in range(10_000):
             with pytest.raises(Unauthorized):
-                credentials.read(f"Bearer sk_{number:038}")
+                credentials.read(f"Bearer {prefix}{number:038}")
+
+
+def test_a_publishable_key_is_known_by_its_beginning_alone() -> None:
+    secret = keys.make(keys.PUBLISHABLE)
+    assert (len(secret), secret[:3]) == (len("pk_") + 32 + 6, "pk_")
+    assert keys.parse(secret) == keys.digest(secret)
+    assert credentials.read(f"Bearer {secret}") == KeyCredential(keys.digest(secret), is_publishable=True)
+    server = keys.make()
+    assert credentials.read(f"Bearer {server}") == KeyCredential(keys.digest(server), is_publishable=False)
+    assert keys.parse("sk_" + secret[3:]) is None
+    assert keys.parse("pk_" + server[3:]) is None
 
 
 # ── Making ──
@@ -89,13 +102,15 @@ def test_an_owner_issues_a_key_whose_secret_is_shown_once(api: Api, owner: Signe
     assert answer.status == 201
     key = answer.json
     assert set(key) == {
-        "id", "name", "prefix", "scopes", "environment_id", "created_at", "expires_at", "last_used_at", "secret"
+        "id", "name", "prefix", "publishable", "scopes", "environment_id", "created_at", "expires_at", "last_used_at",
+        "secret",
     }  # fmt: skip
     assert answer.headers["Location"] == f"/v1/keys/{key['id']}"
     assert answer.headers["Cache-Control"] == "no-store"
     assert key["secret"].startswith(key["prefix"])
     assert len(key["prefix"]) == 9
     assert (key["scopes"], key["environment_id"]) == (["rows:read", "rows:write"], production.pk)
+    assert key["publishable"] is False
     listed = api.get(f"/v1/keys?environment_id={production.pk}", token=owner.access_token)
     assert listed.json["data"] == [{name: value for name, value in key.items() if name != "secret"}]
     me = api.get("/v1/auth/me", token=key["secret"]).json
@@ -103,6 +118,54 @@ def test_an_owner_issues_a_key_whose_secret_is_shown_once(api: Api, owner: Signe
     entry = AuditEntry.objects.get(action="key.issued")
     assert (entry.actor_id, entry.target_id, entry.environment_id) == (owner.user.pk, key["id"], production.pk)
     assert entry.project_id == production.project_id
+
+
+def test_a_publishable_key_is_issued_listed_and_revoked_like_any(
+    api: Api, owner: SignedIn, production: Environment
+) -> None:
+    body = {"name": "page", "publishable": True, "environment_id": production.pk}
+    made = api.post("/v1/keys", token=owner.access_token, json=body)
+    assert made.status == 201
+    key = made.json
+    assert (key["publishable"], key["secret"][:9]) == (True, key["prefix"])
+    assert key["secret"].startswith("pk_")
+    assert key["scopes"] == sorted(PUBLISHABLE_SCOPES)
+    listed = api.get(f"/v1/keys?environment_id={production.pk}", token=owner.access_token).json["data"]
+    assert listed == [{name: value for name, value in key.items() if name != "secret"}]
+    assert AuditEntry.objects.get(action="key.issued").detail["publishable"] is True
+    assert api.get("/v1/auth/me", token=key["secret"]).json["kind"] == "anonymous"
+    assert api.delete(f"/v1/keys/{key['id']}", token=owner.access_token).status == 204
+    assert api.get("/v1/auth/me", token=key["secret"]).status == 401
+
+
+def test_a_publishable_key_holds_three_scopes_at_most(api: Api, owner: SignedIn, production: Environment) -> None:
+    def ask(*scopes: str, **more: Any) -> Answer:
+        body = {"name": "page", "publishable": True, "environment_id": production.pk, **more}
+        return api.post("/v1/keys", token=owner.access_token, json=body | ({"scopes": list(scopes)} if scopes else {}))
+
+    for scope in SCOPES:
+        if scope in PUBLISHABLE_SCOPES:
+            assert ask(scope).json["scopes"] == [scope]
+            continue
+        for wanted in ((scope,), ("rows:read", scope)):
+            refused = ask(*wanted)
+            assert (refused.status, refused.fields) == (422, {"scopes": "not_for_this_key"}), scope
+    assert ask(scopes=[]).status == 422
+    assert ask(publishable="yes").fields == {"publishable": "invalid"}
+    of_account = ask("rows:read", environment_id=None)
+    assert (of_account.status, of_account.fields) == (422, {"publishable": "not_for_this_key"})
+    assert ask(publishable=False).fields == {"scopes": "required"}
+    assert ServerKey.objects.count() == len(PUBLISHABLE_SCOPES)
+
+
+def test_a_key_hands_on_in_a_publishable_one_what_it_holds(
+    api: Api, production: Environment, make_key: Callable[..., tuple[ServerKey, str]]
+) -> None:
+    _, secret = make_key(production, "keys:manage", "rows:read")
+    body = {"name": "page", "publishable": True}
+    refused = api.post("/v1/keys", token=secret, json=body)
+    assert (refused.status, refused.fields) == (422, {"scopes": "not_held"})
+    assert api.post("/v1/keys", token=secret, json={**body, "scopes": ["rows:read"]}).status == 201
 
 
 def test_the_secret_is_nowhere_in_the_database(api: Api, owner: SignedIn, production: Environment) -> None:

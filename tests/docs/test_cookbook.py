@@ -12,6 +12,7 @@ from accounts import services
 from accounts.audit import SYSTEM
 from accounts.models import User
 from tests.client import Answer
+from tests.projects.conftest import publishable_key_for
 from tests.rows.conftest import Tracker, make_tracker
 from tests.serving import ROOT
 
@@ -85,6 +86,7 @@ def test_a_recipe_does_what_its_table_says(make_tracker: Any, recipe: Recipe) ->
     tracker: Tracker = make_tracker(recipe.document, users=tuple(name.lower() for name in CAST))
     for name, facts in CAST.items():
         services.change_user(User.objects.get(pk=tracker.users[name.lower()]), actor=SYSTEM, **facts)
+    tracker.tokens["page"] = publishable_key_for(tracker.environment_id)
     kitchen = Kitchen(tracker)
     for who, request, expected in recipe.calls:
         answer = kitchen.ask(who, request)

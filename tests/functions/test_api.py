@@ -1,5 +1,6 @@
 """Functions over the API: deployed, invoked, listed, cancelled, with real Deno and real rows."""
 
+import json
 import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,12 +11,16 @@ from django.conf import settings
 from django.db import connections
 from django.db.models.functions import Now
 
+from accounts import audit, services
+from accounts.models import ServerKey
 from functions import retention, runs
 from functions.models import Function, Run, Secret, Version
 from functions.worker import Worker
 from platform_site.api import idempotency
 from tests.client import Answer
+from tests.projects.conftest import publishable_key_for
 from tests.rows.conftest import Tracker
+from tests.rows.tracker import DOCUMENT
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -264,6 +269,111 @@ def test_an_async_run_is_queued_executed_and_found(tracker: Tracker) -> None:
     assert Worker(tracker.project.cluster).run() == 1
     done = tracker.get("owner", f"/functions/sum/runs/{run_id}").json
     assert (done["status"], done["phase"], done["output"], done["attempts"]) == ("succeeded", "ended", {"sum": 5}, 1)
+
+
+@pytest.fixture
+def visited(tracker: Tracker) -> Tracker:
+    """`visitor` shows a publishable key; anybody may read the names of lists and write comments, unseen."""
+    document = json.loads(json.dumps(DOCUMENT))
+    document["tables"]["lists"]["rules"]["anonymous"] = {"read": {"columns": ["name"]}}
+    tracker.apply(document)
+    tracker.tokens["visitor"] = publishable_key_for(tracker.environment_id)
+    return tracker
+
+
+def test_whoever_shows_a_publishable_key_invokes_what_is_public_alone(visited: Tracker) -> None:
+    """Each of the others was deployed without a thought of strangers, some before there were such keys."""
+    for name, more in (
+        ("any", {}),
+        ("users", {"invoke": "user"}),
+        ("keys", {"invoke": "key"}),
+        ("null", {"invoke": None}),
+    ):
+        assert deploy(visited, name, SUM, **more).status == 201
+        for how in ({"input": {"a": 1}}, {"async": True}):
+            answers = [visited.post("visitor", f"/functions/{which}/invoke", how) for which in (name, "nothing")]
+            assert [answer.status for answer in answers] == [404, 404]
+            said = [
+                answer.json["error"]["message"].replace(f'"{which}"', "…")
+                for answer, which in zip(answers, (name, "nothing"), strict=True)
+            ]
+            assert said[0] == said[1]
+    assert not Run.objects.using(visited.project.cluster).exists()
+    assert deploy(visited, "any", SUM, invoke="public").json["invoke"] == "public"
+    assert deploy(visited, "any", SUM).json["invoke"] == "public", "a deployment that does not speak of it leaves it"
+    for who in ("visitor", "alice", "owner"):
+        assert invoke(visited, "any", {"a": 1, "b": 2}, who=who).json["output"] == {"sum": 3}
+    visited.tokens["narrow"] = publishable_key_for(visited.environment_id, "rows:read")
+    assert invoke(visited, "any", {"a": 1, "b": 2}, who="narrow").status == 403
+
+
+def test_a_function_that_a_visitor_invokes_does_what_the_visitor_may(visited: Tracker) -> None:
+    home = visited.post("key", "/rows/lists", {"name": "Home", "owner_id": visited.users["alice"]}).json["id"]
+    source = """export default async (input, ctx) => {
+      const tried = async (what) => { try { return await what() } catch (error) { return error.code } };
+      return [ctx.caller, await tried(() => ctx.rows.get("lists", input.list)), await tried(() => ctx.rows.list("tasks")),
+        await tried(() => ctx.rows.insert("lists", {name: "Mine"})), await tried(() => ctx.rows.remove("lists", input.list))]
+    }"""
+    deploy(visited, "look", source, invoke="public")
+    caller, *told = invoke(visited, "look", {"list": home}, who="visitor").json["output"]
+    key = ServerKey.objects.get(name="page").pk
+    assert caller == {"kind": "anonymous", "id": key, "email": None, "role": None}
+    assert told == [{"id": home, "name": "Home"}, "not_found", "not_found", "not_found"]
+    assert [row["id"] for row in visited.get("key", "/rows/lists").json["data"]] == [home]
+    visited.tokens["narrow"] = publishable_key_for(visited.environment_id, "functions:invoke")
+    assert invoke(visited, "look", {"list": home}, who="narrow").json["output"][1] == "forbidden"
+
+
+def test_a_visitor_sees_no_run_and_ends_none(visited: Tracker) -> None:
+    """Not even its own: everybody has the same key, and would see the inputs of everybody."""
+    deploy(visited, "sum", SUM, invoke="public")
+    run = invoke(visited, "sum", {"a": 1, "b": 2}, who="visitor").json["run_id"]
+    queued = visited.post("visitor", "/functions/sum/invoke", {"input": {"a": 1, "b": 3}, "async": True})
+    assert queued.status == 202
+    for one in (run, queued.json["run_id"], "run_that_is_not_there"):
+        assert visited.get("visitor", f"/functions/sum/runs/{one}").status == 403
+        assert visited.post("visitor", f"/functions/sum/runs/{one}/cancel", {}).status == 403
+        assert visited.get("alice", f"/functions/sum/runs/{one}").status == 404
+    for path in ("/functions", "/functions/sum", "/functions/sum/versions", "/functions/sum/runs"):
+        assert visited.get("visitor", path).status == 403
+    assert visited.get("owner", f"/functions/sum/runs/{queued.json['run_id']}").json["phase"] == "queued"
+
+
+def test_a_visitors_queued_run_is_a_visitors_when_it_starts(visited: Tracker) -> None:
+    """And of a key that was revoked meanwhile it is nobody's."""
+    deploy(
+        visited,
+        "who",
+        "export default (_, ctx) => ctx.rows.list('tasks').catch(e => [ctx.caller.kind, e.code])",
+        invoke="public",
+    )
+
+    def queue() -> str:
+        return str(visited.post("visitor", "/functions/who/invoke", {"async": True}).json["run_id"])
+
+    first = queue()
+    assert Worker(visited.project.cluster).run() == 1
+    assert visited.get("owner", f"/functions/who/runs/{first}").json["output"] == ["anonymous", "not_found"]
+    second = queue()
+    services.revoke_key(ServerKey.objects.get(name="page"), actor=audit.SYSTEM)
+    Worker(visited.project.cluster).run()
+    gone = visited.get("owner", f"/functions/who/runs/{second}").json
+    assert (gone["status"], gone["error"].split(":")[0]) == ("failed", "CallerGone")
+
+
+def test_visitors_with_the_same_idempotency_key_do_not_get_each_others_answers(visited: Tracker) -> None:
+    deploy(visited, "count", "let n = 0; export default (input) => [++n, input]", invoke="public")
+
+    def call(address: str, word: str, is_async: bool = False) -> Answer:
+        body = {"input": {"word": word}, "async": is_async}
+        how = {"headers": {"Idempotency-Key": "once"}, "remote_addr": address}
+        return visited.post("visitor", "/functions/count/invoke", body, **how)
+
+    mine = call("203.0.113.1", "mine")
+    assert call("203.0.113.1", "mine").json["run_id"] == mine.json["run_id"]
+    others = [call("203.0.113.2", "mine"), call("203.0.113.1", "theirs"), call("203.0.113.2", "mine", is_async=True)]
+    assert len({answer.json["run_id"] for answer in (mine, *others)}) == 4
+    assert others[1].json["output"][1] == {"word": "theirs"}
 
 
 def test_a_queued_run_of_a_disabled_user_runs_nothing(tracker: Tracker) -> None:

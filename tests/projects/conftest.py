@@ -15,6 +15,7 @@ from accounts import audit, grants, services, sessions
 from accounts.models import User
 from accounts.sessions import Device
 from platform_site.api import store
+from platform_site.api.callers import PUBLISHABLE_SCOPES
 from projects import provisioning
 from projects import services as projects
 from projects.models import Environment, Project
@@ -83,6 +84,17 @@ def key_for(environment_id: str | None, *scopes: str, account: User | None = Non
     """The secret of a new key of an environment, or of an account."""
     authority = grants.operators(environment_id=environment_id, account_id=account.pk if account else None)
     return services.issue_key(name="test", scopes=scopes, authority=authority, actor=audit.SYSTEM)[1]
+
+
+def publishable_key_for(environment_id: str, *scopes: str) -> str:
+    """The text of a new publishable key of an environment; with all that one can hold, unless `scopes` says less."""
+    return services.issue_key(
+        name="page",
+        scopes=scopes or PUBLISHABLE_SCOPES,
+        authority=grants.operators(environment_id=environment_id),
+        actor=audit.SYSTEM,
+        is_publishable=True,
+    )[1]
 
 
 def make_project(owner: User, name: str = "Tracker", *, region: str = "us-east-1", plan: str = "free") -> Project:

@@ -16,7 +16,15 @@ from projects import callers, services
 from projects.models import Environment, Project
 from tests.client import Answer, Api
 from tests.emptying import flush_redis
-from tests.projects.conftest import Make, RoundTrips, environment_of, key_for, make_project, token_of
+from tests.projects.conftest import (
+    Make,
+    RoundTrips,
+    environment_of,
+    key_for,
+    make_project,
+    publishable_key_for,
+    token_of,
+)
 
 pytestmark = [
     pytest.mark.django_db(transaction=True, databases="__all__"),
@@ -32,7 +40,7 @@ def required(api: Api, token: str, **how: object) -> Answer:
 
 
 @pytest.mark.parametrize("use", ["unused", "optional", "required"])
-@pytest.mark.parametrize("who", ["account", "naming account", "user", "key"])
+@pytest.mark.parametrize("who", ["account", "naming account", "user", "key", "anonymous"])
 def test_a_known_caller_costs_one_trip_to_redis_and_a_new_one_a_statement_more(
     api: Api, alice: User, make_account: Make, production: Environment, trips: RoundTrips, who: str, use: str
 ) -> None:
@@ -42,12 +50,13 @@ def test_a_known_caller_costs_one_trip_to_redis_and_a_new_one_a_statement_more(
         "naming account": (token_of(alice), production.pk),
         "user": (token_of(user, production.pk), None),
         "key": (key_for(production.pk, "rows:read"), None),
+        "anonymous": (publishable_key_for(production.pk), None),
     }[who]
     flush_redis()  # a project was just made, and until the mark of that expires nothing is cached
     trips.reset()
     first = api.get(f"/v1/test/{use}", token=token, environment=named)
     assert first.status == 200
-    notes_the_use = 1 if who == "key" else 0  # `last_used_at`, once a minute
+    notes_the_use = 1 if who in ("key", "anonymous") else 0  # `last_used_at`, once a minute
     assert trips.counts == (1, 1 + notes_the_use), trips.statements
     trips.reset()
     for _ in range(3):
@@ -354,7 +363,7 @@ _OF_OTHERS: dict[str, object] = {
 }
 
 
-@pytest.mark.parametrize("who", ["account", "user", "key"])
+@pytest.mark.parametrize("who", ["account", "user", "key", "anonymous"])
 def test_a_record_that_this_release_cannot_read_is_asked_of_postgresql(
     api: Api, alice: User, make_account: Make, production: Environment, who: str
 ) -> None:
@@ -364,6 +373,7 @@ def test_a_record_that_this_release_cannot_read_is_asked_of_postgresql(
         "account": token_of(alice),
         "user": token_of(user, production.pk),
         "key": key_for(production.pk, "rows:read"),
+        "anonymous": publishable_key_for(production.pk),
     }[who]
     flush_redis()
     first = required(api, token)

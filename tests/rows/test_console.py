@@ -98,11 +98,29 @@ def test_a_table_is_seen_through_the_eyes_of_a_user(console: Client, tracker: Tr
     assert alice not in nobody
     assert "No row that any user of role user may see" in nobody
     assert "does not exist" in page(console, browse(tracker, "secrets", **{"as": "role:user"}))
+    assert "does not exist" in page(console, browse(tracker, **{"as": "anonymous"}))
+    document = json.loads(json.dumps(DOCUMENT))
+    document["tables"]["tasks"]["rules"]["anonymous"] = {"read": {"where": {"title": {"$startsWith": "alice"}}}}
+    tracker.apply(document)
+    anybodys = page(console, browse(tracker, **{"as": "anonymous"}))
+    assert (alice in anybodys, bob in anybodys) == (True, False)
+    assert "role:anonymous" not in anybodys
     # What is hidden from her stands beside what she sees, and says that it is.
     both = page(console, browse(tracker, user=tracker.users["alice"], hidden="1"))
     assert bob in both
     assert both.count("hidden: why?") == 1
     assert SECRET in both
+
+
+def test_the_impact_of_rules_for_whoever_has_not_signed_in_is_counted(tracker: Tracker, tasks: dict[str, str]) -> None:
+    place = place_of(tracker.environment_id)
+    assert place is not None
+    document = json.loads(json.dumps(DOCUMENT))
+    document["tables"]["tasks"]["rules"]["anonymous"] = {"read": {"where": {"title": {"$startsWith": "alice"}}}}
+    [told] = [one for one in impact.of_change(place, document) if one.label.startswith("role anonymous")]
+    assert told.seen is not None
+    assert (told.seen.before, told.seen.after, told.seen.appearing) == (0, 1, 1)
+    assert "title" in told.columns_appearing
 
 
 def test_numbers_are_shown_with_all_their_digits(console: Client, tracker: Tracker, tasks: dict[str, str]) -> None:

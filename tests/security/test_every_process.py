@@ -194,9 +194,11 @@ def test_a_user_who_is_gone_is_a_stranger_everywhere(house: House, how: str) -> 
     assert statuses(house.ask(token, "/rows/notes", requests=REQUESTS)) == {401}
 
 
-def test_a_key_that_is_revoked_opens_nothing_anywhere(house: House) -> None:
-    house.apply(document())
+@pytest.mark.parametrize("publishable", [False, True], ids=["server key", "publishable key"])
+def test_a_key_that_is_revoked_opens_nothing_anywhere(house: House, publishable: bool) -> None:
+    house.apply(document(anonymous={"read": {}}))
     body = {"name": "short-lived", "scopes": ["rows:read"], "environment_id": house.environment}
+    body |= {"publishable": publishable}
     made = house.call(house.owner, "POST", "/keys", body)
     house.warm(200, made["secret"], "/rows/notes")
     house.call(house.owner, "DELETE", f"/keys/{made['id']}")

@@ -160,6 +160,22 @@ def tokens_of(api: Api, facts: dict[str, Any]) -> dict[str, str]:
     return found
 
 
+def test_nothing_of_what_it_made_is_open_to_strangers(api: Api, migrated: Contents, facts: dict[str, Any]) -> None:
+    """Publishable keys came later: rules and functions from before them admit nobody who shows one."""
+    owner = tokens_of(api, facts)["owner"]
+    for environment in (facts["development"], facts["facts"]["environments"]["production"]):
+        body = {"name": "page", "publishable": True, "environment_id": environment}
+        key = api.post("/v1/keys", token=owner, json=body).json["secret"]
+        tables = api.get("/v1/schema", token=owner, environment=environment).json["document"]["tables"]
+        functions = api.get("/v1/functions", token=owner, environment=environment).json["data"]
+        assert tables or functions
+        for table in tables:
+            assert api.get(f"/v1/rows/{table}", token=key).status == 404
+            assert api.post(f"/v1/rows/{table}", token=key, json={}).status == 404
+        for function in functions:
+            assert api.post(f"/v1/functions/{function['name']}/invoke", token=key, json={}).status == 404
+
+
 def test_what_it_made_can_be_changed_branched_and_deleted(api: Api, migrated: Contents, facts: dict[str, Any]) -> None:
     """Last in this file: it changes what the others look at."""
     tokens = tokens_of(api, facts)

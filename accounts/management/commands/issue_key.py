@@ -1,4 +1,6 @@
-"""`manage.py issue_key`: a server key for an environment or an account. The secret is printed once, alone on stdout."""
+"""`manage.py issue_key`: a server key for an environment or an account, or a publishable key for an environment. The
+secret is printed once, alone on stdout.
+"""
 
 from argparse import ArgumentParser, ArgumentTypeError
 from datetime import UTC, datetime, timedelta
@@ -6,7 +8,7 @@ from typing import Any
 
 from accounts import audit, grants, serializers, services
 from accounts.management import terminal
-from platform_site.api.callers import ACCOUNT_SCOPES, ENVIRONMENT_SCOPES, SCOPES
+from platform_site.api.callers import ACCOUNT_SCOPES, ENVIRONMENT_SCOPES, PUBLISHABLE_SCOPES, SCOPES
 
 
 def _days(text: str) -> timedelta:
@@ -17,8 +19,10 @@ def _days(text: str) -> timedelta:
 
 class Command(terminal.Command):
     help = (
-        "Issue a server key for an environment (--environment) or for a platform account (--account). "
-        f"Scopes: {' '.join(SCOPES)}. An account's key holds only {' '.join(sorted(ACCOUNT_SCOPES))}."
+        "Issue a server key for an environment (--environment) or for a platform account (--account), or a key for "
+        "web pages (--publishable). "
+        f"Scopes: {' '.join(SCOPES)}. An account's key holds only {' '.join(sorted(ACCOUNT_SCOPES))}, "
+        f"a publishable one only {' '.join(sorted(PUBLISHABLE_SCOPES))}."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -30,6 +34,11 @@ class Command(terminal.Command):
         parser.add_argument(
             "--scopes", nargs="+", metavar="SCOPE", help="what the key may do; default: all a key of this kind may hold"
         )
+        parser.add_argument(
+            "--publishable",
+            action="store_true",
+            help="a key of an environment that may be printed in web pages: role anonymous in its rules",
+        )
         parser.add_argument("--expires-in-days", type=_days, metavar="DAYS", help="default: no end")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -38,6 +47,8 @@ class Command(terminal.Command):
         else:
             account = terminal.account(options["account"])
             authority, everything = grants.operators(account_id=account.pk), ACCOUNT_SCOPES
+        if options["publishable"]:
+            everything = PUBLISHABLE_SCOPES
         lifetime: timedelta | None = options["expires_in_days"]
         with terminal.sentences():
             key, secret = services.issue_key(
@@ -46,6 +57,7 @@ class Command(terminal.Command):
                 authority=authority,
                 actor=audit.SYSTEM,
                 expires_at=datetime.now(UTC) + lifetime if lifetime else None,
+                is_publishable=options["publishable"],
             )
         self.answer(
             serializers.key(key),

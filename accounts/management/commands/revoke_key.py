@@ -11,12 +11,12 @@ from accounts.models import ServerKey
 
 
 class Command(terminal.Command):
-    help = "Revoke a server key. It is refused from the next request on, in every process."
+    help = "Revoke a server key or a publishable one. It is refused from the next request on, in every process."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         super().add_arguments(parser)
         parser.add_argument(
-            "key", help="id of the key (key_…), or the secret itself (sk_…), where a leaked one was found"
+            "key", help="id of the key (key_…), or the secret itself (sk_… or pk_…), where a leaked one was found"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -63,7 +63,11 @@ class Command(BaseCommand):
             help="ctx.fetch may call this host (or host:port); again for each",
         )  # fmt: skip
         hosts.add_argument("--no-hosts", action="store_true", help="ctx.fetch may call nobody any more")
-        parser.add_argument("--invoke", choices=["anybody", "user", "key"], help="who may invoke it (default anybody)")
+        parser.add_argument(
+            "--invoke",
+            choices=["anybody", "user", "key", "public"],
+            help="who may invoke it (default anybody: users and server keys)",
+        )
         parser.add_argument("--attempts", type=int, metavar="N", help="how often a queued run is tried (default 1)")
         parser.add_argument(
             "--secret", action="append", type=_secret, default=[], metavar="NAME",

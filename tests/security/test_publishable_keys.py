@@ -1,0 +1,476 @@
+"""A publishable key is in everybody's hands: what it opens is what the rules of role `anonymous` open, and nothing else.
+
+The attacker here has read the key in a web page. They try every door of the API with it, ask for what rules hide, lean on
+variables that nobody has who is not signed in, and try to come by another visitor's answers or share of the limits.
+"""
+
+import json
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from accounts import audit, credentials, keys, services
+from accounts.models import AuditEntry, ServerKey, User
+from platform_site.api import store
+from platform_site.api.callers import PUBLISHABLE_SCOPES, SCOPES
+from platform_site.api.plans import PLANS
+from projects.models import Environment, Project
+from rows.rules import Principal, Ruleset
+from tests.api.test_limits import fresh
+from tests.api.test_openapi import OPEN, filled, name, operations
+from tests.client import Answer, Api
+from tests.projects.conftest import environment_of, key_for, publishable_key_for, token_of
+from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture
+from tests.rows.tracker import tracker as schema_with
+
+pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+
+SITE: dict[str, Any] = {
+    "tables": {
+        "posts": {
+            "columns": {
+                "title": {"type": "text"},
+                "draft": {"type": "boolean", "default": False},
+                "earned": {"type": "integer", "null": True},
+                "author": {"type": "reference", "to": "authors", "on_delete": "cascade", "null": True},
+                "owner": {"type": "user", "null": True},
+            },
+            "rules": {
+                "anonymous": {"read": {"where": {"draft": False}, "columns": ["title", "author_id"]}},
+                "user": {"read": {}, "insert": {"set": {"owner_id": "$user.id"}, "columns": ["title", "draft"]}},
+            },
+        },
+        "authors": {
+            "columns": {"pen_name": {"type": "text"}, "real_name": {"type": "text"}},
+            "rules": {"anonymous": {"read": {"columns": ["pen_name"]}}},
+        },
+        "letters": {
+            "columns": {"text": {"type": "text"}, "from_page": {"type": "text", "null": True}},
+            "rules": {"anonymous": {"insert": {"set": {"from_page": "$key.id"}, "columns": ["text"]}}},
+        },
+        "private": {"columns": {"text": {"type": "text"}}, "rules": {"user": {"read": {}, "insert": {}}}},
+        "no_rules": {"columns": {"text": {"type": "text"}}},
+    }
+}
+
+
+def where(of: Any) -> str:
+    return quote(json.dumps(of))
+
+
+@pytest.fixture
+def site(make_tracker: Any) -> Tracker:  # noqa: F811
+    """The application of SITE; `visitor` shows its publishable key."""
+    made: Tracker = make_tracker(SITE)
+    made.tokens["visitor"] = publishable_key_for(made.environment_id)
+    author = planted(made, "authors", pen_name="Bell", real_name="Brontë")
+    planted(made, "posts", title="Out", draft=False, earned=5, author_id=author)
+    planted(made, "posts", title="Not yet", draft=True, earned=9)
+    planted(made, "private", text="x")
+    planted(made, "no_rules", text="x")
+    return made
+
+
+def planted(site: Tracker, table: str, **cells: Any) -> str:
+    made = site.post("operator", f"/rows/{table}", cells)
+    assert made.status == 201, made.json
+    return str(made.json["id"])
+
+
+def everything(site: Tracker) -> list[Any]:
+    """Every row of the environment, and how many there are of what is around them."""
+    rows = [site.get("operator", f"/rows/{table}").json["data"] for table in SITE["tables"]]
+    counted = [model.objects.count() for model in (ServerKey, User, Environment, Project, AuditEntry)]
+    return [rows, counted]
+
+
+# ── Every door ──
+
+DOORS = {
+    "GET /v1/auth/me",
+    "GET /v1/limits",
+    "GET /v1/rows/{table}",
+    "POST /v1/rows/{table}",
+    "PATCH /v1/rows/{table}",
+    "DELETE /v1/rows/{table}",
+    "POST /v1/rows/{table}/query",
+    "GET /v1/rows/{table}/{row_id}",
+    "PATCH /v1/rows/{table}/{row_id}",
+    "DELETE /v1/rows/{table}/{row_id}",
+    "POST /v1/functions/{name}/invoke",
+}
+"""Where a publishable key is let in at all, to whatever the rules then say. Everything else is 403."""
+
+WELL_FORMED = {
+    "POST /v1/keys": {"name": "mine", "scopes": ["rows:read"]},
+    "PATCH /v1/auth/me": {"name": "Eve"},
+    "POST /v1/auth/revoke": {"scope": "all"},
+}
+"""Bodies of those that read theirs before they look at who asks."""
+
+
+def test_every_other_door_of_the_api_is_shut(api: Api, site: Tracker) -> None:
+    """Walked over the description, so that a new address is in here by itself; with ids that are the key's own."""
+    before = everything(site)
+    real = {"project_id": site.project.pk, "environment_id": site.environment_id, "user_id": site.users["alice"]}
+    walked = set()
+    for operation in operations():
+        method, path, described = operation
+        if name(operation) in OPEN or name(operation) in DOORS:
+            continue
+        for parameter, value in real.items():
+            path = path.replace("{" + parameter + "}", value)
+        answer = api.request(
+            method,
+            filled(path, described),
+            token=site.tokens["visitor"],
+            **({"json": WELL_FORMED.get(name(operation), {})} if "requestBody" in described else {}),
+        )
+        assert (answer.status, answer.error) == (403, "forbidden"), (name(operation), answer.json)
+        walked.add(name(operation))
+    assert len(walked) > 50
+    assert everything(site) == before
+
+
+def test_the_open_doors_lead_to_nothing_without_a_rule(site: Tracker) -> None:
+    """Byte for byte as where there is no such table, whatever is asked."""
+    before = everything(site)
+    asked: list[tuple[str, str, Any]] = [
+        ("GET", "", None), ("GET", "?where=x", None), ("POST", "", {"text": "x"}), ("POST", "", {"text": 5}),
+        ("POST", "/query", {}), ("GET", "/x", None), ("PATCH", "/x", {"text": "y"}), ("DELETE", "/x", None),
+        ("PATCH", "?where={}", {"text": "y"}), ("DELETE", "?where={}", None),
+        ("POST", "?on_conflict=text", {"text": "x"}),
+    ]  # fmt: skip
+    for method, path, body in asked:
+        how = {} if body is None else {"json": body}
+        bodies = set()
+        for table in ("private", "no_rules", "nothing"):
+            answer = site.call("visitor", method, f"/rows/{table}{path}", **how)
+            assert answer.status in (404, 405), (method, path, answer.json)
+            bodies.add((answer.status, told(answer).replace(table, "…")))
+        assert len(bodies) == 1, (method, path, bodies)
+    assert everything(site) == before
+
+
+def told(answer: Answer) -> str:
+    """An error without the id of its request."""
+    error = dict(answer.json["error"])
+    error.pop("request_id")
+    return json.dumps(error)
+
+
+def test_it_says_what_it_is_and_not_what_its_maker_calls_it(api: Api, site: Tracker) -> None:
+    me = api.get("/v1/auth/me", token=site.tokens["visitor"]).json
+    assert me == {
+        "kind": "anonymous",
+        "id": ServerKey.objects.get(name="page").pk,
+        "email": None,
+        "email_verified": None,
+        "pending_email": None,
+        "has_password": None,
+        "name": None,
+        "role": None,
+        "environment_id": site.environment_id,
+        "scopes": sorted(PUBLISHABLE_SCOPES),
+    }
+    limits = api.get("/v1/limits", token=site.tokens["visitor"]).json["limits"]
+    assert set(limits) == {"visitor_requests_per_minute", "function_timeout_ms", "run_output_bytes"}
+    assert not any("used" in limit for limit in limits.values())
+
+
+# ── Rows ──
+
+
+def test_rules_of_anonymous_say_which_rows_and_columns(site: Tracker) -> None:
+    [post] = site.get("visitor", "/rows/posts?with=author").json["data"]
+    assert set(post) == {"id", "title", "author_id", "author"}
+    assert (post["title"], post["author"]) == ("Out", {"id": post["author_id"], "pen_name": "Bell"})
+    hidden = site.get("operator", f"/rows/posts?where={where({'draft': True})}").json["data"][0]["id"]
+    missing = hidden[:-6] + "zzzzzz"
+    for method, body in (("GET", None), ("PATCH", {"title": "x"}), ("DELETE", None)):
+        how = {} if body is None else {"json": body}
+        answers = [site.call("visitor", method, f"/rows/posts/{row}", **how) for row in (hidden, missing)]
+        assert {answer.status for answer in answers} == {404}
+        assert told(answers[0]).replace(hidden, "") == told(answers[1]).replace(missing, "")
+    assert site.patch("visitor", f"/rows/posts/{post['id']}", {"title": "Mine"}).status == 404
+    assert site.delete("visitor", f"/rows/posts/{post['id']}").status == 404
+    assert site.post("visitor", "/rows/posts", {"title": "Spam"}).status == 404
+    assert len(site.get("alice", "/rows/posts").json["data"]) == 2
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "where={}=5", "order={}.desc", "columns=title,{}", "columns=*,-{}", "with={}", "where-not={}",
+        "with=author&columns=author.{}", "where=author.{}", "order=author.{}",
+    ],
+)  # fmt: skip
+def test_a_hidden_column_cannot_be_asked_about(site: Tracker, asked: str) -> None:
+    hidden, unknown = ("real_name", "reel_name") if "author" in asked else ("earned", "earnad")
+    answers = []
+    for column in (hidden, unknown):
+        query = asked.format(column)
+        if asked == "where={}=5":
+            query = f"where={where({column: 5})}"
+        elif asked == "where-not={}":
+            query = f"where={where({'$not': {column: 5}})}"
+        elif asked.startswith("where="):
+            query = f"where={where({f'author.{column}': 'x'})}"
+        answers.append(site.get("visitor", f"/rows/posts?{query}"))
+    assert {answer.status for answer in answers} == {422}
+    assert told(answers[0]).replace(hidden, "") == told(answers[1]).replace(unknown, "")
+
+
+def test_a_form_may_be_filled_in_by_who_can_read_none(site: Tracker) -> None:
+    made = site.post("visitor", "/rows/letters", {"text": "hello"})
+    assert (made.status, set(made.json)) == (201, {"id"})
+    [letter] = site.get("operator", "/rows/letters").json["data"]
+    assert (letter["text"], letter["from_page"]) == ("hello", ServerKey.objects.get(name="page").pk)
+    row = f"/rows/letters/{letter['id']}"
+    assert site.get("visitor", "/rows/letters").status == 404
+    assert site.get("visitor", row).status == 404
+    assert site.patch("visitor", row, {"text": "x"}).status == 404
+    assert site.delete("visitor", row).status == 404
+    assert site.post("visitor", "/rows/letters/query", {}).status == 404
+    for refused in ({"text": "x", "from_page": "key_x"}, {"text": "x", "id": letter["id"]}, {"text": "x", "id": "new"}):
+        assert site.post("visitor", "/rows/letters", refused).status == 422
+    assert site.get("operator", "/rows/letters").json["data"] == [letter]
+
+
+MISSING = [
+    {"owner_id": "$user.id"},
+    {"owner_id": {"$ne": "$user.id"}},
+    {"$not": {"owner_id": "$user.id"}},
+    {"owner_id": {"$nin": ["$user.id"]}},
+    {"title": {"$ne": "$user.email"}},
+    {"title": {"$ne": "$user.role"}},
+    {"$not": {"title": "$user.claims.team"}},
+    {"title": {"$nin": "$user.claims.teams"}},
+    {"$not": {"$or": [{"title": "$user.claims.team"}, {"draft": True}]}},
+    {"$not": {"author.pen_name": {"$in": ["$user.claims.a.b", "$user.email"]}}},
+]
+
+
+@pytest.mark.parametrize("rule", MISSING, ids=[json.dumps(rule) for rule in MISSING])
+def test_a_variable_of_the_signed_in_grants_nothing(site: Tracker, rule: dict[str, Any]) -> None:
+    document = json.loads(json.dumps(SITE))
+    for role in ("anonymous", "user"):
+        document["tables"]["posts"]["rules"][role] = {
+            "read": {"where": rule}, "update": {"where": rule}, "delete": {"where": rule}, "insert": {"check": rule},
+        }  # fmt: skip
+    site.apply(document)
+    before = site.get("operator", "/rows/posts").json["data"]
+    assert site.get("visitor", "/rows/posts").json["data"] == []
+    for row in before:
+        assert site.get("visitor", f"/rows/posts/{row['id']}").status == 404
+        assert site.patch("visitor", f"/rows/posts/{row['id']}", {"title": "x"}).status == 404
+        assert site.delete("visitor", f"/rows/posts/{row['id']}").status == 404
+    assert site.post("visitor", "/rows/posts", {"title": "x"}).status == 422
+    assert site.get("operator", "/rows/posts").json["data"] == before
+
+
+def test_what_no_scope_allows_is_403_though_a_rule_would_allow_it(site: Tracker) -> None:
+    site.tokens["reader of pages"] = publishable_key_for(site.environment_id, "rows:read")
+    assert len(site.get("reader of pages", "/rows/posts").json["data"]) == 1
+    assert site.post("reader of pages", "/rows/letters", {"text": "x"}).status == 403
+    assert site.get("operator", "/rows/letters").json["data"] == []
+
+
+# ── The word `anonymous` ──
+
+
+def test_nobody_is_given_the_role_anonymous(site: Tracker) -> None:
+    key = key_for(site.environment_id, "users:manage")
+    body = {"email": "eve@example.org", "password": "correct horse battery", "role": "anonymous"}
+    made = site.api.post("/v1/users", token=key, json=body)
+    assert (made.status, made.fields) == (422, {"role": "reserved_role"})
+    changed = site.api.patch(f"/v1/users/{site.users['alice']}", token=key, json={"role": "anonymous"})
+    assert (changed.status, changed.fields) == (422, {"role": "reserved_role"})
+    assert not User.objects.filter(role="anonymous").exists()
+
+
+def test_a_user_who_has_the_role_from_before_keeps_what_it_gave_and_no_more(site: Tracker) -> None:
+    """It was a role like others until the release that has publishable keys: the rules that tables have for that name go
+    on being this user's, with the user's own variables; where a table does not name it, those of `user`."""
+    old = services.create_user(
+        pool_id=site.environment_id, email="old@example.org", password=None, role="anonymous", actor=audit.SYSTEM
+    )
+    site.tokens["old"] = token_of(old, site.environment_id)
+    assert [set(row) for row in site.get("old", "/rows/posts").json["data"]] == [{"id", "title", "author_id"}]
+    assert len(site.get("old", "/rows/private").json["data"]) == 1
+    rules = Ruleset(schema_with())
+    assert rules.standing(Principal("user", role="anonymous")) == "user"
+    document = json.loads(json.dumps(SITE))
+    document["tables"]["posts"]["rules"]["anonymous"] = {"read": {"where": {"owner_id": "$user.id"}}}
+    site.apply(document)
+    mine = planted(site, "posts", title="Mine", owner_id=old.pk)
+    assert [row["id"] for row in site.get("old", "/rows/posts").json["data"]] == [mine]
+    assert site.get("visitor", "/rows/posts").json["data"] == []
+    me = site.api.get("/v1/auth/me", token=site.tokens["old"]).json
+    assert (me["kind"], me["role"]) == ("user", "anonymous")
+    assert "projects:read" in me["scopes"]
+
+
+# ── Keys that are not what they should be ──
+
+
+def test_it_stays_in_its_environment(site: Tracker) -> None:
+    other = environment_of(site.project, "development").pk
+    for path in ("/v1/rows/posts", "/v1/auth/me", "/v1/limits"):
+        assert site.api.get(path, token=site.tokens["visitor"], environment=other).status == 404
+    elsewhere = publishable_key_for(other)
+    assert site.api.get("/v1/rows/posts", token=elsewhere).status == 404
+    assert site.api.get("/v1/rows/posts", token=elsewhere, environment=site.environment_id).status == 404
+
+
+def test_a_record_that_claims_more_gives_no_more(site: Tracker) -> None:
+    """However that came to be: the text of the key says what it is."""
+    ServerKey.objects.filter(name="page").update(scopes=list(SCOPES))
+    me = site.api.get("/v1/auth/me", token=site.tokens["visitor"]).json
+    assert me["scopes"] == sorted(PUBLISHABLE_SCOPES)
+    assert len(site.get("visitor", "/rows/posts").json["data"]) == 1
+    assert site.get("visitor", "/rows/private").status == 404
+    assert site.call("visitor", "GET", "/schema").status == 403
+    ServerKey.objects.filter(name="page").update(environment_id=None, account=User.objects.get(name="owner"))
+    forget(site.tokens["visitor"])
+    assert site.api.get("/v1/auth/me", token=site.tokens["visitor"]).json["scopes"] == []
+    for path in ("/v1/rows/posts", "/v1/projects"):
+        assert site.api.get(path, token=site.tokens["visitor"]).status == 403
+        assert site.api.get(path, token=site.tokens["visitor"], environment=site.environment_id).status == 403
+
+
+def forget(key: str) -> None:
+    """What the cache knows of the key: PostgreSQL is asked again."""
+    store.mark({credentials.key_cache_name(keys.digest(key)): b"?"})
+
+
+def test_one_that_ended_is_401_from_the_next_request_on(site: Tracker) -> None:
+    def statuses() -> set[int]:
+        return {site.api.get("/v1/rows/posts", token=site.tokens["visitor"]).status for _ in range(3)}
+
+    assert statuses() == {200}
+    key = ServerKey.objects.get(name="page")
+    assert site.call("owner", "DELETE", f"/keys/{key.pk}").status == 204
+    assert statuses() == {401}
+    site.tokens["visitor"] = publishable_key_for(site.environment_id)
+    assert statuses() == {200}
+    ServerKey.objects.filter(name="page").update(expires_at="2020-01-01T00:00:00Z")
+    forget(site.tokens["visitor"])
+    assert statuses() == {401}
+
+
+def test_it_ends_with_its_project_and_pauses_with_it(site: Tracker) -> None:
+    from projects import services as projects
+
+    assert site.api.get("/v1/rows/posts", token=site.tokens["visitor"]).status == 200
+    projects.suspend_project(site.project.pk, reason="an incident", actor=audit.SYSTEM)
+    for path in ("/v1/rows/posts", "/v1/auth/me"):
+        suspended = site.api.get(path, token=site.tokens["visitor"])
+        assert (suspended.status, suspended.error) == (403, "project_suspended")
+    projects.resume_project(site.project.pk, actor=audit.SYSTEM)
+    assert site.api.get("/v1/rows/posts", token=site.tokens["visitor"]).status == 200
+    projects.delete_project(site.project.pk, actor=audit.SYSTEM)
+    assert site.api.get("/v1/rows/posts", token=site.tokens["visitor"]).status == 401
+
+
+def test_a_server_keys_text_makes_no_publishable_one_and_the_other_way_round(site: Tracker) -> None:
+    for text, prefix in ((site.tokens["visitor"], "sk_"), (site.tokens["operator"], "pk_")):
+        assert site.api.get("/v1/rows/posts", token=prefix + text[3:]).status == 401
+
+
+# ── Other visitors ──
+
+
+def test_each_address_has_a_share_of_its_own(site: Tracker, settings: Any) -> None:
+    settings.RATE_LIMIT_FACTOR = 0.01
+    quota = PLANS["free"].visitor_requests_per_minute // 100
+    record = credentials.key_cache_name(keys.digest(site.tokens["visitor"]))
+    start = iter(range(1000))
+
+    def somebody() -> str:
+        """An address whose window has time left."""
+        made = fresh(lambda _: f"{record}\x00198.51.{next(start) % 256}.7")
+        return made.partition("\0")[2]
+
+    def ask(address: str, **headers: str) -> int:
+        return site.api.get("/v1/rows/posts", token=site.tokens["visitor"], remote_addr=address, headers=headers).status
+
+    greedy, other = somebody(), somebody()
+    assert greedy != other
+    assert [ask(greedy) for _ in range(quota + 2)] == [200] * quota + [429] * 2
+    assert ask(other) == 200
+    # What the client says of itself makes nobody another, and no one else pays.
+    assert ask(greedy, **{"X-Forwarded-For": "203.0.113.77", "X-Real-IP": "203.0.113.77"}) == 429
+    shown = site.api.get("/v1/auth/me", token=site.tokens["visitor"], remote_addr=other).headers
+    assert shown["RateLimit-Policy"] == f'"caller";q={quota};w=60'
+    assert shown["RateLimit"].startswith(f'"caller";r={quota - 2};')
+
+
+def test_the_hosts_of_one_ipv6_network_share_one(site: Tracker, settings: Any) -> None:
+    settings.RATE_LIMIT_FACTOR = 0.01
+    quota = PLANS["free"].visitor_requests_per_minute // 100
+    record = credentials.key_cache_name(keys.digest(site.tokens["visitor"]))
+    start = iter(range(1, 1000))
+    network = fresh(lambda _: f"{record}\x002001:db8:77:{next(start):x}::").partition("\0")[2]
+    answers = [
+        site.api.get("/v1/auth/me", token=site.tokens["visitor"], remote_addr=f"{network}{host:x}").status
+        for host in range(1, quota + 2)
+    ]
+    assert answers == [200] * quota + [429]
+
+
+def test_strangers_with_the_same_idempotency_key_do_not_meet(site: Tracker) -> None:
+    def send(address: str, text: str) -> Answer:
+        return site.post(
+            "visitor", "/rows/letters", {"text": text}, headers={"Idempotency-Key": "1"}, remote_addr=address
+        )
+
+    first = send("203.0.113.1", "hello")
+    again = send("203.0.113.1", "hello")
+    assert (again.json, again.headers["Idempotency-Replayed"]) == (first.json, "true")
+    others = [send("203.0.113.2", "hello"), send("203.0.113.1", "another"), send("203.0.113.2", "another")]
+    assert [other.status for other in others] == [201, 201, 201]
+    assert not any("Idempotency-Replayed" in other.headers for other in others)
+    assert len({answer.json["id"] for answer in (first, *others)}) == 4
+    assert len(site.get("operator", "/rows/letters").json["data"]) == 4
+
+
+# ── For those who write the rules ──
+
+
+def test_explain_tells_what_whoever_is_not_signed_in_sees_and_not_to_them(site: Tracker) -> None:
+    [draft] = site.get("operator", f"/rows/posts?where={where({'draft': True})}").json["data"]
+    told = site.post("owner", "/rows/posts/explain", {"id": draft["id"], "as": "anonymous"})
+    assert told.status == 200
+    assert told.json["visible"] is False
+    [read] = [rule for rule in told.json["rules"] if rule["action"] == "read"]
+    assert (read["role"], read["verdict"]) == ("anonymous", False)
+    assert site.post("visitor", "/rows/posts/explain", {"id": draft["id"]}).status == 403
+    document = json.loads(json.dumps(SITE))
+    document["tables"]["posts"]["rules"]["anonymous"] = {"read": {"where": {"$not": {"owner_id": "$user.id"}}}}
+    site.apply(document)
+    told = site.post("owner", "/rows/posts/explain", {"id": draft["id"], "as": "anonymous"}).json
+    [read] = [rule for rule in told["rules"] if rule["action"] == "read"]
+    assert read["verdict"] is False
+    assert "$user.id" in json.dumps(read["clauses"])
+
+
+def test_a_branch_has_none_of_its_parents(site: Tracker) -> None:
+    made = site.call("owner", "POST", f"/projects/{site.project.pk}/environments", json={
+        "name": "preview", "from": "production", "data": "full",
+    })  # fmt: skip
+    assert made.status == 201, made.json
+    assert not ServerKey.objects.filter(environment_id=made.json["id"]).exists()
+    answer = site.api.get("/v1/rows/posts", token=site.tokens["visitor"], environment=made.json["id"])
+    assert answer.status == 404
+
+
+def test_a_page_of_an_origin_that_is_not_listed_reads_no_answer(site: Tracker) -> None:
+    """CORS keeps other people's pages from showing the data; it keeps nobody from asking (docs/security.md)."""
+    Environment.objects.filter(pk=site.environment_id).update(allowed_origins=["https://shop.example"])
+    forget(site.tokens["visitor"])
+    for origin, allowed in (("https://shop.example", "https://shop.example"), ("https://evil.example", None)):
+        answer = site.api.get("/v1/rows/posts", token=site.tokens["visitor"], headers={"Origin": origin})
+        assert answer.status == 200
+        assert answer.headers.get("Access-Control-Allow-Origin") == allowed
