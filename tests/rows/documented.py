@@ -74,7 +74,9 @@ class Documented:
         rules = self.tables[table].get("rules", {})
         if who.bypass:
             return [{}]
-        if who.kind != "user":
+        if who.kind == "anonymous":
+            role = "anonymous"
+        elif who.kind != "user":
             role = "server" if who.kind == "key" else "member"
             if role not in rules:
                 return [{}]

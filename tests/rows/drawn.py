@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from rows.rules import Principal
-from tests.rows.tenants import ALICE, BOB, KEY, OPERATOR, OWNER
+from tests.rows.tenants import ALICE, BOB, KEY, OPERATOR, OWNER, VISITOR
 
 Json = Any
 TABLES = ("lists", "tasks", "comments")
@@ -241,7 +241,16 @@ def documents(draw: st.DrawFn) -> Json:
         rules: Json = {}
         for role in draw(
             st.sampled_from(
-                [[], ["user"], ["user"], ["user"], ["user", "editor"], ["user", "server"], ["server", "member"]]
+                [
+                    [],
+                    ["user"],
+                    ["user"],
+                    ["user", "anonymous"],
+                    ["user", "editor"],
+                    ["user", "server"],
+                    ["server", "member"],
+                    ["anonymous"],
+                ]
             )
         ):
             read = draw(st.lists(read_rules(document, table), min_size=1, max_size=3))
@@ -275,11 +284,11 @@ def ids_of(table: str) -> list[str]:
 
 @st.composite
 def callers(draw: st.DrawFn) -> list[Principal]:
-    """Alice, with some claims; Bob, an editor; a key; a member; an operator."""
+    """Alice, with some claims; Bob, an editor; a key; a member; a visitor, who is not signed in; an operator."""
     claims = {name: value for name, value in CLAIMS.items() if draw(st.booleans())}
     claims |= {name: draw(st.sampled_from(UNSET)) for name in CLAIMS if name not in claims and draw(st.booleans())}
     alice, bob = replace(ALICE, claims=claims), replace(BOB, role="editor", claims={**CLAIMS, "text": "B"})
-    return [alice, bob, KEY, OWNER, OPERATOR]
+    return [alice, bob, KEY, OWNER, VISITOR, OPERATOR]
 
 
 @st.composite

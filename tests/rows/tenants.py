@@ -28,6 +28,7 @@ BOB = Principal("user", user_id="usr_01kbbbbbbbbbbbbbbbbbbbbbbb", email="bob@exa
 KEY = Principal("key", key_id="key_01kkkkkkkkkkkkkkkkkkkkkkkk")
 OWNER = Principal("account", user_id="usr_01kwwwwwwwwwwwwwwwwwwwwwww", email="owner@example.com")
 VIEWER = Principal("account", user_id="usr_01kvvvvvvvvvvvvvvvvvvvvvvv", reads_only=True)
+VISITOR = Principal("anonymous", key_id="key_01kppppppppppppppppppppppp")
 OPERATOR = Principal("key", key_id="key_01kzzzzzzzzzzzzzzzzzzzzzzz", bypass=True)
 
 
