@@ -4,6 +4,7 @@ They live in the region of their environment (`projects.region_pages`). Secrets 
 section 9.
 """
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -33,6 +34,9 @@ _DELETE = Verb(
     "The function goes for good, with its versions, its secrets and its runs.",
     danger=True,
     typed=True,
+)
+_STOP_SCHEDULE = Verb(
+    "Stop the schedule", "The function runs by itself no more until somebody sets its schedule again.", danger=True
 )
 _CANCEL = Verb("Cancel the run", "The code is stopped where it stands; the run ends as failed.", danger=True)
 
@@ -66,6 +70,7 @@ class FunctionAdmin(RegionAdmin):
             "function": thing,
             "chosen": chosen,
             "source": highlight.coloured(source),
+            "scheduled_as": _named(thing.scheduled_kind, thing.scheduled_id),
             "lines": highlight.line_numbers(source),
             "difference": _changed(active, chosen) if is_other and active and chosen else None,
             "secrets": [
@@ -79,13 +84,17 @@ class FunctionAdmin(RegionAdmin):
         }
 
     def verbs_of(self, thing: Function) -> dict[str, Verb]:
-        return {"activate": _ACTIVATE, "delete": _DELETE}
+        stop = {"stop_schedule": _STOP_SCHEDULE} if thing.next_run_at is not None else {}
+        return {"activate": _ACTIVATE, **stop, "delete": _DELETE}
 
     def act(self, request: HttpRequest, place: Place, thing: Function, verb: str) -> HttpResponse | str:
         if verb == "activate":
             number = _number(request.POST.get("version", ""), 0)
             services.activate(place, thing.name, number, actor=staff(request))
             return f"Version {number} answers from now on."
+        if verb == "stop_schedule":
+            services.stop_schedule(place, thing.name, actor=staff(request))
+            return "The schedule is stopped."
         services.delete_function(place, thing.name, actor=staff(request))
         self.message_user(request, f"{thing.name} is deleted.", messages.SUCCESS)
         return HttpResponseRedirect(self.list_address(environment=place.environment_id))
@@ -104,22 +113,25 @@ class RunAdmin(RegionAdmin):
 
     def list_context(self, request: HttpRequest, place: Place) -> dict[str, Any]:
         using = place.cluster
-        asked = {name: request.GET.get(name, "").strip()[:64] for name in ("function", "status")}
+        asked = {name: request.GET.get(name, "").strip()[:64] for name in ("function", "status", "trigger")}
         if asked["status"] not in Run.Status.values:
             asked["status"] = ""
+        if asked["trigger"] not in Run.Trigger.values:
+            asked["trigger"] = ""
+        conditions = {name: asked[name] for name in ("status", "trigger") if asked[name]}
         functions = Function.objects.using(using).filter(environment_id=place.environment_id).order_by("name")
         facts = [place.environment_id, *asked.values()]
         if asked["function"]:
             runs = Run.objects.using(using).filter(
                 function__name=asked["function"], function__environment_id=place.environment_id
             )
-            runs = runs.filter(status=asked["status"]) if asked["status"] else runs
-            page = listed(request, _briefly(runs), ["-created_at", "-id"], "runs", facts)
+            page = listed(request, _briefly(runs.filter(**conditions)), ["-created_at", "-id"], "runs", facts)
         else:
-            page = _of_environment(request, place, asked["status"], facts)
+            page = _of_environment(request, place, conditions, facts)
         return {
             "asked": asked,
             "statuses": Run.Status.values,
+            "triggers": Run.Trigger.values,
             "functions": functions.only("name"),
             "page": page,
             "first_query": query_with(request),
@@ -134,7 +146,7 @@ class RunAdmin(RegionAdmin):
             "output": None if thing.output is None else readable(thing.output),
             "error": error,
             "logs": [(_moment(line.get("at")), line.get("level", ""), line.get("text", "")) for line in thing.logs],
-            "caller": link(_CALLERS[thing.caller_kind], thing.caller_id) if thing.caller_kind in _CALLERS else "–",
+            "caller": _named(thing.caller_kind, thing.caller_id),
             "siblings": list_address("functions.Run", environment=place.environment_id, function=thing.function.name),
         }
 
@@ -146,8 +158,13 @@ class RunAdmin(RegionAdmin):
         return "The run is being cancelled."
 
 
-def _of_environment(request: HttpRequest, place: Place, status: str, facts: list[Any]) -> Listed:
-    """A page of all runs of the environment."""
+def _named(kind: str | None, caller_id: str | None) -> str:
+    """Whom a run executes as, with a link to their page."""
+    return link(_CALLERS[kind], caller_id) if kind in _CALLERS else "–"
+
+
+def _of_environment(request: HttpRequest, place: Place, conditions: Mapping[str, str], facts: list[Any]) -> Listed:
+    """A page of all runs of the environment that fit."""
     cursor, problem = request.GET.get("cursor") or None, None
     after: Any = None
     if cursor is not None:
@@ -155,7 +172,7 @@ def _of_environment(request: HttpRequest, place: Place, status: str, facts: list
             after = cursors.decode("console.runs", facts, cursor)
         except ValidationFailed:
             problem, cursor = "That page belongs to another list; here is the first one.", None
-    runs = history.newest(place, status=status, after=after, limit=PAGE + 1)
+    runs = history.newest(place, conditions, after=after, limit=PAGE + 1)
     next_query = None
     if len(runs) > PAGE:
         del runs[PAGE:]

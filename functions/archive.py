@@ -1,9 +1,10 @@
-"""The functions' part of a backup (`rows.backups`): all versions, and secrets by name, whose values stay behind."""
+"""The functions' part of a backup (`rows.backups`): all versions, secrets by name, whose values stay behind, and
+schedules, which come back stopped."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from functions import services
+from functions import cron, schedules, services
 from functions.models import Function, Secret, Version
 from platform_site.api.callers import Place
 from platform_site.api.plans import plan_limits
@@ -44,6 +45,7 @@ class Functions:
             secrets = Secret.objects.using(place.cluster).filter(function=function).order_by("name")
             yield {
                 **{field: getattr(function, field) for field in _FIELDS},
+                "schedule": function.schedule,
                 "secrets": list(secrets.values_list("name", flat=True)),
             }
 
@@ -60,6 +62,8 @@ class Functions:
         values = {field: record[field] for field in _FIELDS}
         values["timeout_ms"] = min(values["timeout_ms"], plan.function_timeout_ms)
         values["memory_mb"] = min(values["memory_mb"], plan.function_memory_mb)
+        schedule = record.get("schedule")  # the release before wrote none
+        values |= schedules.copied(None if schedule is None else cron.normal(schedule))
         function = Function.objects.using(using).create(environment_id=place.environment_id, **values)
         Secret.objects.using(using).bulk_create(
             Secret(function=function, name=name, sealed_value=None) for name in record["secrets"]

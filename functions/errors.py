@@ -33,6 +33,11 @@ class Loop(Conflict):
         super().__init__(f"A chain of {depth} functions and webhooks led here; it was cut.")
 
 
+class SchedulesQuotaReached(QuotaExceeded):
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"The plan allows {limit} functions with a schedule in an environment.")
+
+
 class FunctionsQuotaReached(QuotaExceeded):
     def __init__(self, limit: int) -> None:
         super().__init__(f"The plan allows {limit} functions in an environment.")

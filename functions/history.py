@@ -4,6 +4,7 @@ There is one on each function's runs; so each function gives its newest, and the
 `limit` entries of one index for each function, however many runs there are. Called by the console.
 """
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -22,15 +23,18 @@ SELECT r.id
  WHERE f.environment_id = %(environment_id)s
  ORDER BY r.created_at DESC, r.id DESC LIMIT %(limit)s
 """
-_STATUS: Final = "AND status = %(status)s"
+_CONDITIONS: Final = {
+    "status": "AND status = %(status)s",
+    "trigger": "AND trigger = %(trigger)s",
+}
 _AFTER: Final = "AND (created_at, id) < (%(at)s::timestamptz, %(id)s::text)"
 
 
-def newest(place: Place, *, status: str, after: tuple[datetime, str] | None, limit: int) -> list[Run]:
-    """Runs of the environment with their function, the newest first; `status` may be empty for any; `after` is where
-    the page before ended. Two queries, without input, output and log."""
-    parameters: dict[str, Any] = {"environment_id": place.environment_id, "limit": limit, "status": status}
-    conditions = [_STATUS] if status else []
+def newest(place: Place, wanted: Mapping[str, str], *, after: tuple[datetime, str] | None, limit: int) -> list[Run]:
+    """Runs of the environment with their function, the newest first; `wanted` may name a status and a trigger; `after`
+    is where the page before ended. Two queries, without input, output and log."""
+    parameters: dict[str, Any] = {"environment_id": place.environment_id, "limit": limit, **wanted}
+    conditions = [_CONDITIONS[name] for name in wanted]
     if after is not None:
         conditions.append(_AFTER)
         parameters |= {"at": after[0], "id": after[1]}

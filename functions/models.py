@@ -15,7 +15,13 @@ def _id(prefix: str) -> "models.CharField[str, str]":
 
 
 class Function(models.Model):
-    """A name in an environment, and which version answers to it."""
+    """A name in an environment, which version answers to it, and when it runs by itself (`functions.schedules`)."""
+
+    class Stopped(models.TextChoices):
+        CALLER_GONE = "caller_gone"
+        COPIED = "copied"
+        OPERATOR = "operator"
+        UNREADABLE = "unreadable"
 
     id = _id("fn")
     environment_id = models.CharField(max_length=30, null=True)
@@ -33,12 +39,33 @@ class Function(models.Model):
     them whoever shows a publishable key, which nothing else admits."""
     attempts = models.PositiveSmallIntegerField(default=1)
     """How often an async run is tried if it fails or times out. A lost worker is retried in any case."""
+    schedule = models.CharField(max_length=200, null=True)
+    """As `functions.cron` reads it."""
+    next_run_at = models.DateTimeField(null=True)
+    """Null where there is no schedule, or where it is stopped."""
+    schedule_stopped = models.CharField(max_length=20, choices=Stopped.choices, null=True)
+    """Why nothing comes of the schedule until somebody sets it again."""
+    scheduled_kind = models.CharField(max_length=10, null=True)
+    scheduled_id = models.CharField(max_length=30, null=True)
+    """Who set the schedule or deployed last: `account` or `key`, whose rights its runs have."""
+    scheduled_run_id = models.CharField(max_length=30, null=True)
+    """The last run that the schedule made; it may be forgotten by now."""
+    last_skipped_at = models.DateTimeField(null=True)
+    """The last due time that made no run, because the run before had not ended."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     updated_at = models.DateTimeField(db_default=Now())
 
     class Meta:
         constraints: ClassVar = [
-            models.UniqueConstraint(fields=["environment_id", "name"], name="function_name_unique_in_environment")
+            models.UniqueConstraint(fields=["environment_id", "name"], name="function_name_unique_in_environment"),
+            models.CheckConstraint(
+                condition=models.Q(next_run_at=None)
+                | models.Q(schedule__isnull=False, scheduled_kind__isnull=False, scheduled_id__isnull=False),
+                name="function_due_as_somebody",
+            ),
+        ]
+        indexes: ClassVar = [
+            models.Index(fields=["next_run_at"], condition=models.Q(next_run_at__isnull=False), name="function_due")
         ]
 
     def __str__(self) -> str:
@@ -92,6 +119,10 @@ class Run(models.Model):
         EXECUTING = "executing"
         ENDED = "ended"
 
+    class Trigger(models.TextChoices):
+        CALL = "call"
+        SCHEDULE = "schedule"
+
     id = _id("run")
     environment_id = models.CharField(max_length=30)
     function = models.ForeignKey(Function, on_delete=models.CASCADE, related_name="runs", db_index=False)
@@ -99,6 +130,8 @@ class Run(models.Model):
     status = models.CharField(max_length=10, choices=Status.choices, default=Status.RUNNING)
     phase = models.CharField(max_length=10, choices=Phase.choices)
     is_async = models.BooleanField()
+    trigger = models.CharField(max_length=10, choices=Trigger.choices, db_default=Trigger.CALL)
+    """How it came about."""
     input = models.TextField()
     """JSON text as it came; emptied with the run's row after 7 days like all of it."""
     output = models.TextField(null=True)
@@ -131,6 +164,9 @@ class Run(models.Model):
             # What is looked for most in a long history is rare in it: without this, 500,000 runs are walked for it.
             models.Index(
                 fields=["function", "-created_at", "-id"], condition=models.Q(status="failed"), name="run_failed"
+            ),
+            models.Index(
+                fields=["function", "-created_at", "-id"], condition=models.Q(trigger="schedule"), name="run_scheduled"
             ),
             models.Index(fields=["environment_id", "created_at"], condition=models.Q(phase="queued"), name="run_queue"),
             models.Index(fields=["claimed_until"], condition=models.Q(phase="executing"), name="run_lease"),

@@ -60,6 +60,7 @@ class Started:
     caller_kind: str
     caller_id: str
     cluster: str
+    is_scheduled: bool = False
 
     @property
     def program_key(self) -> str:
@@ -251,7 +252,7 @@ RETURNING r.id, r.attempts, r.environment_id, f.id, f.name, r.version, v.source_
           array_to_json(f.allowed_hosts),
           (SELECT jsonb_object_agg(s.name, encode(s.sealed_value, 'hex'))
              FROM platform.functions_secret s WHERE s.function_id = f.id AND s.sealed_value IS NOT NULL),
-          r.input, r.depth, r.caller_kind, r.caller_id,
+          r.input, r.depth, r.caller_kind, r.caller_id, r.trigger = 'schedule',
           NOT EXISTS (SELECT 1 FROM waiting JOIN platform.functions_run other
                                  ON other.phase = 'queued' AND other.environment_id = waiting.environment_id
                        WHERE other.id <> r.id AND (other.claimed_until IS NULL OR other.claimed_until < now()))
@@ -290,7 +291,7 @@ def claim(using: str) -> tuple[Started, bool] | None:
         return None
     [row] = found
     run_id, attempt, environment_id, function_id, name, version, source_hash, timeout_ms, memory_mb = row[:9]
-    hosts, secrets, input_text, depth, caller_kind, caller_id, is_last = row[9:]
+    hosts, secrets, input_text, depth, caller_kind, caller_id, is_scheduled, is_last = row[9:]
     started = Started(
         run_id=_text(run_id),
         attempt=_number(attempt),
@@ -309,6 +310,7 @@ def claim(using: str) -> tuple[Started, bool] | None:
         caller_kind=_text(caller_kind),
         caller_id=_text(caller_id),
         cluster=using,
+        is_scheduled=is_scheduled == b"t",
     )
     return started, is_last == b"t"
 

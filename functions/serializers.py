@@ -8,6 +8,7 @@ import orjson
 from django.utils import timezone
 from rest_framework.exceptions import ValidationError
 
+from functions import cron
 from functions.models import Function, Run, Version
 from platform_site.api import fields
 from platform_site.api.fields import Serializer, timestamp
@@ -66,6 +67,16 @@ class SourceField(fields.CharField):
         return source
 
 
+class ScheduleField(fields.CharField):
+    """Five fields as cron has them, in UTC, or one of its @names: `functions.cron`."""
+
+    def to_internal_value(self, data: Any) -> str:
+        try:
+            return cron.normal(super().to_internal_value(data))
+        except cron.BadSchedule as error:
+            raise ValidationError(str(error), "invalid_schedule") from error
+
+
 class Deployment(Serializer):
     source = SourceField()  # type: ignore[assignment]  # DRF's fields have a `source` of their own
     timeout_ms = fields.IntegerField(min_value=10, max_value=300_000, required=False)
@@ -79,6 +90,7 @@ class Deployment(Serializer):
         "publishable key besides (`public`).",
     )
     attempts = fields.IntegerField(min_value=1, max_value=5, required=False)
+    schedule = ScheduleField(required=False, allow_null=True)
     secrets = SecretsField(required=False)
 
 
@@ -109,6 +121,15 @@ class FunctionDetail(Serializer):
     allowed_hosts = fields.ListField(child=fields.CharField())
     invoke = fields.CharField(allow_null=True)
     attempts = fields.IntegerField()
+    schedule = fields.CharField(allow_null=True)
+    next_run_at = fields.DateTimeField(allow_null=True, help_text="Null without a schedule, or where it is stopped.")
+    schedule_stopped = fields.ChoiceField(
+        choices=Function.Stopped.values, allow_null=True, help_text="Why; it goes on once the schedule is set again."
+    )
+    scheduled_as = fields.CharField(allow_null=True, help_text="The key or account that scheduled runs execute as.")
+    last_skipped_at = fields.DateTimeField(
+        allow_null=True, help_text="The last due time at which the run before had not ended."
+    )
     secrets = fields.ListField(child=fields.CharField(), help_text="Names only.")
     created_at = fields.DateTimeField()
     updated_at = fields.DateTimeField()
@@ -166,6 +187,7 @@ class RunDetail(ListedRun):
     logs = fields.ListField(child=LogLine())
     attempts = fields.IntegerField()
     version = fields.IntegerField()
+    trigger = fields.ChoiceField(choices=Run.Trigger.values)
     phase = fields.ChoiceField(choices=Run.Phase.values)
     walls = fields.ListField(child=fields.CharField())
 
@@ -179,6 +201,11 @@ def function_detail(function: Function, secrets: list[str]) -> dict[str, Any]:
         "allowed_hosts": function.allowed_hosts,
         "invoke": function.invoke,
         "attempts": function.attempts,
+        "schedule": function.schedule,
+        "next_run_at": timestamp(function.next_run_at) if function.next_run_at else None,
+        "schedule_stopped": function.schedule_stopped,
+        "scheduled_as": function.scheduled_id,
+        "last_skipped_at": timestamp(function.last_skipped_at) if function.last_skipped_at else None,
         "secrets": sorted(secrets),
         "created_at": timestamp(function.created_at),
         "updated_at": timestamp(function.updated_at),
@@ -231,6 +258,7 @@ def run_detail(run: Run, *, with_stack: bool) -> dict[str, Any]:
         "logs": [log_line(line) for line in run.logs],
         "attempts": run.attempts,
         "version": run.version,
+        "trigger": run.trigger,
         "phase": run.phase,
         "walls": run.walls,
     }

@@ -10,7 +10,7 @@ from django.db.models.functions import Now
 
 from accounts import audit
 from accounts.audit import Actor
-from functions import executor, removal, runs, wakeups
+from functions import executor, removal, runs, schedules, wakeups
 from functions.errors import FunctionsQuotaReached, Loop, NoSuchFunction, NoSuchRun, NoSuchVersion, RunEnded
 from functions.executor import SECRET_PURPOSE, Ended
 from functions.models import Function, Run, Secret, Version
@@ -30,14 +30,21 @@ SETTINGS: Final = ("timeout_ms", "memory_mb", "allowed_hosts", "invoke", "attemp
 
 
 def deploy(
-    place: Place, name: str, values: Mapping[str, Any], *, actor: Caller | Actor, warm: bool = True
+    place: Place,
+    name: str,
+    values: Mapping[str, Any],
+    *,
+    actor: Caller | Actor,
+    scheduled_as: Caller | None = None,
+    warm: bool = True,
 ) -> tuple[Function, bool]:
     """Deploy a version of `name` and make it the active one; True if the function is new.
 
-    `values`: `source`, and optionally timeout_ms, memory_mb, allowed_hosts, invoke, attempts, `secrets` (name to value,
-    null removes one; omitted ones stay). What is omitted stays as it was. The module is loaded once, behind the walls:
-    what does not load is refused with line and column. Then this process starts one for its first call (`warm`).
-    Raises ValidationFailed, FunctionsQuotaReached.
+    `values`: `source`, and optionally timeout_ms, memory_mb, allowed_hosts, invoke, attempts, schedule, `secrets` (name
+    to value, null removes one; omitted ones stay). What is omitted stays as it was. By its schedule the function runs
+    as `scheduled_as`, or else as the actor (`functions.schedules`). The module is loaded once, behind the walls: what
+    does not load is refused with line and column. Then this process starts one for its first call (`warm`). Raises
+    ValidationFailed, Forbidden, FunctionsQuotaReached, SchedulesQuotaReached.
     """
     using = place.cluster
     try_out(place, name, values)
@@ -63,6 +70,7 @@ def deploy(
         for setting in SETTINGS:
             if setting in values:
                 setattr(function, setting, values[setting])
+        schedules.deployed(function, place, values, by=scheduled_as or schedules.caller_of(actor))
         function.last_version += 1
         function.active_version = function.last_version
         function.updated_at = Now()
@@ -81,7 +89,7 @@ def deploy(
         _warm(place, function, source_hash, source)
     audit.record(
         "function.deployed", actor=actor, target_id=function.pk, **_where(place), name=name,
-        version=function.active_version, sha256=source_hash,
+        version=function.active_version, sha256=source_hash, **_said_of_schedule(function, values),
     )  # fmt: skip
     return function, is_new
 
@@ -108,7 +116,8 @@ def try_out(place: Place, name: str, values: Mapping[str, Any]) -> None:
 
 
 def activate(place: Place, name: str, version: int, *, actor: Caller | Actor) -> Function:
-    """Make an earlier (or later) version the one that answers. Raises NoSuchFunction, NoSuchVersion."""
+    """Make an earlier (or later) version the one that answers. Raises NoSuchFunction, NoSuchVersion, and Forbidden
+    where it would run by a schedule as somebody who may not invoke."""
     using = place.cluster
     with transaction.atomic(using=using):
         function = function_of(place, name, lock=True)
@@ -116,10 +125,27 @@ def activate(place: Place, name: str, version: int, *, actor: Caller | Actor) ->
             raise NoSuchVersion
         function.active_version = version
         function.updated_at = Now()
-        function.save(using=using, update_fields=["active_version", "updated_at"])
+        schedules.activated(function, by=schedules.caller_of(actor))
+        function.save(using=using, update_fields=["active_version", "updated_at", *schedules.FIELDS])
         function.refresh_from_db(using=using)
     audit.record("function.activated", actor=actor, target_id=function.pk, **_where(place), name=name, version=version)
     return function
+
+
+def stop_schedule(place: Place, name: str, *, actor: Actor) -> None:
+    """Let nothing come of the function's schedule until somebody sets it again, as operators may. Nothing happens where
+    it does not run by one. Raises NoSuchFunction."""
+    using = place.cluster
+    with transaction.atomic(using=using):
+        function = function_of(place, name, lock=True)
+        if function.next_run_at is None:
+            return
+        function.next_run_at, function.schedule_stopped = None, Function.Stopped.OPERATOR
+        function.save(using=using, update_fields=["next_run_at", "schedule_stopped"])
+    audit.record(
+        "function.schedule_stopped", actor=actor, target_id=function.pk, **_where(place), name=name,
+        reason=Function.Stopped.OPERATOR.value, scheduled_as=function.scheduled_id,
+    )  # fmt: skip
 
 
 def delete_function(place: Place, name: str, *, actor: Caller | Actor) -> None:
@@ -214,7 +240,8 @@ def run_of(place: Place, function: Function, run_id: str) -> Run:
 
 
 def copy_functions(source: Place, target: Place) -> None:
-    """Functions come along to a preview branch with all their versions; their secrets by name, unset."""
+    """Functions come along to a preview branch with all their versions; their secrets by name, unset; their schedules
+    stopped, so that nothing is done twice."""
     using = target.cluster
     for function in Function.objects.using(source.cluster).filter(environment_id=source.environment_id):
         names = list(Secret.objects.using(source.cluster).filter(function=function).values_list("name", flat=True))
@@ -228,6 +255,7 @@ def copy_functions(source: Place, target: Place) -> None:
             allowed_hosts=function.allowed_hosts,
             invoke=function.invoke,
             attempts=function.attempts,
+            **schedules.copied(function.schedule),
         )
         for version in Version.objects.using(source.cluster).filter(function=function).order_by("number").iterator(50):
             Version.objects.using(using).create(
@@ -285,6 +313,13 @@ def _lock(environment_id: str, using: str) -> None:
     presence.stay_in_region(environment_id, using)
     with connections[using].cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"functions:{environment_id}"])
+
+
+def _said_of_schedule(function: Function, values: Mapping[str, Any]) -> dict[str, Any]:
+    """For the trail, where the schedule was set."""
+    if "schedule" not in values:
+        return {}
+    return {"schedule": function.schedule, "scheduled_as": function.scheduled_id}
 
 
 def _where(place: Place) -> dict[str, str]:

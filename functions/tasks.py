@@ -8,7 +8,7 @@ from celery import shared_task, signals
 from django.conf import settings
 from django.db import Error, connections
 
-from functions import removal, retention, runs, wakeups
+from functions import removal, retention, runs, schedules, wakeups
 from functions.runtime import scratch
 from functions.worker import Worker
 from platform_site.api import nudges
@@ -50,12 +50,21 @@ def settle_and_start(using: str) -> None:
         nudges.send_now(work, using)
 
 
+@sweep_of_each_region(every=settings.FUNCTION_SWEEP_SECONDS)
+def queue_scheduled(using: str) -> None:
+    """Queue runs of the functions that are due by their schedule."""
+    if schedules.queue_due(using):
+        nudges.send_now(work, using)
+
+
 @sweep_of_each_region(every=300)
 def mend_future_times(using: str) -> None:
     """After the clock of the region's PostgreSQL was set back."""
     if mended := runs.mend_future_times(using):
         logger.warning("region %s: the clock was set back: %s runs wait for it no longer", using, mended)
         nudges.send_now(work, using)
+    if mended := schedules.mend_future_times(using):
+        logger.warning("region %s: the clock was set back: %s schedules wait for it no longer", using, mended)
 
 
 @sweep_of_each_region(every=300)

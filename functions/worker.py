@@ -13,7 +13,7 @@ from typing import Final
 from django.conf import settings
 from django.db import Error, close_old_connections, connections
 
-from functions import executor, runs, wakeups
+from functions import executor, runs, schedules, wakeups
 from functions.callers import caller_again
 from functions.runs import Ending, Started
 from projects import suspension
@@ -75,16 +75,16 @@ class Worker:
         close_old_connections()
         try:
             again = caller_again(started.caller_kind, started.caller_id, started.environment_id)
+            is_gone = again is None or not again[0].may("functions:invoke")
+            if is_gone and started.is_scheduled:
+                schedules.stop(started)
         except Error:
             # The control database is away. Left to its lease, the run would be lost with its third try.
             runs.give_back(started, _COMES_AGAIN)
             raise
-        if again is None:
-            gone = {
-                "name": "CallerGone",
-                "reason": "caller_gone",
-                "message": "whoever invoked it may no longer act here",
-            }
+        if again is None or is_gone:
+            who = "whoever set its schedule" if started.is_scheduled else "whoever invoked it"
+            gone = {"name": "CallerGone", "reason": "caller_gone", "message": f"{who} may no longer act here"}
             _, told = runs.end(started, Ending("failed", 0, error=gone))
         elif again[1].is_suspended:  # a moment ago: the claim did not know yet
             suspension.forget(self.using)

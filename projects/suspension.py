@@ -8,9 +8,10 @@ what they pass over stays as it is, due and unclaimed, until the suspension is l
 import logging
 import threading
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from django.db import Error, OperationalError, connections
 from django.db.models import QuerySet
@@ -29,6 +30,8 @@ PATIENCE: Final = 5.0
 """Seconds."""
 
 log = logging.getLogger("platform.projects")
+
+Told = TypeVar("Told")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ def suspended_in(cluster: str) -> list[str]:
     if known is not None and now - known.asked_at < KNOWN_SECONDS:
         return known.environment_ids
     try:
-        found = _asked_aside(Environment.objects.suspended(), cluster)
+        found = _asked_aside(_ids(Environment.objects.suspended(), cluster))
         store.put({_name(cluster): ",".join(found).encode()}, REMEMBERED_SECONDS)
     except OperationalError:
         found = known.environment_ids if known is not None else _heard_by_others(cluster)
@@ -79,17 +82,28 @@ def spared(cluster: str, time_to_act: timedelta) -> list[str]:
     """The ids of the environments where nothing may expire that its owner could have kept: suspended, or so lately
     resumed that they did not have `time_to_act`. Raises OperationalError."""
     lately = Environment.objects.filter(project__resumed_at__gt=Now() - time_to_act)
-    return _asked_aside(Environment.objects.suspended() | lately, cluster)
+    return _asked_aside(_ids(Environment.objects.suspended() | lately, cluster))
 
 
-def _asked_aside(which: "QuerySet[Environment]", cluster: str) -> list[str]:
-    """Ids of environments, asked in a thread with a connection of its own: whoever works for a region waits for the
-    control database no longer than PATIENCE, and keeps connections to that region alone. Raises OperationalError."""
-    told: list[list[str]] = []
+def plans_of_active(environment_ids: Collection[str]) -> dict[str, str]:
+    """The plan of each of these environments where something may begin at this moment: it can be reached, and is not
+    suspended. Raises OperationalError."""
+    active = Environment.objects.reachable().filter(pk__in=environment_ids, project__suspended_at=None)
+    return dict(_asked_aside(active.values_list("pk", "project__plan")))
+
+
+def _ids(which: "QuerySet[Environment]", cluster: str) -> "QuerySet[Environment, str]":
+    return which.filter(project__cluster=cluster).values_list("pk", flat=True)
+
+
+def _asked_aside(which: "QuerySet[Any, Told]") -> list[Told]:
+    """What the control database answers, asked in a thread with a connection of its own: whoever works for a region
+    waits for it no longer than PATIENCE, and keeps connections to that region alone. Raises OperationalError."""
+    told: list[list[Told]] = []
 
     def ask() -> None:
         try:
-            told.append(list(which.filter(project__cluster=cluster).values_list("pk", flat=True)))
+            told.append(list(which))
         except Error as error:
             log.warning("suspensions could not be asked: %s", type(error).__name__)
         finally:
@@ -99,5 +113,5 @@ def _asked_aside(which: "QuerySet[Environment]", cluster: str) -> list[str]:
     asking.start()
     asking.join(PATIENCE)
     if not told:
-        raise OperationalError("the control database does not say what is suspended")
+        raise OperationalError("the control database does not say which environments are suspended")
     return told[0]

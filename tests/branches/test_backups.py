@@ -82,7 +82,8 @@ def full(tracker: Tracker) -> Tracker:
     assert tracker.post("owner", "/webhooks", body).status == 201
     function = Function.objects.using(REGION).create(
         environment_id=tracker.environment_id, name="hello", active_version=1, last_version=2, timeout_ms=700,
-        memory_mb=64, allowed_hosts=["api.example.com"],
+        memory_mb=64, allowed_hosts=["api.example.com"], schedule="@hourly", next_run_at="2026-01-01T00:00:00Z",
+        scheduled_kind="key", scheduled_id="key_x",
     )  # fmt: skip
     for number in (1, 2):
         Version.objects.using(REGION).create(
@@ -131,6 +132,7 @@ def test_there_and_back_into_a_branch(full: Tracker, file: Path) -> None:
     assert (function.name, function.active_version, function.last_version) == ("hello", 1, 2)
     assert list(function.versions.order_by("number").values_list("source", flat=True)) == ["// 1 é", "// 2 é"]
     assert list(function.secrets.values_list("name", "sealed_value")) == [("TOKEN", None)]
+    assert (function.schedule, function.next_run_at, function.schedule_stopped) == ("@hourly", None, "copied")
     assert not OutboxEvent.objects.using(REGION).filter(environment_id=branch.pk).exists()
     assert AuditEntry.objects.get(action="environment.restored").detail["source"] == full.environment_id
     # It lives: references cascade, uniques hold, versions count on.
@@ -201,6 +203,7 @@ def test_a_file_of_the_first_format_comes_back(tracker: Tracker) -> None:
     assert (function.name, function.active_version, function.last_version) == ("hello", 1, 2)
     assert list(function.versions.order_by("number").values_list("source", flat=True)) == ["// 1 é", "// 2 é"]
     assert list(function.secrets.values_list("name", "sealed_value")) == [("TOKEN", None)]
+    assert (function.schedule, function.schedule_stopped) == (None, None)
     assert Webhook.objects.using(REGION).get(environment_id=branch.pk).url == "https://hooks.example.com/in"
     assert [each["title"] for each in rows(tracker, "tasks", branch.pk)] == ["Cook", "Shop", AWKWARD]
 

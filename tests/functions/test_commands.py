@@ -141,3 +141,23 @@ def test_a_queued_run_is_left_to_a_worker(tracker: Tracker, deploy: Any) -> None
     run_id = run(*command, "--as", tracker.users["alice"])[0].strip()
     assert Worker(tracker.project.cluster).run() == 1
     assert Run.objects.using(tracker.project.cluster).get(pk=run_id).output == '{"sum":3}'
+
+
+def test_a_schedule_is_set_kept_and_taken_away(tracker: Tracker, deploy: Any) -> None:
+    owner = tracker.project.memberships.get(role="owner").user_id
+    viewer = tracker.project.memberships.get(role="viewer").user_id
+    for arguments, why in (
+        (("--schedule", "@daily"), "say which with --as"),
+        (("--schedule", "60 * * * *", "--as", owner), 'schedule: "60" is no minute'),
+        (("--schedule", "@daily", "--as", tracker.users["alice"]), "not as an app user"),
+        (("--schedule", "@daily", "--as", viewer), "may not invoke functions here"),
+        (("--schedule", "@daily", "--as", "key_x"), "no app user, member or key"),
+    ):
+        with pytest.raises(CommandError, match=why):
+            deploy("sum", SUM, *arguments)
+    assert not Function.objects.using(tracker.project.cluster).exists()
+    assert "runs by itself: @daily, next at 2" in deploy("sum", SUM, "--schedule", "@daily", "--as", owner)
+    assert f"00:00 UTC, as {owner}" in deploy("sum", SUM)
+    assert tracker.get("owner", "/functions/sum").json["scheduled_as"] == owner
+    assert "runs by itself" not in deploy("sum", SUM, "--no-schedule")
+    assert tracker.get("owner", "/functions/sum").json["schedule"] is None

@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 
 from accounts import audit, services
 from accounts.models import AuditEntry
-from functions import highlight
+from functions import highlight, schedules
 from functions.models import Function, Run
 from tests.figures import within
 from tests.functions.test_api import SUM, deploy, invoke
@@ -234,3 +234,45 @@ def test_unknown_environments_and_regions_that_hold_nothing(console: Client, tra
     page(console, f"{FUNCTIONS}?environment=env_x", 404)
     page(console, of("fn_01h455vb4pex5vsknk084sn02q", FUNCTIONS), 404)
     page(console, of("nonsense", FUNCTIONS), 404)
+
+
+def test_a_schedule_is_shown_with_its_next_time_and_whose_it_is(console: Client, tracker: Tracker) -> None:
+    using = tracker.project.cluster
+    owner = tracker.project.memberships.get(role="owner").user_id
+    deploy(tracker, "sum", SUM, schedule="30 4 * * *")
+    path = of(the_function(tracker).pk, FUNCTIONS)
+    shown = page(console, path)
+    assert "<code>30 4 * * *</code>" in shown
+    assert "04:30 UTC, as account" in shown
+    assert owner in shown
+    called = invoke(tracker, "sum", {"a": 1, "b": 2}).json["run_id"]
+    Function.objects.using(using).update(next_run_at="2026-01-01T04:30:00Z")
+    assert schedules.queue_due(using) == 1
+    made = Run.objects.using(using).get(trigger="schedule").pk
+    assert "by the function's schedule, queued" in page(console, of(made, RUNS))
+    assert "by the function's schedule" not in page(console, of(called, RUNS))
+    for chosen in (f"environment={tracker.environment_id}", f"environment={tracker.environment_id}&function=sum"):
+        runs = {kind: page(console, f"{RUNS}?{chosen}&trigger={kind}") for kind in ("", "schedule", "call", "no")}
+        assert {kind: (made in text, called in text) for kind, text in runs.items()} == {
+            "": (True, True), "schedule": (True, False), "call": (False, True), "no": (True, True),
+        }  # fmt: skip
+    Function.objects.using(using).update(next_run_at="2026-01-01T04:30:00Z")
+    assert schedules.queue_due(using) == 0
+    assert "passed over at 2026-01-01 04:30:00 UTC" in page(console, path)
+    # An operator who goes back to another version is nobody whom a run could be.
+    deploy(tracker, "sum", SUM + "\n")
+    press(console, path, "activate", version="1", confirmed="1")
+    function = the_function(tracker)
+    assert (function.active_version, function.scheduled_id, function.schedule_stopped) == (1, owner, None)
+    assert "until somebody sets its schedule again" in press(console, path, "stop_schedule")
+    assert the_function(tracker).next_run_at is not None, "it asks first"
+    press(console, path, "stop_schedule", confirmed="1")
+    assert "stopped: operator" in page(console, path)
+    assert "Stop the schedule" not in page(console, path)
+    assert "stopped" in page(console, f"{FUNCTIONS}?environment={tracker.environment_id}")
+    entry = AuditEntry.objects.get(action="function.schedule_stopped")
+    assert (entry.actor_kind, entry.detail["reason"]) == ("staff", "operator")
+    Function.objects.using(using).update(schedule_stopped="caller_gone")
+    press(console, path, "stop_schedule", confirmed="1")
+    assert AuditEntry.objects.filter(action="function.schedule_stopped").count() == 1
+    assert the_function(tracker).schedule_stopped == "caller_gone"

@@ -15,20 +15,23 @@ from django.core.management.base import BaseCommand, CommandError
 
 from accounts import audit
 from functions import serializers, services
+from functions.management.callers import caller_named
 from functions.management.terminal import plain, sentences
 from functions.models import Secret
-from platform_site.api.callers import Place
+from platform_site.api.callers import Caller, Place
 from platform_site.api.fields import failed
 from rows.management.places import HELP, place_named
 
 _EXAMPLES: Final = """
 The module is loaded once behind the walls of the runtime before anything changes; what does not load is refused with
 line and column. Settings and secrets that are not named stay as they are (a new function gets the defaults).
+A schedule runs the function as --as, looked up each time; a deployment without --as leaves that as it is.
 
 examples:
   manage.py deploy_function env_01k… sum sum.ts
   manage.py deploy_function prj_01k…/production mail mail.ts --timeout-ms 8000 --allow-host api.example.com
   API_TOKEN=… manage.py deploy_function env_01k… mail mail.ts --secret API_TOKEN
+  manage.py deploy_function env_01k… report report.ts --schedule "0 6 * * mon-fri" --as key_01k…
   manage.py deploy_function env_01k… mail mail.ts --check      only try it out (for CI)
   esbuild … | manage.py deploy_function env_01k… mail - --json
 """
@@ -69,6 +72,12 @@ class Command(BaseCommand):
             help="who may invoke it (default anybody: users and server keys)",
         )
         parser.add_argument("--attempts", type=int, metavar="N", help="how often a queued run is tried (default 1)")
+        schedules = parser.add_mutually_exclusive_group()
+        schedules.add_argument(
+            "--schedule", metavar="CRON", help='when it runs by itself, in UTC: "*/15 * * * *", @daily, …; needs --as'
+        )
+        schedules.add_argument("--no-schedule", action="store_true", help="it runs by itself no more")
+        parser.add_argument("--as", dest="caller", metavar="ID", help="whom it runs as by its schedule: key_… or usr_…")
         parser.add_argument(
             "--secret", action="append", type=_secret, default=[], metavar="NAME",
             help="set this secret to the value of the environment variable NAME; again for each",
@@ -87,11 +96,14 @@ class Command(BaseCommand):
             if not checked.is_valid():
                 raise failed(checked.errors)
             values = dict(checked.validated_data)
+            scheduled_as = _scheduled_as(options, place)
             if options["check"]:
                 services.try_out(place, name, values)
                 self._say("The module loads. Nothing was deployed.", self.style.SUCCESS)
                 return
-            function, is_new = services.deploy(place, name, values, actor=audit.SYSTEM, warm=False)
+            function, is_new = services.deploy(
+                place, name, values, actor=audit.SYSTEM, scheduled_as=scheduled_as, warm=False
+            )
         self._answer(place, function, is_new, as_json=options["json"])
 
     def _answer(self, place: Place, function: Any, is_new: bool, *, as_json: bool) -> None:
@@ -105,9 +117,26 @@ class Command(BaseCommand):
         hosts = ", ".join(function.allowed_hosts) or "none"
         self._say(f"  timeout {function.timeout_ms} ms, memory {function.memory_mb} MB, hosts {hosts}")
         self._say(f"  invoked by {function.invoke or 'anybody'}, secrets {', '.join(shown['secrets']) or 'none'}")
+        if function.next_run_at is not None:
+            when = f"{function.next_run_at:%Y-%m-%d %H:%M} UTC"
+            self._say(f"  runs by itself: {function.schedule}, next at {when}, as {function.scheduled_id}")
+        elif function.schedule is not None:
+            self._say(f"  its schedule is stopped ({function.schedule_stopped}): {function.schedule}")
 
     def _say(self, text: str, style: Any = plain) -> None:
         self.stderr.write(text, style)
+
+
+def _scheduled_as(options: dict[str, Any], place: Place) -> Caller | None:
+    """Whom `--as` names. Raises CommandError."""
+    if options["caller"] is None:
+        if options["schedule"] is not None:
+            raise CommandError("By its schedule a function runs as a key or member: say which with --as.")
+        return None
+    caller, _ = caller_named(options["caller"], place)
+    if caller.kind not in ("key", "account"):
+        raise CommandError("By its schedule a function runs as a server key or member, not as an app user.")
+    return caller
 
 
 def _body(options: dict[str, Any]) -> dict[str, Any]:
@@ -120,6 +149,8 @@ def _body(options: dict[str, Any]) -> dict[str, Any]:
         body["allowed_hosts"] = options["allow_host"] or []
     if options["invoke"] is not None:
         body["invoke"] = None if options["invoke"] == "anybody" else options["invoke"]
+    if options["schedule"] is not None or options["no_schedule"]:
+        body["schedule"] = options["schedule"]
     secrets: dict[str, str | None] = dict(options["secret"])
     for name in options["unset_secret"]:
         if name in secrets:

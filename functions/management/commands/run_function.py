@@ -14,10 +14,10 @@ import orjson
 from django.core.management.base import BaseCommand, CommandError
 
 from functions import executor, serializers, services
-from functions.callers import caller_again
+from functions.management.callers import caller_named
 from functions.management.terminal import plain, sentences, tame
 from functions.models import Run
-from platform_site.api import bodies, exact, ids
+from platform_site.api import bodies, exact
 from platform_site.api.callers import ENVIRONMENT_SCOPES, Caller, Place
 from projects import roles
 from rows.management.places import HELP, place_named
@@ -113,11 +113,4 @@ def _caller(caller_id: str | None, place: Place) -> tuple[Caller, Place]:
     if caller_id is None:
         scopes = roles.of_key(ENVIRONMENT_SCOPES - {"rows:bypass_rules"}, bound_to_environment=True)
         return Caller("key", "terminal", scopes, plan=place.plan, place=place, name="terminal"), place
-    kinds = ("key",) if ids.matches("key", caller_id) else ("user", "account") if ids.matches("usr", caller_id) else ()
-    for kind in kinds:
-        found = caller_again(kind, caller_id, place.environment_id)
-        if found is not None:
-            if not found[0].may("functions:invoke"):
-                raise CommandError(f"{caller_id} may not invoke functions here.")
-            return found
-    raise CommandError(f"{caller_id} is no app user, member or key that may act in this environment.")
+    return caller_named(caller_id, place)

@@ -1,0 +1,170 @@
+"""Schedules as cron writes them: five fields in UTC read into sets, and the next moment that they name. Pure.
+
+    minute hour day-of-month month day-of-week        */15 8-18 * * mon-fri
+
+A field is `*`, a number, a range, a list of these by commas, and `/n` takes each n-th of `*` or a range. Months and
+days of the week have names; Sunday is 0 and 7. As in crontab(5), and so in pg_cron: where both days are restricted,
+either is enough; where one of them begins with `*`, both must fit.
+
+Celery's `crontab` is not asked, though it is at hand: it wants both days to fit always, knows no 7, takes `jan` for a
+minute, `1_0` and `٣` for numbers, and what follows a range (`1-5;`) for nothing.
+"""
+
+import re
+from calendar import monthrange
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from functools import lru_cache
+from typing import Final
+
+LONGEST: Final = 200
+"""Characters."""
+ALIASES: Final = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+}
+_HORIZON: Final = timedelta(days=41 * 366)
+"""Beyond the longest wait: a 29 February on a given day of the week, from 2072 to 2112 say."""
+_PART: Final = re.compile(r"(\*|([0-9]{1,2}|[a-z]{3})(?:-([0-9]{1,2}|[a-z]{3}))?)(?:/([0-9]{1,2}))?")
+
+
+class BadSchedule(ValueError):
+    """The text is no schedule; the message is a sentence for whoever wrote it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    name: str
+    low: int
+    high: int
+    names: tuple[str, ...] = ()
+    """From `low` on."""
+
+    def number(self, text: str) -> int | None:
+        """None if it is no value of this field."""
+        if text in self.names:
+            return self.low + self.names.index(text)
+        return int(text) if text.isdigit() and self.low <= int(text) <= self.high else None
+
+
+_MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_DAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_FIELDS: Final = (
+    _Field("minute", 0, 59),
+    _Field("hour", 0, 23),
+    _Field("day of the month", 1, 31),
+    _Field("month", 1, 12, _MONTHS),
+    _Field("day of the week", 0, 7, _DAYS),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """What a text means. `days_of_week` counts from Sunday, 0; with `either` one of the two days is enough."""
+
+    minutes: tuple[int, ...]
+    hours: tuple[int, ...]
+    days_of_month: frozenset[int]
+    months: frozenset[int]
+    days_of_week: frozenset[int]
+    either: bool
+
+    def next_after(self, moment: datetime) -> datetime:
+        """The first time that is later than `moment` (aware); a whole minute in UTC. Some 50 µs, and 10 ms where it is
+        decades away."""
+        first = moment.astimezone(UTC).replace(second=0, microsecond=0) + timedelta(minutes=1)
+        for day in self._days(first.date()):
+            earliest = first.time() if day == first.date() else time.min
+            for hour in self.hours:
+                for minute in self.minutes:
+                    if (hour, minute) >= (earliest.hour, earliest.minute):
+                        return datetime(day.year, day.month, day.day, hour, minute, tzinfo=UTC)
+        raise AssertionError("a schedule that never comes was read")
+
+    def _days(self, day: date) -> Iterator[date]:
+        """The days that fit, from `day` on."""
+        last = day + _HORIZON
+        while day <= last:
+            if day.month not in self.months:
+                day = (day.replace(day=1) + timedelta(days=31)).replace(day=1)
+                continue
+            if self._fits(day):
+                yield day
+            day += timedelta(days=1)
+
+    def _fits(self, day: date) -> bool:
+        of_month, of_week = day.day in self.days_of_month, day.isoweekday() % 7 in self.days_of_week
+        return of_month or of_week if self.either else of_month and of_week
+
+
+def normal(text: str) -> str:
+    """The text as it is kept: small letters, one space between fields. Raises BadSchedule as `read` does."""
+    kept = " ".join(re.split(r"[ \t]+", text.strip(" \t"))).lower() if len(text) <= LONGEST else text
+    read(kept)
+    return kept
+
+
+@lru_cache(maxsize=1024)
+def read(text: str) -> Schedule:
+    """What `normal` has let through. Raises BadSchedule for what cannot be read and for what never comes."""
+    if len(text) > LONGEST:
+        raise BadSchedule(f"A schedule has at most {LONGEST} characters.")
+    fields = ALIASES.get(text, text).split(" ")
+    if text.startswith("@") and text not in ALIASES:
+        raise BadSchedule(f'"{text[:20]}" is none of {", ".join(ALIASES)}.')
+    if len(fields) != len(_FIELDS):
+        raise BadSchedule(
+            "A schedule has five fields: minute, hour, day of the month, month, day of the week, such as "
+            f'"*/15 * * * *"; or it is one of {", ".join(ALIASES)}. This one has {len(fields)}.'
+        )
+    minutes, hours, days_of_month, months, days_of_week = map(_values, _FIELDS, fields)
+    either = not (fields[2].startswith("*") or fields[4].startswith("*"))
+    if not either and not any(day <= monthrange(2000, month)[1] for month in months for day in days_of_month):
+        raise BadSchedule("That day never comes: none of these months has it.")
+    return Schedule(
+        tuple(sorted(minutes)),
+        tuple(sorted(hours)),
+        frozenset(days_of_month),
+        frozenset(months),
+        frozenset(day % 7 for day in days_of_week),
+        either,
+    )
+
+
+def _values(field: _Field, text: str) -> set[int]:
+    return {value for part in text.split(",") for value in _part(field, part)}
+
+
+def _part(field: _Field, text: str) -> range:
+    found = _PART.fullmatch(text)
+    if found is None:
+        raise _bad(field, text)
+    whole, first, last, step = found.groups()
+    if step is not None and whole != "*" and last is None:
+        raise BadSchedule(f'"{text}": a step is of * or of a range, such as {first}-{field.high}/{step}.')
+    if step is not None and not 1 <= int(step) <= field.high:
+        raise BadSchedule(f'"{text}": a step of the {field.name} is 1 to {field.high}.')
+    if whole == "*":
+        low, high = field.low, min(field.high, 6) if field.names == _DAYS else field.high
+    else:
+        from_, to = field.number(first), field.number(last if last is not None else first)
+        if from_ is None or to is None:
+            raise _bad(field, text)
+        if to == 0 < from_ and field.names == _DAYS:
+            to = 7  # sat-sun
+        if to < from_:
+            raise BadSchedule(f'"{text}": a range goes upwards; write two, with a comma between them.')
+        low, high = from_, to
+    return range(low, high + 1, int(step or 1))
+
+
+def _bad(field: _Field, text: str) -> BadSchedule:
+    names = f" (or {field.names[0]} to {field.names[-1]})" if field.names else ""
+    return BadSchedule(
+        f'"{text[:20]}" is no {field.name}: write *, a number from {field.low} to {field.high}{names}, a range such as '
+        f"{field.low}-{field.low + 2}, several with commas between them, or */n for each n-th."
+    )

@@ -1,0 +1,19 @@
+"""Whom a command acts as: an app user, a member or a key, named by id and looked up as for a queued run."""
+
+from django.core.management.base import CommandError
+
+from functions.callers import caller_again
+from platform_site.api import ids
+from platform_site.api.callers import Caller, Place
+
+
+def caller_named(caller_id: str, place: Place) -> tuple[Caller, Place]:
+    """The caller, and the place as they see it. Raises CommandError for nobody, and for who may not invoke there."""
+    kinds = ("key",) if ids.matches("key", caller_id) else ("user", "account") if ids.matches("usr", caller_id) else ()
+    for kind in kinds:
+        found = caller_again(kind, caller_id, place.environment_id)
+        if found is not None:
+            if not found[0].may("functions:invoke"):
+                raise CommandError(f"{caller_id} may not invoke functions here.")
+            return found
+    raise CommandError(f"{caller_id} is no app user, member or key that may act in this environment.")
