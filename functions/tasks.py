@@ -2,9 +2,10 @@
 
 import logging
 import multiprocessing
+import threading
 from typing import Any
 
-from celery import shared_task, signals
+from celery import current_app, shared_task, signals
 from django.conf import settings
 from django.db import Error, connections
 
@@ -38,6 +39,20 @@ def work(using: str) -> None:
         logger.warning("region %s: executing stopped: %s", using, type(error).__name__)
 
 
+def _see_to_it(using: str) -> None:
+    """Nudge a worker that runs are queued. Where Redis is away, this one executes them if that is its queue at all:
+    Celery comes back to a Redis that was away only after up to half a minute."""
+    if not nudges.send_now(work, using) and "functions" in current_app.amqp.queues.consume_from:
+        threading.Thread(target=_work_aside, args=(using,), name=f"functions-{using}").start()
+
+
+def _work_aside(using: str) -> None:
+    try:
+        work(using)
+    finally:
+        connections.close_all()
+
+
 @sweep_of_each_region(every=settings.FUNCTION_SWEEP_SECONDS)
 def settle_and_start(using: str) -> None:
     """End or requeue runs whose worker died; find queued ones that nobody was nudged for."""
@@ -47,14 +62,14 @@ def settle_and_start(using: str) -> None:
     if told:
         wakeups.tell(using)
     if runs.is_due(using):
-        nudges.send_now(work, using)
+        _see_to_it(using)
 
 
 @sweep_of_each_region(every=settings.FUNCTION_SWEEP_SECONDS)
 def queue_scheduled(using: str) -> None:
     """Queue runs of the functions that are due by their schedule."""
     if schedules.queue_due(using):
-        nudges.send_now(work, using)
+        _see_to_it(using)
 
 
 @sweep_of_each_region(every=300)

@@ -248,6 +248,36 @@ def test_f4_a_worker_that_stops_in_order_finishes_what_it_executes(battered: Up,
     wait_for("another worker comes", lambda: worker_of(battered).pid != worker.pid, 30)
 
 
+@pytest.mark.parametrize("fault", ["dead", "frozen"])
+def test_f6_f7_queued_runs_and_schedules_go_on_without_redis(
+    battered: Up, functions: Functions, own_valkey: OwnValkey, fault: str
+) -> None:
+    name = f"without-{fault}"
+    functions.deploy(name, "export default (input) => input", schedule="@yearly")
+    with superuser(battered, region_database("us-east-1")) as region:
+        region.autocommit = True
+        if fault == "dead":
+            own_valkey.kill()
+        else:
+            own_valkey.signal(signal.SIGSTOP)
+        try:
+            called = functions.invoke(name, input={"n": 1}, **{"async": True})
+            assert called.status_code == 202, called.text
+            due = "UPDATE platform.functions_function SET next_run_at = now() WHERE name = %s"
+            region.execute(due, [name])
+            ended = (
+                "SELECT trigger FROM platform.functions_run r JOIN platform.functions_function f ON f.id = function_id"
+            )
+            ended += " WHERE f.name = %s AND status = 'succeeded' ORDER BY trigger"
+            wait_for("both run", lambda: len(region.execute(ended, [name]).fetchall()) == 2, 60)
+        finally:
+            if fault == "dead":
+                own_valkey.start()
+            else:
+                own_valkey.signal(signal.SIGCONT)
+        assert [row[0] for row in region.execute(ended, [name])] == ["call", "schedule"]
+
+
 @pytest.mark.parametrize("count", [50, pytest.param(1_000, marks=pytest.mark.slow)])
 def test_f5_redis_emptied_again_and_again_loses_no_queued_run(
     battered: Up, functions: Functions, own_valkey: OwnValkey, count: int
