@@ -117,8 +117,11 @@ class WebhookAdmin(RegionAdmin):
                 _, secret = services.rotate_secret(place, thing.pk, actor=actor)
                 return self._secret_once(request, place, thing, secret)
             case "recover":
-                number = services.recover(place, thing.pk, _moment(request.POST.get("since", "")), actor=actor)
-                return "Nothing was lost since then." if not number else f"{number} deliveries are sent again."
+                since = _moment(request.POST.get("since", ""))
+                recovery = services.recover(place, thing.pk, since, actor=actor)
+                if recovery.count == 0 and recovery.is_all:
+                    return "Nothing was lost since then."
+                return f"{recovery.count} deliveries are sent again{'' if recovery.is_all else ', and more follow'}."
             case "disable":
                 services.change_webhook(place, thing.pk, {"enabled": False}, actor=actor)
                 return "The webhook is disabled. Its events are held."
@@ -127,7 +130,7 @@ class WebhookAdmin(RegionAdmin):
                 return "The webhook is enabled. What was held is being sent."
             case "enable_dropping":
                 services.change_webhook(place, thing.pk, {"enabled": True}, held="drop", actor=actor)
-                return "The webhook is enabled. What was held has been dropped."
+                return "The webhook is enabled. What was held is dropped, and nothing of it sent."
             case _:
                 services.delete_webhook(place, thing.pk, actor=actor)
                 self.message_user(request, f"{thing.pk} is deleted.", messages.SUCCESS)

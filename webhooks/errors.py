@@ -17,4 +17,5 @@ class WebhooksQuotaReached(QuotaExceeded):
 
 
 class NothingToRedeliver(Conflict):
-    """A delivery that never had a body (filtered, or cut from a loop), or that is on its way at this moment."""
+    """A delivery that never had a body (filtered, or cut from a loop), or that is on its way at this moment; or a
+    webhook that nothing is sent to."""

@@ -6,7 +6,7 @@ from typing import ClassVar
 from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import BrinIndex
 from django.db import models
-from django.db.models.functions import Now
+from django.db.models.functions import Greatest, Now
 
 from platform_site.api import ids
 from webhooks.managers import WebhookQuerySet
@@ -48,6 +48,13 @@ class Webhook(models.Model):
     listens_until = models.DateTimeField(null=True)
     """Set for the subscription of a terminal (`webhooks.listening`): only that terminal makes its attempts, and it goes
     when it is not prolonged any more."""
+    drop_before = models.DateTimeField(null=True)
+    """Enabled with the wish to drop what was held: what was made before then and waits still is to be dropped. Nothing
+    is sent until that is done (`webhooks.backlog`)."""
+    recover_from = models.DateTimeField(null=True)
+    """What was made since then and did not arrive is to be sent again; moves on as that is done."""
+    recover_until = models.DateTimeField(null=True)
+    """… as long as its last attempt was before then: what fails once more is left."""
     deleted_at = models.DateTimeField(null=True)
     """Marked: no attempt starts any more; one in flight completes and is recorded. Removed by the sweep."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
@@ -61,7 +68,12 @@ class Webhook(models.Model):
                 fields=["environment_id", "-created_at", "-id"],
                 condition=models.Q(deleted_at__isnull=True),
                 name="webhook_of_environment",
-            )
+            ),
+            models.Index(
+                fields=["id"],
+                condition=models.Q(drop_before__isnull=False) | models.Q(recover_from__isnull=False),
+                name="webhook_with_an_order",
+            ),
         ]
 
     def __str__(self) -> str:
@@ -104,7 +116,7 @@ class Delivery(models.Model):
     schedule_from = models.SmallIntegerField(default=0)
     """Attempts that count for an earlier schedule: a redelivery starts the schedule anew."""
     next_attempt_at = models.DateTimeField(null=True)
-    """Of one that is held: when it was due, if it ever was. Its seven days begin there."""
+    """Of one that is held: when it was due, if it ever was. Its seven days begin there, or at its making."""
     last_attempt_at = models.DateTimeField(null=True)
     """When the latest attempt with a known outcome began; `has_succeeded` is that outcome."""
     has_succeeded = models.BooleanField(null=True)
@@ -138,13 +150,19 @@ class Delivery(models.Model):
             ),
             models.Index(
                 fields=["webhook", "subject", "sequence"],
-                # Narrower than what `delivery_waiting` serves, or the planner would take it for that.
-                condition=models.Q(status="pending", subject__isnull=False),
-                name="delivery_row_order",
+                # Of no use for what `delivery_waiting` serves, or the planner would take it for that.
+                condition=models.Q(status__in=["pending", "held"], subject__isnull=False),
+                name="delivery_turn",
             ),
             models.Index(fields=["environment_id", "event_id"], name="delivery_of_event"),
-            # In the order in which they are let go, which no other index gives (`webhooks.queue.SETTLE`).
+            # In the order in which they are let go (`webhooks.backlog`), and in that in which they expire.
             models.Index(fields=["webhook", "sequence"], condition=models.Q(status="held"), name="delivery_held_order"),
+            models.Index(
+                "webhook",
+                Greatest("created_at", "next_attempt_at"),
+                condition=models.Q(status="held"),
+                name="delivery_held_since",
+            ),
         ]
 
     def __str__(self) -> str:

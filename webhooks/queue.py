@@ -16,6 +16,7 @@ import orjson
 from django.db import connections
 
 from projects.suspension import suspended_in
+from webhooks.leaps import UNCLAIMED, first_of_each
 
 LEASE: Final = timedelta(seconds=30)
 """Twice the longest attempt."""
@@ -74,25 +75,13 @@ class Result:
     """The receiver answered 410: disable the webhook."""
 
 
-# What waits is found webhook by webhook, in leaps from one to the next, never by reading what is due in order: the
-# backlog of one that is slow, paused or ordered would lie before all others', and every claim would walk over it.
-_HEADS = """
-RECURSIVE heads AS (
-    (SELECT d.webhook_id, d.next_attempt_at FROM platform.webhooks_delivery d
-      WHERE d.status = 'pending' ORDER BY d.webhook_id, d.next_attempt_at LIMIT 1)
-    UNION ALL
-    SELECT following.webhook_id, following.next_attempt_at
-      FROM heads, LATERAL (
-           SELECT d.webhook_id, d.next_attempt_at FROM platform.webhooks_delivery d
-            WHERE d.status = 'pending' AND d.webhook_id > heads.webhook_id
-            ORDER BY d.webhook_id, d.next_attempt_at LIMIT 1) AS following
-)"""
+_HEADS = first_of_each("heads", "pending", "next_attempt_at")
 CLAIM = f"""
-WITH {_HEADS}, open AS (
+WITH RECURSIVE {_HEADS}, open AS (
     SELECT w.id, w.host, w.ordering, coalesce(known.room, %(first_room)s) AS room
       FROM heads JOIN platform.webhooks_webhook w ON w.id = heads.webhook_id
       LEFT JOIN unnest(%(hosts)s::text[], %(rooms)s::int[]) AS known (host, room) ON known.host = w.host
-     WHERE heads.next_attempt_at <= now() AND w.enabled AND w.deleted_at IS NULL
+     WHERE heads.first <= now() AND w.enabled AND w.deleted_at IS NULL AND w.drop_before IS NULL
        AND w.environment_id <> ALL (%(suspended)s::text[])
        AND CASE WHEN %(only)s::text IS NULL THEN w.listens_until IS NULL ELSE w.id = %(only)s::text END
        AND coalesce(known.room, %(first_room)s) > 0
@@ -102,7 +91,7 @@ WITH {_HEADS}, open AS (
            SELECT d.id, d.next_attempt_at, d.sequence, octet_length(d.body) AS size FROM platform.webhooks_delivery d
             WHERE d.webhook_id = open.id AND open.ordering = 'none'
               AND d.status = 'pending' AND d.next_attempt_at <= now()
-              AND (d.claimed_until IS NULL OR d.claimed_until < now())
+              AND {UNCLAIMED}
             ORDER BY d.next_attempt_at LIMIT open.room) AS first
      UNION ALL
     SELECT first.*, open.host, open.room
@@ -112,11 +101,11 @@ WITH {_HEADS}, open AS (
                     WHERE each.webhook_id = open.id AND open.ordering = 'row'
                       AND each.status = 'pending' AND each.next_attempt_at <= now()
                     ORDER BY each.next_attempt_at LIMIT %(window)s) d
-            WHERE (d.claimed_until IS NULL OR d.claimed_until < now())
+            WHERE {UNCLAIMED}
               AND (d.subject IS NULL OR NOT EXISTS (
                    SELECT 1 FROM platform.webhooks_delivery earlier
                     WHERE earlier.webhook_id = d.webhook_id AND earlier.subject = d.subject
-                      AND earlier.status = 'pending' AND earlier.sequence < d.sequence)
+                      AND earlier.status IN ('pending', 'held') AND earlier.sequence < d.sequence)
                    AND NOT EXISTS (
                    SELECT 1 FROM platform.rows_outboxevent unrelayed
                     WHERE unrelayed.relayed_at IS NULL AND unrelayed.sequence < d.sequence
@@ -135,7 +124,7 @@ WITH {_HEADS}, open AS (
      WHERE d.id = ANY (ARRAY (SELECT id FROM chosen))
        -- Spelled so that no partial index of what is pending offers itself: without statistics the planner would take
        -- one, and read the whole backlog to find these few.
-       AND coalesce(d.status, '') = 'pending' AND (d.claimed_until IS NULL OR d.claimed_until < now())
+       AND coalesce(d.status, '') = 'pending' AND {UNCLAIMED}
        FOR UPDATE OF d SKIP LOCKED
 )
 UPDATE platform.webhooks_delivery d
@@ -147,16 +136,16 @@ RETURNING d.id, d.attempts, d.attempts - d.schedule_from, d.webhook_id, d.enviro
           CASE WHEN w.previous_secret_until > now() THEN w.sealed_previous_secret END, clock_timestamp()
 """  # noqa: S608 - constants
 DUE = f"""
-WITH {_HEADS}
+WITH RECURSIVE {_HEADS}
 SELECT max(now() - due.since)
   FROM ((SELECT created_at FROM platform.rows_outboxevent WHERE relayed_at IS NULL ORDER BY sequence LIMIT 1)
         UNION ALL
         SELECT (SELECT greatest(d.next_attempt_at, d.claimed_until) FROM platform.webhooks_delivery d
                  WHERE d.webhook_id = w.id AND d.status = 'pending' AND d.next_attempt_at <= now()
-                   AND (d.claimed_until IS NULL OR d.claimed_until < now())
+                   AND {UNCLAIMED}
                  ORDER BY d.next_attempt_at LIMIT 1)
           FROM heads JOIN platform.webhooks_webhook w ON w.id = heads.webhook_id
-         WHERE heads.next_attempt_at <= now() AND w.enabled AND w.deleted_at IS NULL
+         WHERE heads.first <= now() AND w.enabled AND w.deleted_at IS NULL AND w.drop_before IS NULL
            AND w.environment_id <> ALL (%(suspended)s::text[]) AND w.listens_until IS NULL) AS due (since)
 """  # noqa: S608 - constants
 
@@ -314,52 +303,6 @@ def record(using: str, results: Sequence[Result], *, patience: timedelta) -> lis
     with connections[using].cursor() as cursor:
         cursor.execute(HEALTH, parameters)
         return [(webhook_id, reason) for webhook_id, reason in cursor.fetchall()]
-
-
-SETTLE = """
-WITH found AS (
-    -- Webhook by webhook, through the partial indexes of what is held and what is pending: history is not read. What
-    -- is sorted by is what keeps the planner to them, whatever the statistics of a moment say.
-    (SELECT of_one.id FROM platform.webhooks_webhook w, LATERAL (
-            SELECT d.id FROM platform.webhooks_delivery d
-             WHERE d.webhook_id = w.id AND d.status = 'held' ORDER BY d.sequence LIMIT %(batch)s) AS of_one
-      WHERE w.enabled AND w.deleted_at IS NULL LIMIT %(batch)s)
-     UNION ALL
-    (SELECT of_one.id FROM platform.webhooks_webhook w, LATERAL (
-            SELECT d.id FROM platform.webhooks_delivery d
-             WHERE d.webhook_id = w.id AND d.status = 'pending'
-               AND (d.claimed_until IS NULL OR d.claimed_until < now())
-             ORDER BY d.next_attempt_at LIMIT %(batch)s) AS of_one
-      WHERE NOT w.enabled AND w.deleted_at IS NULL LIMIT %(batch)s)
-), stray AS (
-    SELECT d.id
-      FROM platform.webhooks_delivery d JOIN platform.webhooks_webhook w ON w.id = coalesce(d.webhook_id, '')
-     WHERE d.id = ANY (ARRAY (SELECT id FROM found)) AND w.deleted_at IS NULL
-       AND coalesce(d.status, '') = CASE WHEN w.enabled THEN 'held' ELSE 'pending' END
-       AND (w.enabled OR d.claimed_until IS NULL OR d.claimed_until < now())
-     ORDER BY d.id LIMIT %(batch)s FOR NO KEY UPDATE OF d SKIP LOCKED
-)
-UPDATE platform.webhooks_delivery d
-   SET status = CASE WHEN w.enabled THEN 'pending' ELSE 'held' END,
-       next_attempt_at = CASE WHEN w.enabled THEN now() ELSE d.next_attempt_at END,
-       schedule_from = CASE WHEN w.enabled THEN d.attempts ELSE d.schedule_from END,
-       claimed_until = NULL,
-       outcome = CASE WHEN w.enabled THEN d.outcome ELSE 'the webhook is disabled' END
-  FROM platform.webhooks_webhook w
- -- Spelled so that only the identifiers lead to the deliveries, never the index of a webhook's whole history.
- WHERE d.id = ANY (ARRAY (SELECT id FROM stray)) AND w.id = coalesce(d.webhook_id, '')
-"""
-
-
-def settle(using: str, *, batch: int = 1000) -> int:
-    """Mend deliveries that contradict their webhook: held by one that is enabled, or pending at one that is not.
-
-    A relay that read the webhook just before it was switched leaves such, as does a worker that dies between a 410 and
-    the disabling. Without this a held event would expire at a webhook that works. Returns how many were mended.
-    """
-    with connections[using].cursor() as cursor:
-        cursor.execute(SETTLE, {"batch": batch})
-        return int(cursor.rowcount)
 
 
 MEND_FUTURE_TIMES = """

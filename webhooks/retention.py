@@ -10,17 +10,30 @@ from django.db import connections
 
 from platform_site.api import ids
 from projects.suspension import spared
+from webhooks.leaps import first_of_each
 
 BATCH: Final = 1000
 
-_EXPIRE = """
-UPDATE platform.webhooks_delivery SET status = 'dropped', outcome = 'held longer than 7 days'
- -- What was sent again is older than the wait: that began when it was last due.
- WHERE id IN (SELECT id FROM platform.webhooks_delivery
-               WHERE status = 'held' AND greatest(created_at, next_attempt_at) < now() - %(age)s
-                 AND environment_id <> ALL (%(spared)s::text[])
-               LIMIT %(batch)s FOR UPDATE SKIP LOCKED)
-"""
+# What was sent again is older than the wait: that began when it was last due. What an enabled webhook has is about to
+# be let go, however old.
+_EXPIRE = f"""
+WITH RECURSIVE {first_of_each("holding", "held", "sequence")}, expired AS (
+    SELECT of_one.id
+      FROM holding JOIN platform.webhooks_webhook w ON w.id = holding.webhook_id, LATERAL (
+           SELECT d.id FROM platform.webhooks_delivery d
+            WHERE d.webhook_id = w.id AND d.status = 'held'
+              AND greatest(d.created_at, d.next_attempt_at) < now() - %(age)s
+            ORDER BY greatest(d.created_at, d.next_attempt_at) LIMIT %(batch)s) AS of_one
+     WHERE NOT w.enabled AND w.deleted_at IS NULL AND w.environment_id <> ALL (%(spared)s::text[])
+     LIMIT %(batch)s
+), locked AS (
+    SELECT d.id FROM platform.webhooks_delivery d
+     WHERE d.id = ANY (ARRAY (SELECT id FROM expired)) AND coalesce(d.status, '') = 'held'
+       FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE platform.webhooks_delivery d SET status = 'dropped', outcome = 'held longer than 7 days'
+ WHERE d.id = ANY (ARRAY (SELECT id FROM locked))
+"""  # noqa: S608 - constants
 _PURGE_DELIVERIES = """
 WITH old AS (
     SELECT id FROM platform.webhooks_delivery

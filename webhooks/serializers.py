@@ -192,6 +192,7 @@ class TestSent(Serializer):
 
 class Recovered(Serializer):
     deliveries = fields.IntegerField()
+    more = fields.BooleanField()
 
 
 def listed_webhook(webhook: Webhook) -> dict[str, Any]:

@@ -2,14 +2,18 @@
 
 Called by the API, the console and the commands alike. What is asked of the outbox (`rows.outbox.EventInterest`) is kept
 equal to the subscriptions in the transaction that changes them, under one lock per environment. Design section 7.
+
+No verb costs more the more deliveries wait: a switch changes the webhook, and a first batch of its deliveries, so that
+a backlog of the usual size says at once what became of it; a longer one follows by itself (`webhooks.backlog`).
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.db import connections, transaction
-from django.db.models import F, Q, QuerySet
+from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from accounts import audit
@@ -22,16 +26,23 @@ from rows.outbox import EventInterest
 from rows.outbox import record as record_event
 from webhooks import events, signing, wakeups
 from webhooks.attempts import SECRET_PURPOSE
+from webhooks.backlog import FIRST, MOST_ATTEMPTS, settle_one
 from webhooks.errors import NoSuchDelivery, NoSuchWebhook, NothingToRedeliver, WebhooksQuotaReached
 from webhooks.models import Delivery, Webhook
 from webhooks.receivers import host_of
 
 SECRET_OVERLAP: Final = timedelta(hours=24)
 """How long the previous signing secret still signs beside the new one."""
-BATCH: Final = 1000
-MOST_ATTEMPTS: Final = 1000
-"""Of one delivery, over all schedules that were begun for it; then it is not sent again, whoever asks. Its attempts are
-numbered by a column that ends at 32,767, and a claim that met that number would fail for all of the region."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What is sent again."""
+
+    count: int
+    """As many as were made ready at once."""
+    is_all: bool
+    """False: there are more, which follow."""
 
 
 def create_webhook(place: Place, values: Mapping[str, Any], *, actor: Caller | Actor) -> tuple[Webhook, str]:
@@ -72,7 +83,7 @@ def change_webhook(
     place: Place, webhook_id: str, values: Mapping[str, Any], *, held: str = "release", actor: Caller | Actor
 ) -> Webhook:
     """Change what `values` name. Enabling releases the held events, or drops them with `held="drop"`; disabling holds
-    what is due. Raises NoSuchWebhook."""
+    what waits. Raises NoSuchWebhook."""
     using = place.cluster
     with transaction.atomic(using=using):
         lock(place.environment_id, using)
@@ -83,12 +94,15 @@ def change_webhook(
         webhook.host = host_of(webhook.url)
         if webhook.enabled and not was_enabled:
             webhook.disabled_reason = webhook.failing_since = None
-            _release(webhook, using) if held == "release" else _drop(webhook, using, "dropped on request")
+            if held == "drop":
+                webhook.drop_before, webhook.recover_from, webhook.recover_until = Now(), None, None
         elif was_enabled and not webhook.enabled:
-            _disable(webhook, "by_request", using)
+            webhook.disabled_reason = "by_request"
         if values:
             webhook.updated_at = Now()
             webhook.save(using=using)
+            if webhook.enabled != was_enabled:
+                settle_one(using, webhook.pk, batch=FIRST)
             webhook.refresh_from_db(using=using)
         refresh_interest(place.environment_id, using)
         wakeups.after_commit(using)
@@ -150,12 +164,14 @@ def redeliver(place: Place, webhook_id: str, delivery_id: str, *, actor: Caller 
             raise NoSuchDelivery
         if not delivery.body:
             raise NothingToRedeliver("This event was never sent to the webhook: " + (delivery.outcome or "filtered"))
-        if not webhook.enabled:
-            raise NothingToRedeliver("The webhook is disabled: enable it, and what is held is sent.")
+        _check_that_it_is_sent_to(webhook)
         if delivery.attempts >= MOST_ATTEMPTS:
             raise NothingToRedeliver(f"It was attempted {delivery.attempts} times, and is not sent again.")
-        resent = Delivery.objects.using(using).filter(pk=delivery.pk).filter(_unclaimed())
-        if not resent.update(**_anew()):
+        unclaimed = Q(claimed_until__isnull=True) | Q(claimed_until__lt=Now())
+        resent = Delivery.objects.using(using).filter(unclaimed, pk=delivery.pk)
+        if not resent.update(
+            status=Delivery.Status.PENDING, next_attempt_at=Now(), claimed_until=None, schedule_from=F("attempts")
+        ):
             raise NothingToRedeliver("An attempt of this delivery is under way at this moment.")
         delivery.refresh_from_db(using=using)
         wakeups.after_commit(using)
@@ -163,29 +179,33 @@ def redeliver(place: Place, webhook_id: str, delivery_id: str, *, actor: Caller 
     return delivery
 
 
-def recover(place: Place, webhook_id: str, since: datetime, *, actor: Caller | Actor) -> int:
+def recover(place: Place, webhook_id: str, since: datetime, *, actor: Caller | Actor) -> Recovery:
     """Send again whatever did not arrive since then (exhausted or dropped), but what was attempted MOST_ATTEMPTS times.
-    Returns how many. Raises NoSuchWebhook, NothingToRedeliver for a disabled webhook."""
+    Raises NoSuchWebhook, NothingToRedeliver for a disabled webhook."""
     using = place.cluster
-    webhook = webhook_of(place, webhook_id)
-    if not webhook.enabled:
-        raise NothingToRedeliver("The webhook is disabled: enable it, and what is held is sent.")
-    lost = Q(status__in=[Delivery.Status.EXHAUSTED, Delivery.Status.DROPPED], created_at__gte=since) & ~Q(body="")
-    recovered = _in_batches(webhook, using, lost & _may_be_sent(), **_anew())
-    wakeups.after_commit(using)
-    audit.record("webhook.recovered", actor=actor, target_id=webhook_id, **_where(place), deliveries=recovered)
-    return recovered
+    with transaction.atomic(using=using):
+        webhook = webhook_of(place, webhook_id, lock=True)
+        _check_that_it_is_sent_to(webhook)
+        webhook.recover_from = since if webhook.recover_from is None else min(since, webhook.recover_from)
+        webhook.recover_until = Now()
+        webhook.save(using=using, update_fields=["recover_from", "recover_until"])
+        count = settle_one(using, webhook.pk, batch=FIRST).changed
+        webhook.refresh_from_db(using=using, fields=["recover_from"])
+        wakeups.after_commit(using)
+    audit.record("webhook.recovered", actor=actor, target_id=webhook_id, **_where(place), deliveries=count)
+    return Recovery(count, is_all=webhook.recover_from is None)
 
 
 def disable_failing(using: str, webhook_id: str, reason: str) -> bool:
-    """Disable a webhook whose receiver is gone (410) or has only failed for days, hold what is due, and tell of it by
-    a `webhook.disabled` event. False if it was disabled or deleted already."""
+    """Disable a webhook whose receiver is gone (410) or has only failed for days, and tell of it by an event
+    `webhook.disabled`. Its deliveries are left to the sweep: the caller has a whole region's to send. False if it was
+    disabled or deleted already."""
     with transaction.atomic(using=using):
         webhook = Webhook.objects.using(using).select_for_update().filter(pk=webhook_id).first()
         if webhook is None or not webhook.enabled or webhook.deleted_at is not None:
             return False
         webhook.enabled = False
-        _disable(webhook, reason, using)
+        webhook.disabled_reason = reason
         webhook.updated_at = Now()
         webhook.save(using=using, update_fields=["enabled", "disabled_reason", "updated_at"])
         record_event(
@@ -262,46 +282,9 @@ def _where(place: Place) -> dict[str, str]:
     return {"project_id": place.project_id, "environment_id": place.environment_id}
 
 
-def _may_be_sent() -> Q:
-    return Q(attempts__lt=MOST_ATTEMPTS)
-
-
-def _unclaimed() -> Q:
-    return Q(claimed_until__isnull=True) | Q(claimed_until__lt=Now())
-
-
-def _anew() -> dict[str, Any]:
-    return {
-        "status": Delivery.Status.PENDING,
-        "next_attempt_at": Now(),
-        "claimed_until": None,
-        "schedule_from": F("attempts"),
-    }
-
-
-def _disable(webhook: Webhook, reason: str, using: str) -> None:
-    webhook.disabled_reason = reason
-    due = Q(status=Delivery.Status.PENDING) & _unclaimed()
-    _in_batches(webhook, using, due, status=Delivery.Status.HELD, outcome="the webhook is disabled")
-
-
-def _release(webhook: Webhook, using: str) -> None:
-    held = Q(status=Delivery.Status.HELD)
-    _in_batches(webhook, using, held & _may_be_sent(), **_anew())
-    too_often = f"attempted {MOST_ATTEMPTS} times or more"
-    _in_batches(webhook, using, held & ~_may_be_sent(), status=Delivery.Status.EXHAUSTED, outcome=too_often)
-
-
-def _drop(webhook: Webhook, using: str, why: str) -> None:
-    _in_batches(webhook, using, Q(status=Delivery.Status.HELD), status=Delivery.Status.DROPPED, outcome=why)
-
-
-def _in_batches(webhook: Webhook, using: str, which: Q, **changes: Any) -> int:
-    """Change deliveries of one webhook, BATCH at a time, so that no statement runs into the statement timeout."""
-    changed = 0
-    while True:
-        found: QuerySet[Delivery] = Delivery.objects.using(using).filter(which, webhook=webhook)
-        batch = list(found.order_by("sequence").values_list("pk", flat=True)[:BATCH])
-        changed += Delivery.objects.using(using).filter(which, pk__in=batch).update(**changes)
-        if len(batch) < BATCH:
-            return changed
+def _check_that_it_is_sent_to(webhook: Webhook) -> None:
+    """Raises NothingToRedeliver."""
+    if not webhook.enabled:
+        raise NothingToRedeliver("The webhook is disabled: enable it, and what is held is sent.")
+    if webhook.drop_before is not None:
+        raise NothingToRedeliver("What the webhook held is being dropped: try again in a minute.")

@@ -15,8 +15,9 @@ from platform_site.api import nudges
 from platform_site.api.sweeps import apart, sweep, sweep_of_each_region
 from projects.environments import place_of
 from webhooks import control, loops, retention
+from webhooks.backlog import settle
 from webhooks.listening import end_listeners
-from webhooks.queue import longest_wait, mend_future_times, settle
+from webhooks.queue import longest_wait, mend_future_times
 
 logger = logging.getLogger("platform.webhooks")
 
@@ -73,11 +74,16 @@ def dispatch_what_is_due(using: str) -> None:
             loops.wake(using)
 
 
-@sweep_of_each_region(every=15)
+@sweep_of_each_region(every=settings.WEBHOOK_SWEEP_SECONDS)
 def settle_deliveries(using: str) -> None:
-    """Mend deliveries that were made or booked just as their webhook was enabled or disabled; and end the subscriptions
-    of terminals that were killed."""
-    settle(using)
+    """Let deliveries follow webhooks that were switched, for some seconds at a time."""
+    if settle(using):
+        nudges.send_now(dispatch, using)
+
+
+@sweep_of_each_region(every=15)
+def end_subscriptions_of_terminals(using: str) -> None:
+    """Of those that were killed."""
     end_listeners(using)
 
 

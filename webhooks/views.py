@@ -126,10 +126,12 @@ class WebhookViewSet(ApiViewSet):
     @idempotent(using=in_region)
     @extend_schema(request=serializers.Recovery, responses={202: serializers.Recovered})
     def recover(self, request: HttpRequest, webhook_id: str) -> HttpResponseBase:
-        """Send again every delivery since a moment that did not arrive."""
+        """Send again every delivery since a moment that did not arrive. `deliveries` are on their way at once; where
+        there are `more`, they follow."""
         services.webhook_of(self.place, webhook_id)
         since = self.read(serializers.Recovery)["since"]
-        return answer({"deliveries": services.recover(self.place, webhook_id, since, actor=self.caller)}, 202)
+        recovery = services.recover(self.place, webhook_id, since, actor=self.caller)
+        return answer({"deliveries": recovery.count, "more": not recovery.is_all}, 202)
 
     def _may_carry_rows(self) -> None:
         """Who makes deliveries carry rows must be allowed to read rows."""

@@ -24,7 +24,7 @@ SELECT first.id, first.event_type, w.host, first.attempts, first.next_attempt_at
        LATERAL (SELECT d.id, d.event_type, d.attempts, d.next_attempt_at FROM platform.webhooks_delivery d
                  WHERE d.webhook_id = w.id AND d.status = 'pending'
                  ORDER BY d.next_attempt_at LIMIT 5) AS first
- WHERE w.enabled AND w.deleted_at IS NULL AND first.next_attempt_at <= now()
+ WHERE w.enabled AND w.deleted_at IS NULL AND w.drop_before IS NULL AND first.next_attempt_at <= now()
    AND w.environment_id <> ALL (%(suspended)s::text[])
  ORDER BY first.next_attempt_at LIMIT %(most)s
 """
@@ -41,11 +41,17 @@ SELECT r.id, f.name, r.phase, r.environment_id, r.created_at, now()
 """
 _HELD = """
 SELECT w.id, w.host, w.disabled_reason, w.environment_id,
-       (SELECT count(*) FROM (SELECT 1 FROM platform.webhooks_delivery d
-                               WHERE d.webhook_id = w.id AND d.status = 'held' LIMIT 1001) AS few)
+       (SELECT count(*)
+          FROM ((SELECT 1 FROM platform.webhooks_delivery d
+                  WHERE d.webhook_id = w.id AND d.status = 'held' LIMIT 1001)
+                 UNION ALL  -- and what is about to say so
+                (SELECT 1 FROM platform.webhooks_delivery d
+                  WHERE d.webhook_id = w.id AND d.status = 'pending' ORDER BY d.next_attempt_at LIMIT 1001)
+                 LIMIT 1001) AS few)
   FROM platform.webhooks_webhook w
  WHERE NOT w.enabled AND w.deleted_at IS NULL
-   AND EXISTS (SELECT 1 FROM platform.webhooks_delivery d WHERE d.webhook_id = w.id AND d.status = 'held')
+   AND (EXISTS (SELECT 1 FROM platform.webhooks_delivery d WHERE d.webhook_id = w.id AND d.status = 'held')
+        OR EXISTS (SELECT 1 FROM platform.webhooks_delivery d WHERE d.webhook_id = w.id AND d.status = 'pending'))
  ORDER BY w.id DESC LIMIT %(most)s
 """
 

@@ -46,17 +46,27 @@ SELECT now(),
                        LATERAL (SELECT 1 FROM platform.webhooks_delivery d
                                  WHERE d.webhook_id = w.id AND d.status = 'pending' AND d.next_attempt_at <= now()
                                  ORDER BY d.next_attempt_at LIMIT %(most)s) AS each
-                 WHERE w.environment_id <> ALL (%(suspended)s::text[]) LIMIT %(most)s) AS due),
+                 WHERE w.enabled AND w.deleted_at IS NULL
+                   AND w.environment_id <> ALL (%(suspended)s::text[]) LIMIT %(most)s) AS due),
        (SELECT min(first.next_attempt_at)
           FROM platform.webhooks_webhook w,
                LATERAL (SELECT d.next_attempt_at FROM platform.webhooks_delivery d
                          WHERE d.webhook_id = w.id AND d.status = 'pending'
                          ORDER BY d.next_attempt_at LIMIT 1) AS first
          -- A receiver that fails is left alone for pauses: what is due there waits for it, and for no worker of ours.
-         WHERE w.enabled AND w.deleted_at IS NULL AND w.failing_since IS NULL AND first.next_attempt_at <= now()
+         WHERE w.enabled AND w.deleted_at IS NULL AND w.drop_before IS NULL AND w.failing_since IS NULL
+           AND first.next_attempt_at <= now()
            AND w.environment_id <> ALL (%(suspended)s::text[])),
-       (SELECT count(*) FROM (SELECT 1 FROM platform.webhooks_delivery
-                               WHERE status = 'held' LIMIT %(most)s) AS held),
+       -- What a disabled webhook has is held, whether it says so already or is about to (`webhooks.backlog`).
+       (SELECT count(*)
+          FROM ((SELECT 1 FROM platform.webhooks_delivery WHERE status = 'held' LIMIT %(most)s)
+                 UNION ALL
+                (SELECT 1 FROM platform.webhooks_webhook w,
+                        LATERAL (SELECT 1 FROM platform.webhooks_delivery d
+                                  WHERE d.webhook_id = w.id AND d.status = 'pending'
+                                  ORDER BY d.next_attempt_at LIMIT %(most)s) AS each
+                  WHERE NOT w.enabled AND w.deleted_at IS NULL LIMIT %(most)s)
+                 LIMIT %(most)s) AS held),
        (SELECT count(*) FROM (SELECT 1 FROM platform.rows_outboxevent
                                WHERE relayed_at IS NULL LIMIT %(most)s) AS unrelayed),
        (SELECT created_at FROM platform.rows_outboxevent WHERE relayed_at IS NULL ORDER BY sequence LIMIT 1),

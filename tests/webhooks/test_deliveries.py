@@ -26,9 +26,9 @@ from tests.rows.conftest import Tracker
 from tests.rows.tracker import DOCUMENT
 from tests.webhooks.conftest import Post, bodies
 from webhooks import payloads
+from webhooks.backlog import settle
 from webhooks.dispatcher import Dispatcher
 from webhooks.models import Attempt, Delivery, Webhook
-from webhooks.queue import settle
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -278,6 +278,7 @@ def test_a_receiver_that_has_only_failed_for_days_is_disabled_and_a_success_begi
         dispatch()
         (told,) = bodies(watcher)
     assert told["data"] == {"webhook_id": webhook["id"], "url": webhook["url"], "reason": "failing"}
+    assert settle(tracker.project.cluster) == 4
     # What is not over is held, and enabling the webhook makes it due.
     assert {each["status"] for each in deliveries(tracker, webhook)} == {"delivered", "held"}
     assert tracker.patch("owner", f"/webhooks/{webhook['id']}", {"enabled": True}).json["failing_since"] is None
@@ -378,7 +379,7 @@ def test_what_did_not_arrive_is_recovered(
         receiver.behave = answer()
         since = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
         got = tracker.post("owner", f"/webhooks/{webhook['id']}/recover", {"since": since})
-        assert (got.status, got.json) == (202, {"deliveries": 3})
+        assert (got.status, got.json) == (202, {"deliveries": 3, "more": False})
         dispatch()
     assert {each["status"] for each in deliveries(tracker, webhook)} == {"delivered"}
 

@@ -68,7 +68,7 @@ def test_an_old_event_that_was_to_be_sent_again_is_held_for_seven_days_from_then
     assert dispatch() == 1
     Delivery.objects.using(using).update(status="exhausted", created_at=timezone.now() - timedelta(days=10))
     since = (timezone.now() - timedelta(days=20)).isoformat()
-    assert tracker.post("owner", f"{path}/recover", {"since": since}).json == {"deliveries": 1}
+    assert tracker.post("owner", f"{path}/recover", {"since": since}).json == {"deliveries": 1, "more": False}
     assert tracker.patch("owner", path, {"enabled": False}).status == 200
     assert retention.expire_held(using, older_than=WEEK) == 0
     (delivery,) = deliveries(tracker, webhook)

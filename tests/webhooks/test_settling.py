@@ -14,10 +14,10 @@ from tests.rows.conftest import Tracker
 from tests.webhooks.conftest import Post, bodies
 from tests.webhooks.test_deliveries import deliveries, write_list
 from webhooks import payloads
+from webhooks.backlog import MOST_ATTEMPTS, settle
 from webhooks.models import Delivery, Webhook
-from webhooks.queue import longest_wait, mend_future_times, settle
+from webhooks.queue import longest_wait, mend_future_times
 from webhooks.relay import relay_batch
-from webhooks.services import MOST_ATTEMPTS
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -130,7 +130,7 @@ def test_a_delivery_is_not_attempted_without_end_and_never_holds_up_the_others(
     assert tracker.post("owner", again, {}).status == 409
     attempted.update(status="exhausted")
     recovered = tracker.post("owner", f"{path}/recover", {"since": "2020-01-01T00:00:00Z"})
-    assert (recovered.status, recovered.json) == (202, {"deliveries": 0})
+    assert (recovered.status, recovered.json) == (202, {"deliveries": 0, "more": False})
     attempted.update(status="held")
     assert tracker.patch("owner", path, {"enabled": False}).status == 200
     assert tracker.patch("owner", path, {"enabled": True}).status == 200

@@ -85,8 +85,10 @@ class Command(BaseCommand):
                 services.redeliver(place, options["webhook"], options["delivery"], actor=audit.SYSTEM)
                 self.stdout.write("1 delivery is sent again.")
             else:
-                count = services.recover(place, options["webhook"], options["since"], actor=audit.SYSTEM)
-                self.stdout.write(f"{count} {'delivery is' if count == 1 else 'deliveries are'} sent again.")
+                recovery = services.recover(place, options["webhook"], options["since"], actor=audit.SYSTEM)
+                verb = "delivery is" if recovery.count == 1 else "deliveries are"
+                more = "" if recovery.is_all else ", and more follow"
+                self.stdout.write(f"{recovery.count} {verb} sent again{more}.")
         except ApiError as error:
             raise CommandError(error.message) from None
 

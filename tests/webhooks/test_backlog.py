@@ -1,0 +1,451 @@
+"""Webhooks with a long backlog are switched: what it costs whoever switches, and what becomes of each delivery."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connections, transaction
+from django.db.models import F
+from django.db.models.functions import Now
+
+from tests.api.receiver import Receiver, answer
+from tests.rows.conftest import Tracker
+from tests.webhooks.conftest import Post, bodies
+from tests.webhooks.test_deliveries import deliveries, write_list
+from tests.webhooks.test_queue import blocks_of_a_claim, gather_statistics
+from tests.webhooks.touched import touched
+from webhooks import backlog, retention, services
+from webhooks.backlog import BATCH, FIRST, MOST_ATTEMPTS, settle, settle_one
+from webhooks.models import Delivery, Webhook
+from webhooks.queue import claim, longest_wait
+from webhooks.relay import relay_batch
+
+pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+
+Dispatch = Callable[[], int]
+PILE = """
+INSERT INTO platform.webhooks_delivery (id, environment_id, webhook_id, event_id, event_type, subject, sequence, depth,
+       body, status, attempts, schedule_from, next_attempt_at, created_at)
+SELECT 'dlv_' || n || right(%(webhook)s::text, 10), %(env)s, %(webhook)s::text, 'evt_' || n, 'lists.insert', 'lists/' || n, n, 0,
+       '{"n": ' || n || '}', %(status)s::text, 0, 0,
+       CASE WHEN %(status)s::text IN ('pending', 'held') THEN now() - interval '1 hour' + n * interval '1 millisecond' END,
+       now() - interval '1 hour' + n * interval '1 millisecond'
+  FROM generate_series(1, %(count)s::int) n
+"""
+
+
+def pile_up(tracker: Tracker, webhook: dict[str, Any], count: int, status: str) -> None:
+    facts = {"env": tracker.environment_id, "webhook": webhook["id"], "count": count, "status": status}
+    with transaction.atomic(using=tracker.project.cluster), connections[tracker.project.cluster].cursor() as cursor:
+        cursor.execute("SET LOCAL statement_timeout = 0")
+        cursor.execute(PILE, facts)
+
+
+def counted(tracker: Tracker, webhook: dict[str, Any]) -> Counter[str]:
+    found = Delivery.objects.using(tracker.project.cluster).filter(webhook_id=webhook["id"])
+    return Counter(found.values_list("status", flat=True))
+
+
+def settle_all(using: str, batch: int = BATCH) -> int:
+    return settle(using, batch=batch, seconds=600)
+
+
+def patch(tracker: Tracker, webhook: dict[str, Any], **values: Any) -> None:
+    changed = tracker.patch("owner", f"/webhooks/{webhook['id']}", values)
+    assert changed.status == 200, changed.json
+
+
+def disabled(tracker: Tracker, webhook: dict[str, Any]) -> None:
+    """Without any of its deliveries being touched."""
+    Webhook.objects.using(tracker.project.cluster).filter(pk=webhook["id"]).update(enabled=False)
+
+
+LONG = 20_000
+EARLIER = "2020-01-01T00:00:00Z"
+SWITCHES: dict[str, tuple[str, bool, Callable[[Tracker, dict[str, Any]], object], str]] = {
+    # What the backlog is, whether its webhook is enabled, what is done, and what the backlog is at last.
+    "disable": ("pending", True, lambda t, w: patch(t, w, enabled=False), "held"),
+    "enable": ("held", False, lambda t, w: patch(t, w, enabled=True), "pending"),
+    "drop": ("held", False, lambda t, w: patch(t, w, enabled=True, held="drop"), "dropped"),
+    "by itself": ("pending", True, lambda t, w: services.disable_failing(t.project.cluster, w["id"], "gone"), "held"),
+    "recover": (
+        "exhausted", True, lambda t, w: t.post("owner", f"/webhooks/{w['id']}/recover", {"since": EARLIER}), "pending",
+    ),
+    "rotate": ("pending", True, lambda t, w: t.post("owner", f"/webhooks/{w['id']}/rotate-secret", {}), "pending"),
+    "delete": ("pending", True, lambda t, w: t.delete("owner", f"/webhooks/{w['id']}"), "pending"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("statistics", [False, True])
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_a_switch_touches_a_batch_of_deliveries_however_many_there_are(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, switch: str, statistics: bool
+) -> None:
+    using = tracker.project.cluster
+    before, is_enabled, act, after = SWITCHES[switch]
+    webhook, other = subscribe(events=["lists.insert"]), subscribe(events=["lists.insert"])
+    pile_up(tracker, webhook, LONG, before)
+    pile_up(tracker, other, 100, before)
+    if statistics:
+        gather_statistics(using)
+    if not is_enabled:
+        disabled(tracker, webhook)
+        disabled(tracker, other)
+    with touched(using) as cost:
+        act(tracker, webhook)
+    assert cost.changed <= FIRST
+    assert cost.read <= 6 * FIRST
+    disabled(tracker, other)
+    relay_batch(using)  # who is disabled by itself makes an event
+    if after != "pending" or switch == "delete":
+        assert claim(using, 100, first_room=100) == [], "not one is sent, whatever it says of itself still"
+        assert longest_wait(using) is None
+    with touched(using) as more:
+        settle_all(using)
+    assert counted(tracker, webhook) == {after: LONG}
+    assert counted(tracker, other) == {"held" if before == "pending" else before: 100}
+    assert more.read < 12 * LONG, "each batch goes on where the last one stopped"
+
+
+def test_a_claim_does_not_read_what_a_disabled_webhook_has(
+    tracker: Tracker, receiver: Receiver, subscribe: Post
+) -> None:
+    using = tracker.project.cluster
+    webhook, other = subscribe(events=["lists.insert"]), subscribe(events=["lists.insert"])
+    pile_up(tracker, other, 100, "pending")
+    few = blocks_of_a_claim(using)
+    pile_up(tracker, webhook, LONG, "pending")
+    disabled(tracker, webhook)
+    for status in ("pending", "held"):
+        assert blocks_of_a_claim(using) < 2 * few + 30, status
+        gather_statistics(using)
+        assert blocks_of_a_claim(using) < 2 * few + 30, status
+        settle_all(using)
+    assert counted(tracker, webhook) == {"held": LONG}
+    Webhook.objects.using(using).filter(pk=webhook["id"]).update(enabled=True, drop_before="2020-01-01T00:00Z")
+    assert {each.webhook_id for each in claim(using, 100, first_room=100)} == {other["id"]}
+
+
+def test_what_was_held_is_sent_in_the_order_of_its_events(
+    tracker: Tracker, receiver: Receiver, subscribe: Post
+) -> None:
+    using = tracker.project.cluster
+    webhook = subscribe(events=["lists.insert"])
+    pile_up(tracker, webhook, 500, "held")
+    with connections[using].cursor() as cursor:  # where a row lies in the table says nothing any more
+        cursor.execute("UPDATE platform.webhooks_delivery SET depth = 1 WHERE sequence % 7 = 3")
+        cursor.execute("UPDATE platform.webhooks_delivery SET depth = 1 WHERE sequence % 11 = 5")
+    settle_all(using, batch=100)
+    sent: list[str] = []
+    while claimed := claim(using, 20, first_room=20):
+        sent += sorted((each.event_id for each in claimed), key=lambda event: int(event[4:]))
+        Delivery.objects.using(using).filter(pk__in=[each.delivery_id for each in claimed]).update(status="delivered")
+    assert sent == [f"evt_{number}" for number in range(1, 501)]
+
+
+def test_with_ordering_no_event_overtakes_one_of_its_row_that_is_not_let_go_yet(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    using = tracker.project.cluster
+    monkeypatch.setattr(services, "FIRST", 1)
+    webhook = subscribe(events=["lists.*"], ordering="row", enabled=False)
+    rows = [write_list(tracker, name) for name in ("first", "second")]
+    dispatch()
+    patch(tracker, webhook, enabled=True)
+    for row in rows:
+        assert tracker.patch("key", f"/rows/lists/{row}", {"name": "changed"}).status == 200
+    other = write_list(tracker, "other")
+    dispatch()
+
+    def arrived() -> list[tuple[str, str]]:
+        return [(body["data"]["id"], body["type"]) for body in bodies(receiver)]
+
+    assert sorted(arrived()) == sorted(
+        [(rows[0], "lists.insert"), (rows[0], "lists.update"), (other, "lists.insert")]
+    ), "the second row waits for its turn, and nobody for it"
+    settle_all(using)
+    dispatch()
+    assert arrived()[3:] == [(rows[1], "lists.insert"), (rows[1], "lists.update")]
+
+
+class Killed(BaseException):
+    """Nobody catches it."""
+
+
+def test_whoever_is_killed_between_two_batches_leaves_a_state_that_the_next_one_goes_on_from(
+    tracker: Tracker, receiver: Receiver, subscribe: Post
+) -> None:
+    """Its session is ended by PostgreSQL, in the middle of a batch."""
+    using = tracker.project.cluster
+    webhook = subscribe(events=["lists.insert"])
+    pile_up(tracker, webhook, 1_000, "held")
+    batches = 0
+    failed: list[str] = []
+
+    def die_in_the_fourth(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        nonlocal batches
+        if sql == backlog.RELEASE:
+            batches += 1
+            if batches == 4:
+                execute(sql, params, many, context)
+                return execute("SELECT pg_terminate_backend(pg_backend_pid())", None, many, context)
+        return execute(sql, params, many, context)
+
+    def work() -> None:
+        try:
+            with connections[using].execute_wrapper(die_in_the_fourth):
+                settle_all(using, batch=100)
+        except OperationalError as error:
+            failed.append(type(error).__name__)
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(60)
+    assert failed == ["OperationalError"]
+    assert counted(tracker, webhook) == {"pending": 300, "held": 700}
+    claimed = claim(using, 1_000, first_room=1_000)
+    assert [each.event_id for each in sorted(claimed, key=lambda each: int(each.event_id[4:]))] == [
+        f"evt_{number}" for number in range(1, 301)
+    ], "the first ones"
+    assert settle_all(using, batch=100) == 700
+    assert {each.event_id for each in claim(using, 1_000, first_room=1_000)} == {
+        f"evt_{number}" for number in range(301, 1_001)
+    }
+
+
+def test_a_sweep_stops_after_its_time_and_serves_webhooks_in_turn(
+    tracker: Tracker, receiver: Receiver, subscribe: Post
+) -> None:
+    using = tracker.project.cluster
+    long, short = subscribe(events=["lists.insert"]), subscribe(events=["lists.insert"])
+    pile_up(tracker, long, 1_000, "held")
+    pile_up(tracker, short, 10, "held")
+    assert settle(using, batch=100, seconds=0) == 0
+    turns = 0
+
+    def time_is_over_in_the_third(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        nonlocal turns
+        turns += sql == backlog.RELEASE
+        if turns == 3:
+            raise Killed
+        return execute(sql, params, many, context)
+
+    with pytest.raises(Killed), connections[using].execute_wrapper(time_is_over_in_the_third):
+        settle_all(using, batch=100)
+    assert (counted(tracker, long)["pending"], counted(tracker, short)["pending"]) == (100, 10)
+
+
+def test_what_was_to_be_dropped_is_dropped_whatever_is_switched_meanwhile_and_nothing_else(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    using = tracker.project.cluster
+    webhook = subscribe(events=["lists.insert"], enabled=False)
+    path = f"/webhooks/{webhook['id']}"
+    pile_up(tracker, webhook, FIRST + 500, "held")
+    patch(tracker, webhook, enabled=True, held="drop")
+    assert counted(tracker, webhook) == {"dropped": FIRST, "held": 500}
+    write_list(tracker, "after it")
+    assert dispatch() == 0, "it waits until what was before it is gone"
+    assert longest_wait(using) is None
+    (after_it, *_) = deliveries(tracker, webhook)
+    for address, body in (
+        (f"{path}/recover", {"since": EARLIER}),
+        (f"{path}/deliveries/{after_it['id']}/redeliver", {}),
+    ):
+        refused = tracker.post("owner", address, body)
+        assert refused.status == 409
+        assert "being dropped" in str(refused.json)
+    assert counted(tracker, webhook) == {"dropped": FIRST, "held": 500, "pending": 1}
+    patch(tracker, webhook, enabled=False)
+    write_list(tracker, "while it is disabled")
+    dispatch()
+    patch(tracker, webhook, enabled=True)
+    settle_all(using)
+    assert dispatch() == 2
+    arrived = {body["data"]["record"]["name"] for body in bodies(receiver)}
+    assert arrived == {"after it", "while it is disabled"}
+    assert counted(tracker, webhook) == {"dropped": FIRST + 500, "delivered": 2}
+    assert tracker.post("owner", f"{path}/recover", {"since": EARLIER}).json == {"deliveries": FIRST, "more": True}
+
+
+def test_to_drop_takes_along_what_was_not_held_yet_since_it_was_disabled(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    using = tracker.project.cluster
+    webhook = subscribe(events=["lists.insert"])
+    pile_up(tracker, webhook, 3 * FIRST, "pending")
+    patch(tracker, webhook, enabled=False)
+    assert counted(tracker, webhook) == {"held": FIRST, "pending": 2 * FIRST}
+    patch(tracker, webhook, enabled=True, held="drop")
+    assert dispatch() == 0
+    settle_all(using)
+    assert counted(tracker, webhook) == {"dropped": 3 * FIRST}
+    assert dispatch() == 0
+    assert receiver.requests == []
+
+
+def test_what_another_process_is_dropping_is_not_let_go_should_that_process_fail(
+    tracker: Tracker, receiver: Receiver, subscribe: Post
+) -> None:
+    using = tracker.project.cluster
+    webhook = subscribe(events=["lists.insert"])
+    pile_up(tracker, webhook, 50, "held")
+    Webhook.objects.using(using).filter(pk=webhook["id"]).update(drop_before="2100-01-01T00:00Z")
+    is_dropping, may_fail = threading.Event(), threading.Event()
+
+    def drop_and_fail() -> None:
+        try:
+            with transaction.atomic(using=using):
+                settle_one(using, webhook["id"], batch=20)
+                is_dropping.set()
+                may_fail.wait(30)
+                transaction.set_rollback(True, using=using)
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=drop_and_fail)
+    thread.start()
+    assert is_dropping.wait(30)
+    settle_all(using)
+    assert counted(tracker, webhook) == {"dropped": 30, "held": 20}
+    may_fail.set()
+    thread.join(30)
+    settle_all(using)
+    assert counted(tracker, webhook) == {"dropped": 50}
+    assert Webhook.objects.using(using).get(pk=webhook["id"]).drop_before is None
+
+
+def test_disabling_while_an_enabling_is_not_through_holds_all_again_and_sends_nothing_twice(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    using = tracker.project.cluster
+    webhook = subscribe(events=["lists.insert"], enabled=False)
+    pile_up(tracker, webhook, FIRST + 50, "held")
+    for _ in range(2):  # who enables twice enables once
+        patch(tracker, webhook, enabled=True)
+        assert counted(tracker, webhook) == {"pending": FIRST, "held": 50}
+    sent = [each.delivery_id for each in claim(using, 10, first_room=10)]
+    Delivery.objects.using(using).filter(pk__in=sent).update(status="delivered", claimed_until=None)
+    patch(tracker, webhook, enabled=False)
+    assert dispatch() == 0
+    settle_all(using)
+    assert counted(tracker, webhook) == {"held": FIRST + 40, "delivered": 10}
+    patch(tracker, webhook, enabled=True)
+    settle_all(using)
+    assert dispatch() == FIRST + 40
+    assert counted(tracker, webhook) == {"delivered": FIRST + 50}
+    assert Counter(body["n"] for body in bodies(receiver)) == dict.fromkeys(range(11, FIRST + 51), 1)
+    assert tracker.get("owner", f"/webhooks/{webhook['id']}").json["success_rate"] == 1.0
+
+
+def test_what_is_about_to_be_let_go_does_not_expire_and_what_is_about_to_be_held_does(
+    tracker: Tracker, receiver: Receiver, subscribe: Post
+) -> None:
+    using = tracker.project.cluster
+    going, staying = (subscribe(events=["lists.insert"], enabled=False) for _ in range(2))
+    for webhook in (going, staying):
+        pile_up(tracker, webhook, FIRST + 50, "held")
+    patch(tracker, going, enabled=True)
+    assert retention.expire_held(using, older_than=timedelta(minutes=1)) == FIRST + 50
+    assert counted(tracker, going) == {"pending": FIRST, "held": 50}
+    assert counted(tracker, staying) == {"dropped": FIRST + 50}
+    patch(tracker, going, enabled=False)
+    settle_all(using)
+    assert retention.expire_held(using, older_than=timedelta(minutes=1)) == 50, "the others were due a moment ago"
+    assert retention.expire_held(using, older_than=timedelta(0)) == FIRST
+    assert counted(tracker, going) == {"dropped": FIRST + 50}
+
+
+@pytest.mark.parametrize("statistics", [False, True])
+def test_looking_for_what_expires_does_not_read_what_is_held_for_a_short_time(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, statistics: bool
+) -> None:
+    using = tracker.project.cluster
+    webhook, other = (subscribe(events=["lists.insert"], enabled=False) for _ in range(2))
+    pile_up(tracker, webhook, LONG, "held")
+    pile_up(tracker, other, 10, "held")
+    if statistics:
+        gather_statistics(using)
+    old = Delivery.objects.using(using).filter(webhook_id=webhook["id"], sequence__lte=5)
+    old.update(next_attempt_at=F("next_attempt_at") - timedelta(days=7), created_at=F("created_at") - timedelta(days=7))
+    with touched(using) as cost:
+        assert retention.expire_held(using, older_than=timedelta(days=7)) == 5
+        assert retention.expire_held(using, older_than=timedelta(days=7)) == 0
+    assert cost.read < 200
+    assert counted(tracker, webhook) == {"dropped": 5, "held": LONG - 5}
+
+
+def test_what_was_lost_is_sent_again_once_each_and_what_fails_once_more_is_left(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    using = tracker.project.cluster
+    webhook = subscribe(events=["lists.insert"])
+    lost = Delivery.objects.using(using)
+    pile_up(tracker, webhook, 2 * FIRST + 300, "exhausted")
+    lost.filter(sequence__lte=100).update(body="")
+    lost.filter(sequence__gt=100, sequence__lte=200).update(attempts=MOST_ATTEMPTS)
+    lost.filter(sequence__gt=200, sequence__lte=300).update(status="delivered")
+    recover = f"/webhooks/{webhook['id']}/recover"
+    assert tracker.post("owner", recover, {"since": EARLIER}).json == {"deliveries": FIRST - 200, "more": True}
+    settle_all(using, batch=300)
+    assert counted(tracker, webhook) == {"pending": 2 * FIRST, "exhausted": 200, "delivered": 100}
+    stored = Webhook.objects.using(using).get(pk=webhook["id"])
+    assert (stored.recover_from, stored.recover_until) == (None, None)
+    # Ordered anew, and failing all the while: each once.
+    lost.filter(status="pending").update(status="exhausted")
+    assert tracker.post("owner", recover, {"since": EARLIER}).json["more"]
+    lost.filter(sequence=2 * FIRST + 300).update(last_attempt_at=Now())  # it was under way, and fails now
+    receiver.behave = answer("500 No")
+    tries = 0
+    while True:
+        lost.filter(status="pending").update(schedule_from=-9)
+        made = dispatch()
+        if not made and not settle(using, batch=300):
+            break
+        tries += made
+    assert tries == 2 * FIRST - 1
+    assert counted(tracker, webhook) == {"exhausted": 2 * FIRST + 200, "delivered": 100}
+
+
+def test_the_consoles_figures_go_by_the_webhook(tracker: Tracker, receiver: Receiver, subscribe: Post) -> None:
+    from platform_site.figures.rollups import measure_region
+    from platform_site.models import Sample
+
+    using = tracker.project.cluster
+    webhook = subscribe(events=["lists.insert"])
+    pile_up(tracker, webhook, 3 * FIRST, "pending")
+
+    def figures() -> tuple[int, int, bool]:
+        measure_region(using)
+        values = Sample.objects.get(name=using).values
+        return values["due"], values["held"], values["due_age"] is not None
+
+    assert figures() == (3 * FIRST, 0, True)
+    patch(tracker, webhook, enabled=False)
+    assert figures() == (0, 3 * FIRST, False)
+    settle_all(using)
+    assert figures() == (0, 3 * FIRST, False)
+    patch(tracker, webhook, enabled=True)
+    assert figures() == (FIRST, 2 * FIRST, True)
+
+
+def test_an_event_that_is_relayed_while_its_webhook_is_switched_has_the_fate_of_either_side(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    using = tracker.project.cluster
+    webhook = subscribe(events=["lists.insert"])
+    write_list(tracker, "before")
+    relay_batch(using)
+    patch(tracker, webhook, enabled=False)
+    write_list(tracker, "while it is disabled")
+    assert dispatch() == 0
+    assert counted(tracker, webhook) == {"held": 2}
+    patch(tracker, webhook, enabled=True)
+    write_list(tracker, "after")
+    assert dispatch() == 3
+    assert counted(tracker, webhook) == {"delivered": 3}
