@@ -75,30 +75,34 @@ class Result:
     """The receiver answered 410: disable the webhook."""
 
 
-_HEADS = first_of_each("heads", "pending", "next_attempt_at")
-CLAIM = f"""
-WITH RECURSIVE {_HEADS}, open AS (
+# A claim, step by step. Each is a named query of one statement, so that all of it sees the same moment.
+_MAY_BE_SENT_TO = """
+       w.enabled AND w.deleted_at IS NULL AND w.drop_before IS NULL
+       AND w.environment_id <> ALL (%(suspended)s::text[])"""
+_OF_EACH_WEBHOOK = first_of_each("of_each_webhook", "pending", "next_attempt_at")
+_OPEN_WEBHOOKS = f"""
+    -- Those with something due that may be sent to, and for how many attempts their receivers have room.
     SELECT w.id, w.host, w.ordering, coalesce(known.room, %(first_room)s) AS room
-      FROM heads JOIN platform.webhooks_webhook w ON w.id = heads.webhook_id
+      FROM of_each_webhook JOIN platform.webhooks_webhook w ON w.id = of_each_webhook.webhook_id
       LEFT JOIN unnest(%(hosts)s::text[], %(rooms)s::int[]) AS known (host, room) ON known.host = w.host
-     WHERE heads.first <= now() AND w.enabled AND w.deleted_at IS NULL AND w.drop_before IS NULL
-       AND w.environment_id <> ALL (%(suspended)s::text[])
+     WHERE of_each_webhook.first <= now() AND {_MAY_BE_SENT_TO}
        AND CASE WHEN %(only)s::text IS NULL THEN w.listens_until IS NULL ELSE w.id = %(only)s::text END
-       AND coalesce(known.room, %(first_room)s) > 0
-), ready AS (
-    SELECT first.*, open.host, open.room
-      FROM open, LATERAL (
+       AND coalesce(known.room, %(first_room)s) > 0"""  # noqa: S608 - constants
+_NEXT_IN_ANY_ORDER = f"""
+    -- Of a webhook without an order those that are due for longest.
+    SELECT next.*, open_webhooks.host, open_webhooks.room
+      FROM open_webhooks, LATERAL (
            SELECT d.id, d.next_attempt_at, d.sequence, octet_length(d.body) AS size FROM platform.webhooks_delivery d
-            WHERE d.webhook_id = open.id AND open.ordering = 'none'
-              AND d.status = 'pending' AND d.next_attempt_at <= now()
-              AND {UNCLAIMED}
-            ORDER BY d.next_attempt_at LIMIT open.room) AS first
-     UNION ALL
-    SELECT first.*, open.host, open.room
-      FROM open, LATERAL (
+            WHERE d.webhook_id = open_webhooks.id AND open_webhooks.ordering = 'none'
+              AND d.status = 'pending' AND d.next_attempt_at <= now() AND {UNCLAIMED}
+            ORDER BY d.next_attempt_at LIMIT open_webhooks.room) AS next"""  # noqa: S608 - constants
+_NEXT_OF_ROWS = f"""
+    -- Of a webhook in the order of rows those before which no event of their row waits, is held, or is not relayed yet.
+    SELECT next.*, open_webhooks.host, open_webhooks.room
+      FROM open_webhooks, LATERAL (
            SELECT d.id, d.next_attempt_at, d.sequence, octet_length(d.body) AS size
              FROM (SELECT * FROM platform.webhooks_delivery each
-                    WHERE each.webhook_id = open.id AND open.ordering = 'row'
+                    WHERE each.webhook_id = open_webhooks.id AND open_webhooks.ordering = 'row'
                       AND each.status = 'pending' AND each.next_attempt_at <= now()
                     ORDER BY each.next_attempt_at LIMIT %(window)s) d
             WHERE {UNCLAIMED}
@@ -110,23 +114,28 @@ WITH RECURSIVE {_HEADS}, open AS (
                    SELECT 1 FROM platform.rows_outboxevent unrelayed
                     WHERE unrelayed.relayed_at IS NULL AND unrelayed.sequence < d.sequence
                       AND unrelayed.environment_id = d.environment_id AND unrelayed.subject = d.subject))
-            ORDER BY d.next_attempt_at LIMIT open.room) AS first
-), due AS (
-    SELECT *, row_number() OVER (PARTITION BY host ORDER BY next_attempt_at, sequence) AS place FROM ready
-), counted AS (
-    SELECT id, place, next_attempt_at, size,
-           sum(size) OVER (ORDER BY place, next_attempt_at, id ROWS UNBOUNDED PRECEDING) AS total
-      FROM due WHERE place <= room
-), chosen AS (
-    SELECT id FROM counted WHERE total - size < %(bytes)s ORDER BY place, next_attempt_at LIMIT %(limit)s
-), locked AS (
+            ORDER BY d.next_attempt_at LIMIT open_webhooks.room) AS next"""  # noqa: S608 - constants
+_CHOSEN = """
+    -- As many as were asked for and fit into memory: first one of each receiver, then a second of each, and so on.
+    SELECT id FROM (
+           SELECT id, place, next_attempt_at, size,
+                  sum(size) OVER (ORDER BY place, next_attempt_at, id ROWS UNBOUNDED PRECEDING) AS size_so_far
+             FROM (SELECT *, row_number() OVER (PARTITION BY host ORDER BY next_attempt_at, sequence) AS place
+                     FROM next_of_webhooks) AS of_receivers
+            WHERE place <= room) AS in_turn
+     WHERE size_so_far - size < %(bytes)s ORDER BY place, next_attempt_at LIMIT %(limit)s"""
+_LOCKED = f"""
+    -- Those of them that no other worker was quicker to take. Spelled so that no partial index of what is pending
+    -- offers itself: without statistics the planner would take one, and read the whole backlog to find these few.
     SELECT d.id FROM platform.webhooks_delivery d
-     WHERE d.id = ANY (ARRAY (SELECT id FROM chosen))
-       -- Spelled so that no partial index of what is pending offers itself: without statistics the planner would take
-       -- one, and read the whole backlog to find these few.
-       AND coalesce(d.status, '') = 'pending' AND {UNCLAIMED}
-       FOR UPDATE OF d SKIP LOCKED
-)
+     WHERE d.id = ANY (ARRAY (SELECT id FROM chosen)) AND coalesce(d.status, '') = 'pending' AND {UNCLAIMED}
+       FOR UPDATE OF d SKIP LOCKED"""  # noqa: S608 - constants
+CLAIM = f"""
+WITH RECURSIVE {_OF_EACH_WEBHOOK},
+open_webhooks AS ({_OPEN_WEBHOOKS}),
+next_of_webhooks AS ({_NEXT_IN_ANY_ORDER} UNION ALL {_NEXT_OF_ROWS}),
+chosen AS ({_CHOSEN}),
+locked AS ({_LOCKED})
 UPDATE platform.webhooks_delivery d
    SET claimed_until = now() + %(lease)s, attempts = d.attempts + 1
   FROM platform.webhooks_webhook w
@@ -135,18 +144,17 @@ RETURNING d.id, d.attempts, d.attempts - d.schedule_from, d.webhook_id, d.enviro
           d.event_type, d.depth, d.body, w.sealed_secret,
           CASE WHEN w.previous_secret_until > now() THEN w.sealed_previous_secret END, clock_timestamp()
 """  # noqa: S608 - constants
-DUE = f"""
-WITH RECURSIVE {_HEADS}
-SELECT max(now() - due.since)
+# Since when the oldest event waits for a relay, and of each webhook the first delivery for a worker.
+LONGEST_WAIT = f"""
+WITH RECURSIVE {_OF_EACH_WEBHOOK}
+SELECT max(now() - waiting.since)
   FROM ((SELECT created_at FROM platform.rows_outboxevent WHERE relayed_at IS NULL ORDER BY sequence LIMIT 1)
         UNION ALL
         SELECT (SELECT greatest(d.next_attempt_at, d.claimed_until) FROM platform.webhooks_delivery d
-                 WHERE d.webhook_id = w.id AND d.status = 'pending' AND d.next_attempt_at <= now()
-                   AND {UNCLAIMED}
+                 WHERE d.webhook_id = w.id AND d.status = 'pending' AND d.next_attempt_at <= now() AND {UNCLAIMED}
                  ORDER BY d.next_attempt_at LIMIT 1)
-          FROM heads JOIN platform.webhooks_webhook w ON w.id = heads.webhook_id
-         WHERE heads.first <= now() AND w.enabled AND w.deleted_at IS NULL AND w.drop_before IS NULL
-           AND w.environment_id <> ALL (%(suspended)s::text[]) AND w.listens_until IS NULL) AS due (since)
+          FROM of_each_webhook JOIN platform.webhooks_webhook w ON w.id = of_each_webhook.webhook_id
+         WHERE of_each_webhook.first <= now() AND {_MAY_BE_SENT_TO} AND w.listens_until IS NULL) AS waiting (since)
 """  # noqa: S608 - constants
 
 
@@ -154,7 +162,7 @@ def longest_wait(using: str) -> timedelta | None:
     """For how long something has been waiting for a worker; None if nothing is."""
     suspended = suspended_in(using)
     with connections[using].cursor() as cursor:
-        cursor.execute(DUE, {"suspended": suspended})
+        cursor.execute(LONGEST_WAIT, {"suspended": suspended})
         found: timedelta | None = cursor.fetchone()[0]
         return found
 
@@ -198,18 +206,17 @@ def _claimed(row: tuple[Any, ...], stopwatch: float) -> Claimed:
     return Claimed(*values)
 
 
-RECORD = """
-WITH results AS (
+_RESULTS = """
     SELECT * FROM jsonb_to_recordset(%(results)s::jsonb) AS r (
-        delivery_id text, attempt int, webhook_id text, at timestamptz, duration_ms int, status text, outcome text,
-        wait double precision, response_status int, response_headers jsonb, response_body text, error text,
-        gone boolean)
-), held AS (
+           delivery_id text, attempt int, webhook_id text, at timestamptz, duration_ms int, status text, outcome text,
+           wait double precision, response_status int, response_headers jsonb, response_body text, error text,
+           gone boolean)"""
+_ATTEMPTED = """
     -- Locked in one order, so that two workers that book side by side never wait for each other in a circle; and those
     -- of a lost claim, too, so that nobody deletes a delivery while its attempt is written.
     SELECT d.id, d.status, d.attempts FROM platform.webhooks_delivery d
-     WHERE d.id = ANY (%(ids)s) ORDER BY d.id FOR NO KEY UPDATE OF d
-), booked AS (
+     WHERE d.id = ANY (%(ids)s) ORDER BY d.id FOR NO KEY UPDATE OF d"""
+_BOOKED = """
     UPDATE platform.webhooks_delivery d
        SET status = CASE
                WHEN r.status <> 'pending' THEN r.status
@@ -221,25 +228,30 @@ WITH results AS (
            has_succeeded = r.status = 'delivered',
            claimed_until = NULL,
            next_attempt_at = CASE WHEN r.wait IS NOT NULL THEN now() + r.wait * interval '1 second' END
-      FROM held, results r, platform.webhooks_webhook w
-     WHERE d.id = ANY (%(ids)s) AND d.id = held.id AND held.id = r.delivery_id
-       AND held.status = 'pending' AND w.id = d.webhook_id
-       AND (held.attempts = r.attempt
+      FROM attempted, results r, platform.webhooks_webhook w
+     WHERE d.id = ANY (%(ids)s) AND d.id = attempted.id AND attempted.id = r.delivery_id
+       AND attempted.status = 'pending' AND w.id = d.webhook_id
+       AND (attempted.attempts = r.attempt
             -- Late, but the receiver has it: what the attempt of another worker comes to is of no matter any more. Not
             -- where that was asked for (a redelivery), nor where the row's next event would overtake that attempt.
             OR r.status = 'delivered' AND r.attempt > d.schedule_from
                AND (w.ordering = 'none' OR d.subject IS NULL OR coalesce(d.claimed_until < now(), true)))
- RETURNING d.id
-), tries AS (
+ RETURNING d.id"""
+_HISTORY = """
     INSERT INTO platform.webhooks_attempt
            (delivery_id, number, at, duration_ms, response_status, response_headers, response_body, error)
     SELECT r.delivery_id, r.attempt, r.at, r.duration_ms, r.response_status, r.response_headers, r.response_body,
            r.error
-      FROM results r JOIN held ON held.id = r.delivery_id
-        ON CONFLICT (delivery_id, number) DO NOTHING
-)
+      FROM results r JOIN attempted ON attempted.id = r.delivery_id
+        ON CONFLICT (delivery_id, number) DO NOTHING"""
+RECORD = f"""
+WITH results AS ({_RESULTS}),
+attempted AS ({_ATTEMPTED}),
+booked AS ({_BOOKED}),
+history AS ({_HISTORY})
 SELECT count(*) FROM booked
-"""
+"""  # noqa: S608 - constants
+# When a webhook's row of failures begins and ends; and which of them are to be disabled.
 HEALTH = """
 WITH health AS (
     SELECT * FROM unnest(%(webhooks)s::text[], %(succeeded)s::bool[], %(gone)s::bool[])
