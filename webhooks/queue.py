@@ -21,8 +21,8 @@ from webhooks.leaps import UNCLAIMED, first_of_each
 LEASE: Final = timedelta(seconds=30)
 """Twice the longest attempt."""
 WINDOW: Final = 2000
-"""How many due deliveries of a webhook with `ordering: "row"` a claim looks at: those of a row whose turn has not come
-may lie before others'."""
+"""How many due deliveries of a webhook with `ordering: "row"` a claim looks at, to find the rows that have something
+due: those of one row may lie before all others'."""
 
 BYTES: Final = 8 * 2**20
 """Of the bodies that one claim brings; the last one may reach beyond. They are in memory until they have arrived."""
@@ -97,24 +97,29 @@ _NEXT_IN_ANY_ORDER = f"""
               AND d.status = 'pending' AND d.next_attempt_at <= now() AND {UNCLAIMED}
             ORDER BY d.next_attempt_at LIMIT open_webhooks.room) AS next"""  # noqa: S608 - constants
 _NEXT_OF_ROWS = f"""
-    -- Of a webhook in the order of rows those before which no event of their row waits, is held, or is not relayed yet.
+    -- Of a webhook in the order of rows the first event of each row that has something due for longest. Often that is
+    -- not what is due itself: one that is tried again is due later than those that wait behind it, or is not due yet.
     SELECT next.*, open_webhooks.host, open_webhooks.room
       FROM open_webhooks, LATERAL (
            SELECT d.id, d.next_attempt_at, d.sequence, octet_length(d.body) AS size
-             FROM (SELECT * FROM platform.webhooks_delivery each
-                    WHERE each.webhook_id = open_webhooks.id AND open_webhooks.ordering = 'row'
-                      AND each.status = 'pending' AND each.next_attempt_at <= now()
-                    ORDER BY each.next_attempt_at LIMIT %(window)s) d
-            WHERE {UNCLAIMED}
-              AND (d.subject IS NULL OR NOT EXISTS (
-                   SELECT 1 FROM platform.webhooks_delivery earlier
-                    WHERE earlier.webhook_id = d.webhook_id AND earlier.subject = d.subject
-                      AND earlier.status IN ('pending', 'held') AND earlier.sequence < d.sequence)
-                   AND NOT EXISTS (
-                   SELECT 1 FROM platform.rows_outboxevent unrelayed
-                    WHERE unrelayed.relayed_at IS NULL AND unrelayed.sequence < d.sequence
-                      AND unrelayed.environment_id = d.environment_id AND unrelayed.subject = d.subject))
-            ORDER BY d.next_attempt_at LIMIT open_webhooks.room) AS next"""  # noqa: S608 - constants
+             FROM (SELECT subject, CASE WHEN subject IS NULL THEN id END AS alone, min(next_attempt_at) AS since
+                     FROM (SELECT d.subject, d.id, d.next_attempt_at FROM platform.webhooks_delivery d
+                            WHERE d.webhook_id = open_webhooks.id AND open_webhooks.ordering = 'row'
+                              AND d.status = 'pending' AND d.next_attempt_at <= now()
+                            ORDER BY d.next_attempt_at LIMIT %(window)s) AS due
+                    GROUP BY 1, 2 ORDER BY since) AS due_rows,
+                  LATERAL (
+                  (SELECT first.* FROM platform.webhooks_delivery first
+                    WHERE first.webhook_id = open_webhooks.id AND first.subject = due_rows.subject
+                      AND first.status IN ('pending', 'held') ORDER BY first.sequence LIMIT 1)
+                   UNION ALL
+                  SELECT one.* FROM platform.webhooks_delivery one WHERE one.id = due_rows.alone) AS d
+            WHERE d.status = 'pending' AND d.next_attempt_at <= now() AND {UNCLAIMED}
+              AND NOT EXISTS (
+                  SELECT 1 FROM platform.rows_outboxevent unrelayed
+                   WHERE unrelayed.relayed_at IS NULL AND unrelayed.sequence < d.sequence
+                     AND unrelayed.environment_id = d.environment_id AND unrelayed.subject = d.subject)
+            ORDER BY due_rows.since LIMIT open_webhooks.room) AS next"""  # noqa: S608 - constants
 _CHOSEN = """
     -- As many as were asked for and fit into memory: first one of each receiver, then a second of each, and so on.
     SELECT id FROM (

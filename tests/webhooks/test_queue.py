@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 from django.db import connections, transaction
+from django.db.models import F, Value
+from django.db.models.functions import Concat
 from django.utils import timezone
 
 from tests.api.receiver import Receiver
@@ -173,6 +175,44 @@ def test_in_order_of_rows_only_the_first_of_each_row_is_claimed(
     assert claim(using, 100, first_room=100) == [], "the next of each row wait for the outcome"
     Delivery.objects.using(using).filter(event_id="evt_1").update(status="delivered")
     assert [each.event_id for each in claim(using, 100, first_room=100)] == ["evt_51"]
+
+
+@pytest.mark.parametrize("put_off", ["a retry", "what was recovered"])
+def test_in_order_of_rows_the_first_of_a_row_is_claimed_however_many_were_due_before_it(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, put_off: str
+) -> None:
+    """It is due later than all that wait behind it, and those fill what a claim looks at."""
+    using = tracker.project.cluster
+    pile_up(tracker, subscribe(events=["lists.*"], ordering="row"), 1, queue.WINDOW + 1_000)
+    of_the_row = Delivery.objects.using(using)
+    of_the_row.update(subject="lists/one")
+    first = {f"evt_{number}" for number in range(1, 2 if put_off == "a retry" else 4)}
+    of_the_row.filter(event_id__in=first).update(next_attempt_at=timezone.now() + timedelta(hours=5), attempts=1)
+    assert claim(using, 100, first_room=100) == []
+    of_the_row.filter(event_id__in=first).update(next_attempt_at=timezone.now() - timedelta(seconds=1))
+    for number in range(1, 5):
+        assert [each.event_id for each in claim(using, 100, first_room=100)] == [f"evt_{number}"]
+        assert claim(using, 100, first_room=100) == [], "the next one waits for the outcome"
+        of_the_row.filter(event_id=f"evt_{number}").update(status="delivered")
+
+
+@pytest.mark.parametrize("statistics", [False, True])
+def test_in_order_of_rows_a_claim_costs_the_same_however_many_rows_wait(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, statistics: bool
+) -> None:
+    using = tracker.project.cluster
+    pile_up(tracker, subscribe(events=["lists.*"], ordering="row"), 1, 20_000)
+    Delivery.objects.using(using).update(
+        subject=Concat(Value("lists/"), F("id")),
+        next_attempt_at=F("next_attempt_at") + F("sequence") * timedelta(microseconds=1),
+    )
+    Delivery.objects.using(using).filter(sequence__lte=10).update(subject=None)
+    if statistics:
+        gather_statistics(using)
+    with touched(using) as cost:
+        claimed = claim(using, 100, first_room=20)
+    assert {each.event_id for each in claimed} == {f"evt_{number}" for number in range(1, 21)}
+    assert cost.read < queue.WINDOW + 1_000
 
 
 def test_a_claim_brings_no_more_than_fits_into_memory(
