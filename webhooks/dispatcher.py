@@ -25,7 +25,7 @@ from django.db import DatabaseError, InterfaceError, OperationalError, connectio
 from platform_site.api.sweeps import apart
 from webhooks import services
 from webhooks.attempts import attempt
-from webhooks.queue import Claimed, Result, claim, give_back, record
+from webhooks.queue import START_WITHIN, Claimed, Result, claim, give_back, record
 from webhooks.receivers import Receivers
 from webhooks.relay import relay_batch
 
@@ -80,7 +80,6 @@ class Senders:
         while (claimed := self._work.get()) is not None:
             following: Claimed | None = claimed
             while following is not None:
-                # One that stood in line until its lease is half over may be another worker's before its attempt ends.
                 self._outcomes.put(following if _is_stale(following) else attempt(following))
                 following = self._next(claimed.host)
 
@@ -118,7 +117,8 @@ class Senders:
 
 
 def _is_stale(claimed: Claimed) -> bool:
-    return time.monotonic() - claimed.stopwatch > settings.WEBHOOK_LEASE.total_seconds() / 2
+    """Too old to begin: its webhook may have been switched off, or its lease end before the attempt does."""
+    return claimed.age() > min(START_WITHIN, settings.WEBHOOK_LEASE / 2)
 
 
 PACE: Final = 0.01

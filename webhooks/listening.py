@@ -69,9 +69,12 @@ class Listener:
             raise NoLongerListening
         if relay_batch(using).events:
             wakeups.wake(using)  # there may be others' deliveries among them
-        for claimed in claim(using, AT_ONCE, first_room=AT_ONCE, lease=LEASE, only=self.webhook_id):
-            if should_stop():
+        for _ in range(AT_ONCE):
+            # Each by itself: what is claimed has to begin at once.
+            made = [] if should_stop() else claim(using, 1, first_room=1, lease=LEASE, only=self.webhook_id)
+            if not made:
                 return
+            [claimed] = made
             result = attempt(claimed, self._client)
             for webhook_id, reason in record(using, [result], patience=settings.WEBHOOK_PATIENCE):
                 services.disable_failing(using, webhook_id, reason)

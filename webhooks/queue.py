@@ -4,6 +4,10 @@ A claim is a lease: `claimed_until` in the database's own time, and `attempts` a
 outcome names the attempt that it claimed; if another worker has claimed since, the delivery is left alone, unless the
 receiver had taken the event: then it is not sent a third time. So a worker that stalls beyond its lease costs a
 duplicate at most (same `webhook-id`, same body), never a lost attempt.
+
+A claim and a switch of its webhook have an order, by a lock on the webhook: what is claimed was claimed before the
+switch. And an attempt begins within START_WITHIN of its claim or not at all, so whoever has switched a webhook off only
+waits a little longer than that (`wait_for_claims`), and can promise that nothing starts any more.
 """
 
 import time
@@ -15,11 +19,19 @@ from typing import Any, Final
 import orjson
 from django.db import connections
 
+from platform_site.api import waits
 from projects.suspension import suspended_in
 from webhooks.leaps import UNCLAIMED, first_of_each
 
 LEASE: Final = timedelta(seconds=30)
 """Twice the longest attempt."""
+START_WITHIN: Final = timedelta(seconds=1)
+"""A claim whose attempt has not begun so long after it came is given back."""
+UNDER_WAY: Final = timedelta(seconds=0.25)
+"""What it may have taken from the commit of a claim until it came, and an attempt from its beginning to the socket."""
+LOOK_AGAIN: Final = 0.05
+LOOKED_AT: Final = 500
+"""Deliveries that are due for longest, when claims are looked for."""
 WINDOW: Final = 2000
 """How many due deliveries of a webhook with `ordering: "row"` a claim looks at, to find the rows that have something
 due: those of one row may lie before all others'."""
@@ -52,9 +64,12 @@ class Claimed:
     stopwatch: float
     """`time.monotonic()` at that moment."""
 
+    def age(self) -> timedelta:
+        return timedelta(seconds=time.monotonic() - self.stopwatch)
+
     def now(self) -> datetime:
         """The time of the database, as far as this process can tell."""
-        return self.claimed_at + timedelta(seconds=time.monotonic() - self.stopwatch)
+        return self.claimed_at + self.age()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +105,7 @@ _OPEN_WEBHOOKS = f"""
        AND coalesce(known.room, %(first_room)s) > 0"""  # noqa: S608 - constants
 _NEXT_IN_ANY_ORDER = f"""
     -- Of a webhook without an order those that are due for longest.
-    SELECT next.*, open_webhooks.host, open_webhooks.room
+    SELECT next.*, open_webhooks.id AS webhook_id, open_webhooks.host, open_webhooks.room
       FROM open_webhooks, LATERAL (
            SELECT d.id, d.next_attempt_at, d.sequence, octet_length(d.body) AS size FROM platform.webhooks_delivery d
             WHERE d.webhook_id = open_webhooks.id AND open_webhooks.ordering = 'none'
@@ -99,7 +114,7 @@ _NEXT_IN_ANY_ORDER = f"""
 _NEXT_OF_ROWS = f"""
     -- Of a webhook in the order of rows the first event of each row that has something due for longest. Often that is
     -- not what is due itself: one that is tried again is due later than those that wait behind it, or is not due yet.
-    SELECT next.*, open_webhooks.host, open_webhooks.room
+    SELECT next.*, open_webhooks.id AS webhook_id, open_webhooks.host, open_webhooks.room
       FROM open_webhooks, LATERAL (
            SELECT d.id, d.next_attempt_at, d.sequence, octet_length(d.body) AS size
              FROM (SELECT subject, CASE WHEN subject IS NULL THEN id END AS alone, min(next_attempt_at) AS since
@@ -122,32 +137,42 @@ _NEXT_OF_ROWS = f"""
             ORDER BY due_rows.since LIMIT open_webhooks.room) AS next"""  # noqa: S608 - constants
 _CHOSEN = """
     -- As many as were asked for and fit into memory: first one of each receiver, then a second of each, and so on.
-    SELECT id FROM (
-           SELECT id, place, next_attempt_at, size,
+    SELECT id, webhook_id FROM (
+           SELECT id, webhook_id, place, next_attempt_at, size,
                   sum(size) OVER (ORDER BY place, next_attempt_at, id ROWS UNBOUNDED PRECEDING) AS size_so_far
              FROM (SELECT *, row_number() OVER (PARTITION BY host ORDER BY next_attempt_at, sequence) AS place
                      FROM next_of_webhooks) AS of_receivers
             WHERE place <= room) AS in_turn
      WHERE size_so_far - size < %(bytes)s ORDER BY place, next_attempt_at LIMIT %(limit)s"""
+_STANDING = f"""
+    -- Their webhooks, as they are by now. Whoever switches one at this moment is not waited for, and whoever will waits
+    -- until this claim is made.
+    SELECT w.id, w.host, w.url, w.sealed_secret,
+           CASE WHEN w.previous_secret_until > now() THEN w.sealed_previous_secret END AS sealed_previous_secret
+      FROM platform.webhooks_webhook w
+     WHERE w.id = ANY (ARRAY (SELECT webhook_id FROM chosen)) AND {_MAY_BE_SENT_TO}
+       FOR KEY SHARE OF w SKIP LOCKED"""  # noqa: S608 - constants
 _LOCKED = f"""
     -- Those of them that no other worker was quicker to take. Spelled so that no partial index of what is pending
     -- offers itself: without statistics the planner would take one, and read the whole backlog to find these few.
     SELECT d.id FROM platform.webhooks_delivery d
-     WHERE d.id = ANY (ARRAY (SELECT id FROM chosen)) AND coalesce(d.status, '') = 'pending' AND {UNCLAIMED}
+     WHERE d.id = ANY (ARRAY (SELECT chosen.id FROM chosen JOIN standing ON standing.id = chosen.webhook_id))
+       AND coalesce(d.status, '') = 'pending' AND {UNCLAIMED}
        FOR UPDATE OF d SKIP LOCKED"""  # noqa: S608 - constants
 CLAIM = f"""
 WITH RECURSIVE {_OF_EACH_WEBHOOK},
 open_webhooks AS ({_OPEN_WEBHOOKS}),
 next_of_webhooks AS ({_NEXT_IN_ANY_ORDER} UNION ALL {_NEXT_OF_ROWS}),
 chosen AS ({_CHOSEN}),
+standing AS ({_STANDING}),
 locked AS ({_LOCKED})
 UPDATE platform.webhooks_delivery d
    SET claimed_until = now() + %(lease)s, attempts = d.attempts + 1
-  FROM platform.webhooks_webhook w
- WHERE d.id = ANY (ARRAY (SELECT id FROM locked)) AND w.id = d.webhook_id
+  FROM standing w
+ -- Spelled so that only the identifiers lead to the deliveries, never the index of a webhook's whole history.
+ WHERE d.id = ANY (ARRAY (SELECT id FROM locked)) AND w.id = coalesce(d.webhook_id, '')
 RETURNING d.id, d.attempts, d.attempts - d.schedule_from, d.webhook_id, d.environment_id, w.host, w.url, d.event_id,
-          d.event_type, d.depth, d.body, w.sealed_secret,
-          CASE WHEN w.previous_secret_until > now() THEN w.sealed_previous_secret END, clock_timestamp()
+          d.event_type, d.depth, d.body, w.sealed_secret, w.sealed_previous_secret, clock_timestamp()
 """  # noqa: S608 - constants
 # Since when the oldest event waits for a relay, and of each webhook the first delivery for a worker.
 LONGEST_WAIT = f"""
@@ -203,6 +228,29 @@ def claim(
         cursor.execute(CLAIM, parameters)
         stopwatch = time.monotonic()
         return [_claimed(row, stopwatch) for row in cursor.fetchall()]
+
+
+_CLAIMS_OF_THE_FIRST = """
+SELECT coalesce(bool_or(claimed_until > now()), false), count(*) < %(most)s
+  FROM (SELECT claimed_until FROM platform.webhooks_delivery
+         WHERE webhook_id = %(webhook)s AND status = 'pending' AND next_attempt_at <= now()
+         ORDER BY next_attempt_at LIMIT %(most)s) AS first
+"""
+
+
+def wait_for_claims(using: str, webhook_id: str) -> None:
+    """Return when no attempt of the webhook starts any more that was claimed before now: as soon as nothing is claimed,
+    where so little is due that all of it can be looked at, and after START_WITHIN and UNDER_WAY in any case. Call it
+    after the commit that has switched the webhook off."""
+    waits.begin()
+    end = time.monotonic() + (START_WITHIN + UNDER_WAY).total_seconds()
+    while (left := end - time.monotonic()) > 0:
+        with connections[using].cursor() as cursor:
+            cursor.execute(_CLAIMS_OF_THE_FIRST, {"webhook": webhook_id, "most": LOOKED_AT})
+            has_claims, is_all = cursor.fetchone()
+        if is_all and not has_claims:
+            return
+        time.sleep(min(left, LOOK_AGAIN) if is_all else left)
 
 
 def _claimed(row: tuple[Any, ...], stopwatch: float) -> Claimed:

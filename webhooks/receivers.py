@@ -21,6 +21,9 @@ and the next are claimed, the senders have something to send."""
 STRANGERS: Final = 64
 """Of attempts in flight at receivers that have earned no room, or lost it: from so many on no more are claimed. The
 last claim may go beyond by its length, which leaves a quarter of the threads to those that answer quickly."""
+AHEAD_SECONDS: Final = 0.2
+"""A receiver whose latest answer took longer has no more claimed than it has room for: what stood in line would begin
+too late (`queue.START_WITHIN`)."""
 QUICK_SECONDS: Final = 1.0
 TRIPS_AFTER: Final = 3
 FIRST_PAUSE: Final = 5.0
@@ -45,10 +48,12 @@ class Receiver:
     hangs: int = 0
     """Attempts in a row that brought no answer at all."""
     open_until: float = 0.0
+    latest_seconds: float = 0.0
 
     def free(self, now: float) -> int:
         """How many more attempts may be claimed now."""
-        claims = self.room * AHEAD if self.room == MAX_ROOM else self.room
+        is_ahead = self.room == MAX_ROOM and self.latest_seconds <= AHEAD_SECONDS
+        claims = self.room * AHEAD if is_ahead else self.room
         return 0 if now < self.open_until else max(0, claims - self.in_flight)
 
 
@@ -106,6 +111,7 @@ class Receivers:
         if answered:
             receiver.hangs = 0
             receiver.open_until = 0.0
+            receiver.latest_seconds = seconds
             if seconds <= QUICK_SECONDS:
                 receiver.room = min(MAX_ROOM, receiver.room * 2)
             else:

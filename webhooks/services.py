@@ -10,6 +10,7 @@ a backlog of the usual size says at once what became of it; a longer one follows
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from django.db import connections, transaction
@@ -29,6 +30,7 @@ from webhooks.attempts import SECRET_PURPOSE
 from webhooks.backlog import FIRST, MOST_ATTEMPTS, settle_one
 from webhooks.errors import NoSuchDelivery, NoSuchWebhook, NothingToRedeliver, WebhooksQuotaReached
 from webhooks.models import Delivery, Webhook
+from webhooks.queue import wait_for_claims
 from webhooks.receivers import host_of
 
 SECRET_OVERLAP: Final = timedelta(hours=24)
@@ -88,7 +90,7 @@ def change_webhook(
     with transaction.atomic(using=using):
         lock(place.environment_id, using)
         webhook = webhook_of(place, webhook_id, lock=True)
-        was_enabled = webhook.enabled
+        was_enabled, url_before = webhook.enabled, webhook.url
         for name, value in values.items():
             setattr(webhook, name, value)
         webhook.host = host_of(webhook.url)
@@ -106,6 +108,8 @@ def change_webhook(
             webhook.refresh_from_db(using=using)
         refresh_interest(place.environment_id, using)
         wakeups.after_commit(using)
+        if was_enabled and (not webhook.enabled or webhook.url != url_before):
+            _promise_that_nothing_starts(webhook.pk, using)
     if values:
         audit.record("webhook.changed", actor=actor, target_id=webhook.pk, **_where(place), fields=sorted(values))
     return webhook
@@ -120,6 +124,7 @@ def delete_webhook(place: Place, webhook_id: str, *, actor: Caller | Actor) -> N
         webhook.deleted_at = Now()
         webhook.save(using=using, update_fields=["deleted_at"])
         refresh_interest(place.environment_id, using)
+        _promise_that_nothing_starts(webhook.pk, using)
     audit.record("webhook.deleted", actor=actor, target_id=webhook_id, **_where(place), url=webhook.url)
 
 
@@ -280,6 +285,12 @@ def _sealed(secret: str) -> bytes:
 
 def _where(place: Place) -> dict[str, str]:
     return {"project_id": place.project_id, "environment_id": place.environment_id}
+
+
+def _promise_that_nothing_starts(webhook_id: str, using: str) -> None:
+    """Once the transaction at hand has committed, wait until no attempt starts that was claimed before."""
+    # What is done is done: a region that goes away while its claims run out does not make it undone.
+    transaction.on_commit(partial(wait_for_claims, using, webhook_id), using=using, robust=True)
 
 
 def _check_that_it_is_sent_to(webhook: Webhook) -> None:

@@ -274,6 +274,27 @@ def test_an_event_that_nobody_would_take_is_not_sent_and_says_so(
     ]
 
 
+@pytest.mark.parametrize("known", ["nothing", "an empty table", "all of it pending", "what is"])
+@pytest.mark.parametrize("ordering", ["none", "row"])
+def test_a_claim_reads_nothing_of_what_is_over(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, known: str, ordering: str
+) -> None:
+    using = tracker.project.cluster
+    webhook = subscribe(events=["lists.insert"], ordering=ordering)
+    if known == "an empty table":
+        gather_statistics(using)
+    pile_up(tracker, webhook, 1, 5_000)
+    if known == "all of it pending":
+        gather_statistics(using)
+    Delivery.objects.using(using).filter(sequence__lte=4_990).update(status="delivered", next_attempt_at=None)
+    if known == "what is":
+        gather_statistics(using)
+    claim(using, 1, first_room=1)  # whoever comes first walks over what has just ended
+    with touched(using) as cost:
+        assert len(claim(using, 100, first_room=100)) == 9
+    assert cost.read < 200, "of some 5,000"
+
+
 @pytest.mark.parametrize("known", ["nothing", "an empty table", "all of it pending"])
 def test_mending_reads_nothing_of_what_is_over(
     tracker: Tracker, receiver: Receiver, subscribe: Post, known: str

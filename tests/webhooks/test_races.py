@@ -15,8 +15,9 @@ from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
-from django.db import connections
+from django.db import connections, transaction
 from django.db.models import F
+from django.db.models.functions import Now
 from django.test import override_settings
 from standardwebhooks import Webhook as Verifier
 
@@ -26,7 +27,7 @@ from tests.api.receiver import Receiver, headers
 from tests.rows.conftest import Tracker
 from tests.webhooks.conftest import Post, bodies
 from tests.webhooks.test_deliveries import Dispatch, deliveries, write_list
-from webhooks import receivers
+from webhooks import queue, receivers
 from webhooks.dispatcher import Dispatcher
 from webhooks.models import Attempt, Delivery, Webhook
 from webhooks.queue import LEASE, Claimed, Result, claim, record
@@ -143,6 +144,121 @@ def test_f16_a_deletion_lets_what_is_in_flight_complete_and_starts_nothing(
     paths = [request.split(b" ", 2)[1] for request in receiver.requests]
     assert paths == [b"/hook"] * receivers.FIRST_ROOM + [b"/other"], other
     assert Attempt.objects.using(using).filter(delivery__webhook_id=webhook["id"]).count() == receivers.FIRST_ROOM
+
+
+@pytest.mark.parametrize("switch", ["disable", "delete", "another URL"])
+def test_after_the_answer_to_a_switch_nothing_starts_that_stood_in_line(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, switch: str
+) -> None:
+    """A quick receiver has four times as many claimed as are under way."""
+    using = tracker.project.cluster
+    webhook = subscribe(events=["lists.insert"])
+    path = f"/webhooks/{webhook['id']}"
+    may_answer, lock = threading.Event(), threading.Lock()
+    answered, blocked = 0, 0
+
+    def behave(connection: socket.socket) -> bool:
+        nonlocal answered, blocked
+        with lock:
+            is_quick = answered < 200
+            answered += is_quick
+            blocked += not is_quick
+        if not is_quick:
+            may_answer.wait(30)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        return True
+
+    receiver.behave = behave
+    write_lists(tracker, 500)
+    claimed = Delivery.objects.using(using).filter(webhook_id=webhook["id"], claimed_until__gt=Now())
+    with dispatching(using):
+        wait("its room is full", lambda: blocked == receivers.MAX_ROOM)
+        wait("more stand in line", lambda: claimed.count() > 2 * receivers.MAX_ROOM)
+        if switch == "delete":
+            assert tracker.delete("owner", path).status == 204
+        elif switch == "disable":
+            assert tracker.patch("owner", path, {"enabled": False}).status == 200
+        else:
+            assert tracker.patch("owner", path, {"url": receiver.url("/other")}).status == 200
+        may_answer.set()
+        delivered = Delivery.objects.using(using).filter(webhook_id=webhook["id"], status="delivered")
+        wait("what was under way is booked", lambda: delivered.count() >= 200 + receivers.MAX_ROOM)
+        if switch == "another URL":
+            wait("the others arrive", lambda: delivered.count() == 500)
+        wait("what stood in line was given back", lambda: not claimed.exists())
+    paths = Counter(request.split(b" ", 2)[1] for request in receiver.requests)
+    others = {b"/other": 500 - 200 - receivers.MAX_ROOM} if switch == "another URL" else {}
+    assert paths == {b"/hook": 200 + receivers.MAX_ROOM, **others}
+
+
+def test_a_claim_and_a_switch_at_the_same_moment_have_an_order(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim sees the webhook as it was, and is held up until the switch is over: it takes nothing. A switch that
+    comes while a claim is being made waits for it; a claim never waits for a switch."""
+    using = tracker.project.cluster
+    webhook, other = subscribe(events=["lists.insert"]), subscribe(events=["lists.insert"], url=receiver.url("/other"))
+    path = f"/webhooks/{webhook['id']}"
+    write_list(tracker)
+    relay_batch(using)
+    parameters = connections[using].get_connection_params()
+    where = {name: parameters[name] for name in ("dbname", "user", "password", "host", "port") if parameters.get(name)}
+    slow = queue.CLAIM.replace(
+        "standing AS (", "held_up AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared(42)), standing AS ("
+    ).replace("(SELECT webhook_id FROM chosen)", "(SELECT webhook_id FROM chosen, held_up)")
+    taken: list[list[Claimed]] = []
+
+    def work() -> None:
+        try:
+            taken.append(_claim_all(using, LEASE))
+        finally:
+            connections.close_all()
+
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    with psycopg.connect(**where, autocommit=True) as holding, psycopg.connect(**where, autocommit=True) as looking:
+
+        def waits() -> bool:
+            found = looking.execute(waiting).fetchone()
+            return found is not None and found[0] > 0
+
+        holding.execute("SELECT pg_advisory_lock(42)")
+        with monkeypatch.context() as patched:
+            patched.setattr(queue, "CLAIM", slow)
+            claiming = threading.Thread(target=work)
+            claiming.start()
+            wait("the claim has begun", waits)
+            assert tracker.patch("owner", path, {"enabled": False}).status == 200
+            holding.execute("SELECT pg_advisory_unlock(42)")
+            claiming.join(30)
+        assert [[each.webhook_id for each in claims] for claims in taken] == [[other["id"]]]
+
+        Delivery.objects.using(using).update(status="pending", claimed_until=None)
+        Webhook.objects.using(using).update(enabled=True)
+        switched: list[int] = []
+
+        def switch() -> None:
+            try:
+                switched.append(tracker.patch("owner", path, {"enabled": False}).status)
+            finally:
+                connections.close_all()
+
+        with transaction.atomic(using=using):
+            made = _claim_all(using, LEASE)
+            assert {each.webhook_id for each in made} == {webhook["id"], other["id"]}
+            switching = threading.Thread(target=switch)
+            switching.start()
+            wait("the switch waits", waits)
+            assert not switched
+        switching.join(30)
+        assert switched == [200]
+
+        Delivery.objects.using(using).update(status="pending", claimed_until=None)
+        Webhook.objects.using(using).update(enabled=True)
+        holding.execute("BEGIN")
+        holding.execute("SELECT 1 FROM platform.webhooks_webhook WHERE id = %s FOR UPDATE", [webhook["id"]])
+        assert [each.webhook_id for each in _claim_all(using, LEASE)] == [other["id"]], "it is passed by"
+        holding.execute("ROLLBACK")
+        assert [each.webhook_id for each in _claim_all(using, LEASE)] == [webhook["id"]]
 
 
 def test_f15_a_receiver_that_was_down_gets_everything_without_a_stampede(

@@ -25,6 +25,10 @@ def test_quick_answers_earn_room_up_to_a_bound() -> None:
     # One that has earned all there is may have claims standing in line, too.
     assert rooms == [4, 8, 16, *[MAX_ROOM * AHEAD] * 3]
     assert receivers.room_of("a:443") == MAX_ROOM
+    attempt(receivers, "a:443", answered=True, seconds=0.5)  # quick, but a line of four would be long
+    assert room(receivers, "a:443", 0) == MAX_ROOM
+    attempt(receivers, "a:443", answered=True)
+    assert room(receivers, "a:443", 0) == MAX_ROOM * AHEAD
 
 
 def test_strangers_have_no_room_while_many_are_in_flight_and_who_answered_quickly_has() -> None:
