@@ -118,7 +118,7 @@ WITH looked_at AS (
      WHERE d.webhook_id = %(webhook)s AND d.status IN ('exhausted', 'dropped')
        AND d.created_at >= %(recover_from)s AND d.created_at < %(recover_until)s
        AND coalesce(d.last_attempt_at, '-infinity') < %(recover_until)s
-     ORDER BY d.created_at, d.id LIMIT %(batch)s
+     ORDER BY d.created_at FETCH FIRST (%(batch)s) ROWS WITH TIES
 ), to_be_sent AS (
     SELECT d.id, d.sequence FROM platform.webhooks_delivery d
      WHERE d.id = ANY (ARRAY (SELECT id FROM looked_at WHERE may_be_sent))
@@ -130,7 +130,9 @@ WITH looked_at AS (
 )
 SELECT (SELECT count(*) FROM looked_at), (SELECT max(created_at) FROM looked_at), (SELECT count(*) FROM to_be_sent)
 """  # noqa: S608 - constants
-_MOVE_ON = "UPDATE platform.webhooks_webhook SET recover_from = %(reached)s WHERE id = %(webhook)s"
+_MOVE_ON = """
+UPDATE platform.webhooks_webhook SET recover_from = %(reached)s + interval '1 microsecond' WHERE id = %(webhook)s
+"""
 _END_RECOVERING = """
 UPDATE platform.webhooks_webhook SET recover_from = NULL, recover_until = NULL WHERE id = %(webhook)s
 """
@@ -197,8 +199,7 @@ def _drop(cursor: CursorWrapper, facts: dict[str, Any]) -> Step:
 def _recover(cursor: CursorWrapper, facts: dict[str, Any]) -> Step:
     cursor.execute(RECOVER, facts)
     looked_at, reached, changed = cursor.fetchone()
-    if looked_at == facts["batch"]:
-        # Those made at that very moment are looked at again; a relay makes no whole batch of them for one webhook.
+    if looked_at >= facts["batch"]:
         cursor.execute(_MOVE_ON, facts | {"reached": reached})
     else:
         cursor.execute(_END_RECOVERING, facts)

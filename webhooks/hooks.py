@@ -66,11 +66,16 @@ def follow_branch(*, source: Place, target: Place, **_: Any) -> None:
 
 
 _MARK = "UPDATE platform.webhooks_webhook SET deleted_at = coalesce(deleted_at, now()) WHERE environment_id = %(env)s"
+# In an order that an index of the environment gives: without one the planner reads the table up to the first that fit,
+# at every batch again.
 _EVENTS = """
 DELETE FROM platform.rows_outboxevent
- WHERE sequence IN (SELECT sequence FROM platform.rows_outboxevent WHERE environment_id = %(env)s LIMIT %(batch)s)
+ WHERE sequence IN (SELECT sequence FROM platform.rows_outboxevent WHERE environment_id = %(env)s
+                     ORDER BY sequence DESC LIMIT %(batch)s)
 """
-_DELIVERIES = "SELECT id FROM platform.webhooks_delivery WHERE environment_id = %(env)s LIMIT %(batch)s FOR UPDATE"
+_DELIVERIES = """
+SELECT id FROM platform.webhooks_delivery WHERE environment_id = %(env)s ORDER BY event_id LIMIT %(batch)s FOR UPDATE
+"""
 _ATTEMPTS_OF = "DELETE FROM platform.webhooks_attempt WHERE delivery_id = ANY (%(ids)s)"
 _THEMSELVES = "DELETE FROM platform.webhooks_delivery WHERE id = ANY (%(ids)s)"
 _WEBHOOKS = "DELETE FROM platform.webhooks_webhook WHERE environment_id = %(env)s"

@@ -370,30 +370,6 @@ def record(using: str, results: Sequence[Result], *, patience: timedelta) -> lis
         return [(webhook_id, reason) for webhook_id, reason in cursor.fetchall()]
 
 
-MEND_FUTURE_TIMES = """
-UPDATE platform.webhooks_delivery d
-   SET next_attempt_at = least(d.next_attempt_at, now()),
-       claimed_until = CASE WHEN d.claimed_until > now() THEN now() + %(lease)s END
- WHERE d.status = 'pending'
-   AND (d.claimed_until > now() + %(longest_lease)s
-        OR d.next_attempt_at > now() AND greatest(d.created_at, d.last_attempt_at) > now() + interval '1 minute')
-"""
-LONGEST_LEASE: Final = timedelta(hours=2)
-"""Beyond what WEBHOOK_LEASE_SECONDS may be, in any process."""
-
-
-def mend_future_times(using: str, *, lease: timedelta = LEASE) -> int:
-    """Bring back what a clock of PostgreSQL has put off that was set back since: retries are due now, and leases last
-    for `lease` more, since their workers may be alive. Returns how many. Reads all that is pending.
-
-    A delivery whose last attempt is in the future is the proof; without this it would wait until that time.
-    """
-    parameters: dict[str, Any] = {"lease": lease, "longest_lease": LONGEST_LEASE}
-    with connections[using].cursor() as cursor:
-        cursor.execute(MEND_FUTURE_TIMES, parameters)
-        return int(cursor.rowcount)
-
-
 GIVE_BACK = """
 UPDATE platform.webhooks_delivery d
    SET claimed_until = NULL, attempts = d.attempts - 1

@@ -16,8 +16,9 @@ from platform_site.api.sweeps import apart, sweep, sweep_of_each_region
 from projects.environments import place_of
 from webhooks import control, loops, retention
 from webhooks.backlog import settle
+from webhooks.clocks import mend_future_times
 from webhooks.listening import end_listeners
-from webhooks.queue import longest_wait, mend_future_times
+from webhooks.queue import longest_wait
 
 logger = logging.getLogger("platform.webhooks")
 

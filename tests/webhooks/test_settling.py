@@ -15,8 +15,9 @@ from tests.webhooks.conftest import Post, bodies
 from tests.webhooks.test_deliveries import deliveries, write_list
 from webhooks import payloads
 from webhooks.backlog import MOST_ATTEMPTS, settle
+from webhooks.clocks import mend_future_times
 from webhooks.models import Delivery, Webhook
-from webhooks.queue import longest_wait, mend_future_times
+from webhooks.queue import longest_wait
 from webhooks.relay import relay_batch
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)

@@ -1,0 +1,111 @@
+"""What sweeps cost where a tenant has left much: each page once, whatever lies before, beside or behind it."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import connections
+from django.db.models.functions import Now
+
+from platform_site.api import ids
+from tests.api.receiver import Receiver
+from tests.rows.conftest import Tracker
+from tests.webhooks.conftest import Post
+from tests.webhooks.test_backlog import counted, pile_up
+from tests.webhooks.test_queue import gather_statistics
+from tests.webhooks.touched import touched
+from webhooks import clocks, hooks, retention
+from webhooks.clocks import mend_future_times
+from webhooks.models import Delivery, Webhook
+
+pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+
+MONTH = timedelta(days=30)
+MANY, SOME = 20_000, 3_000
+statistics = pytest.mark.parametrize("statistics", [False, True])
+
+
+@statistics
+def test_a_purge_passes_what_may_not_go_once(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, monkeypatch: pytest.MonkeyPatch, statistics: bool
+) -> None:
+    """A suspended project's deliveries wait for months, and are older than all that is over."""
+    using = tracker.project.cluster
+    monkeypatch.setattr(retention, "BATCH", 200)
+    waiting, over = subscribe(events=["lists.insert"]), subscribe(events=["lists.insert"])
+    pile_up(tracker, waiting, MANY, "pending")
+    pile_up(tracker, over, 500, "delivered")
+    long_ago = ids.earliest("dlv", datetime.now(UTC) - 2 * MONTH)[:14]
+    with connections[using].cursor() as cursor:
+        for webhook, prefix in ((waiting, "0"), (over, "1")):
+            cursor.execute(
+                "UPDATE platform.webhooks_delivery SET id = %s || lpad(sequence::text, 6, '0'), created_at = %s"
+                " WHERE webhook_id = %s",
+                [long_ago + prefix, datetime.now(UTC) - 2 * MONTH, webhook["id"]],
+            )
+    if statistics:
+        gather_statistics(using)
+    with touched(using) as cost:
+        assert retention.purge(using, older_than=MONTH) == 500
+    assert cost.read < 2 * MANY
+    assert (counted(tracker, waiting), counted(tracker, over)) == ({"pending": MANY}, {})
+
+
+@statistics
+def test_removing_a_deleted_webhook_reads_what_it_removes(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, statistics: bool
+) -> None:
+    using = tracker.project.cluster
+    staying, going = subscribe(events=["lists.insert"]), subscribe(events=["lists.insert"])
+    pile_up(tracker, staying, MANY, "delivered")
+    pile_up(tracker, going, SOME, "pending")
+    Delivery.objects.using(using).filter(webhook_id=going["id"], sequence=7).update(claimed_until=Now() + MONTH)
+    if statistics:
+        gather_statistics(using)
+    assert tracker.delete("owner", f"/webhooks/{going['id']}").status == 204
+    Webhook.objects.using(using).filter(pk=going["id"]).update(deleted_at=Now() - timedelta(minutes=2))
+    with touched(using) as cost:
+        assert retention.remove_deleted(using) == 0
+    assert cost.read < 12 * SOME
+    assert (counted(tracker, staying), counted(tracker, going)) == ({"delivered": MANY}, {"pending": 1})
+    Delivery.objects.using(using).filter(webhook_id=going["id"]).update(claimed_until=Now())
+    assert retention.remove_deleted(using) == 1
+    assert counted(tracker, going) == {}
+
+
+@statistics
+def test_forgetting_an_environment_reads_what_it_forgets(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, statistics: bool
+) -> None:
+    """What others have lies before it in the table."""
+    using = tracker.project.cluster
+    staying, going = subscribe(events=["lists.insert"]), subscribe(events=["lists.insert"])
+    pile_up(tracker, staying, MANY, "delivered")
+    Webhook.objects.using(using).filter(pk=staying["id"]).update(environment_id="env_of_others")
+    Delivery.objects.using(using).update(environment_id="env_of_others")
+    pile_up(tracker, going, MANY // 2, "pending")
+    if statistics:
+        gather_statistics(using)
+    with touched(using) as cost:
+        hooks.forget_environment(environment_id=tracker.environment_id, cluster=using)
+    assert cost.read < 5 * MANY // 2
+    assert (counted(tracker, staying), counted(tracker, going)) == ({"delivered": MANY}, {})
+
+
+def test_what_a_clock_put_off_is_mended_page_by_page_though_it_is_due_at_one_moment(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    using = tracker.project.cluster
+    monkeypatch.setattr(clocks, "PAGE", 100)
+    webhook, other = subscribe(events=["lists.insert"]), subscribe(events=["lists.insert"])
+    for each in (webhook, other):
+        pile_up(tracker, each, 1_000, "pending")
+    of_one = Delivery.objects.using(using).filter(webhook_id=webhook["id"])
+    in_three_days = datetime.now(UTC) + timedelta(days=3)
+    of_one.filter(sequence__gt=250).update(next_attempt_at=in_three_days, last_attempt_at=in_three_days)
+    of_one.filter(sequence=5).update(claimed_until=in_three_days)
+    before = list(Delivery.objects.using(using).filter(webhook_id=other["id"]).values_list().order_by("id"))
+    assert mend_future_times(using) == 751
+    assert mend_future_times(using) == 0
+    assert not of_one.filter(next_attempt_at__gt=Now()).exists()
+    assert of_one.filter(claimed_until__gt=Now(), claimed_until__lt=Now() + timedelta(minutes=1)).count() == 1
+    assert list(Delivery.objects.using(using).filter(webhook_id=other["id"]).values_list().order_by("id")) == before
