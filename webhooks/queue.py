@@ -111,6 +111,8 @@ _NEXT_IN_ANY_ORDER = f"""
             WHERE d.webhook_id = open_webhooks.id AND open_webhooks.ordering = 'none'
               AND d.status = 'pending' AND d.next_attempt_at <= now() AND {UNCLAIMED}
             ORDER BY d.next_attempt_at LIMIT open_webhooks.room) AS next"""  # noqa: S608 - constants
+_FIRST_UNRELAYED = """
+                  (SELECT sequence FROM platform.rows_outboxevent WHERE relayed_at IS NULL ORDER BY sequence LIMIT 1)"""
 _NEXT_OF_ROWS = f"""
     -- Of a webhook in the order of rows the first event of each row that has something due for longest. Often that is
     -- not what is due itself: one that is tried again is due later than those that wait behind it, or is not due yet.
@@ -130,10 +132,12 @@ _NEXT_OF_ROWS = f"""
                    UNION ALL
                   SELECT one.* FROM platform.webhooks_delivery one WHERE one.id = due_rows.alone) AS d
             WHERE d.status = 'pending' AND d.next_attempt_at <= now() AND {UNCLAIMED}
-              AND NOT EXISTS (
+              -- Relays go by the sequence, so it is rare that one before it is not relayed, of whatever row; only then
+              -- are the events of its own row read, which may be a hundred thousand.
+              AND (d.sequence < coalesce({_FIRST_UNRELAYED}, d.sequence + 1) OR NOT EXISTS (
                   SELECT 1 FROM platform.rows_outboxevent unrelayed
                    WHERE unrelayed.relayed_at IS NULL AND unrelayed.sequence < d.sequence
-                     AND unrelayed.environment_id = d.environment_id AND unrelayed.subject = d.subject)
+                     AND unrelayed.environment_id = d.environment_id AND unrelayed.subject = d.subject))
             ORDER BY due_rows.since LIMIT open_webhooks.room) AS next"""  # noqa: S608 - constants
 _CHOSEN = """
     -- As many as were asked for and fit into memory: first one of each receiver, then a second of each, and so on.
