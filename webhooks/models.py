@@ -135,6 +135,8 @@ class Delivery(models.Model):
                 fields=["webhook", "next_attempt_at"], condition=models.Q(status="pending"), name="delivery_waiting"
             ),
             models.Index(fields=["webhook", "-created_at", "-id"], name="delivery_of_webhook"),
+            # A page of a tenant's list of one status, which may be rare in a long history, or all of a long backlog.
+            models.Index(fields=["webhook", "status", "-created_at", "-id"], name="delivery_by_status"),
             # What did not arrive is rare in a long history and looked for most: listed, counted, sent again.
             models.Index(
                 fields=["webhook", "-created_at", "-id"],

@@ -1,4 +1,4 @@
-"""What sweeps cost where a tenant has left much: each page once, whatever lies before, beside or behind it."""
+"""What sweeps and lists cost where a tenant has left much: their pages, whatever lies before, beside or behind them."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -11,6 +11,7 @@ from tests.api.receiver import Receiver
 from tests.rows.conftest import Tracker
 from tests.webhooks.conftest import Post
 from tests.webhooks.test_backlog import counted, pile_up
+from tests.webhooks.test_deliveries import deliveries
 from tests.webhooks.test_queue import gather_statistics
 from tests.webhooks.touched import touched
 from webhooks import clocks, hooks, retention
@@ -89,6 +90,23 @@ def test_forgetting_an_environment_reads_what_it_forgets(
         hooks.forget_environment(environment_id=tracker.environment_id, cluster=using)
     assert cost.read < 5 * MANY // 2
     assert (counted(tracker, staying), counted(tracker, going)) == ({"delivered": MANY}, {})
+
+
+@pytest.mark.parametrize("status", Delivery.Status.values)
+@pytest.mark.parametrize("backlog", ["delivered", "pending"])
+def test_a_list_by_status_reads_its_page(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, status: str, backlog: str
+) -> None:
+    using = tracker.project.cluster
+    webhook = subscribe(events=["lists.insert"])
+    pile_up(tracker, webhook, MANY, backlog)
+    Delivery.objects.using(using).filter(sequence__lte=3).update(status=status)
+    gather_statistics(using)
+    with touched(using) as cost:
+        listed = deliveries(tracker, webhook, f"?status={status}")
+    assert cost.read < 200
+    newest = range(MANY, MANY - 20, -1) if status == backlog else (3, 2, 1)
+    assert [each["event_id"] for each in listed] == [f"evt_{number}" for number in newest]
 
 
 def test_what_a_clock_put_off_is_mended_page_by_page_though_it_is_due_at_one_moment(
