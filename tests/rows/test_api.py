@@ -435,6 +435,8 @@ def test_a_write_in_answer_to_an_event_is_the_next_link_of_its_chain(
     assert depths_after(tracker, method, path, body, chains.signed(5, tracker.environment_id)) == {5}
 
 
-@pytest.mark.parametrize("header", ["5", chains.signed(5, "env_01h455vb4pex5vsknk084sn02q"), "", "5.AAAA"])
+@pytest.mark.parametrize("header", ["5", "", "5.AAAA", "of another environment"])
 def test_a_chain_that_somebody_made_up_is_none(tracker: Tracker, header: str) -> None:
+    if header == "of another environment":
+        header = chains.signed(5, "env_01h455vb4pex5vsknk084sn02q")
     assert depths_after(tracker, "PATCH", "/rows/lists/HOME", {"name": "Changed"}, header) == {0}
