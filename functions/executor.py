@@ -1,7 +1,7 @@
 """Execute a run that is ours: bring its program and secrets, let it run in the process's pool, write down how it ended.
 
 Called in a request's thread for synchronous runs and by the worker's loop for queued ones. Everything that can happen
-to the code becomes an `Ending`; what happens to us leaves a lease that runs out (`functions.runs.settle_lost`).
+to the code becomes an `Ending`; what happens to us leaves a lease that runs out (`functions.leases.settle_lost`).
 """
 
 import contextlib
@@ -16,10 +16,11 @@ from typing import Any, Final
 from django.conf import settings
 from django.db import Error
 
-from functions import runs
+from functions import claims, endings, runs
+from functions.endings import Ending
 from functions.errors import NoSuchFunction
 from functions.host import RunHost
-from functions.runs import Ending, Started
+from functions.runs import Started
 from functions.runtime import scratch
 from functions.runtime.errors import LoadFailed, RuntimeFailed
 from functions.runtime.pool import Busy, Pool, Program
@@ -132,9 +133,9 @@ def execute(started: Started, caller: Caller, place: Place) -> Ended:
         outcome = _failure("platform", "PlatformError", "something went wrong on our side")
     ending = _ending(outcome, walls)
     if ending.status == "failed" and started.is_async and outcome.reason != "cancelled":
-        if runs.try_again(started, timedelta(seconds=min(60, 2**started.attempt))):
+        if claims.try_again(started, timedelta(seconds=min(60, 2**started.attempt))):
             return Ended(ending, outcome.reason == "timeout", False)
-    _, told = runs.end(started, ending)
+    _, told = endings.end(started, ending)
     return Ended(ending, outcome.reason == "timeout", told)
 
 

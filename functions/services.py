@@ -10,7 +10,7 @@ from django.db.models.functions import Now
 
 from accounts import audit
 from accounts.audit import Actor
-from functions import executor, removal, runs, schedules, wakeups
+from functions import endings, executor, removal, runs, schedules, wakeups
 from functions.errors import FunctionsQuotaReached, Loop, NoSuchFunction, NoSuchRun, NoSuchVersion, RunEnded
 from functions.executor import SECRET_PURPOSE, Ended
 from functions.models import Function, Run, Secret, Version
@@ -200,7 +200,7 @@ def cancel(place: Place, name: str, run_id: str, *, actor: Caller | Actor) -> Ru
     """Cancel a run: at once if it is queued, else as soon as its process looks. Raises NoSuchRun, RunEnded."""
     function = function_of(place, name)
     run = run_of(place, function, run_id)
-    was_open, told = runs.request_cancel(place.cluster, run.pk)
+    was_open, told = endings.request_cancel(place.cluster, run.pk)
     if not was_open:
         raise RunEnded
     executor.pool().cancel(run.pk)  # if it is this process's own; `functions.watch` finds it elsewhere

@@ -9,7 +9,7 @@ from celery import current_app, shared_task, signals
 from django.conf import settings
 from django.db import Error, connections
 
-from functions import removal, retention, runs, schedules, wakeups
+from functions import claims, leases, removal, retention, schedules, wakeups
 from functions.runtime import scratch
 from functions.worker import Worker
 from platform_site.api import nudges
@@ -56,12 +56,12 @@ def _work_aside(using: str) -> None:
 @sweep_of_each_region(every=settings.FUNCTION_SWEEP_SECONDS)
 def settle_and_start(using: str) -> None:
     """End or requeue runs whose worker died; find queued ones that nobody was nudged for."""
-    requeued, failed, told = runs.settle_lost(using)
+    requeued, failed, told = leases.settle_lost(using)
     if requeued or failed:
         logger.warning("region %s: lost workers: %s runs requeued, %s failed", using, requeued, failed)
     if told:
         wakeups.tell(using)
-    if runs.is_due(using):
+    if claims.is_due(using):
         _see_to_it(using)
 
 
@@ -75,7 +75,7 @@ def queue_scheduled(using: str) -> None:
 @sweep_of_each_region(every=300)
 def mend_future_times(using: str) -> None:
     """After the clock of the region's PostgreSQL was set back."""
-    if mended := runs.mend_future_times(using):
+    if mended := leases.mend_future_times(using):
         logger.warning("region %s: the clock was set back: %s runs wait for it no longer", using, mended)
         nudges.send_now(work, using)
     if mended := schedules.mend_future_times(using):

@@ -17,7 +17,7 @@ from typing import Final
 from django.conf import settings
 from django.db import Error, connections
 
-from functions import runs
+from functions import leases
 from functions.runs import Started
 
 logger = logging.getLogger("platform.functions")
@@ -88,9 +88,9 @@ class Watch:
                     renewed_at = began
 
     def _look(self, using: str, executing: dict[str, Started], *, renew: bool) -> None:
-        gone = set(runs.cancelled_among(using, list(executing)))
+        gone = set(leases.cancelled_among(using, list(executing)))
         if renew:
-            gone |= set(executing) - runs.renew(using, executing.values())
+            gone |= set(executing) - leases.renew(using, executing.values())
         for run_id in gone:
             with self._lock:
                 still_ours = run_id in self._executing[using]

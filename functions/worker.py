@@ -13,9 +13,10 @@ from typing import Final
 from django.conf import settings
 from django.db import Error, close_old_connections, connections
 
-from functions import executor, runs, schedules, wakeups
+from functions import claims, endings, executor, schedules, wakeups
 from functions.callers import caller_again
-from functions.runs import Ending, Started
+from functions.endings import Ending
+from functions.runs import Started
 from projects import suspension
 
 logger = logging.getLogger("platform.functions")
@@ -43,7 +44,7 @@ class Worker:
             return 0
         done, siblings, counted = 0, list[threading.Thread](), list[int]()
         try:
-            while not should_stop() and (claimed := runs.claim(self.using)) is not None:
+            while not should_stop() and (claimed := claims.claim(self.using)) is not None:
                 started, is_last = claimed
                 siblings = [sibling for sibling in siblings if sibling.is_alive()]
                 if not is_last and not siblings:
@@ -80,15 +81,15 @@ class Worker:
                 schedules.stop(started)
         except Error:
             # The control database is away. Left to its lease, the run would be lost with its third try.
-            runs.give_back(started, _COMES_AGAIN)
+            claims.give_back(started, _COMES_AGAIN)
             raise
         if again is None or is_gone:
             who = "whoever set its schedule" if started.is_scheduled else "whoever invoked it"
             gone = {"name": "CallerGone", "reason": "caller_gone", "message": f"{who} may no longer act here"}
-            _, told = runs.end(started, Ending("failed", 0, error=gone))
+            _, told = endings.end(started, Ending("failed", 0, error=gone))
         elif again[1].is_suspended:  # a moment ago: the claim did not know yet
             suspension.forget(self.using)
-            runs.give_back(started, timedelta())
+            claims.give_back(started, timedelta())
             return
         else:
             told = executor.execute(started, *again).told

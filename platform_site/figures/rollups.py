@@ -19,7 +19,7 @@ from django.db.models.functions import Now, TruncDate
 from psycopg import sql
 
 from accounts.models import ServerKey, User
-from functions.runs import WAITING
+from functions.claims import WAITING
 from platform_site.figures.lag import WORKERS
 from platform_site.models import Sample
 from projects.models import Environment, Project

@@ -13,7 +13,7 @@ from django.db.models.functions import Now
 
 from accounts import audit, services
 from accounts.models import ServerKey
-from functions import retention, runs
+from functions import leases, retention, runs
 from functions.models import Function, Run, Secret, Version
 from functions.worker import Worker
 from platform_site.api import idempotency
@@ -406,17 +406,17 @@ def test_a_lost_worker_leaves_no_eternal_run(tracker: Tracker) -> None:
     invoke(tracker, "sum", {"a": 1, "b": 1})
     lost = {"phase": "executing", "status": "running", "claimed_until": "2020-01-01T00:00:00Z"}
     Run.objects.using(using).update(**lost)
-    assert runs.settle_lost(using) == (0, 1, 0)
+    assert leases.settle_lost(using) == (0, 1, 0)
     (run,) = tracker.get("owner", "/functions/sum/runs").json["data"]
     assert (run["status"], run["error"].split(":")[0]) == ("failed", "WorkerLost")
     Run.objects.using(using).update(**lost, is_async=True, attempts=1)
-    assert runs.settle_lost(using) == (1, 0, 0)
+    assert leases.settle_lost(using) == (1, 0, 0)
     assert Worker(using).run() == 1
     (run,) = tracker.get("owner", "/functions/sum/runs").json["data"]
     assert run["status"] == "succeeded"
     # The service stood still for months, or a backup of then was restored.
     Run.objects.using(using).update(**lost, is_async=False, started_at="2020-01-01T00:00:00Z")
-    assert runs.settle_lost(using) == (0, 1, 0)
+    assert leases.settle_lost(using) == (0, 1, 0)
 
 
 def test_a_run_whose_lease_a_clock_wrote_that_was_set_back_since_is_lost_in_its_time(tracker: Tracker) -> None:
@@ -432,11 +432,11 @@ def test_a_run_whose_lease_a_clock_wrote_that_was_set_back_since_is_lost_in_its_
     Run.objects.using(using).update(**in_days)
     Run.objects.using(using).filter(pk=begun).update(phase="executing", slot=-1, attempts=1, started_at=Now())
     assert Worker(using).run() == 0
-    assert runs.mend_future_times(using) == 2
-    assert runs.mend_future_times(using) == 0
+    assert leases.mend_future_times(using) == 2
+    assert leases.mend_future_times(using) == 0
     assert Worker(using).run() == 1
     assert tracker.get("owner", f"/functions/sum/runs/{queued}").json["status"] == "succeeded"
-    assert runs.settle_lost(using) == (0, 0, 0), "its worker may be alive"
+    assert leases.settle_lost(using) == (0, 0, 0), "its worker may be alive"
     lease = Run.objects.using(using).get(pk=begun).claimed_until
     assert lease is not None
     assert lease - datetime.now(UTC) <= settings.FUNCTION_LEASE

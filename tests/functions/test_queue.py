@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connections, transaction
 
-from functions import runs, services, together, waiting
+from functions import claims, endings, leases, runs, services, together, waiting
 from functions import watch as watching
+from functions.endings import Ending
 from functions.errors import NoSuchFunction, TooManyRuns
 from functions.models import Run
-from functions.runs import Ending, Started
+from functions.runs import Started
 from functions.worker import Worker
 from platform_site.api.callers import ENVIRONMENT_SCOPES, Caller, Place
 from platform_site.services import postgres
@@ -56,7 +57,7 @@ def in_threads(count: int, work: Any) -> list[Any]:
 
 
 def claimed(using: str) -> Started | None:
-    found = runs.claim(using)
+    found = claims.claim(using)
     return found and found[0]
 
 
@@ -69,7 +70,7 @@ def test_ten_at_once_take_exactly_the_seats_of_the_plan(tracker: Tracker, place:
     refused = invoke(tracker, "sum", {"a": 1, "b": 1})
     assert (refused.status, refused.error, refused.headers["Retry-After"]) == (429, "rate_limited", "1")
     ending = next(each for each in began if isinstance(each, Started))
-    runs.end(ending, Ending("succeeded", 1, "1"))
+    endings.end(ending, Ending("succeeded", 1, "1"))
     assert invoke(tracker, "sum", {"a": 1, "b": 1}).json["output"] == {"sum": 2}
 
 
@@ -109,14 +110,14 @@ def test_a_synchronous_run_that_a_crash_of_postgresql_forgot_is_written_down_at_
     )
     started = [runs.begin(place, key_of(place), "sum", '{"a":2}') for _ in range(2)]
     kept.filter(pk=started[0].run_id).delete()  # its commit had not reached the disk
-    assert [runs.end(each, ending) for each in started] == [(True, True), (True, True)]
+    assert [endings.end(each, ending) for each in started] == [(True, True), (True, True)]
     forgotten, remembered = (kept.values(*whole).get(pk=each.run_id) for each in started)
     assert forgotten == remembered
     # Once, and not if it is gone because its function is.
-    assert runs.end(started[0], ending) == (False, False)
+    assert endings.end(started[0], ending) == (False, False)
     last = runs.begin(place, key_of(place), "sum", "{}")
     services.delete_function(place, "sum", actor=key_of(place))
-    assert runs.end(last, ending) == (False, False)
+    assert endings.end(last, ending) == (False, False)
     assert not kept.filter(environment_id=place.environment_id).exists()
 
 
@@ -127,9 +128,9 @@ def test_a_run_that_a_crash_forgot_is_still_ours_until_its_function_is_gone(trac
     kept.filter(pk=forgotten.run_id).delete()
     kept.filter(pk=taken.run_id).update(attempts=2)
     ours = {forgotten.run_id, remembered.run_id}
-    assert runs.renew(place.cluster, [forgotten, remembered, taken]) == ours
+    assert leases.renew(place.cluster, [forgotten, remembered, taken]) == ours
     services.delete_function(place, "sum", actor=key_of(place))
-    assert runs.renew(place.cluster, [forgotten, remembered, taken]) == set()
+    assert leases.renew(place.cluster, [forgotten, remembered, taken]) == set()
 
 
 def test_a_run_is_on_disk_before_anything_of_it_leaves(tracker: Tracker, place: Place) -> None:
@@ -190,7 +191,7 @@ def test_queued_runs_wait_for_seats_of_their_own(tracker: Tracker, place: Place)
     mine = [claimed(place.cluster) for _ in range(FREE + 2)]
     assert [each is not None for each in mine] == [True] * FREE + [False] * 2
     assert mine[0] is not None
-    runs.end(mine[0], Ending("succeeded", 1, "1"))
+    endings.end(mine[0], Ending("succeeded", 1, "1"))
     assert claimed(place.cluster) is not None
 
 
@@ -229,7 +230,7 @@ def test_a_run_in_its_waiting_time_lets_others_pass(tracker: Tracker, place: Pla
     deploy(tracker, "sum", SUM)
     waits, comes = (services.enqueue(place, key_of(place), "sum", "{}") for _ in range(2))
     Run.objects.using(place.cluster).filter(pk=waits).update(claimed_until="2999-01-01T00:00:00Z")
-    found = runs.claim(place.cluster)
+    found = claims.claim(place.cluster)
     assert found is not None
     assert (found[0].run_id, found[1]) == (comes, True)
     assert claimed(place.cluster) is None
@@ -283,7 +284,7 @@ def executing(tracker: Tracker, place: Place, settings: Any, monkeypatch: pytest
 
 def test_a_run_of_another_process_is_cancelled(executing: Any, place: Place) -> None:
     run, answers = executing
-    assert runs.request_cancel(place.cluster, run.pk) == (True, False)  # all that the other process does
+    assert endings.request_cancel(place.cluster, run.pk) == (True, False)  # all that the other process does
     wait_for("it ends", lambda: answers, 15)
     assert (answers[0].status, answers[0].json["error"]) == (200, "Cancelled: the run was cancelled")
 
@@ -292,8 +293,8 @@ def test_the_lease_of_a_run_is_renewed_while_it_lives(executing: Any, place: Pla
     run, _ = executing
     rows = Run.objects.using(place.cluster).filter(pk=run.pk)
     wait_for("its lease is renewed", lambda: rows.get().claimed_until > run.claimed_until + timedelta(seconds=1))
-    assert runs.settle_lost(place.cluster) == (0, 0, 0)
-    runs.request_cancel(place.cluster, run.pk)
+    assert leases.settle_lost(place.cluster) == (0, 0, 0)
+    endings.request_cancel(place.cluster, run.pk)
 
 
 def test_a_run_that_another_process_took_over_is_given_up(executing: Any, place: Place) -> None:
@@ -312,8 +313,8 @@ def test_a_run_that_fails_while_it_is_being_cancelled_is_not_tried_again(tracker
         started = claimed(place.cluster)
         assert started is not None
         if is_asked:
-            assert runs.request_cancel(place.cluster, started.run_id) == (True, False)
-        assert runs.try_again(started, timedelta(minutes=1)) is is_again
+            assert endings.request_cancel(place.cluster, started.run_id) == (True, False)
+        assert claims.try_again(started, timedelta(minutes=1)) is is_again
 
 
 def test_a_cancelled_run_is_not_begun_again_and_tells_its_webhooks(tracker: Tracker, place: Place) -> None:
@@ -327,9 +328,9 @@ def test_a_cancelled_run_is_not_begun_again_and_tells_its_webhooks(tracker: Trac
     started = claimed(place.cluster)
     assert started is not None
     assert started.run_id == begun
-    assert runs.request_cancel(place.cluster, begun) == (True, False)
+    assert endings.request_cancel(place.cluster, begun) == (True, False)
     Run.objects.using(place.cluster).filter(pk=begun).update(claimed_until="2020-01-01T00:00:00Z")
-    assert runs.settle_lost(place.cluster) == (0, 1, 1)
+    assert leases.settle_lost(place.cluster) == (0, 1, 1)
     told = [event.data for event in OutboxEvent.objects.using(place.cluster).filter(type="function.run.failed")]
     assert sorted(run_id for run_id in (queued, begun) for data in told if run_id in data) == sorted([queued, begun])
     assert all("Cancelled" in data for data in told)

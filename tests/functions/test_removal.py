@@ -10,9 +10,9 @@ import pytest
 from django.db import IntegrityError, connections
 from django.test import Client
 
-from functions import executor, removal, runs, services, tasks
+from functions import endings, executor, leases, removal, runs, services, tasks
+from functions.endings import Ending
 from functions.models import Function, Run, Secret, Version
-from functions.runs import Ending
 from platform_site.api.callers import Place
 from projects import tasks as projects
 from tests.functions.test_api import SUM, deploy, invoke
@@ -133,12 +133,12 @@ def test_what_executes_of_it_is_ended_and_leaves_nothing(tracker: Tracker, place
     executing, forgotten = (runs.begin(place, key_of(place), "sum", '{"a":1}') for _ in range(2))
     with_history(place, "sum", newer=True)
     Run.objects.using(using).filter(pk=forgotten.run_id).delete()  # as a crash of PostgreSQL does
-    assert runs.renew(using, [executing, forgotten]) == {executing.run_id, forgotten.run_id}
+    assert leases.renew(using, [executing, forgotten]) == {executing.run_id, forgotten.run_id}
     assert tracker.call("owner", "DELETE", "/functions/sum").status == 204
     assert Run.objects.using(using).filter(pk=executing.run_id).exists()
-    assert runs.renew(using, [executing, forgotten]) == set()
-    assert runs.end(forgotten, Ending("succeeded", 1, "1")) == (False, False)
-    runs.end(executing, Ending("failed", 1))  # its process was told, and says how it went
+    assert leases.renew(using, [executing, forgotten]) == set()
+    assert endings.end(forgotten, Ending("succeeded", 1, "1")) == (False, False)
+    endings.end(executing, Ending("failed", 1))  # its process was told, and says how it went
     tasks.remove_deleted(using)
     assert not Run.objects.using(using).exists()
 

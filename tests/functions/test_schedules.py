@@ -17,9 +17,9 @@ from django.db import OperationalError, connections, transaction
 
 from accounts import audit
 from accounts.models import AuditEntry, ServerKey
-from functions import cron, runs, schedules, services, tasks
+from functions import claims, cron, endings, schedules, services, tasks
+from functions.endings import Ending
 from functions.models import Function, Run
-from functions.runs import Ending
 from functions.worker import Worker
 from platform_site.api import plans
 from platform_site.api.callers import Place
@@ -272,7 +272,7 @@ def test_it_is_passed_over_while_its_last_run_has_not_ended(tracker: Tracker, pl
     put(tracker, "owner", "tell", schedule=RARELY)
     make_due(place, "tell")
     assert schedules.queue_due(using) == 1
-    started = runs.claim(using) if phase == "executing" else None
+    started = claims.claim(using) if phase == "executing" else None
     passed = make_due(place, "tell")
     assert schedules.queue_due(using) == 0
     (run,) = scheduled(place)
@@ -280,7 +280,7 @@ def test_it_is_passed_over_while_its_last_run_has_not_ended(tracker: Tracker, pl
     assert shown(tracker, "tell")["last_skipped_at"] == timestamp(passed)
     assert stored(place, "tell").next_run_at > datetime.now(UTC)  # type: ignore[operator]
     if started is not None:
-        runs.end(started[0], Ending("succeeded", 1, "1"))
+        endings.end(started[0], Ending("succeeded", 1, "1"))
     else:
         assert Worker(using).run() == 1
     make_due(place, "tell")

@@ -9,7 +9,7 @@ from django.db import connections
 from django.db.models.functions import Now
 
 from accounts import audit
-from functions import retention, runs, services
+from functions import claims, retention, services
 from functions.models import Run
 from functions.worker import Worker
 from platform_site.api.callers import Place
@@ -43,13 +43,13 @@ def test_a_queued_run_waits_and_runs_once(tracker: Tracker, place: Place) -> Non
     run_id = queued(tracker)
     using = place.cluster
     suspend(tracker)
-    assert runs.is_due(using) is False, "no worker is woken for it"
+    assert claims.is_due(using) is False, "no worker is woken for it"
     assert Worker(using).run() == 0
     run = Run.objects.using(using).get(pk=run_id)
     assert (run.phase, run.attempts, run.started_at, run.claimed_until) == ("queued", 0, None, None)
     assert retention.purge(using, older_than=timedelta(0)) == 0, "what waits does not expire"
     resume(tracker)
-    assert runs.is_due(using) is True
+    assert claims.is_due(using) is True
     assert Worker(using).run() == 1
     done = tracker.get("owner", f"/functions/sum/runs/{run_id}").json
     assert (done["status"], done["output"], done["attempts"]) == ("succeeded", {"sum": 5}, 1)
@@ -94,10 +94,10 @@ def test_the_last_run_that_may_is_the_last(tracker: Tracker, place: Place, make_
         deploy(each, "sum", SUM)
         queued(each)
     suspend(tracker)
-    found = runs.claim(place.cluster)
+    found = claims.claim(place.cluster)
     assert found is not None
     assert (found[0].environment_id, found[1]) == (other.environment_id, True)
-    assert runs.claim(place.cluster) is None
+    assert claims.claim(place.cluster) is None
 
 
 def test_an_executing_run_ends_by_itself_and_is_answered(tracker: Tracker, place: Place) -> None:
@@ -147,7 +147,7 @@ def test_claiming_asks_the_control_database_once_in_a_while(tracker: Tracker, pl
     deploy(tracker, "sum", SUM)
     suspension.forget(place.cluster)
     for _ in range(10):
-        assert runs.claim(place.cluster) is None
+        assert claims.claim(place.cluster) is None
     first = suspension._known[place.cluster]
-    assert runs.claim(place.cluster) is None
+    assert claims.claim(place.cluster) is None
     assert suspension._known[place.cluster] is first

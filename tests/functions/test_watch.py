@@ -53,7 +53,7 @@ def test_a_look_that_fails_is_not_the_last(monkeypatch: pytest.MonkeyPatch, erro
             raise error
         return run_ids
 
-    monkeypatch.setattr(watching.runs, "cancelled_among", cancelled_among)
+    monkeypatch.setattr(watching.leases, "cancelled_among", cancelled_among)
     ended = threading.Event()
     with over(Watch(lambda _: ended.set()), started("run_a", HERE)):
         assert ended.wait(within(2))
@@ -70,8 +70,8 @@ def test_a_renewal_that_failed_is_due_at_the_next_look(monkeypatch: pytest.Monke
         renewed.set()
         return {each.run_id for each in executing}
 
-    monkeypatch.setattr(watching.runs, "cancelled_among", lambda using, run_ids: [])
-    monkeypatch.setattr(watching.runs, "renew", renew)
+    monkeypatch.setattr(watching.leases, "cancelled_among", lambda using, run_ids: [])
+    monkeypatch.setattr(watching.leases, "renew", renew)
     mine = threading.local()  # threads of other tests may still look, too
 
     def monotonic() -> float:
@@ -95,7 +95,7 @@ def test_a_region_that_does_not_answer_keeps_no_other_waiting(monkeypatch: pytes
             return []
         return run_ids
 
-    monkeypatch.setattr(watching.runs, "cancelled_among", cancelled_among)
+    monkeypatch.setattr(watching.leases, "cancelled_among", cancelled_among)
     ended = threading.Event()
     watch = Watch(lambda _: ended.set())
     try:
@@ -118,7 +118,7 @@ def test_a_thread_that_cannot_be_started_is_started_for_the_next_run(monkeypatch
         full.setattr(threading.Thread, "start", start)
         with pytest.raises(RuntimeError), over(watch, started("run_a", HERE)):
             raise AssertionError
-    monkeypatch.setattr(watching.runs, "cancelled_among", lambda using, run_ids: run_ids)
+    monkeypatch.setattr(watching.leases, "cancelled_among", lambda using, run_ids: run_ids)
     with over(watch, started("run_b", HERE)):
         assert ended.wait(within(2))
     assert watch._executing[HERE] == {}

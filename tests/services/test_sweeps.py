@@ -24,7 +24,7 @@ import rows.tasks
 import webhooks.control
 import webhooks.retention
 import webhooks.tasks
-from functions import runs
+from functions import claims
 from platform_site.api import sweeps
 from platform_site.celery import app, stop_the_second_clocks
 from platform_site.figures import rollups
@@ -374,5 +374,5 @@ def test_a_worker_outlives_a_region_whose_connection_broke(monkeypatch: pytest.M
     def claim(using: str) -> None:
         raise InterfaceError("the connection is closed")
 
-    monkeypatch.setattr(runs, "claim", claim)
+    monkeypatch.setattr(claims, "claim", claim)
     functions.tasks.work(settings.REGION_DATABASES[0])
