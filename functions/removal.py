@@ -3,8 +3,8 @@
 A function may have millions of runs, which no statement and no request can delete. So its deletion takes the versions,
 the secrets and a page of the newest runs, those that wait or execute among them; if that was all, the function as well.
 One with more belongs to no environment from then on: nobody finds it or its runs, its name is free, nothing of it is
-begun, and what executes of it is ended (`leases.renew`). A worker and a sweep remove the rest of its runs, page by page,
-and at last itself. The same when its environment goes.
+begun, and what executes of it is ended (`leases.renew`). A worker and a sweep remove the rest of its runs, page by
+page, and at last itself. The same when its environment goes.
 """
 
 from collections.abc import Iterator
