@@ -7,7 +7,8 @@ alone do not help then. What holds is that a place costs its owner something:
 1. **Shares.** What one owner may have shrinks with what the others have; with none under way it may have the last one.
 2. **Standing.** The last quarter of the places is for owners that were seen to be quick; the last half is closed to
    those who were slow lately. Slow is who held a place for longer than `firm` seconds. It is held against them for a
-   minute, and twice as long each time, up to an hour; meanwhile they have a quarter of a share.
+   minute, and twice as long each time, up to an hour; meanwhile they have a quarter of a share. Places that were taken
+   before the last time ended count as the same time: one slow moment is one, however many it met.
 3. **Giving way.** After `firm` seconds a place is lent: where somebody of no worse standing waits for one, the worst
    and then the oldest of those is asked to give its place back, if what is done there can be ended (`give_way`).
 4. **A line.** Who finds no room may wait a moment. The better standing goes first, then who has less, then who came
@@ -47,6 +48,8 @@ class _Owner:
     """Whether it was quick since it was last slow."""
     times_slow: int = 0
     slow_until: float = -math.inf
+    slow_at: float = -math.inf
+    """When it was last found to be slow."""
 
     def standing(self, now: float) -> int:
         if now < self.slow_until:
@@ -56,13 +59,14 @@ class _Owner:
     def penalty(self) -> float:
         return min(LONGEST_PENALTY, FIRST_PENALTY * float(2 ** min(self.times_slow - 1, 20)))
 
-    def book(self, seconds: float, firm: float, now: float) -> None:
-        """It held a place for so long. Who behaved for as long as its last penalty after it begins anew."""
+    def book(self, since: float, firm: float, now: float) -> None:
+        """It held a place from then until now. Who behaved for as long as its last penalty after it begins anew."""
         if self.times_slow and now > self.slow_until + self.penalty():
             self.times_slow = 0
-        if seconds > firm:
-            self.times_slow += 1
+        if now - since > firm:
+            self.times_slow += since >= self.slow_at
             self.is_proven = False
+            self.slow_at = now
             self.slow_until = now + self.penalty()
         elif now >= self.slow_until:
             self.is_proven = True
@@ -151,7 +155,7 @@ class FairPlaces:
             now = self._clock()
             owner = self._of(hold.owner)
             owner.held -= 1
-            owner.book(now - hold.since, self.firm, now)
+            owner.book(hold.since, self.firm, now)
             self._holds.remove(hold)
             self._let_in(now)
 

@@ -109,6 +109,23 @@ def test_slow_is_remembered_longer_each_time_and_forgotten_by_who_behaves(clock:
     assert not is_known_as_slow()
 
 
+def test_one_slow_moment_counts_once_however_many_places_it_met(clock: Clock) -> None:
+    places = FairPlaces(8, each=8, firm=FIRM, clock=clock)
+    be_quick(places, "it")
+    met = held(places, "it")
+    assert len(met) == 8
+    clock.now += FIRM + 1
+    for hold in met:
+        clock.now += 0.1
+        places.give_back(hold)
+    clock.now += FIRST_PENALTY - 1
+    of_the_slow = held(places, "it")
+    for hold in of_the_slow:
+        places.give_back(hold)
+    clock.now += 2
+    assert (len(of_the_slow), len(held(places, "it"))) == (2, 6)
+
+
 def test_who_is_slow_gives_way_to_who_waits_and_not_before_its_time(clock: Clock) -> None:
     places = FairPlaces(2, each=2, firm=FIRM, clock=clock)
     be_quick(places, "a", "b", "c")
