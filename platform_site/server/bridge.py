@@ -23,7 +23,7 @@ import orjson
 from platform_site.api import errors, ids, waits
 from platform_site.api.requests import close_request, current_request_id, open_request
 from platform_site.server.arrivals import BROKE_OFF, Arrivals, Then, tell_at_once
-from platform_site.server.incoming import Forwarding, Incoming, headers_into, host_of
+from platform_site.server.incoming import Forwarding, Incoming, headers_into, host_of_socket
 from platform_site.server.lane import Lane
 from platform_site.server.outgoing import send
 
@@ -153,14 +153,17 @@ class Bridge:
             "SERVER_PROTOCOL": f"HTTP/{scope.http_version}",
         }
         repeated = headers_into(meta, items)
-        address, scheme = self._forwarding.client(host_of(scope.client), scope.scheme, items)
+        address, scheme = self._forwarding.client(host_of_socket(scope.client), scope.scheme, items)
         meta["REMOTE_ADDR"] = address
         named = meta.get("HTTP_HOST")
         authority = scope.authority
         if authority is not None:  # the request named its host in the first line; that one counts (RFC 9112, 3.2.2)
             meta["HTTP_HOST"] = authority
         server = scope.server
-        meta["SERVER_NAME"], meta["SERVER_PORT"] = host_of(server) or "localhost", server.rpartition(":")[2] or "80"
+        meta["SERVER_NAME"], meta["SERVER_PORT"] = (
+            host_of_socket(server) or "localhost",
+            server.rpartition(":")[2] or "80",
+        )
         try:
             _check_host(named, meta)
             _check(meta, path, repeated, len(headers), items)
@@ -235,16 +238,18 @@ def _check_host(named: str | None, meta: dict[str, Any]) -> None:
     if named is None and meta["SERVER_PROTOCOL"] == "HTTP/1.1":
         raise errors.InvalidRequest("The request has no Host.")
     host = meta.get("HTTP_HOST")
-    if host is not None and not _may_be_host(host):
+    if host is not None and not (_is_usual(host) if len(host) <= 255 else _may_be_host(host)):
         raise errors.InvalidRequest("The Host is empty, or its port is none.")
 
 
-@lru_cache(maxsize=512)
 def _may_be_host(host: str) -> bool:
     name, colon, port = host.rpartition(":")
     if not colon or port.endswith("]"):  # no port, or the end of an IPv6 address
         return host != ""
     return name != "" and (not port.isdigit() or (len(port) < 6 and int(port) < 65536))
+
+
+_is_usual: Final = lru_cache(maxsize=512)(_may_be_host)
 
 
 def _check(meta: dict[str, Any], path: str, repeated: frozenset[str], names: int, items: list[tuple[str, str]]) -> None:

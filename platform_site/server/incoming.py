@@ -74,7 +74,6 @@ class Incoming(HttpRequest):
         return self._scheme
 
 
-@lru_cache(maxsize=512)
 def meta_name(header: str) -> str | None:
     """The META name of a header (given in lower case, as RSGI does), or None for one that must not pass."""
     if "_" in header or header in _FORWARDING:
@@ -83,11 +82,16 @@ def meta_name(header: str) -> str | None:
     return name if name in {"CONTENT_TYPE", "CONTENT_LENGTH"} else f"HTTP_{name}"
 
 
+_usual_name: Final = lru_cache(maxsize=512)(meta_name)
+_USUAL: Final = 64
+"""Characters. Longer names, which anybody can send by the thousand, are not remembered."""
+
+
 def headers_into(meta: dict[str, Any], headers: Iterable[tuple[str, str]]) -> frozenset[str]:
     """Write headers into `meta`; returns the names that came more than once."""
     repeated: set[str] | None = None
     for header, value in headers:
-        name = meta_name(header)
+        name = _usual_name(header) if len(header) <= _USUAL else meta_name(header)
         if name is None:
             continue
         if name in meta:
@@ -147,7 +151,6 @@ class Forwarding:
         return client, scheme
 
 
-@lru_cache(maxsize=2048)
 def host_of(endpoint: str) -> str:
     """The address in `1.2.3.4:5`, `1.2.3.4`, `[::1]:5` or `::1`; empty for a Unix socket (a path)."""
     if endpoint.startswith("/"):
@@ -157,3 +160,7 @@ def host_of(endpoint: str) -> str:
     if endpoint.count(":") == 1:
         return endpoint.partition(":")[0]
     return endpoint
+
+
+host_of_socket: Final = lru_cache(maxsize=2048)(host_of)
+"""`host_of` for what the socket says, which is short; a forwarding header may say anything."""

@@ -1,7 +1,10 @@
 """The request as Django sees it: names of headers, repeated ones, and whose word about the client counts."""
 
+from typing import Any
+
 import pytest
 
+from platform_site.server import bridge, incoming
 from platform_site.server.incoming import Forwarding, Incoming, headers_into, host_of, meta_name
 
 
@@ -129,3 +132,16 @@ def test_the_body_is_read_once_or_twice_as_django_promises() -> None:
     assert whole.read() == b'{"a": 1}'
     streamed = request(b'{"a": 1}', "application/json")
     assert streamed.read(4) == b'{"a"'
+
+
+def test_what_is_long_is_not_remembered() -> None:
+    """Anybody can send names of 60 KB, and no two alike."""
+    names, hosts = incoming._usual_name.cache_info().currsize, bridge._is_usual.cache_info().currsize
+    for number in range(20):
+        long = f"x-{number}-" + "a" * 60_000
+        meta: dict[str, Any] = {"SERVER_PROTOCOL": "HTTP/1.1"}
+        headers_into(meta, [(long, "1")])
+        assert meta[meta_name(long) or ""] == "1"
+        bridge._check_host(long, {**meta, "HTTP_HOST": long})
+    assert incoming._usual_name.cache_info().currsize == names
+    assert bridge._is_usual.cache_info().currsize == hosts
