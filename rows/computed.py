@@ -4,8 +4,9 @@ In: an operator and its operand as JSON, read by the column's type (`read`). Out
 the expressions that `rows.writing` puts in the place of a new cell (`cell`): PostgreSQL computes it from the row
 whose lock it holds, so no other change is lost. The operator is part of a statement's shape, the operand a value.
 
-No expression here raises an error, whatever the cell holds: PostgreSQL may compute a cell before it finds that its
-caller may not read it, and the error would tell what is in it. docs/rows-http.md, "Changing a value by what it is".
+What it is computed from is the cell as its caller sees it: PostgreSQL may compute a cell before it finds that the
+write is refused, and the time that this takes would tell how long a hidden list is. No expression here raises an error,
+whatever the cell holds. docs/rows-http.md, "Changing a value by what it is".
 """
 
 import math
@@ -15,8 +16,6 @@ from dataclasses import dataclass
 from decimal import Context, Decimal
 from fractions import Fraction
 from typing import Any, Final, Literal
-
-from django.db.models import F
 
 from rows.compiler import Cell
 from rows.documents import Column, ColumnType
@@ -171,16 +170,16 @@ def _greatest_below(bound: Fraction) -> float:
 # ── In PostgreSQL ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def cell(column: Column, operator: Operator) -> Sql:
-    """The new cell, of the row of the queryset; null where a sum has no room.
+def cell(column: Column, operator: Operator, seen: Any) -> Sql:
+    """The new cell; null where a sum has no room. `seen` is what the caller sees of the old one: null where it may not.
 
     Texts are looked for by hashing (`NOT IN (SELECT …)`), as `= ANY` of a list does not: a thousand in a list of 8 MB.
     """
     operand = Parameter(Cell(column.name), OPERAND_TYPES[column.type])
-    before = _before(column)
+    before = _before(column, seen)
     match operator:
         case "$inc":
-            return Sql("(CASE WHEN ", has_room(column, operator), " THEN ", before, " + ", operand, " END)")
+            return Sql("(CASE WHEN ", has_room(column, operator, seen), " THEN ", before, " + ", operand, " END)")
         case "$append":
             return Sql("(", before, " || ", operand, ")")
         case "$add":
@@ -195,17 +194,17 @@ def cell(column: Column, operator: Operator) -> Sql:
             )  # fmt: skip
 
 
-def has_room(column: Column, operator: Operator) -> Sql:
+def has_room(column: Column, operator: Operator, seen: Any) -> Sql:
     """Whether the new cell is a value that the column may get so. How long the row becomes is asked of the row."""
     if operator == "$remove":
         return ALWAYS
     if operator != "$inc":
-        return boolean("(octet_length(", cell(column, operator), f"::text) <= {MAX_LIST_BYTES})")
+        return boolean("(octet_length(", cell(column, operator, seen), f"::text) <= {MAX_LIST_BYTES})")
     type_ = OPERAND_TYPES[column.type]
     least, greatest = (Parameter(Room(column.name, end), type_) for end in ("least", "greatest"))
-    return boolean("(", _before(column), " BETWEEN ", least, " AND ", greatest, ")")
+    return boolean("(", _before(column, seen), " BETWEEN ", least, " AND ", greatest, ")")
 
 
-def _before(column: Column) -> Sql:
+def _before(column: Column, seen: Any) -> Sql:
     nothing = "'{}'" if column.type == "text[]" else "0"
-    return Sql("coalesce(", F(column.name), f", {nothing})")
+    return Sql("coalesce(", seen, f", {nothing})")

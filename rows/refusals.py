@@ -38,14 +38,12 @@ from rows.writing import AfterwardsShape, DeleteShape, ProbeShape, UpdateShape
 
 
 def probed(asking: Asking, attempt: Attempt) -> tuple[list[bool], ApiError | None]:
-    """What the probe says of a write that is still to be made: its verdicts from the third on, and what keeps the row
+    """What the probe says of a write that is still to be made: its verdicts from the second on, and what keeps the row
     itself from being written."""
     rows = asking.read(asking.statement(ProbeShape(attempt.shape), writing.probe), attempt.named)
     if not rows:
         return [], NotFound()
-    may_change, matches, *rest = [cell == b"t" for cell in rows[0]]
-    if not may_change:
-        return rest, NotFound()
+    matches, *rest = [cell == b"t" for cell in rows[0]]
     return rest, None if matches else PreconditionFailed()
 
 

@@ -340,22 +340,23 @@ def update(
         row = _persist(asking, attempt, writing.update)
         return _answer_of(row_id, row[0])
     with transaction.atomic(using=asking.environment.alias):
-        before = _lock(asking, attempt)
+        old = _lock(asking, attempt)
         _persist(asking, attempt, writing.update)
-        old: Named = {OldCell(column): cell for column, cell in zip(table.all_columns, before, strict=True)}
         refusal = refused_afterwards(asking, attempt, old)
         if refusal is not None:
             raise refusal
         return _read_back(asking, name, row_id)
 
 
-def _lock(asking: Asking, attempt: Attempt) -> Row:
-    """All cells of the row, as text, once it is locked. Raises what keeps it from being changed."""
-    assert not isinstance(attempt.shape, InsertShape)  # noqa: S101 - for the type checker
-    statement = asking.statement(LockShape(attempt.shape, cells=True), writing.locked)
-    rows = asking.write(statement, attempt.named)
+def _lock(asking: Asking, attempt: Attempt) -> Named:
+    """The cells of the row that its checks are to compare with, once it is locked. Of others nothing is read: its time
+    would tell how long they are. Raises what keeps it from being changed."""
+    assert isinstance(attempt.shape, UpdateShape)  # noqa: S101 - for the type checker
+    viewer = asking.environment.open_viewer(asking.standing)
+    columns = writing.compared_with(viewer, attempt.table, attempt.shape)
+    rows = asking.write(asking.statement(LockShape(attempt.shape, columns), writing.locked), attempt.named)
     if rows:
-        return rows[0]
+        return {OldCell(column): cell for column, cell in zip(columns, rows[0][1:], strict=True)}
     asking.verify()
     refusal = refusal_of(asking, attempt.with_events(True))
     raise refusal or Conflict

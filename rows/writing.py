@@ -40,17 +40,19 @@ from rows.compiler import (
     whole_row,
 )
 from rows.computed import Operator
-from rows.conditions import TRUE, Condition
+from rows.conditions import TRUE, Condition, Variable, operands
 from rows.documents import Column, Table
-from rows.expressions import ALWAYS, Parameter, Piece, Sql, boolean
+from rows.expressions import ALWAYS, Parameter, Piece, Sql, boolean, joined
 from rows.outbox import ANY
 from rows.rules import WriteRule
-from rows.translation import HERE, Alias, Ground, Written, hops_of
+from rows.translation import HERE, OLD, Alias, Ground, Written, hops_of
 from rows.values import LONG_TYPES, MAX_ROW_BYTES, OPERAND_TYPES
 
 if TYPE_CHECKING:
     from rows.managers import RowQuerySet
     from rows.viewers import Viewer
+
+Action = Literal["update", "delete"]
 
 ETAGS: Final = "etags"
 EVENT_ID: Final = "event"
@@ -114,10 +116,10 @@ class RemovalShape:
 
 @dataclass(frozen=True, slots=True)
 class LockShape:
-    """The row that an update or delete may take, locked. `cells`: with the text of all its cells."""
+    """The row that an update or delete may take, locked, with the text of `cells`."""
 
     write: "UpdateShape | DeleteShape"
-    cells: bool = False
+    cells: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,7 @@ class ChosenShape:
     LIMIT. `after`: only those behind an id."""
 
     table: str
-    action: Literal["update", "delete"]
+    action: Action
     where: Condition
     after: bool
 
@@ -206,7 +208,10 @@ def cells_of(viewer: "Viewer", table: Table, shape: InsertShape | UpdateShape) -
         sent, made = shape.columns, {"updated_at": _STAMP}
     made |= {name: _sent(table.columns[name]) for name in sent if name not in rule.set}
     if isinstance(shape, UpdateShape):
-        made |= {name: computed.cell(table.columns[name], operator) for name, operator in shape.computed}
+        made |= {
+            name: computed.cell(table.columns[name], operator, viewer.reading.cell(table.name, name, HERE))
+            for name, operator in shape.computed
+        }
     for name, operand in rule.set.items():
         type_ = OPERAND_TYPES[table.columns[name].type]
         made[name] = Sql(f"NULL::{type_}") if operand is None else viewer.operand(operand)
@@ -251,8 +256,8 @@ def _computable(viewer: "Viewer", table: Table, shape: UpdateShape) -> list[Any]
     has room for what comes out."""
     flags: list[Any] = []
     for name, operator in shape.computed:
-        readable = viewer.readable(table.name, name, HERE)
-        flags += [ALWAYS if readable is None else readable, computed.has_room(table.columns[name], operator)]
+        readable, seen = viewer.readable(table.name, name, HERE), viewer.reading.cell(table.name, name, HERE)
+        flags += [ALWAYS if readable is None else readable, computed.has_room(table.columns[name], operator, seen)]
     return flags
 
 
@@ -301,6 +306,18 @@ def looks_back(viewer: "Viewer", table: str, shape: InsertShape | UpdateShape) -
         known = any(hop.table == table for condition in asked for hop in hops_of(condition))
         viewer.remembered["looks back", table, type(shape)] = known
     return bool(known)
+
+
+def compared_with(viewer: "Viewer", table: Table, shape: UpdateShape) -> tuple[str, ...]:
+    """The columns whose cells before the write its checks name as `$old`, sorted."""
+    rule = _rule_of(viewer, table, shape)
+    found = {
+        operand.name.removeprefix(OLD)
+        for check in (rule.check, *(clause.condition for clause in rule.check_clauses))
+        for operand in operands(check)
+        if isinstance(operand, Variable) and operand.name.startswith(OLD)
+    }
+    return tuple(sorted(found))
 
 
 # ── Writes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -355,13 +372,16 @@ def _updated(writer: Writer, table: Table, shape: UpdateShape, which: Sql) -> tu
     viewer, cells = writer.viewer, cells_of(writer.viewer, table, shape)
     rows = viewer.models[table.name].objects.changeable_by(viewer, "update").filter(which, is_current())
     rule = _rule_of(viewer, table, shape)
+    conditions = _computable(viewer, table, shape)
     if not looks_back(viewer, table.name, shape):
-        rows = rows.filter(viewer.rules_with(HERE).condition(rule.check, table.name, Written(cells, HERE)))
-    rows = rows.filter(*_computable(viewer, table, shape), *[
+        conditions.append(viewer.rules_with(HERE).condition(rule.check, table.name, Written(cells, HERE)))
+    conditions += [
         _is_seen(viewer, table, column, cells[column.name], HERE) for column in references_of(viewer, table, shape)
-    ])  # fmt: skip
+    ]
     if shape.large:
-        rows = rows.filter(_fits(table, cells))
+        conditions.append(_fits(table, cells))
+    if conditions:
+        rows = rows.filter(_of_changeable(viewer, table, "update", conditions))
     rows = _settled(viewer, table, rows, "update", shape.matches, shape.events)
     query: Any = rows.query.chain(UpdateQuery)
     query.add_update_values(cells)
@@ -388,14 +408,14 @@ def delete(viewer: "Viewer", shape: DeleteShape) -> Statement:
 
 
 def locked(viewer: "Viewer", shape: LockShape) -> Statement:
-    """The row that a write of this shape may take, locked: its id, or all its cells as text, in the table's order."""
+    """The row that a write of this shape may take, locked: its id and its cells as text."""
     writer, write = Writer(viewer), shape.write
     table = viewer.schema.tables[write.table]
-    action: Literal["update", "delete"] = "delete" if isinstance(write, DeleteShape) else "update"
+    action: Action = "delete" if isinstance(write, DeleteShape) else "update"
     rows = viewer.models[table.name].objects.changeable_by(viewer, action).filter(is_row(), is_current())
     rows = _settled(viewer, table, rows, action, write.matches, events=True)
-    cells = {f"_c{index}": Sql(F(name), AS_TEXT) for index, name in enumerate(table.all_columns if shape.cells else ())}
-    return numbered(*writer.queryset(rows.select_for_update().annotate(**cells).values_list(*(cells or ["id"]))))
+    cells = {f"_c{index}": Sql(F(name), AS_TEXT) for index, name in enumerate(shape.cells)}
+    return numbered(*writer.queryset(rows.select_for_update().annotate(**cells).values_list("id", *cells)))
 
 
 def chosen(viewer: "Viewer", shape: ChosenShape) -> Statement:
@@ -470,14 +490,21 @@ def _deleted(writer: Writer, rows: "RowQuerySet") -> Piece:
 
 
 def _settled(
-    viewer: "Viewer", table: Table, rows: "RowQuerySet", action: str, matches: bool, events: bool
+    viewer: "Viewer", table: Table, rows: "RowQuerySet", action: Action, matches: bool, events: bool
 ) -> "RowQuerySet":
     """`rows` under the request's If-Match, and only if nobody listens where no event is recorded."""
     if matches:
-        rows = rows.filter(_matches(viewer, table))
+        rows = rows.filter(_of_changeable(viewer, table, action, [_matches(viewer, table)]))
     if not events:
         rows = rows.filter(boolean("(NOT ", wanted(table.name, action), ")"))
     return rows
+
+
+def _of_changeable(viewer: "Viewer", table: Table, action: Action, conditions: Sequence[Any]) -> Any:
+    """`conditions`, asked only of a row that may be changed: PostgreSQL asks first what it takes to be cheap, and what
+    takes as long as the row's cells are would tell of a hidden row."""
+    asked, may = joined(" AND ", conditions, ALWAYS), viewer.may_change(table.name, action)
+    return asked if may == ALWAYS else boolean("(CASE WHEN ", may, " THEN ", asked, " END)")
 
 
 def _matches(viewer: "Viewer", table: Table) -> Sql:
@@ -590,34 +617,35 @@ def _event(writer: Writer, table: Table, action: str, changed: tuple[str, ...], 
 
 def probe(viewer: "Viewer", shape: ProbeShape) -> Statement:
     """What became of each condition of a write that was not made: one row of booleans, or none if there is no row with
-    that id.
+    that id that may be changed, of which then nothing is computed.
 
-    The row may be changed (an insert: true); If-Match fits; nobody wants an event that the shape leaves out. Then, but
-    for a delete, what is asked of the row that it would leave (`_of_what_would_be`).
+    If-Match fits (an insert: true); nobody wants an event that the shape leaves out. Then, but for a delete, what is
+    asked of the row that it would leave (`_of_what_would_be`).
     """
     table = viewer.schema.tables[shape.write.table]
     match shape.write:
         case InsertShape() as write:
             would_be = _of_what_would_be(viewer, table, write, None)
-            return _verdicts(viewer, table, [ALWAYS, ALWAYS, _is_heard(table, "insert", write), *would_be])
+            return _verdicts(viewer, table, [ALWAYS, _is_heard(table, "insert", write), *would_be])
         case UpdateShape() as write:
             would_be = _of_what_would_be(viewer, table, write, HERE)
-            return _verdicts_of_row(viewer, table, [*_of_what_is(viewer, table, "update", write), *would_be])
+            rows = viewer.models[table.name].objects.changeable_by(viewer, "update")
+            return _verdicts_of_row(viewer, rows, [*_of_what_is(viewer, table, "update", write), *would_be])
         case DeleteShape() as write:
-            return _verdicts_of_row(viewer, table, _of_what_is(viewer, table, "delete", write))
+            rows = viewer.models[table.name].objects.changeable_by(viewer, "delete")
+            return _verdicts_of_row(viewer, rows, _of_what_is(viewer, table, "delete", write))
 
 
 def probe_afterwards(viewer: "Viewer", shape: AfterwardsShape) -> Statement:
     """The verdicts of `_checks` on the row as a write has left it; what it was is known by its OldCells."""
     table = viewer.schema.tables[shape.write.table]
-    return _verdicts_of_row(viewer, table, _checks(viewer, table, shape.write, HERE, Remembered(table)))
+    rows = viewer.models[table.name].unruled.using(viewer.alias)
+    return _verdicts_of_row(viewer, rows, _checks(viewer, table, shape.write, HERE, Remembered(table)))
 
 
-def _of_what_is(
-    viewer: "Viewer", table: Table, action: Literal["update", "delete"], write: UpdateShape | DeleteShape
-) -> list[Any]:
+def _of_what_is(viewer: "Viewer", table: Table, action: Action, write: UpdateShape | DeleteShape) -> list[Any]:
     matches = _matches(viewer, table) if write.matches else ALWAYS
-    return [viewer.may_change(table.name, action), matches, _is_heard(table, action, write)]
+    return [matches, _is_heard(table, action, write)]
 
 
 def _is_heard(table: Table, action: str, write: InsertShape | UpdateShape | DeleteShape) -> Sql:
@@ -656,9 +684,8 @@ def _verdicts(viewer: "Viewer", table: Table, conditions: Sequence[Any]) -> Stat
     return numbered(*Writer(viewer).expression(Sql(*parts[:-1]), table.name))
 
 
-def _verdicts_of_row(viewer: "Viewer", table: Table, conditions: Sequence[Any]) -> Statement:
-    """Each condition by itself, of the row with the id."""
-    rows = viewer.models[table.name].unruled.using(viewer.alias)
+def _verdicts_of_row(viewer: "Viewer", rows: "RowQuerySet", conditions: Sequence[Any]) -> Statement:
+    """Each condition by itself, of the row with the id, if it is among `rows`."""
     named = {f"_f{index}": _verdict(condition) for index, condition in enumerate(conditions)}
     return numbered(*Writer(viewer).queryset(rows.filter(is_row()).annotate(**named).values_list(*named)))
 

@@ -2,7 +2,9 @@
 
 import json
 import math
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -15,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from platform_site.api.errors import ValidationFailed
-from rows import computed, writing
+from rows import asking, computed, writing
 from rows.computed import MAX_TEXTS, OPERATORS, Operator
 from rows.documents import Column
 from rows.execution import opened_door
@@ -516,6 +518,116 @@ def test_what_is_refused_for_one_cell_tells_of_the_readable_others_only(tracker:
     assert change(tracker, "alice", "a", {"n": {"$inc": 1}}).json["n"] == 100
     assert change(tracker, "alice", "a", {"n": {"$inc": 1}}).fields == {"n": "not_allowed"}
     assert change(tracker, "alice", "nothing", {"n": {"$inc": 1}}).status == 404
+
+
+LISTS: Final[dict[str, Any]] = {
+    "columns": {
+        "title": {"type": "text", "null": True},
+        "tags": {"type": "text[]", "null": True},
+        "owner": {"type": "user", "null": True},
+        "up": {"type": "reference", "to": "heads", "on_delete": "cascade", "null": True},
+    }
+}
+OPEN_TITLES: Final[list[dict[str, Any]]] = [
+    {"where": {"owner_id": "$user.id"}},
+    {"where": {"up.is_open": True}, "columns": ["title"]},
+]
+NOT_BAD: Final = {"$not": {"tags": {"$has": "bad"}}}
+
+
+def lists(read: Any, check: dict[str, Any]) -> dict[str, Any]:
+    update = {"columns": ["title", "tags"], "check": check}
+    return LISTS | {"rules": {"user": {"read": read, "update": update, "delete": {}}}}
+
+
+@contextmanager
+def counted_blocks() -> Iterator[list[int]]:
+    """How many blocks each statement looks at, of requests that are refused: it is run twice."""
+    seen: list[int] = []
+
+    def counting(execute: Any) -> Any:
+        def run(alias: str, sql: bytes, values: Any) -> Any:
+            [[told]] = execute(alias, b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + sql, values)
+            plan = json.loads(told)[0]["Plan"]
+            seen.append(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+            return execute(alias, sql, values)
+
+        return run
+
+    with pytest.MonkeyPatch.context() as patched:
+        for name in ("run", "run_again_if_lost"):
+            patched.setattr(asking, name, counting(getattr(asking, name)))
+        yield seen
+
+
+def test_a_refused_write_does_not_look_at_a_hidden_list(make_tracker: Any) -> None:
+    """By the time that it took, one could find how long the list is. Counted in blocks: one of 100,000 texts is in
+    hundreds of them. All of them are refused for what they find: an operator, the size, the tag."""
+    looking_back = {"$and": [NOT_BAD, {"up.backs": {"$none": {"title": "taken"}}}]}
+    tracker = make_tracker(
+        {
+            "tables": {
+                "heads": {"columns": {"is_open": {"type": "boolean"}}},
+                "lists": lists(OPEN_TITLES, NOT_BAD),
+                "backs": lists(OPEN_TITLES, looking_back),
+                "rows": lists({"where": {"up.is_open": True}}, NOT_BAD),
+            }
+        }
+    )
+    add(tracker, {"id": "open", "is_open": True}, {"id": "closed", "is_open": False}, table="heads")
+    cells: dict[str, list[str]] = {"short": [], "long": [str(number) for number in range(100_000)]}
+
+    def looked_at(who: str, table: str, row: str, changes: Any) -> tuple[int, dict[str, str], list[int]]:
+        with counted_blocks() as blocks:
+            answer = change(tracker, who, row, changes, table=table)
+            many = tracker.patch(who, f"/rows/{table}?where={quote(json.dumps({'id': row}))}", changes)
+        assert many.json.get("ids") == [] or refused(many) == refused(answer)
+        return answer.status, answer.fields, blocks
+
+    bob = tracker.users["bob"]
+    hidden: list[tuple[str, str, tuple[int, dict[str, str]]]] = [
+        ("lists", "open", (422, {"tags": "not_allowed"})), ("lists", "closed", (404, {})),
+        ("backs", "open", (422, {"tags": "not_allowed"})), ("backs", "closed", (404, {})), ("rows", "closed", (404, {})),
+    ]  # fmt: skip
+    for table, up, refusal in hidden:
+        for length, tags in cells.items():
+            add(tracker, {"id": f"{up}-{length}", "up_id": up, "tags": tags, "owner_id": bob}, table=table)
+        requests: list[Any] = [{"tags": {operator: ["bad"]}} for operator in ("$add", "$append", "$remove")]
+        if refusal[0] == 404:
+            requests.append({"title": "x" * (LARGE_WRITE + 1)})
+        for changes in requests:
+            short, long = (looked_at("alice", table, f"{up}-{length}", changes) for length in cells)
+            assert short[:2] == refusal
+            assert short == long, (table, up, changes)
+        for method, body in (("PATCH", {"title": "x"}), ("DELETE", None)) if refusal[0] == 404 else ():
+            tagged: list[list[int]] = []
+            for length in cells:
+                with counted_blocks() as blocks:
+                    path, headers = f"/rows/{table}/{up}-{length}", {"If-Match": '"x"'}
+                    assert tracker.call("alice", method, path, json=body, headers=headers).status == 404
+                tagged.append(blocks)
+            assert tagged[0] == tagged[1], (table, up, method)
+        assert held(tracker, f"{up}-long", table)["tags"] == cells["long"]
+    # For who may read it, it is computed, and that is seen in the blocks.
+    short, long = (looked_at("bob", "lists", f"open-{length}", {"tags": {"$add": ["bad"]}}) for length in cells)
+    assert short[:2] == long[:2] == (422, {"tags": "not_allowed"})
+    assert max(long[2]) > 10 * max(short[2])
+
+
+def test_what_is_read_by_way_of_another_row_is_computed(make_tracker: Any) -> None:
+    read = [{"columns": ["title"]}, {"where": {"up.is_open": True}, "columns": ["title", "tags"]}]
+    heads = {"columns": {"is_open": {"type": "boolean"}}}
+    tracker = make_tracker({"tables": {"heads": heads, "lists": lists(read, NOT_BAD)}})
+    add(tracker, {"id": "open", "is_open": True}, {"id": "closed", "is_open": False}, table="heads")
+    add(tracker, *[{"id": up, "up_id": up, "tags": ["a"]} for up in ("open", "closed")], table="lists")
+    for operation, after in (({"$add": ["b"]}, ["a", "b"]), ({"$append": ["c"]}, ["a", "b", "c"])):
+        assert change(tracker, "alice", "open", {"tags": operation}, table="lists").json["tags"] == after
+        answer = change(tracker, "alice", "closed", {"tags": operation}, table="lists")
+        assert refused(answer) == (422, {"tags": "not_allowed"})
+    where = quote(json.dumps({"tags": {"$has": "a"}}))
+    assert tracker.patch("alice", f"/rows/lists?where={where}", {"tags": {"$remove": ["a"]}}).json["ids"] == ["open"]
+    assert held(tracker, "open", "lists")["tags"] == ["b", "c"]
+    assert held(tracker, "closed", "lists")["tags"] == ["a"]
 
 
 # ── Events, many rows, lengths ──────────────────────────────────────────────────────────────────────────────────────
