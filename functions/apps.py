@@ -5,7 +5,7 @@ class FunctionsConfig(AppConfig):
     name = "functions"
 
     def ready(self) -> None:
-        from functions import checks, hooks, schedules, services  # noqa: F401 - importing checks registers them
+        from functions import checks, hooks, runs, schedules, services  # noqa: F401 - importing checks registers them
         from functions.archive import Functions
         from functions.executor import SECRET_PURPOSE
         from functions.models import Function
@@ -17,6 +17,7 @@ class FunctionsConfig(AppConfig):
         register_sealed_field("functions.Secret", "sealed_value", purpose=SECRET_PURPOSE)
         set_usage_counter("functions_per_environment", services.count_functions)
         set_usage_counter("schedules_per_environment", schedules.count_schedules)
+        set_usage_counter("visitor_queued_runs", runs.count_waiting_visits)
         register_part("functions", Functions())
         leftovers.register(Function)
         hooks.connect()

@@ -26,6 +26,8 @@ RECURSIVE reached AS (
     SELECT environment_id FROM reached WHERE environment_id <> ALL ({suspended}::text[])
 )"""
 """A common table expression: the environments with queued runs, but for those that are `suspended` (a parameter)."""
+# The order by kind and time is that of the index `run_turn`: no backlog is sorted, and visitors' is not walked over.
+# Their half of the seats (`functions.runs`) is what others take last.
 _CLAIM: Final = b"""
 WITH %b, turns AS (
     SELECT due.environment_id, due.created_at, busy.runs
@@ -36,11 +38,12 @@ WITH %b, turns AS (
               AND (r.claimed_until IS NULL OR r.claimed_until < now())
               AND EXISTS (SELECT FROM platform.functions_function f WHERE f.id = r.function_id
                              AND f.environment_id IS NOT NULL)
-            ORDER BY r.created_at LIMIT 1) due
+            ORDER BY (r.caller_kind = 'anonymous'), r.created_at LIMIT 1) due
      CROSS JOIN LATERAL (
-           SELECT count(*) AS runs FROM platform.functions_run b
+           SELECT count(*) AS runs, count(*) FILTER (WHERE b.slot >= -due.concurrency) AS taken
+             FROM platform.functions_run b
             WHERE b.environment_id = waiting.environment_id AND b.slot < 0) busy
-     WHERE busy.runs < due.concurrency
+     WHERE busy.taken < due.concurrency
      ORDER BY busy.runs, due.created_at
      LIMIT 4
 ), next AS (
@@ -51,13 +54,13 @@ WITH %b, turns AS (
                   (SELECT -seat FROM generate_series(1, q.concurrency) seat
                     WHERE NOT EXISTS (SELECT 1 FROM platform.functions_run taken
                                        WHERE taken.environment_id = q.environment_id AND taken.slot = -seat)
-                    ORDER BY random() LIMIT 1) AS seat
+                    ORDER BY seat <= q.concurrency / 2, random() LIMIT 1) AS seat
              FROM platform.functions_run q
             WHERE q.phase = 'queued' AND q.environment_id = turns.environment_id
               AND (q.claimed_until IS NULL OR q.claimed_until < now())
               AND EXISTS (SELECT FROM platform.functions_function f WHERE f.id = q.function_id
                              AND f.environment_id IS NOT NULL)
-            ORDER BY q.created_at LIMIT 1 FOR UPDATE OF q SKIP LOCKED) r
+            ORDER BY (q.caller_kind = 'anonymous'), q.created_at LIMIT 1 FOR UPDATE OF q SKIP LOCKED) r
      WHERE r.seat IS NOT NULL
      ORDER BY turns.runs, turns.created_at
      LIMIT 1
@@ -72,15 +75,19 @@ RETURNING r.id, r.attempts, r.environment_id, f.id, f.name, r.version, v.source_
           (SELECT jsonb_object_agg(s.name, encode(s.sealed_value, 'hex'))
              FROM platform.functions_secret s WHERE s.function_id = f.id AND s.sealed_value IS NOT NULL),
           r.input, r.depth, r.caller_kind, r.caller_id, r.trigger = 'schedule',
-          NOT EXISTS (SELECT 1 FROM waiting JOIN platform.functions_run other
-                                 ON other.phase = 'queued' AND other.environment_id = waiting.environment_id
-                       WHERE other.id <> r.id AND (other.claimed_until IS NULL OR other.claimed_until < now()))
+          NOT EXISTS (SELECT FROM waiting CROSS JOIN LATERAL (
+                      SELECT FROM platform.functions_run other
+                       WHERE other.phase = 'queued' AND other.environment_id = waiting.environment_id
+                         AND other.id <> r.id AND (other.claimed_until IS NULL OR other.claimed_until < now())
+                       ORDER BY (other.caller_kind = 'anonymous'), other.created_at LIMIT 1) first)
 """ % WAITING.format(suspended="$3").encode()
 _IS_DUE: Final = f"""
 WITH {WAITING.format(suspended="%s")}
-SELECT EXISTS (SELECT 1 FROM waiting JOIN platform.functions_run r
-                          ON r.phase = 'queued' AND r.environment_id = waiting.environment_id
-                WHERE r.claimed_until IS NULL OR r.claimed_until < now())
+SELECT EXISTS (SELECT FROM waiting CROSS JOIN LATERAL (
+               SELECT FROM platform.functions_run r
+                WHERE r.phase = 'queued' AND r.environment_id = waiting.environment_id
+                  AND (r.claimed_until IS NULL OR r.claimed_until < now())
+                ORDER BY (r.caller_kind = 'anonymous'), r.created_at LIMIT 1) first)
 """  # noqa: S608 - constants
 _claiming: Final[dict[str, threading.Lock]] = {}
 # By region. Two that claim at the same moment mostly reach for the same seat: the second would wait for the first's
@@ -92,7 +99,8 @@ def claim(using: str) -> tuple[Started, bool] | None:
     is none.
 
     Environments take turns: first the one with the fewest queued runs executing, then the longest wait, so that nobody
-    stands behind a neighbour's thousand. Within an environment the oldest comes first. Suspended ones have no turn.
+    stands behind a neighbour's thousand. Within an environment the oldest comes first, visitors' after all others that
+    are due. Suspended ones have no turn.
     The claim is on disk when this returns: one that a crash forgot would be given out again, by the same number, while
     we execute it.
     """

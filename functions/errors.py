@@ -20,10 +20,18 @@ class RunEnded(Conflict):
 
 
 class TooManyRuns(RateLimited):
-    """The environment runs as many functions at the same time as its plan allows."""
+    """The environment runs as many functions at the same time as its plan allows, or allows its visitors."""
+
+    def __init__(self, limit: int, *, of_visitors: bool = False) -> None:
+        runs = "runs for publishable keys" if of_visitors else "runs"
+        super().__init__(1, f"The plan allows {limit} {runs} at the same time.")
+
+
+class TooManyVisits(RateLimited):
+    """As many queued runs of visitors wait in the environment as its plan allows."""
 
     def __init__(self, limit: int) -> None:
-        super().__init__(1, f"The plan allows {limit} runs at the same time.")
+        super().__init__(10, f"The plan allows {limit} queued runs for publishable keys, and so many wait.")
 
 
 class Loop(Conflict):

@@ -6,6 +6,7 @@ from typing import ClassVar
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models.functions import Now
+from django.db.models.lookups import Exact
 
 from platform_site.api import ids
 
@@ -148,7 +149,8 @@ class Run(models.Model):
     attempts = models.PositiveSmallIntegerField(default=0)
     """Also the fencing token: an outcome is written only by the attempt that is current."""
     concurrency = models.PositiveSmallIntegerField(db_default=1)
-    """Seats that the environment's plan had when the run was made."""
+    """Seats of the environment that it may take, from the first on: all that the plan had when the run was made, or
+    visitors' share of them (`functions.runs`)."""
     slot = models.SmallIntegerField(null=True)
     """Its seat while it executes (`functions.runs`)."""
     claimed_until = models.DateTimeField(null=True)
@@ -169,6 +171,14 @@ class Run(models.Model):
                 fields=["function", "-created_at", "-id"], condition=models.Q(trigger="schedule"), name="run_scheduled"
             ),
             models.Index(fields=["environment_id", "created_at"], condition=models.Q(phase="queued"), name="run_queue"),
+            # Whose turn it is within an environment: `false` comes first, and visitors' thousands are not walked over.
+            models.Index(
+                "environment_id",
+                Exact(models.F("caller_kind"), models.Value("anonymous")),
+                "created_at",
+                condition=models.Q(phase="queued"),
+                name="run_turn",
+            ),
             models.Index(fields=["claimed_until"], condition=models.Q(phase="executing"), name="run_lease"),
             # For the console: what ended in the last minutes, and what a request led to.
             models.Index(fields=["ended_at"], condition=models.Q(ended_at__isnull=False), name="run_ended"),

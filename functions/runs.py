@@ -4,21 +4,23 @@ A queued one is claimed (`claims`), who executes it holds its lease (`leases`), 
 transition is one statement. `attempts` is the fencing token of a run and `claimed_until` its lease, in the database's
 time: an outcome counts only if it is the current attempt's and the run has not ended. A sweep finds leases that ran
 out. `slot` is an executing run's seat among those that its plan allows, unique in its environment: 1 to the limit for
-synchronous runs, -1 to -limit for queued ones, which so take no seat from those somebody waits for. Design section 8;
-reliability F2, F4, F5.
+synchronous runs, -1 to -limit for queued ones, which so take no seat from those somebody waits for. Visitors, who show
+a key that everybody has, sit on the first half of each alone (`visitor_seats`), the others there last. Design section
+8; reliability F2, F4, F5.
 """
 
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from typing import Final
 
 import orjson
 from django.conf import settings
 from django.db import IntegrityError, connections
 
-from functions.errors import NoSuchFunction, TooManyRuns
+from functions.errors import NoSuchFunction, TooManyRuns, TooManyVisits
 from functions.together import Together
 from platform_site.api import ids
 from platform_site.api.callers import Caller, Place
@@ -68,15 +70,15 @@ def program_key(function_id: str, version: int, source_hash: str, memory_mb: int
     return f"{function_id}:{version}:{source_hash}:{memory_mb}"
 
 
-# $1 environment, $2 function, $3 kind of caller that must be allowed, $4 limit of the plan, $5 phase to begin in,
+# $1 environment, $2 function, $3 kind of caller that must be allowed, $4 seats that it may take, $5 phase to begin in,
 # $6 run, $7 input, $8 kind of caller, $9 its id, $10 request, $11 depth, $12 margin and $13 lease (`lease_values`),
-# $14 the seat to look at first, counted from 0; $15 and $16 are those of `Together`.
+# $14 those seats in the order in which to look at them (`_seats`); $15 and $16 are those of `Together`.
 _CHOOSE: Final = b"""
 WITH chosen AS (
     SELECT f.id, f.name, f.active_version, f.timeout_ms, f.memory_mb, f.allowed_hosts, v.source_hash,
            (SELECT jsonb_object_agg(s.name, encode(s.sealed_value, 'hex'))
               FROM platform.functions_secret s WHERE s.function_id = f.id AND s.sealed_value IS NOT NULL) AS secrets,
-           (SELECT seat FROM (SELECT 1 + (n + $14::int) % $4::int AS seat FROM generate_series(1, $4::int) n) seats
+           (SELECT seat FROM unnest($14::int[]) seat
              WHERE $5::text = 'executing' AND NOT EXISTS (
                    SELECT 1 FROM platform.functions_run r WHERE r.environment_id = $1::text AND r.slot = seat)
              LIMIT 1) AS slot
@@ -108,6 +110,29 @@ SELECT id, name, active_version, source_hash, timeout_ms, memory_mb, array_to_js
 # moment: the second waits for the first's commit and reaches again. Each begins to look at another seat, so that this
 # is rare and the first one looked at is mostly free: to look at all sixty-four and sort them cost more than the insert.
 REACHES: Final = 50
+
+
+def visitor_seats(limit: int) -> int:
+    """How many of the `limit` seats of an environment its visitors may take: the first so many."""
+    return max(1, limit // 2)
+
+
+@cache
+def _seats(limit: int, may_take: int, start: int) -> bytes:
+    """Seats 1 to `may_take` of `limit` as an array of PostgreSQL's, each half from another one on for each `start`.
+
+    Those that visitors may take come last, so that they have them as long as the others need no more than their half.
+    """
+    shared = visitor_seats(limit)
+    order = [*_rotated(range(shared + 1, may_take + 1), start), *_rotated(range(1, shared + 1), start)]
+    return b"{%b}" % ",".join(map(str, order)).encode()
+
+
+def _rotated(seats: range, start: int) -> list[int]:
+    first = start % max(1, len(seats))
+    return [*seats[first:], *seats[:first]]
+
+
 _begins: Final = Together(_CHOOSE, is_durable=False)
 _queueings: Final = Together(_CHOOSE, is_durable=True)
 
@@ -122,15 +147,18 @@ def begin(
     So a synchronous call waits for the disk once. If PostgreSQL crashes in between, `end` finds no run and writes it
     down whole. In a transaction of the caller's, and where it is queued, its commit waits as any other.
 
-    Raises NoSuchFunction (or one that this kind of caller may not invoke), TooManyRuns.
+    Raises NoSuchFunction (or one that this kind of caller may not invoke), TooManyRuns, TooManyVisits.
     """
-    limit = plan_limits(place.plan).function_concurrency
+    limit, is_visit = plan_limits(place.plan).function_concurrency, caller.kind == "anonymous"
+    may_take = visitor_seats(limit) if is_visit else limit
+    if is_async and is_visit:
+        _check_room_for_a_visit(place)
     run_id, request_id = ids.new("run"), current_request_id()
     values = [
         place.environment_id.encode(),
         name.encode(),
         caller.kind.encode() if caller.kind in ("user", "anonymous") else b"key",
-        b"%d" % limit,
+        b"%d" % may_take,
         b"queued" if is_async else b"executing",
         run_id.encode(),
         input_text.encode(),
@@ -141,7 +169,7 @@ def begin(
         *lease_values(),
     ]
     for _ in range(REACHES):
-        seated = [*values, b"%d" % int(random.random() * limit)]  # noqa: S311 - not a secret
+        seated = [*values, _seats(limit, may_take, int(random.random() * limit))]  # noqa: S311 - not a secret
         try:
             found = (_queueings if is_async else _begins).run(place.cluster, seated)
         except IntegrityError:  # the function was deleted before we could commit: look again
@@ -175,7 +203,30 @@ def begin(
             )
         if had_seat != b"t":
             break
-    raise TooManyRuns(limit)
+    raise TooManyRuns(may_take, of_visitors=is_visit)
+
+
+# At most the limit's entries of `run_turn` are looked at, whatever waits beside them.
+_WAITING_VISITS: Final = """
+SELECT count(*)
+  FROM (SELECT FROM platform.functions_run
+         WHERE phase = 'queued' AND environment_id = %s AND (caller_kind = 'anonymous')
+         ORDER BY created_at LIMIT %s) few
+"""
+
+
+def count_waiting_visits(place: Place) -> int:
+    """How many queued runs of visitors wait in the environment; no more than the plan's limit are counted."""
+    with connections[place.cluster].cursor() as cursor:
+        cursor.execute(_WAITING_VISITS, [place.environment_id, plan_limits(place.plan).visitor_queued_runs])
+        return int(cursor.fetchone()[0])
+
+
+def _check_room_for_a_visit(place: Place) -> None:
+    """Raises TooManyVisits. Not under a lock: those that come at the same moment may pass the limit together."""
+    limit = plan_limits(place.plan).visitor_queued_runs
+    if count_waiting_visits(place) >= limit:
+        raise TooManyVisits(limit)
 
 
 def text_of(value: bytes | None) -> str:

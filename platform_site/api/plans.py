@@ -45,7 +45,10 @@ class PlanLimits:
     """The ceiling of a function's `timeout_ms`, and what it has if it names none is never above it."""
     function_memory_mb: int
     function_concurrency: int
-    """Synchronous runs of one environment at the same time, and as many queued ones; the next are refused or wait."""
+    """Synchronous runs of one environment at the same time, and as many queued ones; the next are refused or wait. At
+    least two: visitors may hold half of them, and the only one would be theirs for good."""
+    visitor_queued_runs: int
+    """Queued runs for publishable keys that wait in one environment; a few more where several come at one moment."""
     run_output_bytes: int
 
 
@@ -72,6 +75,7 @@ PLANS: Final[Mapping[str, PlanLimits]] = MappingProxyType(
             function_timeout_ms=10_000,
             function_memory_mb=128,
             function_concurrency=4,
+            visitor_queued_runs=100,
             run_output_bytes=256 * 1024,
         ),
         "pro": PlanLimits(
@@ -95,6 +99,7 @@ PLANS: Final[Mapping[str, PlanLimits]] = MappingProxyType(
             function_timeout_ms=60_000,
             function_memory_mb=256,
             function_concurrency=16,
+            visitor_queued_runs=1_000,
             run_output_bytes=1024 * 1024,
         ),
         "team": PlanLimits(
@@ -118,6 +123,7 @@ PLANS: Final[Mapping[str, PlanLimits]] = MappingProxyType(
             function_timeout_ms=300_000,
             function_memory_mb=512,
             function_concurrency=64,
+            visitor_queued_runs=5_000,
             run_output_bytes=6 * 1024 * 1024,
         ),
     }
