@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -184,7 +184,7 @@ class RunViewSet(_NamedViewSet):
         if not is_async and wait is None:
             ticket = idempotency.read_ticket(self.request._request, self.caller)
             try:
-                with waiting.room.seat(self.place.environment_id):
+                with self._seat():
                     waits.begin()
                     if ticket is not None:
                         return self._once(ticket, name, input_text, depth)
@@ -194,12 +194,15 @@ class RunViewSet(_NamedViewSet):
                 raise Unavailable(message) from None
         run_id = self._enqueue(name, input_text, depth)
         if wait is not None and not is_async:
-            with suppress(waiting.Full), waiting.room.seat(self.place.environment_id):
+            with suppress(waiting.Full), self._seat():
                 waits.begin()
                 run = self._waited(run_id, wait)
                 if run is not None:
                     return self._of_record(run)
         return self._queued(name, run_id)
+
+    def _seat(self) -> AbstractContextManager[None]:
+        return waiting.room.seat(self.place.environment_id, is_visit=self.caller.kind == "anonymous")
 
     def _invocation(self) -> tuple[dict[str, Any] | None, bool]:
         """The input, and whether the run is to be queued. Raises ValidationFailed.

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from functions import claims, endings, runs, services
+from functions import claims, endings, runs, services, waiting
 from functions.endings import Ending
 from functions.models import Run
 from platform_site.api import ids
@@ -95,7 +95,10 @@ def gather_statistics(using: str) -> None:
 # ── Seats ──
 
 
-def test_visitors_take_half_of_the_seats_and_everybody_else_finds_one(open_to_all: Tracker, place: Place) -> None:
+def test_visitors_take_half_of_the_seats_and_everybody_else_finds_one(
+    open_to_all: Tracker, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "room", waiting.WaitingRoom(seats=6 * FREE, seats_each=6 * FREE))
     executing = Run.objects.using(place.cluster).filter(phase="executing")
 
     def call(_: int) -> Answer:
@@ -148,6 +151,25 @@ def test_each_seat_is_looked_at_once_from_wherever_one_begins(limit: int) -> Non
 def test_a_plan_has_a_seat_that_no_visitor_takes() -> None:
     for plan in PLANS.values():
         assert runs.visitor_seats(plan.function_concurrency) < plan.function_concurrency
+
+
+def test_visitors_who_wait_leave_threads_for_everybody_else(
+    open_to_all: Tracker, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those who queued a run and wait for its end: they hold a thread and no seat."""
+    room = waiting.WaitingRoom(seats=8, seats_each=4)
+    monkeypatch.setattr(waiting, "room", room)
+    prefer = {"Prefer": "respond-async, wait=30"}
+    here = place.environment_id
+    with room.seat(here, is_visit=True), room.seat(here, is_visit=True), room.seat("env_other", is_visit=True):
+        refused = invoke(open_to_all, "sum", {"a": 1, "b": 1}, who="visitor")
+        assert (refused.status, refused.error) == (503, "unavailable")
+        assert invoke(open_to_all, "sum", {"a": 1, "b": 1}, who="visitor", headers=prefer).status == 202
+        assert invoke(open_to_all, "sum", {"a": 1, "b": 1}, who="server").status == 200
+        with room.seat(here), room.seat(here):
+            assert invoke(open_to_all, "sum", {"a": 1, "b": 1}, who="server").status == 503
+    assert invoke(open_to_all, "sum", {"a": 1, "b": 1}, who="visitor").status == 200
+    assert not Run.objects.using(place.cluster).filter(phase="executing").exists()
 
 
 # ── Turns ──
