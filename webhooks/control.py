@@ -17,6 +17,8 @@ from projects.models import Environment
 from projects.outbox import ControlEvent
 
 BATCH: Final = 200
+FORGOTTEN: Final = 1000
+"""Events that one statement deletes."""
 KEPT: Final = timedelta(days=7)
 
 _CARRY = """
@@ -63,6 +65,10 @@ def carry_over(using: str) -> int:
 
 
 def forget_old() -> int:
-    """Forget events that were carried over, and those whose environment is gone. Returns how many."""
+    """Forget events that were carried over, and those whose environment is gone, in batches. Returns how many."""
     waiting = Q(relayed_at__isnull=True, environment_id__in=Environment.objects.values("pk"))
-    return ControlEvent.objects.filter(created_at__lt=Now() - KEPT).exclude(waiting).delete()[0]
+    old = ControlEvent.objects.filter(created_at__lt=Now() - KEPT).exclude(waiting)
+    forgotten = 0
+    while batch := list(old.values_list("pk", flat=True)[:FORGOTTEN]):
+        forgotten += ControlEvent.objects.filter(pk__in=batch).delete()[0]
+    return forgotten

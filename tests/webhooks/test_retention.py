@@ -161,7 +161,10 @@ def test_a_deleted_webhook_goes_with_its_deliveries_once_nothing_of_it_is_in_fli
     assert Delivery.objects.using(using).count() == Attempt.objects.using(using).count() == 1
 
 
-def test_events_of_the_control_database_are_forgotten_when_carried_over_and_never_before(tracker: Tracker) -> None:
+def test_events_of_the_control_database_are_forgotten_when_carried_over_and_never_before(
+    tracker: Tracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "FORGOTTEN", 2)  # so that it goes on behind its batch
     ControlEvent.objects.all().delete()
     old, young = timezone.now() - WEEK - MINUTE, timezone.now() - WEEK + MINUTE
     known, unknown = tracker.environment_id, "env_01k60000000000000000000000"
