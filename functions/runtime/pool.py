@@ -134,9 +134,8 @@ class Pool:
         self.required_walls = required_walls
         self.clock = clock
         self._lock = threading.RLock()
-        self._changed = threading.Condition(
-            self._lock
-        )  # to be entered by the lock itself, which takes no call of Python
+        # Entered by the lock itself throughout, which takes no call of Python.
+        self._changed = threading.Condition(self._lock)
         self._idle: OrderedDict[Process, tuple[str, float]] = OrderedDict()  # oldest use first
         self._running: dict[str, Running] = {}
         self._crowds: dict[str, Crowd] = {}
