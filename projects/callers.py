@@ -17,7 +17,6 @@ from types import NoneType
 from typing import Any, Final, Literal, get_args
 
 import orjson
-from django.conf import settings
 from django.db import Error
 from django.db.models import Value
 from django.http import HttpRequest
@@ -31,6 +30,7 @@ from accounts.records import Identity
 from platform_site.api import ids, limits, store
 from platform_site.api.callers import Caller, CallerKind, Place
 from platform_site.api.errors import Forbidden, NotFound, Unauthorized, ValidationFailed
+from platform_site.api.kept import kept
 from platform_site.api.requests import named_environment
 from platform_site.postgres import replicas
 from projects import places, roles
@@ -128,7 +128,7 @@ def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse) -
     where = trip.get(question.where) if question.where is not None else None
     begun = (limits.begin_visit if question.is_anonymous else limits.begin)(request, trip, question.payer)
     guesses = limits.Refusals(request, trip) if _may_be_invented(question) else None
-    mark_name = _mark_names.get(question.where) if settings.REPLICAS and question.where else None
+    mark_name = _mark_names.get(question.where) if kept.REPLICAS and question.where else None
     mark = trip.highest(mark_name) if mark_name is not None else None
     trip.run()
     if who.value == GONE:
@@ -141,7 +141,7 @@ def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse) -
     _check_expiry(found.identity)
     begun.settle(found.caller.plan, found.caller.id)
     _check_place(question, found, use)
-    if settings.REPLICAS and found.caller.place is not None:
+    if kept.REPLICAS and found.caller.place is not None:
         _note_freshness(request, question, found.caller.place, mark_name, mark)
     return found.caller
 

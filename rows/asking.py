@@ -12,18 +12,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from django.conf import settings
 from django.db import DatabaseError, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from platform_site.api import sqlstates, waits
 from platform_site.api.callers import Place
 from platform_site.api.errors import ApiError, NotFound, Unavailable
+from platform_site.api.kept import kept
 from platform_site.postgres import replicas
 from platform_site.postgres.replicas import Freshness
 from rows import names, registry
 from rows.compiler import ENVIRONMENT, VERSION, Statement
 from rows.documents import Table
-from rows.execution import Row, run, run_again_if_lost, run_on_replica
+from rows.execution import Row, run_again_if_lost, run_on, run_on_replica
 from rows.memo import Memo
 from rows.registry import Environment
 from rows.rules import Access, Principal
@@ -51,14 +52,21 @@ class StaleVersion(Exception):
 class Asking:
     """A principal before one version of an environment's schema, for the length of one verb."""
 
-    __slots__ = ("environment", "freshness", "is_verified", "place", "principal", "sight", "standing")
+    __slots__ = ("connection", "environment", "freshness", "is_verified", "place", "principal", "sight", "standing")
 
     def __init__(
-        self, place: Place, principal: Principal, environment: Environment, freshness: Freshness | None = None
+        self,
+        place: Place,
+        principal: Principal,
+        environment: Environment,
+        connection: BaseDatabaseWrapper,
+        freshness: Freshness | None = None,
     ) -> None:
         self.place = place
         self.principal = principal
         self.environment = environment
+        self.connection = connection
+        """This thread's, to the region's primary."""
         self.standing = environment.rules.standing(principal)
         self.sight = environment.rules.sight(self.standing)
         self.freshness = freshness
@@ -113,12 +121,12 @@ class Asking:
             found = run_on_replica(self.environment.alias, self.freshness, statement.sql, values)
             if found:
                 return found
-        return run_again_if_lost(self.environment.alias, statement.sql, values)
+        return run_again_if_lost(self.connection, statement.sql, values)
 
     def write(self, statement: Statement, named: Mapping[Any, bytes | None], wires: Sequence[bytes] = ()) -> list[Row]:
         waits.begin(briefly=True)  # what is written is committed, here or later, and a commit waits for the disk
-        found = run(self.environment.alias, statement.sql, self._bound(statement, named, wires))
-        if settings.REPLICAS:
+        found = run_on(self.connection, statement.sql, self._bound(statement, named, wires))
+        if kept.REPLICAS:
             replicas.written(self.environment.alias, self.environment.id)
         return found
 
@@ -150,9 +158,10 @@ def asked(
     """
     environment = registry.environment(place)
     for runs_left in reversed(range(MAX_RUNS)):
-        asking = Asking(place, principal, environment, freshness)
+        connection = connections[environment.alias]
+        asking = Asking(place, principal, environment, connection, freshness)
         try:
-            if not connections[environment.alias].in_atomic_block:
+            if not connection.in_atomic_block:
                 return verb(asking)
             with transaction.atomic(using=environment.alias):  # a savepoint: an error leaves the rest to its owner
                 return verb(asking)

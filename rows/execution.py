@@ -83,7 +83,12 @@ def run(alias: str, sql: bytes, values: Sequence[bytes | None]) -> list[Row]:
     Joins the transaction of an enclosing `atomic()`, else commits by itself. Raises Django's database errors, with
     psycopg's as the cause.
     """
-    return _read(_watched(connections[alias], _run, sql, values))
+    return run_on(connections[alias], sql, values)
+
+
+def run_on(connection: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | None]) -> list[Row]:
+    """As `run`, on a connection in hand: to look one up for the thread takes eight calls."""
+    return _read(_watched(connection, _run, sql, values))
 
 
 def run_each(alias: str, statements: Sequence[Statement]) -> list[list[Row] | DatabaseError]:
@@ -124,9 +129,8 @@ def _watched(connection: BaseDatabaseWrapper, work: Callable[..., Result], *argu
             raise
 
 
-def run_again_if_lost(alias: str, sql: bytes, values: Sequence[bytes | None]) -> list[Row]:
-    """As `run`, for statements that only read: once more on a new connection if the old one turns out to be dead."""
-    connection = connections[alias]
+def run_again_if_lost(connection: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes | None]) -> list[Row]:
+    """As `run_on`, for statements that only read: once more, opened anew, if the connection turns out to be dead."""
     was_open = connection.connection is not None
     try:
         return _read(_watched(connection, _run, sql, values))
@@ -214,7 +218,8 @@ def _opened(wrapper: Any) -> tuple[Any, _Prepared]:
         wrapper.close_if_health_check_failed()
         wrapper.ensure_connection()
     connection: psycopg.Connection[Any] = wrapper.connection
-    return connection.pgconn, _prepared_on(connection)  # psycopg's protocol does not say that a value may be None
+    # psycopg's protocol does not say that a value may be None.
+    return connection.pgconn, connection.__dict__.get("_rows_prepared") or _prepared_on(connection)
 
 
 def _comes_again(wrapper: BaseDatabaseWrapper, prepared: _Prepared, sql: bytes) -> bool:
@@ -350,10 +355,7 @@ def _receive(libpq: Any, syncs: int, is_silent: Callable[[], bool] | None = None
 
 
 def _prepared_on(connection: "psycopg.Connection[Any]") -> _Prepared:
-    kept = connection.__dict__
-    found: _Prepared | None = kept.get("_rows_prepared")
-    if found is None:
-        found = kept["_rows_prepared"] = _Prepared()
+    found: _Prepared = connection.__dict__.setdefault("_rows_prepared", _Prepared())
     return found
 
 

@@ -86,7 +86,7 @@ def _explain(asking: Asking, name: str, row_id: str, seen_as: Principal, knows_u
     table = asking.readable(name)
     if not ROW_ID_PATTERN.fullmatch(row_id):
         raise NotFound
-    other = Asking(asking.place, seen_as, asking.environment)
+    other = Asking(asking.place, seen_as, asking.environment, asking.connection)
     access = asking.environment.rules.access(name, other.standing)
     rules = _asked_of(access)
     paths = tuple(

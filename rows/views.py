@@ -152,7 +152,7 @@ class RowViewSet(ApiViewSet):
         """One row, with the relations that `with` names. Answers 304 where `If-None-Match` names its `ETag`."""
         freshness, withs, columns = self.freshness, self.query.get("with"), self.query.get("columns")
         # A tag is of the whole row by itself: it says nothing of what else, or of how little, is asked for here.
-        known = request.META.get("HTTP_IF_NONE_MATCH") if withs is None and columns is None else None
+        known = self.request._request.META.get("HTTP_IF_NONE_MATCH") if withs is None and columns is None else None
         row = services.retrieve_row(self.place, self._principal(), table, row_id, withs, columns, freshness)
         is_unchanged = etags.is_unchanged(known, row.etag)
         if known is not None and not is_unchanged and freshness is not None and freshness.answered_by is not None:

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from typing import IO, Any, Final, NoReturn
 
 import orjson
-from django.conf import settings
 from django.http import HttpRequest
 from django.http.request import UnreadablePostError
 from rest_framework.parsers import BaseParser
 
 from platform_site.api.errors import InvalidRequest, PayloadTooLarge, UnsupportedMediaType
+from platform_site.api.kept import kept
 
 MEDIA_TYPE: Final = "application/json"
 MAX_DEPTH: Final = 64
@@ -143,7 +143,7 @@ def declared_length(meta: Mapping[str, Any]) -> int:
         return 0
     if not (isinstance(text, str) and text.isascii() and text.isdigit()):
         raise InvalidRequest("Content-Length is not a number.")
-    if len(text) > 18 or int(text) > settings.MAX_BODY_BYTES:
+    if len(text) > 18 or int(text) > kept.MAX_BODY_BYTES:
         raise PayloadTooLarge
     return int(text)
 
@@ -156,7 +156,7 @@ def read_request(request: HttpRequest) -> Any:
         body = request.body
     except UnreadablePostError:
         raise InvalidRequest("The body ended before its announced length.") from None
-    if len(body) > settings.MAX_BODY_BYTES:
+    if len(body) > kept.MAX_BODY_BYTES:
         raise PayloadTooLarge
     if not body:
         raise InvalidRequest("The body is empty; a JSON value is needed.")

@@ -22,14 +22,14 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from django.conf import settings
 from django.http import HttpRequest
 from django_ratelimit.core import get_usage
 
 from platform_site.api import addresses, store
 from platform_site.api.errors import RateLimited
+from platform_site.api.kept import kept
 from platform_site.api.plans import ADDRESS_LIMITS, plan_limits
-from platform_site.api.ratelimit_cache import Asked, Tally, riding
+from platform_site.api.ratelimit_cache import Asked, Look, Tally, riding
 from platform_site.api.requests import add_header
 
 PERIOD: Final = 60
@@ -71,7 +71,7 @@ class Counting:
         self._name = name
         self._identity = identity
         self._period = period
-        self._tally: Tally
+        self._tally: Tally | Look
         now = int(time.time())
         counter = (name, identity, period, look_only)
         window = _windows.get(counter)
@@ -99,7 +99,7 @@ class Counting:
 
         `fall_back`: if Redis is away, count in this process instead of letting everything pass.
         """
-        quota = max(1, int(quota * settings.RATE_LIMIT_FACTOR))
+        quota = max(1, int(quota * kept.RATE_LIMIT_FACTOR))
         count, time_left = self._tally.value, self._time_left
         if count is None:
             if not fall_back:

@@ -21,6 +21,7 @@ from django.urls.exceptions import Resolver404
 
 from platform_site.api import cors, handler, logs, metrics, routes
 from platform_site.api.errors import InvalidRequest, NotFound
+from platform_site.api.kept import kept
 from platform_site.api.requests import close_request, current_request_id, open_request
 
 Answer = Callable[[HttpRequest], HttpResponseBase]
@@ -76,7 +77,7 @@ class Front:
         try:
             if path not in PROBES:
                 _check_host(request)
-                if settings.SECURE_SSL_REDIRECT and request.scheme != "https":
+                if kept.SECURE_SSL_REDIRECT and request.scheme != "https":
                     # No redirect: it would teach the client that a token may be sent in the clear once.
                     raise InvalidRequest("Use https. A token that was sent in the clear should be revoked.")
             if cors.is_preflight(request):

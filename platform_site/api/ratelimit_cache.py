@@ -22,28 +22,37 @@ ALIAS = "ratelimit"
 _LONGEST = 86_400 + 60
 
 
-class Tally:
-    """A count that Redis has yet to make. `value` is None before the trip ran, and for good if Redis is away or what is
-    there is no count."""
+class Promise:
+    """What django-ratelimit gets in the place of a number: `limits` decides after the trip, by its `value`."""
 
-    __slots__ = ("_reply",)
+    __slots__ = ()
 
-    def __init__(self, reply: store.Counted | store.Fetched) -> None:
-        self._reply = reply
+    def __gt__(self, other: object) -> bool:
+        """It compares at once, when nobody can know."""
+        return False
+
+
+class Tally(Promise, store.Counted):
+    """A count that Redis has yet to make."""
+
+    __slots__ = ()
+
+
+class Look(Promise):
+    """A count that is looked at, not raised."""
+
+    __slots__ = ("_fetched",)
+
+    def __init__(self, fetched: store.Fetched) -> None:
+        self._fetched = fetched
 
     @property
     def value(self) -> int | None:
-        """With the request at hand in it, if it was counted; 0 where nothing was counted yet."""
-        value = self._reply.value
-        if isinstance(value, bytes):
-            return int(value) if value.isdigit() else None
-        if value is None and isinstance(self._reply, store.Fetched):
+        """0 where nothing was counted yet, and while Redis is away; None if what is there is no count."""
+        found = self._fetched.value
+        if found is None:
             return 0
-        return value
-
-    def __gt__(self, other: object) -> bool:
-        """django-ratelimit compares at once, when nobody can know: `limits` decides after the trip, by `value`."""
-        return False
+        return int(found) if found.isdigit() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +62,13 @@ class Asked:
     key: str
     ttl: int | None
 
-    def on(self, trip: store.Trip) -> Tally:
+    def on(self, trip: store.Trip) -> Tally | Look:
         """Ask it (again) on this trip."""
-        return Tally(trip.get(self.key) if self.ttl is None else trip.count(self.key, self.ttl))
+        if self.ttl is None:
+            return Look(trip.get(self.key))
+        tally = Tally()
+        trip.count(self.key, self.ttl, tally)
+        return tally
 
 
 class RateLimitCache(BaseCache):

@@ -51,9 +51,7 @@ def add_header(request: HttpRequest, name: str, value: str) -> None:
 
     `name` and `value` are of our own making, printable ASCII: they go out as they are.
     """
-    headers: dict[str, tuple[str, str]] | None = request.__dict__.get("answer_headers")
-    if headers is None:
-        headers = request.__dict__["answer_headers"] = {}
+    headers: dict[str, tuple[str, str]] = request.__dict__.setdefault("answer_headers", {})
     headers[name.lower()] = (name, value)
 
 

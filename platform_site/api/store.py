@@ -415,10 +415,11 @@ class Trip:
         self._replies.append(fetched)
         return fetched
 
-    def count(self, key: str, ttl: int) -> Counted:
-        """Add 1 to the counter `key`, which is forgotten `ttl` seconds after the last count."""
+    def count(self, key: str, ttl: int, into: Counted | None = None) -> Counted:
+        """Add 1 to the counter `key`, which is forgotten `ttl` seconds after the last count. Returns `into`, or a new
+        one."""
         self._packed.append(_count(key, ttl))
-        counted = Counted()
+        counted = into or Counted()
         self._replies.append(counted)
         self._replies.append(None)
         return counted

@@ -28,6 +28,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import close_old_connections
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase, ResponseHeaders
+from django.utils.functional import cached_property
 from django.utils.module_loading import import_string
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.renderers import JSONRenderer
@@ -79,11 +80,14 @@ class JsonAnswer(HttpResponse):
         self.headers = made = ResponseHeaders.__new__(ResponseHeaders)
         made._store = store
         self.status_code = status
-        self.cookies = SimpleCookie()
         self.closed = False
         self._container = [body]
         self._resource_closers: list[Callable[[], None]] = []
         self._charset = self._handler_class = self._reason_phrase = None
+
+    @cached_property
+    def cookies(self) -> SimpleCookie:  # type: ignore[override]
+        return SimpleCookie()
 
 
 def answer(data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> HttpResponse:
@@ -130,6 +134,12 @@ class ApiRequest(Request):
         self.parser_context = {"view": view, "request": self}  # the authenticator reads the view's `environment`
         unread: Any = Empty
         self._data = self._full_data = self._files = self._content_type = self._stream = unread
+
+    def known_as(self, caller: Caller, credential: Any) -> Caller:
+        """Set `user` and `auth`, here and on Django's request as DRF does, and return the caller."""
+        self._user, self._auth = caller, credential
+        self._request.__dict__ |= {"user": caller, "auth": credential}
+        return caller
 
     @property
     def data(self) -> Any:
@@ -191,7 +201,7 @@ class ApiViewSet(ViewSet):
     @property
     def place(self) -> Place:
         """The environment that the call means, in a viewset that requires one."""
-        place = self.caller.place
+        place = None if self._caller is None else self._caller.place
         if place is None:
             raise RuntimeError(f"{type(self).__name__} requires no environment, so a call may mean none")
         return place
@@ -317,9 +327,7 @@ class ApiViewSet(ViewSet):
         for authenticator in cls._authenticators:
             found = authenticator.authenticate(self.request)
             if found is not None:
-                self.request.user, self.request.auth = found
-                caller: Caller = found[0]
-                return caller
+                return self.request.known_as(*found)
         raise Unauthorized
 
     def _allowed_parameters(self) -> frozenset[str] | None:

@@ -9,6 +9,7 @@ What is refused here never reaches Django, and looks the same as if it had: the 
 """
 
 import asyncio
+import inspect
 import logging
 import re
 import threading
@@ -92,7 +93,8 @@ class Bridge:
         upkeep.take_over()
         self._look_after = upkeep.look_after
         self._is_for_machines = is_for_machines
-        self._front = handler._middleware_chain  # type: ignore[attr-defined]
+        # Without the wrapper that makes answers of exceptions: the front does so itself for machines.
+        self._front = inspect.unwrap(handler._middleware_chain)  # type: ignore[attr-defined]
         self._handler = handler
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:

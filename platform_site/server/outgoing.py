@@ -22,8 +22,9 @@ def headers_of(response: HttpResponseBase) -> list[tuple[str, str]]:
     """The header lines, cookies included. A value that HTTP cannot carry is left out and logged."""
     # Not `items()`, which looks each up again by its name: four calls for each header.
     lines: list[tuple[str, str]] = [*response.headers._store.values()]
-    for cookie in response.cookies.values():
-        lines.append(("Set-Cookie", cookie.output(header="").lstrip()))
+    if "cookies" in response.__dict__:  # our own answers have none before somebody asks for them
+        for cookie in response.cookies.values():
+            lines.append(("Set-Cookie", cookie.output(header="").lstrip()))
     text = "".join([value for _, value in lines])
     if text.isascii() and text.isprintable():
         return lines

@@ -13,6 +13,7 @@ from platform_site.api.views import ApiRequest, ApiViewSet, JsonAnswer, answer, 
 def facts(of: Any) -> dict[str, Any]:
     found = dict(vars(of))
     found["headers"] = dict(of.headers._store)
+    found["cookies"] = of.cookies  # ours are made when somebody asks for them
     return found
 
 

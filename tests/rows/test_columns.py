@@ -39,9 +39,9 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The texts of the reading statements that run within."""
     seen: list[str] = []
 
-    def watched(alias: str, sql: bytes, values: Any) -> Any:
+    def watched(connection: Any, sql: bytes, values: Any) -> Any:
         seen.append(sql.decode())
-        return run_again_if_lost(alias, sql, values)
+        return run_again_if_lost(connection, sql, values)
 
     with monkeypatch.context() as patch:
         patch.setattr(asking, "run_again_if_lost", watched)

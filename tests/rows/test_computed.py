@@ -546,16 +546,16 @@ def counted_blocks() -> Iterator[list[int]]:
     seen: list[int] = []
 
     def counting(execute: Any) -> Any:
-        def run(alias: str, sql: bytes, values: Any) -> Any:
-            [[told]] = execute(alias, b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + sql, values)
+        def run(connection: Any, sql: bytes, values: Any) -> Any:
+            [[told]] = execute(connection, b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + sql, values)
             plan = json.loads(told)[0]["Plan"]
             seen.append(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
-            return execute(alias, sql, values)
+            return execute(connection, sql, values)
 
         return run
 
     with pytest.MonkeyPatch.context() as patched:
-        for name in ("run", "run_again_if_lost"):
+        for name in ("run_on", "run_again_if_lost"):
             patched.setattr(asking, name, counting(getattr(asking, name)))
         yield seen
 

@@ -249,7 +249,7 @@ def test_a_read_on_a_connection_that_died_is_answered_by_a_new_one() -> None:
     for n in (1, 2, 3):
         put(n)
     terminate_own_backend()
-    assert execution.run_again_if_lost(REGION, b"SELECT count(*) FROM platform.numbers", []) == [(b"3",)]
+    assert execution.run_again_if_lost(connections[REGION], b"SELECT count(*) FROM platform.numbers", []) == [(b"3",)]
 
 
 def test_a_write_on_a_connection_that_died_fails_once_and_is_not_repeated() -> None:
@@ -265,7 +265,7 @@ def test_a_read_inside_a_transaction_is_not_repeated_on_another_connection() -> 
     def put_and_read() -> None:
         put(1)
         terminate_own_backend()
-        execution.run_again_if_lost(REGION, b"SELECT count(*) FROM platform.numbers", [])
+        execution.run_again_if_lost(connections[REGION], b"SELECT count(*) FROM platform.numbers", [])
 
     with pytest.raises(OperationalError):
         put_and_read()

@@ -300,10 +300,10 @@ def test_a_statement_takes_postgresql_little_memory_to_plan(
     """Each session keeps the plans of its statements; a constant of megabytes would be worked out in each."""
     planned: list[int] = []
 
-    def explained(alias: str, sql: bytes, values: Any) -> Any:
-        [[told]] = run_again_if_lost(alias, b"EXPLAIN (MEMORY, FORMAT JSON) " + sql, values)
+    def explained(connection: Any, sql: bytes, values: Any) -> Any:
+        [[told]] = run_again_if_lost(connection, b"EXPLAIN (MEMORY, FORMAT JSON) " + sql, values)
         planned.append(orjson.loads(told or b"")[0]["Planning"]["Memory Used"])
-        return run_again_if_lost(alias, sql, values)
+        return run_again_if_lost(connection, sql, values)
 
     monkeypatch.setattr(asking, "run_again_if_lost", explained)
     for who in (ALICE, OPERATOR):

@@ -1,0 +1,28 @@
+"""The settings that each request asks for, kept as plain attributes.
+
+Django's `settings` runs Python for every look (`LazyObject.__getattribute__`): a microsecond each, five to seven times
+a request. Here the first look asks it, and a change that Django signals (`override_settings`) is forgotten at once.
+"""
+
+from typing import Any, Final
+
+from django.conf import settings
+from django.core.signals import setting_changed
+
+
+class _Kept:
+    """`kept.NAME` is `settings.NAME`. Raises AttributeError for a setting that is not there."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = self.__dict__[name] = getattr(settings, name)
+        return found
+
+
+kept: Final = _Kept()
+
+
+def _forget(*, setting: str, **_: Any) -> None:
+    kept.__dict__.pop(setting, None)
+
+
+setting_changed.connect(_forget)
