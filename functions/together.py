@@ -15,6 +15,7 @@ from itertools import count
 from typing import Final
 
 from django.db import DatabaseError, OperationalError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from rows import execution
 from rows.execution import Row
@@ -52,8 +53,9 @@ class Together:
     def run(self, using: str, values: Values) -> list[Row]:
         """As `rows.execution.run`, without the last two values and the last column. In a transaction it goes alone, as
         a part of it."""
-        if connections[using].in_atomic_block:
-            return _rows_of(b"", execution.run(using, self.sql, [*values, b"f", b""]))
+        connection = connections[using]
+        if connection.in_atomic_block:
+            return _rows_of(b"", execution.run_on(connection, self.sql, [*values, b"f", b""]))
         mine = _Ticket(values)
         line = self._lines[using]
         with self._lock:
@@ -64,15 +66,15 @@ class Together:
         if mine.party is None:
             mine.gate.acquire()
         if mine.party is not None:
-            self._lead(using, line, mine.party)
+            self._lead(connection, line, mine.party)
         if isinstance(mine.outcome, BaseException):
             raise mine.outcome
         return mine.outcome
 
-    def _lead(self, using: str, line: "_Line", party: list["_Ticket"]) -> None:
-        """Go for all of the party, and give the line to the first of those who came meanwhile."""
+    def _lead(self, connection: BaseDatabaseWrapper, line: "_Line", party: list["_Ticket"]) -> None:
+        """Go for all of the party, by the leader's connection, and give the line to the first who came meanwhile."""
         try:
-            outcomes = self._outcomes(using, party)
+            outcomes = self._outcomes(connection, party)
         except BaseException as error:  # of the connection, or of our own making: nobody may wait for ever
             outcomes = [error, *(_everybodys(error) for _ in party[1:])]
         finally:
@@ -87,20 +89,20 @@ class Together:
             if ticket is not party[0]:
                 ticket.gate.release()
 
-    def _outcomes(self, using: str, party: list["_Ticket"]) -> "list[_Outcome]":
+    def _outcomes(self, connection: BaseDatabaseWrapper, party: list["_Ticket"]) -> "list[_Outcome]":
         if len(party) == 1:  # mostly, and all below would come to the same
             mark = b"%d" % next(_marks)
             values = [*party[0].values, b"f" if self.is_durable else b"t", mark]
-            return [_rows_of(mark, execution.run(using, self.sql, values))]
+            return [_rows_of(mark, execution.run_on(connection, self.sql, values))]
         marks = [b"%d" % next(_marks) for _ in party]
         statements: list[tuple[bytes, Values]] = [
             (self.sql, [*each.values, b"t", mark]) for each, mark in zip(party, marks, strict=True)
         ]
         outcomes: list[list[Row] | DatabaseError]
         if not self.is_durable:
-            outcomes = execution.run_each(using, statements)
+            outcomes = execution.run_each(connection, statements)
         else:
-            *outcomes, durable = execution.run_each(using, [*statements, (_DURABLE, [])])
+            *outcomes, durable = execution.run_each(connection, [*statements, (_DURABLE, [])])
             if isinstance(durable, DatabaseError):
                 raise durable
         return [

@@ -91,13 +91,12 @@ def run_on(connection: BaseDatabaseWrapper, sql: bytes, values: Sequence[bytes |
     return _read(_watched(connection, _run, sql, values))
 
 
-def run_each(alias: str, statements: Sequence[Statement]) -> list[list[Row] | DatabaseError]:
-    """As `run` for each of them, in one trip to the server: a transaction for each, in their order.
+def run_each(connection: BaseDatabaseWrapper, statements: Sequence[Statement]) -> list[list[Row] | DatabaseError]:
+    """As `run_on` for each of them, in one trip to the server: a transaction for each, in their order.
 
     One that fails has its error in the place of its rows; the others go on. Outside of `atomic()`. Raises Django's
     OperationalError where the connection is lost: then nobody knows which of them happened.
     """
-    connection = connections[alias]
     outcomes: list[list[Row] | DatabaseError] = []
     for result in _watched(connection, _run_each, statements):
         try:

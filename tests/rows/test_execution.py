@@ -340,7 +340,7 @@ def note(n: int) -> execution.Statement:
 
 def test_statements_in_one_trip_commit_and_fail_each_by_itself() -> None:
     twice, broken = [note(n) for n in (1, 2, 1, 3)], (b"SELECT 1 / $1::int", [b"0"])
-    outcomes = execution.run_each(REGION, [*twice, broken, note(4)])
+    outcomes = execution.run_each(connections[REGION], [*twice, broken, note(4)])
     assert [outcomes[n] for n in (0, 1, 3, 5)] == [[(b"1",)], [(b"2",)], [(b"3",)], [(b"4",)]]
     assert [type(outcomes[n]) for n in (2, 4)] == [IntegrityError, DataError]
     assert seen_by_another() == 4
@@ -356,7 +356,9 @@ def test_one_that_fails_at_its_commit_fails_alone_and_nobody_gets_the_outcome_of
         return b"INSERT INTO platform.numbers VALUES ($1::bigint, $2::bigint) RETURNING n", [b"%d" % n, b"%d" % of]
 
     for _ in range(2):  # the second time they are prepared
-        outcomes = execution.run_each(REGION, [note(1), referring(2, 99), note(3), referring(4, 98), referring(5, 1)])
+        outcomes = execution.run_each(
+            connections[REGION], [note(1), referring(2, 99), note(3), referring(4, 98), referring(5, 1)]
+        )
         assert [type(each) for each in outcomes] == [list, IntegrityError, list, IntegrityError, list]
         assert [outcomes[n] for n in (0, 2, 4)] == [[(b"1",)], [(b"3",)], [(b"5",)]]
         assert all_numbers() == [1, 3, 5]
@@ -364,37 +366,37 @@ def test_one_that_fails_at_its_commit_fails_alone_and_nobody_gets_the_outcome_of
 
 
 def test_a_trip_prepares_its_statements_and_survives_their_disappearance() -> None:
-    assert execution.run_each(REGION, [note(1), note(2)]) == [[(b"1",)], [(b"2",)]]
+    assert execution.run_each(connections[REGION], [note(1), note(2)]) == [[(b"1",)], [(b"2",)]]
     assert len(prepared_names()) == 1
     with connections[REGION].cursor() as cursor:
         cursor.execute("DEALLOCATE ALL")
-    assert execution.run_each(REGION, [note(3), note(4)]) == [[(b"3",)], [(b"4",)]]
-    assert execution.run_each(REGION, [note(5)]) == [[(b"5",)]]
+    assert execution.run_each(connections[REGION], [note(3), note(4)]) == [[(b"3",)], [(b"4",)]]
+    assert execution.run_each(connections[REGION], [note(5)]) == [[(b"5",)]]
     assert len(prepared_names()) == 1
     assert all_numbers() == [1, 2, 3, 4, 5]
 
 
 def test_a_trip_without_prepared_statements(settings: Any) -> None:
     settings.PREPARED_STATEMENTS = False
-    assert execution.run_each(REGION, [note(1), note(2)]) == [[(b"1",)], [(b"2",)]]
+    assert execution.run_each(connections[REGION], [note(1), note(2)]) == [[(b"1",)], [(b"2",)]]
     assert prepared_names() == set()
 
 
 def test_a_trip_with_more_than_the_socket_takes_at_once() -> None:
     long = b"x" * 3_000_000
     echo: execution.Statement = (b"SELECT $1::text, length($1::text)", [long])
-    assert execution.run_each(REGION, [echo] * 4) == [[(long, b"3000000")]] * 4
+    assert execution.run_each(connections[REGION], [echo] * 4) == [[(long, b"3000000")]] * 4
 
 
 def test_a_trip_whose_connection_dies_says_so_and_the_next_has_another() -> None:
     fatal: execution.Statement = (b"SELECT pg_terminate_backend(pg_backend_pid())", [])
     with pytest.raises(OperationalError):
-        execution.run_each(REGION, [note(1), fatal, note(2)])
-    assert execution.run_each(REGION, [note(3)]) == [[(b"3",)]]
+        execution.run_each(connections[REGION], [note(1), fatal, note(2)])
+    assert execution.run_each(connections[REGION], [note(3)]) == [[(b"3",)]]
     assert all_numbers() == [1, 3]
 
 
 def test_a_trip_is_no_part_of_a_transaction() -> None:
     with pytest.raises(RuntimeError, match="transaction"), transaction.atomic(using=REGION):
-        execution.run_each(REGION, [note(1)])
+        execution.run_each(connections[REGION], [note(1)])
     assert all_numbers() == []
