@@ -15,6 +15,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from accounts.console import link, staff
 from functions import highlight, history, services
 from functions.models import Function, Run, Secret, Version
+from functions.visits import KEPT_BYTES
 from platform_site.api import cursors
 from platform_site.api.callers import Place
 from platform_site.api.errors import ValidationFailed
@@ -142,6 +143,8 @@ class RunAdmin(RegionAdmin):
         return {
             "run": thing,
             "function": thing.function,
+            "not_kept": thing.not_kept or (),
+            "kept_bytes": KEPT_BYTES,
             "input": readable(thing.input),
             "output": None if thing.output is None else readable(thing.output),
             "error": error,

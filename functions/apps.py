@@ -18,6 +18,7 @@ class FunctionsConfig(AppConfig):
         set_usage_counter("functions_per_environment", services.count_functions)
         set_usage_counter("schedules_per_environment", schedules.count_schedules)
         set_usage_counter("visitor_queued_runs", runs.count_waiting_visits)
+        set_usage_counter("visitor_queued_bytes", runs.count_waiting_bytes)
         register_part("functions", Functions())
         leftovers.register(Function)
         hooks.connect()

@@ -13,6 +13,7 @@ from django.db import InterfaceError, OperationalError, connections
 
 from functions.runs import Started
 from functions.together import Together
+from functions.visits import Kept, forget_input, kept
 from platform_site.api import ids
 from platform_site.api.requests import current_request_id
 from rows import execution
@@ -29,19 +30,20 @@ _TELL_END: Final = b"""
     RETURNING 1
 """
 # $1 run, $2 attempt, $3 status, $4 output, $5 error, $6 log, $7 walls, $8 milliseconds, $9 event, $10 the function's
-# name; $11 and $12 are those of `Together`. `_WRITE_WHOLE` has in their place $11 function, $12 version, $13 input,
-# $14 kind of caller, $15 its id, $16 request, $17 depth.
+# name, $11 what is not kept of it (null: all is); $12 and $13 are those of `Together`. `_WRITE_WHOLE` has in their
+# place $12 function, $13 version, $14 input, $15 kind of caller, $16 its id, $17 request, $18 depth.
 _END: Final = (
     b"""
 WITH ended AS (
     UPDATE platform.functions_run
        SET status = $3::text, phase = 'ended', output = $4::text, error = $5::jsonb, logs = $6::jsonb,
-           walls = $7::text[], duration_ms = $8::int, ended_at = now(), claimed_until = NULL, slot = NULL
+           walls = $7::text[], duration_ms = $8::int, ended_at = now(), claimed_until = NULL, slot = NULL,
+           not_kept = $11::text[], input = CASE WHEN 'input' = ANY ($11::text[]) THEN '' ELSE input END
      WHERE id = $1::text AND attempts = $2::int AND phase = 'executing'
  RETURNING id, environment_id, version, request_id, depth
 ), told AS (%b)
 SELECT EXISTS (SELECT 1 FROM ended), EXISTS (SELECT 1 FROM told),
-       CASE WHEN $11::boolean THEN set_config('synchronous_commit', 'off', true) END, $12::text
+       CASE WHEN $12::boolean THEN set_config('synchronous_commit', 'off', true) END, $13::text
 """
     % _TELL_END
 )
@@ -51,11 +53,11 @@ _WRITE_WHOLE: Final = (
 WITH ended AS (
     INSERT INTO platform.functions_run
            (id, environment_id, function_id, version, status, phase, is_async, input, output, error, logs, walls,
-            caller_kind, caller_id, request_id, depth, attempts, started_at, ended_at, duration_ms)
-    SELECT $1::text, f.environment_id, f.id, $12::int, $3::text, 'ended', false, $13::text, $4::text, $5::jsonb,
-           $6::jsonb, $7::text[], $14::text, $15::text, $16::text, $17::smallint, $2::int,
+            not_kept, caller_kind, caller_id, request_id, depth, attempts, started_at, ended_at, duration_ms)
+    SELECT $1::text, f.environment_id, f.id, $13::int, $3::text, 'ended', false, $14::text, $4::text, $5::jsonb,
+           $6::jsonb, $7::text[], $11::text[], $15::text, $16::text, $17::text, $18::smallint, $2::int,
            now() - $8::int * interval '1 ms', now(), $8::int
-      FROM platform.functions_function f WHERE f.id = $11::text AND f.environment_id IS NOT NULL
+      FROM platform.functions_function f WHERE f.id = $12::text AND f.environment_id IS NOT NULL
     ON CONFLICT (id) DO NOTHING
  RETURNING id, environment_id, version, request_id, depth
 ), told AS (%b)
@@ -80,23 +82,25 @@ class Ending:
 def end(started: Started, ending: Ending) -> tuple[bool, bool]:
     """Write the outcome and its event. Returns (it counted, somebody is to be told): it counts only while the run is
     this attempt's. One statement; another where PostgreSQL crashed and forgot a synchronous run (`begin`)."""
+    what = kept(started.caller_kind, started.input_text, ending.output, ending.logs)
     values = [
         started.run_id.encode(),
         b"%d" % started.attempt,
         ending.status.encode(),
-        None if ending.output is None else ending.output.encode(),
+        None if what.output is None else what.output.encode(),
         None if ending.error is None else orjson.dumps(ending.error),
-        orjson.dumps(ending.logs),
+        orjson.dumps(what.logs),
         b"{%b}" % ",".join(ending.walls).encode(),
         b"%d" % ending.duration_ms,
         ids.new("evt").encode(),
         started.function_name.encode(),
+        b"{%b}" % ",".join(what.not_kept).encode() if what.not_kept else None,
     ]
     for pause in (0.1, 0.5, 2.0, None):
         try:
             [(counted, told, _)] = _ends.run(started.cluster, values)
             if counted != b"t" and not started.is_async:
-                [(counted, told)] = execution.run(started.cluster, _WRITE_WHOLE, [*values, *_whole(started)])
+                [(counted, told)] = execution.run(started.cluster, _WRITE_WHOLE, [*values, *_whole(started, what)])
             return counted == b"t", told == b"t"
         except (OperationalError, InterfaceError):
             # The connection is gone, with or without our outcome: `attempts` and `phase` make a second try harmless.
@@ -107,13 +111,13 @@ def end(started: Started, ending: Ending) -> tuple[bool, bool]:
     raise AssertionError("unreachable")
 
 
-def _whole(started: Started) -> list[bytes | None]:
+def _whole(started: Started, what: Kept) -> list[bytes | None]:
     """What `_WRITE_WHOLE` takes beyond the outcome."""
     request_id = current_request_id()
     return [
         started.function_id.encode(),
         b"%d" % started.version,
-        started.input_text.encode(),
+        b"" if "input" in what.not_kept else started.input_text.encode(),
         started.caller_kind.encode(),
         started.caller_id.encode(),
         None if request_id is None else request_id.encode(),
@@ -134,8 +138,8 @@ TOLD = """
 """
 _CANCEL = f"""
 WITH asked AS (
-    UPDATE platform.functions_run
-       SET cancel_requested_at = now(),
+    UPDATE platform.functions_run r
+       SET cancel_requested_at = now(), {forget_input("r.phase = 'queued'")},
            status = CASE WHEN phase = 'queued' THEN 'failed' ELSE status END,
            error = CASE WHEN phase = 'queued'
                         THEN '{{"name": "Cancelled", "reason": "cancelled", "message": "the run was cancelled"}}'::jsonb

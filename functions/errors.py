@@ -28,10 +28,10 @@ class TooManyRuns(RateLimited):
 
 
 class TooManyVisits(RateLimited):
-    """As many queued runs of visitors wait in the environment as its plan allows."""
+    """As many queued runs of visitors wait in the environment as its plan allows, or as large ones."""
 
-    def __init__(self, limit: int) -> None:
-        super().__init__(10, f"The plan allows {limit} queued runs for publishable keys, and so many wait.")
+    def __init__(self, limit: str) -> None:
+        super().__init__(10, f"The plan allows {limit} for publishable keys, and so many wait.")
 
 
 class Loop(Conflict):

@@ -134,13 +134,15 @@ class Run(models.Model):
     trigger = models.CharField(max_length=10, choices=Trigger.choices, db_default=Trigger.CALL)
     """How it came about."""
     input = models.TextField()
-    """JSON text as it came; emptied with the run's row after 7 days like all of it."""
+    """JSON text as it came; empty where it was too large to be kept. It goes with the run's row after 7 days."""
     output = models.TextField(null=True)
     error = models.JSONField(null=True)
     """`{"name", "message", "reason", "stack"?}`; `reason` is `user_error`, `timeout`, `memory`, `worker_lost`, …"""
     logs = models.JSONField(default=list)
     walls = ArrayField(models.CharField(max_length=20), default=list)
     """What stood between the code and the machine (`functions.runtime.jail`)."""
+    not_kept = ArrayField(models.CharField(max_length=10), null=True)
+    """Of a visitor's run, which of `input`, `output` and `logs` were too large (`functions.visits`); null: none."""
     caller_kind = models.CharField(max_length=10)
     caller_id = models.CharField(max_length=30)
     request_id = models.CharField(max_length=64, null=True)
@@ -180,6 +182,10 @@ class Run(models.Model):
                 name="run_turn",
             ),
             models.Index(fields=["claimed_until"], condition=models.Q(phase="executing"), name="run_lease"),
+            # Of visitors alone, of whose runs the oldest go before their time (`functions.retention`).
+            models.Index(
+                fields=["environment_id", "id"], condition=models.Q(caller_kind="anonymous"), name="run_visit"
+            ),
             # For the console: what ended in the last minutes, and what a request led to.
             models.Index(fields=["ended_at"], condition=models.Q(ended_at__isnull=False), name="run_ended"),
             models.Index(fields=["request_id"], condition=models.Q(request_id__isnull=False), name="run_of_request"),

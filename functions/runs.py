@@ -22,6 +22,7 @@ from django.db import IntegrityError, connections
 
 from functions.errors import NoSuchFunction, TooManyRuns, TooManyVisits
 from functions.together import Together
+from functions.visits import is_input_kept
 from platform_site.api import ids
 from platform_site.api.callers import Caller, Place
 from platform_site.api.plans import plan_limits
@@ -72,7 +73,8 @@ def program_key(function_id: str, version: int, source_hash: str, memory_mb: int
 
 # $1 environment, $2 function, $3 kind of caller that must be allowed, $4 seats that it may take, $5 phase to begin in,
 # $6 run, $7 input, $8 kind of caller, $9 its id, $10 request, $11 depth, $12 margin and $13 lease (`lease_values`),
-# $14 those seats in the order in which to look at them (`_seats`); $15 and $16 are those of `Together`.
+# $14 those seats in the order in which to look at them (`_seats`), $15 what is not kept of it; $16 and $17 are those of
+# `Together`.
 _CHOOSE: Final = b"""
 WITH chosen AS (
     SELECT f.id, f.name, f.active_version, f.timeout_ms, f.memory_mb, f.allowed_hosts, v.source_hash,
@@ -88,9 +90,11 @@ WITH chosen AS (
        AND (f.invoke IN ('public', $3::text) OR (f.invoke IS NULL AND $3::text <> 'anonymous'))
 ), made AS (
     INSERT INTO platform.functions_run
-           (id, environment_id, function_id, version, status, phase, is_async, input, logs, walls, caller_kind,
-            caller_id, request_id, depth, concurrency, slot, attempts, created_at, started_at, claimed_until)
-    SELECT $6::text, $1::text, id, active_version, 'running', $5::text, $5::text = 'queued', $7::text, '[]'::jsonb,
+           (id, environment_id, function_id, version, status, phase, is_async, input, not_kept, logs, walls,
+            caller_kind, caller_id, request_id, depth, concurrency, slot, attempts, created_at, started_at,
+            claimed_until)
+    SELECT $6::text, $1::text, id, active_version, 'running', $5::text, $5::text = 'queued', $7::text, $15::text[],
+           '[]'::jsonb,
            '{}', $8::text, $9::text, $10::text, $11::smallint, $4::int, slot,
            CASE WHEN $5::text = 'executing' THEN 1 ELSE 0 END,
            CASE WHEN $5::text = 'executing' THEN now() ELSE statement_timestamp() END,
@@ -103,7 +107,7 @@ WITH chosen AS (
 )
 SELECT id, name, active_version, source_hash, timeout_ms, memory_mb, array_to_json(allowed_hosts), secrets,
        slot IS NOT NULL, EXISTS (SELECT 1 FROM made),
-       CASE WHEN $15::boolean THEN set_config('synchronous_commit', 'off', true) END, $16::text
+       CASE WHEN $16::boolean THEN set_config('synchronous_commit', 'off', true) END, $17::text
   FROM chosen
 """
 # A seat is taken by an unique index, so that no race goes past the limit. Two that reach for the same one at the same
@@ -151,8 +155,11 @@ def begin(
     """
     limit, is_visit = plan_limits(place.plan).function_concurrency, caller.kind == "anonymous"
     may_take = visitor_seats(limit) if is_visit else limit
+    input_bytes = input_text.encode()
     if is_async and is_visit:
-        _check_room_for_a_visit(place)
+        _check_room_for_a_visit(place, len(input_bytes))
+    # A queued one needs it until it ends.
+    is_kept = is_async or is_input_kept(caller.kind, input_bytes)
     run_id, request_id = ids.new("run"), current_request_id()
     values = [
         place.environment_id.encode(),
@@ -161,7 +168,7 @@ def begin(
         b"%d" % may_take,
         b"queued" if is_async else b"executing",
         run_id.encode(),
-        input_text.encode(),
+        input_bytes if is_kept else b"",
         caller.kind.encode(),
         caller.id.encode(),
         None if request_id is None else request_id.encode(),
@@ -169,7 +176,8 @@ def begin(
         *lease_values(),
     ]
     for _ in range(REACHES):
-        seated = [*values, _seats(limit, may_take, int(random.random() * limit))]  # noqa: S311 - not a secret
+        start = int(random.random() * limit)  # noqa: S311 - not a secret
+        seated = [*values, _seats(limit, may_take, start), None if is_kept else b"{input}"]
         try:
             found = (_queueings if is_async else _begins).run(place.cluster, seated)
         except IntegrityError:  # the function was deleted before we could commit: look again
@@ -206,10 +214,10 @@ def begin(
     raise TooManyRuns(may_take, of_visitors=is_visit)
 
 
-# At most the limit's entries of `run_turn` are looked at, whatever waits beside them.
+# At most the limit's entries of `run_turn` are looked at, whatever waits besides, and no input is read for its size.
 _WAITING_VISITS: Final = """
-SELECT count(*)
-  FROM (SELECT FROM platform.functions_run
+SELECT count(*), coalesce(sum(octet_length(input)), 0)
+  FROM (SELECT input FROM platform.functions_run
          WHERE phase = 'queued' AND environment_id = %s AND (caller_kind = 'anonymous')
          ORDER BY created_at LIMIT %s) few
 """
@@ -217,16 +225,29 @@ SELECT count(*)
 
 def count_waiting_visits(place: Place) -> int:
     """How many queued runs of visitors wait in the environment; no more than the plan's limit are counted."""
+    return _waiting_visits(place)[0]
+
+
+def count_waiting_bytes(place: Place) -> int:
+    """How many bytes their inputs have together."""
+    return _waiting_visits(place)[1]
+
+
+def _waiting_visits(place: Place) -> tuple[int, int]:
     with connections[place.cluster].cursor() as cursor:
         cursor.execute(_WAITING_VISITS, [place.environment_id, plan_limits(place.plan).visitor_queued_runs])
-        return int(cursor.fetchone()[0])
+        count, size = cursor.fetchone()
+        return int(count), int(size)
 
 
-def _check_room_for_a_visit(place: Place) -> None:
-    """Raises TooManyVisits. Not under a lock: those that come at the same moment may pass the limit together."""
-    limit = plan_limits(place.plan).visitor_queued_runs
-    if count_waiting_visits(place) >= limit:
-        raise TooManyVisits(limit)
+def _check_room_for_a_visit(place: Place, input_size: int) -> None:
+    """Raises TooManyVisits. Not under a lock: those that come at the same moment may pass the limits together."""
+    limits = plan_limits(place.plan)
+    count, size = _waiting_visits(place)
+    if count >= limits.visitor_queued_runs:
+        raise TooManyVisits(f"{limits.visitor_queued_runs} queued runs")
+    if size + input_size > limits.visitor_queued_bytes:
+        raise TooManyVisits(f"{limits.visitor_queued_bytes} bytes of input in queued runs")
 
 
 def text_of(value: bytes | None) -> str:

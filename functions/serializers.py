@@ -10,6 +10,7 @@ from rest_framework.exceptions import ValidationError
 
 from functions import cron
 from functions.models import Function, Run, Version
+from functions.visits import KEPT_BYTES
 from platform_site.api import fields
 from platform_site.api.fields import Serializer, timestamp
 
@@ -158,6 +159,12 @@ class InvokeAnswer(Serializer):
     duration_ms = fields.IntegerField(required=False)
     status = fields.ChoiceField(choices=Run.Status.values)
     error = fields.CharField(required=False)
+    not_kept = fields.ListField(
+        child=fields.ChoiceField(choices=["output"]),
+        required=False,
+        help_text="Where the output would have to come from the record of a run for a publishable key, and was too "
+        "large to be kept.",
+    )
 
 
 class ListedRun(Serializer):
@@ -190,6 +197,11 @@ class RunDetail(ListedRun):
     trigger = fields.ChoiceField(choices=Run.Trigger.values)
     phase = fields.ChoiceField(choices=Run.Phase.values)
     walls = fields.ListField(child=fields.CharField())
+    not_kept = fields.ListField(
+        child=fields.ChoiceField(choices=["input", "output", "logs"]),
+        help_text=f"What of a run for a publishable key had more than {KEPT_BYTES:,} bytes and was not kept; of the "
+        "log, what comes after the lines that are there.",
+    )
 
 
 def function_detail(function: Function, secrets: list[str]) -> dict[str, Any]:
@@ -261,4 +273,5 @@ def run_detail(run: Run, *, with_stack: bool) -> dict[str, Any]:
         "trigger": run.trigger,
         "phase": run.phase,
         "walls": run.walls,
+        "not_kept": run.not_kept or [],
     }

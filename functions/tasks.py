@@ -88,6 +88,12 @@ def forget_old_runs(using: str) -> None:
     retention.purge(using)
 
 
+@sweep_of_each_region(every=60)
+def forget_visits(using: str) -> None:
+    """Of visitors' runs the newest are kept."""
+    retention.purge_visits(using)
+
+
 @shared_task
 def remove_deleted(using: str) -> None:
     """Remove what functions have left that were deleted with a long history. A region that is away is left to the

@@ -293,7 +293,9 @@ class RunViewSet(_NamedViewSet):
         if error.get("reason") == "timeout":
             raise FunctionTimeout(extra={"run_id": run.pk})
         shown: dict[str, Any] = {"run_id": run.pk, "status": run.status, "duration_ms": run.duration_ms or 0}
-        if run.status == Run.Status.SUCCEEDED:
+        if "output" in (run.not_kept or ()):
+            shown["not_kept"] = ["output"]
+        elif run.status == Run.Status.SUCCEEDED:
             shown["output"] = orjson.Fragment(run.output or "null")
         else:
             shown["error"] = error_text(error)

@@ -49,6 +49,8 @@ class PlanLimits:
     least two: visitors may hold half of them, and the only one would be theirs for good."""
     visitor_queued_runs: int
     """Queued runs for publishable keys that wait in one environment; a few more where several come at one moment."""
+    visitor_queued_bytes: int
+    """What the inputs of those may have together."""
     run_output_bytes: int
 
 
@@ -76,6 +78,7 @@ PLANS: Final[Mapping[str, PlanLimits]] = MappingProxyType(
             function_memory_mb=128,
             function_concurrency=4,
             visitor_queued_runs=100,
+            visitor_queued_bytes=32 * 1024 * 1024,
             run_output_bytes=256 * 1024,
         ),
         "pro": PlanLimits(
@@ -100,6 +103,7 @@ PLANS: Final[Mapping[str, PlanLimits]] = MappingProxyType(
             function_memory_mb=256,
             function_concurrency=16,
             visitor_queued_runs=1_000,
+            visitor_queued_bytes=128 * 1024 * 1024,
             run_output_bytes=1024 * 1024,
         ),
         "team": PlanLimits(
@@ -124,6 +128,7 @@ PLANS: Final[Mapping[str, PlanLimits]] = MappingProxyType(
             function_memory_mb=512,
             function_concurrency=64,
             visitor_queued_runs=5_000,
+            visitor_queued_bytes=512 * 1024 * 1024,
             run_output_bytes=6 * 1024 * 1024,
         ),
     }

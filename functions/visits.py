@@ -1,0 +1,61 @@
+"""What is kept of a visitor's run: whoever shows a publishable key is a stranger, and fills no disk by calling.
+
+Input, output and log of such a run are kept up to KEPT_BYTES each, its text and not a part of it (of a log its first
+lines), and `not_kept` of the run names what is missing. A queued one needs its input until it has ended; how much of
+that waits is bounded by the plan (`functions.runs`). How many ended runs are kept at all is `functions.retention`'s.
+Pure computation, called by `runs` and `endings` as they write a run down.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+KEPT_BYTES: Final = 16 * 1024
+KIND: Final = "anonymous"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is written down of a run that ends."""
+
+    output: str | None
+    logs: tuple[Mapping[str, Any], ...]
+    not_kept: tuple[str, ...]
+    """Of `input`, `output`, `logs`."""
+
+
+def is_input_kept(caller_kind: str, input_text: bytes) -> bool:
+    return caller_kind != KIND or len(input_text) <= KEPT_BYTES
+
+
+def forget_input(when: str = "true") -> str:
+    """Two assignments of an UPDATE that ends runs `r` without an outcome; `when` is SQL."""
+    is_too_large = f"{when} AND r.caller_kind = '{KIND}' AND octet_length(r.input) > {KEPT_BYTES}"
+    return f"""input = CASE WHEN {is_too_large} THEN '' ELSE r.input END,
+           not_kept = CASE WHEN {is_too_large} THEN '{{input}}' ELSE r.not_kept END"""
+
+
+def kept(caller_kind: str, input_text: str, output: str | None, logs: tuple[Mapping[str, Any], ...]) -> Kept:
+    """All of it, but for a visitor's run what is larger."""
+    if caller_kind != KIND:
+        return Kept(output, logs, ())
+    not_kept = [] if is_input_kept(caller_kind, input_text.encode()) else ["input"]
+    if output is not None and len(output.encode()) > KEPT_BYTES:
+        output = None
+        not_kept.append("output")
+    first = _first(logs)
+    if len(first) < len(logs):
+        not_kept.append("logs")
+    return Kept(output, first, tuple(not_kept))
+
+
+def _first(logs: tuple[Mapping[str, Any], ...]) -> tuple[Mapping[str, Any], ...]:
+    """As many of the first lines as are kept."""
+    size = 0
+    for count, line in enumerate(logs):
+        size += len(orjson.dumps(line))
+        if size > KEPT_BYTES:
+            return logs[:count]
+    return logs

@@ -1,0 +1,229 @@
+"""What is kept of calls with a publishable key: little of each, and so many, so that no stranger fills the disk."""
+
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.test import Client
+
+from functions import endings, leases, retention, services
+from functions.endings import Ending
+from functions.models import Run
+from functions.visits import KEPT_BYTES
+from functions.worker import Worker
+from platform_site.api.callers import Place
+from platform_site.api.plans import PLANS
+from tests.client import Answer
+from tests.functions.test_api import deploy, invoke
+from tests.functions.test_console import RUNS, console, of, page  # noqa: F401 - a fixture among them
+from tests.functions.test_queue import claimed, key_of
+from tests.functions.test_visitors import open_to_all, pile_up, queue, queued, visitor_of  # noqa: F401 - a fixture
+from tests.rows.conftest import Tracker
+from tests.webhooks.touched import touched
+
+pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+
+LARGE = "x" * (KEPT_BYTES + 1)
+ECHO = "export default (input) => { for (const line of input.lines ?? []) console.log(line); return input.text }"
+MOST = PLANS["free"].visitor_queued_bytes
+
+
+@pytest.fixture
+def echoing(open_to_all: Tracker) -> Tracker:  # noqa: F811
+    deploy(open_to_all, "echo", ECHO, invoke="public")
+    return open_to_all
+
+
+def echo(tracker: Tracker, who: str, input: Any, **how: Any) -> Answer:
+    answer = invoke(tracker, "echo", input, who=who, **how)
+    assert answer.status in (200, 202), answer.json
+    return answer
+
+
+def shown(tracker: Tracker, answer: Answer) -> Any:
+    return tracker.get("owner", f"/functions/echo/runs/{answer.json['run_id']}").json
+
+
+def stored(place: Place, answer: Answer) -> Run:
+    return Run.objects.using(place.cluster).get(pk=answer.json["run_id"])
+
+
+def size(run: Run) -> int:
+    return len(run.input) + len(run.output or "") + sum(len(line["text"]) for line in run.logs)
+
+
+# ── What is too large ──
+
+
+def test_of_a_visitors_run_nothing_large_is_kept_and_whoever_looks_is_told(echoing: Tracker, place: Place) -> None:
+    lines = ["y" * 4000] * 20
+    answer = echo(echoing, "visitor", {"text": LARGE, "lines": lines})
+    assert answer.json["output"] == LARGE, "the caller has all of it"
+    assert "not_kept" not in answer.json
+    run = stored(place, answer)
+    assert (run.status, run.input, run.output) == ("succeeded", "", None)
+    assert size(run) <= KEPT_BYTES
+    detail = shown(echoing, answer)
+    assert detail["not_kept"] == ["input", "output", "logs"]
+    assert detail["output"] is None
+    assert [line["text"] for line in detail["logs"]] == lines[:4]
+
+
+def test_what_is_small_is_kept_and_of_everybody_else_all(echoing: Tracker, place: Place) -> None:
+    small = echo(echoing, "visitor", {"text": "hello", "lines": ["a", "b"]})
+    detail = shown(echoing, small)
+    assert (detail["not_kept"], detail["output"], len(detail["logs"])) == ([], "hello", 2)
+    assert stored(place, small).input == '{"text":"hello","lines":["a","b"]}'
+    for who in ("server", "alice", "owner"):
+        answer = echo(echoing, who, {"text": LARGE, "lines": ["y" * 4000] * 20})
+        detail = shown(echoing, answer)
+        assert (detail["not_kept"], detail["output"], len(detail["logs"])) == ([], LARGE, 20)
+        assert LARGE in stored(place, answer).input
+
+
+def test_while_it_executes_no_large_input_lies_on_the_disk(open_to_all: Tracker, place: Place) -> None:  # noqa: F811
+    """Nor does one that its process died with."""
+    started = services.begin(place, visitor_of(place), "sum", f'{{"a":"{LARGE}"}}')
+    run = Run.objects.using(place.cluster).get(pk=started.run_id)
+    assert (run.input, run.not_kept) == ("", ["input"])
+    assert LARGE in started.input_text
+    Run.objects.using(place.cluster).update(claimed_until="2020-01-01T00:00:00Z")
+    leases.settle_lost(place.cluster)
+    run.refresh_from_db()
+    assert (run.status, run.input, run.not_kept) == ("failed", "", ["input"])
+
+
+def test_a_run_that_a_crash_of_postgresql_forgot_is_written_down_as_small(
+    open_to_all: Tracker,  # noqa: F811
+    place: Place,
+) -> None:
+    started = services.begin(place, visitor_of(place), "sum", f'{{"a":"{LARGE}"}}')
+    Run.objects.using(place.cluster).all().delete()
+    assert endings.end(started, Ending("succeeded", 1, f'"{LARGE}"')) == (True, False)
+    run = Run.objects.using(place.cluster).get()
+    assert (run.pk, run.input, run.output, run.not_kept) == (started.run_id, "", None, ["input", "output"])
+
+
+def test_a_queued_one_has_its_input_until_it_has_ended(echoing: Tracker, place: Place) -> None:
+    answer = echo(echoing, "visitor", {"text": LARGE}, headers={"Prefer": "respond-async"})
+    assert answer.status == 202
+    assert LARGE in stored(place, answer).input
+    assert shown(echoing, answer)["not_kept"] == []
+    assert Worker(place.cluster).run() == 1
+    run = stored(place, answer)
+    assert (run.status, run.input, run.output) == ("succeeded", "", None)
+    assert shown(echoing, answer)["not_kept"] == ["input", "output"]
+
+
+def test_a_queued_one_that_never_comes_to_its_turn_leaves_no_input(echoing: Tracker, place: Place) -> None:
+    using = place.cluster
+    cancelled, lost = (echo(echoing, "visitor", {"text": LARGE}, headers={"Prefer": "respond-async"}) for _ in range(2))
+    kept = echo(echoing, "server", {"text": LARGE}, headers={"Prefer": "respond-async"})
+    for answer in (cancelled, kept):
+        assert echoing.post("owner", f"/functions/echo/runs/{answer.json['run_id']}/cancel", {}).status == 200
+    Run.objects.using(using).filter(pk=lost.json["run_id"]).update(
+        phase="executing", attempts=leases.LOST_ATTEMPTS, started_at="2020-01-01T00:00:00Z",
+        claimed_until="2020-01-01T00:00:00Z",
+    )  # fmt: skip
+    assert leases.settle_lost(using)[1] == 1
+    for answer in (cancelled, lost):
+        run = stored(place, answer)
+        assert (run.status, run.input, run.not_kept) == ("failed", "", ["input"])
+    assert (stored(place, kept).status, stored(place, kept).not_kept) == ("failed", None)
+    assert LARGE in stored(place, kept).input
+
+
+def test_a_repetition_is_told_that_the_output_is_not_there_any_more(echoing: Tracker, place: Place) -> None:
+    for text, expected in (("hello", "hello"), (LARGE, None)):
+        once = {"Idempotency-Key": f"of {len(text)}"}
+        first = echo(echoing, "visitor", {"text": text}, headers=once)
+        assert first.json["output"] == text
+        again = echo(echoing, "visitor", {"text": text}, headers=once)
+        assert again.headers["Idempotency-Replayed"] == "true"
+        assert (again.json["run_id"], again.json["status"]) == (first.json["run_id"], "succeeded")
+        assert again.json.get("output") == expected
+        assert again.json.get("not_kept") == (None if expected else ["output"])
+    assert Run.objects.using(place.cluster).count() == 2
+
+
+def test_the_console_says_what_is_not_kept(console: Client, echoing: Tracker) -> None:  # noqa: F811
+    large = echo(echoing, "visitor", {"text": LARGE, "lines": ["y" * 4000] * 20})
+    small = echo(echoing, "visitor", {"text": "hello", "lines": ["z"]})
+    text = page(console, of(large.json["run_id"], RUNS))
+    assert text.count("ot kept") == 3
+    assert f"more than {KEPT_BYTES} bytes" in text
+    text = page(console, of(small.json["run_id"], RUNS))
+    assert "ot kept" not in text
+    assert "hello" in text
+
+
+def test_no_run_of_others_is_written_again_for_its_end(echoing: Tracker, place: Place) -> None:
+    """What a large input was stored as stays where it is: its end moves a pointer."""
+
+    def kept_at() -> Any:
+        with connections[place.cluster].cursor() as cursor:
+            cursor.execute("SELECT pg_column_toast_chunk_id(input) FROM platform.functions_run")
+            return cursor.fetchone()[0]
+
+    started = services.begin(place, key_of(place), "echo", '{"a":"' + "".join(map(chr, range(256, 50_000))) + '"}')
+    before = kept_at()
+    assert before is not None
+    endings.end(started, Ending("succeeded", 1, "1"))
+    assert kept_at() == before
+
+
+# ── How much waits ──
+
+
+def test_the_inputs_that_wait_have_a_bound_of_their_own(
+    open_to_all: Tracker,  # noqa: F811
+    place: Place,
+) -> None:
+    pile_up(place, 10)
+    waiting = Run.objects.using(place.cluster).filter(phase="queued")
+    waiting.update(input="x" * (MOST // 10 - 100))
+    pile_up(place, 1, "key")
+    assert invoke(open_to_all, "sum", {"a": LARGE}, who="server", headers={"Prefer": "respond-async"}).status == 202
+    [small] = queued(open_to_all, "visitor", 1)
+    refused = invoke(open_to_all, "sum", {"a": LARGE}, who="visitor", headers={"Prefer": "respond-async"})
+    assert (refused.status, refused.error, refused.headers["Retry-After"]) == (429, "rate_limited", "10")
+    assert str(MOST) in refused.json["error"]["message"]
+    assert waiting.count() == 13, "what is refused is no run"
+    used = open_to_all.get("owner", "/limits").json["limits"]["visitor_queued_bytes"]
+    assert used == {"limit": MOST, "used": 10 * (MOST // 10 - 100) + len('{"a":1,"b":1}')}
+    assert queue(open_to_all, "visitor").status == 202
+    assert (begun := claimed(place.cluster)) is not None
+    assert begun.run_id != small
+
+
+# ── How many are kept ──
+
+
+def test_the_newest_ended_runs_of_visitors_are_kept_and_all_of_the_others(
+    open_to_all: Tracker,  # noqa: F811
+    place: Place,
+    make_tracker: Any,
+) -> None:
+    using = place.cluster
+    kept = Run.objects.using(using)
+    pile_up(place, 30)
+    pile_up(place, 30, "key")
+    kept.update(phase="ended", status="failed", ended_at="2020-01-01T00:00:00Z")
+    waiting = queued(open_to_all, "visitor", 2)
+    visits = kept.filter(caller_kind="anonymous")
+    newest = list(visits.order_by("-pk").values_list("pk", flat=True)[:12])
+    assert set(waiting) <= set(newest)
+    assert retention.purge_visits(using, but=12) == 20
+    assert sorted(visits.values_list("pk", flat=True)) == sorted(newest)
+    assert kept.filter(caller_kind="key").count() == 30
+    assert retention.purge_visits(using, but=12) == 0
+    assert retention.purge_visits(using, but=0) == 10, "what waits stays"
+    assert sorted(visits.values_list("pk", flat=True)) == sorted(waiting)
+
+
+def test_looking_for_them_leaps_over_what_is_not_theirs(open_to_all: Tracker, place: Place) -> None:  # noqa: F811
+    pile_up(place, 5_000, "key")
+    pile_up(place, 20)
+    with touched(place.cluster, "platform.functions_run") as cost:
+        assert retention.purge_visits(place.cluster) == 0
+    assert cost.read <= 50
