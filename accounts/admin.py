@@ -27,7 +27,7 @@ from unfold.widgets import (
     UnfoldBooleanWidget,
 )
 
-from accounts import environments, grants, services, sessions
+from accounts import environments, grants, openings, services, sessions
 from accounts.audit import Actor
 from accounts.backends import ConsoleSignInForm
 from accounts.console import ReadOnlyAdmin, link, list_link, pool_link, staff, timeline_link
@@ -455,14 +455,37 @@ class ServerKeyAdmin(ReadOnlyAdmin):
 
     def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
         one_button = {"show_save_and_add_another": False, "show_save_and_continue": False}
-        answer: HttpResponse = super().add_view(request, form_url, (extra_context or {}) | one_button)
+        asked = self._asked_first(request) if request.method == "POST" and self.has_add_permission(request) else None
+        answer: HttpResponse = asked or super().add_view(request, form_url, (extra_context or {}) | one_button)
         return answer
+
+    def _asked_first(self, request: HttpRequest) -> HttpResponse | None:
+        """The page that says what a publishable key would open that none opens yet, and asks; None where there is no
+        such thing, or where just this was agreed to. The key is asked for again by its button, in the same words."""
+        form = KeyForm(request.POST)
+        if not form.is_valid() or not form.cleaned_data["publishable"]:
+            return None
+        opened = openings.by_one_more(form.cleaned_data["authority"], form.cleaned_data["scopes"])
+        if not opened or request.POST.get("agreed") == opened.fingerprint:
+            return None
+        asked = [(name, value) for name, values in request.POST.lists() for value in values if name != "agreed"]
+        context = self.admin_site.each_context(request) | {
+            "title": "Open this to everybody?",
+            "opts": self.opts,
+            "opened": opened,
+            "environment_id": form.cleaned_data["environment_id"],
+            "asked": [(name, value) for name, value in asked if name != "csrfmiddlewaretoken"],
+            "back": request.get_full_path(),
+        }
+        return TemplateResponse(request, "accounts/confirm_opening.html", context)
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         return super().get_form(request, obj, change, **kwargs) if obj else KeyForm
 
     def save_model(self, request: HttpRequest, obj: ServerKey, form: Any, change: bool) -> None:
         values = form.cleaned_data
+        is_publishable = values["publishable"]
+        opened = openings.by_key(values["authority"].environment_id, values["scopes"]) if is_publishable else None
         key, secret = services.issue_key(
             name=values["name"],
             scopes=values["scopes"],
@@ -470,10 +493,10 @@ class ServerKeyAdmin(ReadOnlyAdmin):
             expires_at=values["expires_at"],
             actor=staff(request),
             created_by_id=staff(request).id,
-            is_publishable=values["publishable"],
+            is_publishable=is_publishable,
         )
         obj.pk = key.pk
-        form.issued = (key, secret)
+        form.issued = (key, secret, opened)
 
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
         # The last hook that has the form: the answer below needs what was issued.
@@ -481,12 +504,12 @@ class ServerKeyAdmin(ReadOnlyAdmin):
         return super().construct_change_message(request, form, formsets, add)
 
     def response_add(self, request: HttpRequest, obj: ServerKey, post_url_continue: str | None = None) -> HttpResponse:
-        key, secret = request.__dict__["issued"]
+        key, secret, opened = request.__dict__["issued"]
         page = TemplateResponse(
             request,
             "accounts/key_issued.html",
             self.admin_site.each_context(request)
-            | {"title": f"{_kind(key)} issued", "key": key, "secret": secret, "opts": self.opts},
+            | {"title": f"{_kind(key)} issued", "key": key, "secret": secret, "opened": opened, "opts": self.opts},
         )
         page.headers["Cache-Control"] = "no-store"
         return page

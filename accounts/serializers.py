@@ -11,6 +11,7 @@ from rest_framework.serializers import ValidationError
 
 from accounts import emails, passwords
 from accounts.models import ServerKey, Session, User
+from accounts.openings import Opened
 from accounts.services import RESERVED_ROLES
 from accounts.sessions import Grant, Reason
 from platform_site.api import errors
@@ -236,6 +237,16 @@ class SessionDetail(Serializer):
     end_reason = ChoiceField(choices=[*get_args(Reason), "expired"], allow_null=True)
 
 
+class OpenedTable(Serializer):
+    table = CharField()
+    actions = ListField(child=ChoiceField(choices=["read", "insert", "update", "delete"]))
+
+
+class Opens(Serializer):
+    tables = ListField(child=OpenedTable(), help_text="Whose rules name role `anonymous`, and for what.")
+    functions = ListField(child=CharField(), help_text="Those with `invoke: public`.")
+
+
 class KeyDetail(Serializer):
     id = CharField()
     name = CharField()
@@ -246,6 +257,11 @@ class KeyDetail(Serializer):
     created_at = DateTimeField()
     expires_at = DateTimeField(allow_null=True)
     last_used_at = DateTimeField(allow_null=True, help_text="Exact to a minute.")
+    opens = Opens(
+        allow_null=True,
+        help_text="What a publishable key opens to everybody who has it, by the rules and functions of this moment. "
+        "Null for a server key, and in lists while the database of its region does not answer.",
+    )
 
 
 class NewKey(KeyDetail):
@@ -324,7 +340,8 @@ def token_pair(grant: Grant) -> dict[str, Any]:
     }
 
 
-def key(key: ServerKey) -> dict[str, Any]:
+def key(key: ServerKey, opened: Opened | None) -> dict[str, Any]:
+    """`opened` is what everybody may do by a publishable key; None where it is not known, or the key a server key."""
     return {
         "id": key.pk,
         "name": key.name,
@@ -335,4 +352,10 @@ def key(key: ServerKey) -> dict[str, Any]:
         "created_at": timestamp(key.created_at),
         "expires_at": timestamp(key.expires_at) if key.expires_at else None,
         "last_used_at": timestamp(key.last_used_at) if key.last_used_at else None,
+        "opens": None if opened is None else _opens(opened),
     }
+
+
+def _opens(opened: Opened) -> dict[str, Any]:
+    tables = [{"table": name, "actions": [*actions]} for name, actions in opened.tables.items()]
+    return {"tables": tables, "functions": [*opened.functions]}

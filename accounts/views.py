@@ -4,20 +4,23 @@ Each action reads its input, asks a service and answers; who may do what is said
 `accounts.grants`. Contract 4.5; design sections 4 and 10.
 """
 
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Final
 
+from django.db import Error
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 
-from accounts import environments, grants, serializers, services, sessions, signing_keys
+from accounts import environments, grants, openings, serializers, services, sessions, signing_keys
 from accounts.lifecycle import oneself
-from accounts.models import User
+from accounts.models import ServerKey, User
 from accounts.oauth import codes
+from accounts.openings import Opened
 from accounts.sessions import Device
 from platform_site.api import ids, limits
 from platform_site.api.addresses import client_address
-from platform_site.api.callers import Caller, Place
+from platform_site.api.callers import PUBLISHABLE_SCOPES, Caller, Place
 from platform_site.api.errors import (
     ApiError,
     FieldError,
@@ -242,7 +245,19 @@ class KeyViewSet(ApiViewSet):
             "keys",
             [authority.environment_id, authority.account_id],
         )
-        return answer({"data": [serializers.key(key) for key in page.items], "next_cursor": page.next_cursor})
+        opened = self._opened(page.items, authority.environment_id)
+        data = [serializers.key(key, found) for key, found in zip(page.items, opened, strict=True)]
+        return answer({"data": data, "next_cursor": page.next_cursor})
+
+    def _opened(self, keys: Sequence[ServerKey], environment_id: str | None) -> Iterable[Opened | None]:
+        """What each of them opens to everybody. A region that is away keeps nobody from finding a key to revoke."""
+        if not any(key.is_publishable for key in keys):
+            return [None] * len(keys)
+        try:
+            whole = openings.by_key(environment_id, PUBLISHABLE_SCOPES)
+        except Error:
+            return [None] * len(keys)
+        return [whole.within(key.scopes) if key.is_publishable else None for key in keys]
 
     @idempotent()
     @extend_schema(request=serializers.KeyInput, responses={201: serializers.NewKey})
@@ -250,11 +265,14 @@ class KeyViewSet(ApiViewSet):
         """Issue a server key or a publishable one. The answer holds its secret, which is shown this once.
 
         For the environment that is named; for the account itself where an account names none. A key grants no scope
-        that its maker does not hold. With `"publishable": true` it is one that may be printed in a web page.
+        that its maker does not hold. With `"publishable": true` it is one that may be printed in a web page; `opens`
+        says what everybody may do who has it.
         """
         values = self.read(serializers.KeyInput)
         named = values.get("environment_id") or named_environment(request._request)
         authority = grants.over_keys(self.caller, named, to_issue=True)
+        is_publishable = values.get("publishable", False)
+        opened = openings.by_key(authority.environment_id, values["scopes"]) if is_publishable else None
         key, secret = services.issue_key(
             name=values["name"],
             scopes=values["scopes"],
@@ -262,9 +280,9 @@ class KeyViewSet(ApiViewSet):
             authority=authority,
             actor=self.caller,
             created_by_id=self.caller.id if self.caller.kind == "account" else None,
-            is_publishable=values.get("publishable", False),
+            is_publishable=is_publishable,
         )
-        return never_stored(created(f"/v1/keys/{key.pk}", {**serializers.key(key), "secret": secret}))
+        return never_stored(created(f"/v1/keys/{key.pk}", {**serializers.key(key, opened), "secret": secret}))
 
     @extend_schema(responses={204: None})
     def destroy(self, request: Any, key_id: str) -> HttpResponse:

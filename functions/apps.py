@@ -5,6 +5,7 @@ class FunctionsConfig(AppConfig):
     name = "functions"
 
     def ready(self) -> None:
+        from accounts import openings
         from functions import checks, hooks, runs, schedules, services  # noqa: F401 - importing checks registers them
         from functions.archive import Functions
         from functions.executor import SECRET_PURPOSE
@@ -19,6 +20,7 @@ class FunctionsConfig(AppConfig):
         set_usage_counter("schedules_per_environment", schedules.count_schedules)
         set_usage_counter("visitor_queued_runs", runs.count_waiting_visits)
         set_usage_counter("visitor_queued_bytes", runs.count_waiting_bytes)
+        openings.register(functions=services.public_functions)
         register_part("functions", Functions())
         leftovers.register(Function)
         hooks.connect()

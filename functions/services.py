@@ -216,6 +216,12 @@ def count_functions(place: Place) -> int:
     return Function.objects.using(place.cluster).filter(environment_id=place.environment_id).count()
 
 
+def public_functions(place: Place) -> list[str]:
+    """The names of those that everybody may invoke who shows a publishable key. One query."""
+    found = Function.objects.using(place.cluster).filter(environment_id=place.environment_id, invoke="public")
+    return [*found.values_list("name", flat=True)]
+
+
 def function_of(place: Place, name: str, *, lock: bool = False) -> Function:
     """The environment's function of that name. Raises NoSuchFunction."""
     if not NAME.fullmatch(name):

@@ -31,7 +31,7 @@ from projects.errors import SchemaLost
 from projects.models import Environment
 from rows import ddl, documents, planning, reading, rules, uniques
 from rows.ddl import LockNotWon, Operation
-from rows.documents import EMPTY, InvalidDocument, Schema
+from rows.documents import ACTIONS, EMPTY, InvalidDocument, Schema
 from rows.models import CurrentVersion, SchemaVersion
 from rows.planning import NewUnique, Plan
 
@@ -133,6 +133,12 @@ def current_versions(cluster: str, environment_ids: Collection[str]) -> dict[str
 def count_tables(place: Place) -> int:
     """How many tables the environment has. Two queries."""
     return len(current(place).schema.tables)
+
+
+def open_to_strangers(place: Place) -> dict[str, list[str]]:
+    """The tables whose rules name role `anonymous`, each with the actions that are named. Two queries."""
+    named = {table.name: [*table.rules.get(rules.ANONYMOUS, ())] for table in current(place).schema.tables.values()}
+    return {name: [each for each in ACTIONS if each in actions] for name, actions in named.items() if actions}
 
 
 def read(raw: object) -> Schema:

@@ -103,7 +103,7 @@ def test_an_owner_issues_a_key_whose_secret_is_shown_once(api: Api, owner: Signe
     key = answer.json
     assert set(key) == {
         "id", "name", "prefix", "publishable", "scopes", "environment_id", "created_at", "expires_at", "last_used_at",
-        "secret",
+        "opens", "secret",
     }  # fmt: skip
     assert answer.headers["Location"] == f"/v1/keys/{key['id']}"
     assert answer.headers["Cache-Control"] == "no-store"

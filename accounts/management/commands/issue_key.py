@@ -6,7 +6,7 @@ from argparse import ArgumentParser, ArgumentTypeError
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from accounts import audit, grants, serializers, services
+from accounts import audit, grants, openings, serializers, services
 from accounts.management import terminal
 from platform_site.api.callers import ACCOUNT_SCOPES, ENVIRONMENT_SCOPES, PUBLISHABLE_SCOPES, SCOPES
 
@@ -49,19 +49,22 @@ class Command(terminal.Command):
             authority, everything = grants.operators(account_id=account.pk), ACCOUNT_SCOPES
         if options["publishable"]:
             everything = PUBLISHABLE_SCOPES
+        scopes = options["scopes"] or everything
         lifetime: timedelta | None = options["expires_in_days"]
+        opened = openings.by_key(authority.environment_id, scopes) if options["publishable"] else None
         with terminal.sentences():
             key, secret = services.issue_key(
                 name=terminal.validated(serializers.KeyName, {"name": options["name"]})["name"],
-                scopes=options["scopes"] or everything,
+                scopes=scopes,
                 authority=authority,
                 actor=audit.SYSTEM,
                 expires_at=datetime.now(UTC) + lifetime if lifetime else None,
                 is_publishable=options["publishable"],
             )
+        told = "".join(f"\nIt opens to everybody: {each}." for each in (opened.sentences() if opened else ()))
         self.answer(
-            serializers.key(key),
-            sentence=f"Issued the key {key.pk} ({key.name}) for {authority.owner}: {', '.join(key.scopes)}.",
+            serializers.key(key, opened),
+            sentence=f"Issued the key {key.pk} ({key.name}) for {authority.owner}: {', '.join(key.scopes)}.{told}",
             secret=secret,
             as_json=options["json"],
         )

@@ -30,5 +30,7 @@ class Command(terminal.Command):
         with terminal.sentences():
             services.revoke_key(found, actor=audit.SYSTEM)
         self.answer(
-            serializers.key(found), sentence=f"Revoked the key {found.pk} ({found.name}).", as_json=options["json"]
+            serializers.key(found, None),
+            sentence=f"Revoked the key {found.pk} ({found.name}).",
+            as_json=options["json"],
         )
