@@ -24,14 +24,17 @@ class TooManyRuns(RateLimited):
 
     def __init__(self, limit: int, *, of_visitors: bool = False) -> None:
         runs = "runs for publishable keys" if of_visitors else "runs"
-        super().__init__(1, f"The plan allows {limit} {runs} at the same time.")
+        shared = " They are shared among the networks that call." if of_visitors else ""
+        super().__init__(1, f"The plan allows {limit} {runs} at the same time.{shared}")
 
 
 class TooManyVisits(RateLimited):
     """As many queued runs of visitors wait in the environment as its plan allows, or as large ones."""
 
-    def __init__(self, limit: str) -> None:
-        super().__init__(10, f"The plan allows {limit} for publishable keys, and so many wait.")
+    def __init__(self, limit: str, *, is_share: bool) -> None:
+        """`is_share`: there is room, but no more of it for who comes from where this one does."""
+        so_many = "half of that waits, some of it from your network" if is_share else "so many wait"
+        super().__init__(10, f"The plan allows {limit} for publishable keys, and {so_many}.")
 
 
 class Loop(Conflict):

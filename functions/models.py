@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
-from django.db.models.functions import Now
+from django.db.models.functions import Coalesce, Now
 from django.db.models.lookups import Exact
 
 from platform_site.api import ids
@@ -145,6 +145,10 @@ class Run(models.Model):
     """Of a visitor's run, which of `input`, `output` and `logs` were too large (`functions.visits`); null: none."""
     caller_kind = models.CharField(max_length=10)
     caller_id = models.CharField(max_length=30)
+    network = models.BigIntegerField(null=True)
+    """Of a visitor's run, where it came from, as a number of the environment's own (`functions.networks`)."""
+    turn_at = models.DateTimeField(null=True)
+    """When it is as if a queued run had come, where that is later than it came: behind others of its network."""
     request_id = models.CharField(max_length=64, null=True)
     depth = models.SmallIntegerField(default=0)
     """How many functions and webhooks in a row led here (reliability F27)."""
@@ -177,9 +181,9 @@ class Run(models.Model):
             models.Index(
                 "environment_id",
                 Exact(models.F("caller_kind"), models.Value("anonymous")),
-                "created_at",
+                Coalesce("turn_at", "created_at"),
                 condition=models.Q(phase="queued"),
-                name="run_turn",
+                name="run_in_turn",
             ),
             models.Index(fields=["claimed_until"], condition=models.Q(phase="executing"), name="run_lease"),
             # Of visitors alone, of whose runs the oldest go before their time (`functions.retention`).

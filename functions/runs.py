@@ -21,6 +21,7 @@ from django.conf import settings
 from django.db import IntegrityError, connections
 
 from functions.errors import NoSuchFunction, TooManyRuns, TooManyVisits
+from functions.networks import Visit, has_share, open_to_all
 from functions.together import Together
 from functions.visits import is_input_kept
 from platform_site.api import ids
@@ -30,6 +31,11 @@ from platform_site.api.requests import current_request_id
 
 LEASE_MARGIN: Final = timedelta(seconds=10)
 """How long beyond its timeout a run may take: then it is lost, if it is not by `FUNCTION_LEASE` (`functions.watch`)."""
+
+
+TURN: Final = timedelta(seconds=10)
+"""By how much later each queued run of a network has its turn than the one before: about what one takes of visitors'
+seats, whatever the plan, where all take as long as they may. So a newcomer waits behind one or two of each network."""
 
 
 def lease_values() -> list[bytes]:
@@ -73,15 +79,20 @@ def program_key(function_id: str, version: int, source_hash: str, memory_mb: int
 
 # $1 environment, $2 function, $3 kind of caller that must be allowed, $4 seats that it may take, $5 phase to begin in,
 # $6 run, $7 input, $8 kind of caller, $9 its id, $10 request, $11 depth, $12 margin and $13 lease (`lease_values`),
-# $14 those seats in the order in which to look at them (`_seats`), $15 what is not kept of it; $16 and $17 are those of
-# `Together`.
+# $14 those seats in the order in which to look at them (`_seats`), $15 what is not kept of it; of a visit $16 its
+# network, $17 how much later its turn comes, $18 the seats that are visitors'; $19 and $20 are those of `Together`.
 _CHOOSE: Final = b"""
 WITH chosen AS (
     SELECT f.id, f.name, f.active_version, f.timeout_ms, f.memory_mb, f.allowed_hosts, v.source_hash,
            (SELECT jsonb_object_agg(s.name, encode(s.sealed_value, 'hex'))
               FROM platform.functions_secret s WHERE s.function_id = f.id AND s.sealed_value IS NOT NULL) AS secrets,
            (SELECT seat FROM unnest($14::int[]) seat
-             WHERE $5::text = 'executing' AND NOT EXISTS (
+             WHERE $5::text = 'executing'
+               AND ($16::bigint IS NULL OR (
+                   SELECT count(*) FILTER (WHERE r.network = $16::bigint) = 0 OR 2 * count(*) < $18::int
+                     FROM platform.functions_run r
+                    WHERE r.environment_id = $1::text AND r.slot BETWEEN 1 AND $18::int))
+               AND NOT EXISTS (
                    SELECT 1 FROM platform.functions_run r WHERE r.environment_id = $1::text AND r.slot = seat)
              LIMIT 1) AS slot
       FROM platform.functions_function f
@@ -91,11 +102,12 @@ WITH chosen AS (
 ), made AS (
     INSERT INTO platform.functions_run
            (id, environment_id, function_id, version, status, phase, is_async, input, not_kept, logs, walls,
-            caller_kind, caller_id, request_id, depth, concurrency, slot, attempts, created_at, started_at,
-            claimed_until)
+            caller_kind, caller_id, network, turn_at, request_id, depth, concurrency, slot, attempts, created_at,
+            started_at, claimed_until)
     SELECT $6::text, $1::text, id, active_version, 'running', $5::text, $5::text = 'queued', $7::text, $15::text[],
            '[]'::jsonb,
-           '{}', $8::text, $9::text, $10::text, $11::smallint, $4::int, slot,
+           '{}', $8::text, $9::text, $16::bigint, statement_timestamp() + $17::interval, $10::text,
+           $11::smallint, $4::int, slot,
            CASE WHEN $5::text = 'executing' THEN 1 ELSE 0 END,
            CASE WHEN $5::text = 'executing' THEN now() ELSE statement_timestamp() END,
            CASE WHEN $5::text = 'executing' THEN now() END,
@@ -107,7 +119,7 @@ WITH chosen AS (
 )
 SELECT id, name, active_version, source_hash, timeout_ms, memory_mb, array_to_json(allowed_hosts), secrets,
        slot IS NOT NULL, EXISTS (SELECT 1 FROM made),
-       CASE WHEN $16::boolean THEN set_config('synchronous_commit', 'off', true) END, $17::text
+       CASE WHEN $19::boolean THEN set_config('synchronous_commit', 'off', true) END, $20::text
   FROM chosen
 """
 # A seat is taken by an unique index, so that no race goes past the limit. Two that reach for the same one at the same
@@ -125,10 +137,12 @@ def visitor_seats(limit: int) -> int:
 def _seats(limit: int, may_take: int, start: int) -> bytes:
     """Seats 1 to `may_take` of `limit` as an array of PostgreSQL's, each half from another one on for each `start`.
 
-    Those that visitors may take come last, so that they have them as long as the others need no more than their half.
+    Those that visitors may take come last, so that they have them as long as the others need no more than their half;
+    and of those at the end the ones that heavy networks may take (`functions.networks`).
     """
     shared = visitor_seats(limit)
-    order = [*_rotated(range(shared + 1, may_take + 1), start), *_rotated(range(1, shared + 1), start)]
+    parts = (range(shared + 1, may_take + 1), range(open_to_all(shared) + 1, min(shared, may_take) + 1))
+    order = [seat for part in (*parts, range(1, open_to_all(shared) + 1)) for seat in _rotated(part, start)]
     return b"{%b}" % ",".join(map(str, order)).encode()
 
 
@@ -142,7 +156,14 @@ _queueings: Final = Together(_CHOOSE, is_durable=True)
 
 
 def begin(
-    place: Place, caller: Caller, name: str, input_text: str, *, depth: int = 0, is_async: bool = False
+    place: Place,
+    caller: Caller,
+    name: str,
+    input_text: str,
+    *,
+    depth: int = 0,
+    is_async: bool = False,
+    visit: Visit | None = None,
 ) -> Started:
     """Make the run, executing (a lease is ours) or queued. One statement.
 
@@ -151,13 +172,17 @@ def begin(
     So a synchronous call waits for the disk once. If PostgreSQL crashes in between, `end` finds no run and writes it
     down whole. In a transaction of the caller's, and where it is queued, its commit waits as any other.
 
-    Raises NoSuchFunction (or one that this kind of caller may not invoke), TooManyRuns, TooManyVisits.
+    `visit` says where a visitor comes from; without it their network has no share of its own. Raises NoSuchFunction
+    (or one that this kind of caller may not invoke), TooManyRuns, TooManyVisits.
     """
     limit, is_visit = plan_limits(place.plan).function_concurrency, caller.kind == "anonymous"
-    may_take = visitor_seats(limit) if is_visit else limit
+    may_take = theirs = visitor_seats(limit) if is_visit else limit
+    if visit is not None and visit.is_heavy and not is_async:
+        may_take = open_to_all(theirs)
+    behind = 0
     input_bytes = input_text.encode()
     if is_async and is_visit:
-        _check_room_for_a_visit(place, len(input_bytes))
+        behind = _check_room_for_a_visit(place, visit, len(input_bytes))
     # A queued one needs it until it ends.
     is_kept = is_async or is_input_kept(caller.kind, input_bytes)
     run_id, request_id = ids.new("run"), current_request_id()
@@ -175,9 +200,14 @@ def begin(
         b"%d" % depth,
         *lease_values(),
     ]
+    origin = [
+        None if visit is None else b"%d" % visit.network,
+        b"%f s" % (behind * TURN.total_seconds()) if behind else None,
+        b"%d" % theirs,
+    ]
     for _ in range(REACHES):
         start = int(random.random() * limit)  # noqa: S311 - not a secret
-        seated = [*values, _seats(limit, may_take, start), None if is_kept else b"{input}"]
+        seated = [*values, _seats(limit, may_take, start), None if is_kept else b"{input}", *origin]
         try:
             found = (_queueings if is_async else _begins).run(place.cluster, seated)
         except IntegrityError:  # the function was deleted before we could commit: look again
@@ -211,15 +241,15 @@ def begin(
             )
         if had_seat != b"t":
             break
-    raise TooManyRuns(may_take, of_visitors=is_visit)
+    raise TooManyRuns(theirs, of_visitors=is_visit)
 
 
-# At most the limit's entries of `run_turn` are looked at, whatever waits besides, and no input is read for its size.
+# At most the limit's entries of `run_in_turn` are looked at, whatever waits besides, and no input is read for its size.
 _WAITING_VISITS: Final = """
-SELECT count(*), coalesce(sum(octet_length(input)), 0)
-  FROM (SELECT input FROM platform.functions_run
+SELECT count(*), coalesce(sum(octet_length(input)), 0), count(*) FILTER (WHERE network = %s)
+  FROM (SELECT input, network FROM platform.functions_run
          WHERE phase = 'queued' AND environment_id = %s AND (caller_kind = 'anonymous')
-         ORDER BY created_at LIMIT %s) few
+         ORDER BY coalesce(turn_at, created_at) LIMIT %s) few
 """
 
 
@@ -233,21 +263,26 @@ def count_waiting_bytes(place: Place) -> int:
     return _waiting_visits(place)[1]
 
 
-def _waiting_visits(place: Place) -> tuple[int, int]:
+def _waiting_visits(place: Place, network: int | None = None) -> tuple[int, int, int]:
+    """How many wait, with how many bytes of input, and how many of them are this network's."""
+    most = plan_limits(place.plan).visitor_queued_runs
     with connections[place.cluster].cursor() as cursor:
-        cursor.execute(_WAITING_VISITS, [place.environment_id, plan_limits(place.plan).visitor_queued_runs])
-        count, size = cursor.fetchone()
-        return int(count), int(size)
+        cursor.execute(_WAITING_VISITS, [network, place.environment_id, most])
+        count, size, own = cursor.fetchone()
+        return int(count), int(size), int(own)
 
 
-def _check_room_for_a_visit(place: Place, input_size: int) -> None:
-    """Raises TooManyVisits. Not under a lock: those that come at the same moment may pass the limits together."""
+def _check_room_for_a_visit(place: Place, visit: Visit | None, input_size: int) -> int:
+    """How many of its network wait before it. Raises TooManyVisits. Not under a lock: those that come at the same
+    moment may pass the limits together."""
     limits = plan_limits(place.plan)
-    count, size = _waiting_visits(place)
-    if count >= limits.visitor_queued_runs:
-        raise TooManyVisits(f"{limits.visitor_queued_runs} queued runs")
-    if size + input_size > limits.visitor_queued_bytes:
-        raise TooManyVisits(f"{limits.visitor_queued_bytes} bytes of input in queued runs")
+    count, size, own = _waiting_visits(place, None if visit is None else visit.network)
+    if not has_share(limits.visitor_queued_runs, count, own):
+        raise TooManyVisits(f"{limits.visitor_queued_runs} queued runs", is_share=count < limits.visitor_queued_runs)
+    most = limits.visitor_queued_bytes
+    if size + input_size > (most // 2 if own else most):
+        raise TooManyVisits(f"{most} bytes of input in queued runs", is_share=size + input_size <= most)
+    return own
 
 
 def text_of(value: bytes | None) -> str:

@@ -14,6 +14,7 @@ from functions import endings, executor, removal, runs, schedules, wakeups
 from functions.errors import FunctionsQuotaReached, Loop, NoSuchFunction, NoSuchRun, NoSuchVersion, RunEnded
 from functions.executor import SECRET_PURPOSE, Ended
 from functions.models import Function, Run, Secret, Version
+from functions.networks import Visit
 from functions.runs import Started
 from functions.runtime.errors import LoadFailed, StartFailed
 from functions.runtime.pool import Busy, Program
@@ -158,23 +159,35 @@ def delete_function(place: Place, name: str, *, actor: Caller | Actor) -> None:
 
 
 def begin(
-    place: Place, caller: Caller, name: str, input_text: str, *, depth: int = 0, is_async: bool = False
+    place: Place,
+    caller: Caller,
+    name: str,
+    input_text: str,
+    *,
+    depth: int = 0,
+    is_async: bool = False,
+    visit: Visit | None = None,
 ) -> Started:
-    """Make a run of the function, to be executed by us now or by a worker. Raises NoSuchFunction, TooManyRuns, and
-    Conflict for a chain of calls that has become a loop (reliability F27)."""
+    """Make a run of the function, to be executed by us now or by a worker. `visit` says where a visitor comes from.
+
+    Raises NoSuchFunction, TooManyRuns, TooManyVisits, and Conflict for a chain of calls that has become a loop
+    (reliability F27).
+    """
     if not NAME.fullmatch(name):
         raise NoSuchFunction
     if depth >= chains.LONGEST:
         raise Loop(depth)
-    return runs.begin(place, caller, name, input_text, depth=depth, is_async=is_async)
+    return runs.begin(place, caller, name, input_text, depth=depth, is_async=is_async, visit=visit)
 
 
-def invoke(place: Place, caller: Caller, name: str, input_text: str, *, depth: int = 0) -> tuple[Started, Ended]:
+def invoke(
+    place: Place, caller: Caller, name: str, input_text: str, *, depth: int = 0, visit: Visit | None = None
+) -> tuple[Started, Ended]:
     """Run the function now and wait for its end. `input_text` is JSON.
 
     Raises NoSuchFunction, TooManyRuns. Contract section 4.11.
     """
-    started = begin(place, caller, name, input_text, depth=depth)
+    started = begin(place, caller, name, input_text, depth=depth, visit=visit)
     return started, execute(started, caller, place)
 
 
@@ -186,12 +199,14 @@ def execute(started: Started, caller: Caller, place: Place) -> Ended:
     return ended
 
 
-def enqueue(place: Place, caller: Caller, name: str, input_text: str, *, depth: int = 0) -> str:
+def enqueue(
+    place: Place, caller: Caller, name: str, input_text: str, *, depth: int = 0, visit: Visit | None = None
+) -> str:
     """Queue a run and return its id. It is committed with the transaction at hand, then a worker is nudged.
 
-    Raises NoSuchFunction.
+    Raises NoSuchFunction, TooManyVisits.
     """
-    queued = begin(place, caller, name, input_text, depth=depth, is_async=True)
+    queued = begin(place, caller, name, input_text, depth=depth, is_async=True, visit=visit)
     wakeups.after_commit(place.cluster)
     return queued.run_id
 

@@ -12,17 +12,19 @@ from django.db import IntegrityError, transaction
 from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
+from django.utils.functional import cached_property
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.exceptions import ValidationError as InvalidField
 
-from functions import serializers, services, waiting
+from functions import networks, serializers, services, waiting
 from functions.errors import NoSuchFunction, NoSuchRun, RunEnded
 from functions.executor import Ended
 from functions.filters import RunFilter
 from functions.models import Function, Run, Secret, Version
+from functions.networks import Visit
 from functions.runs import Started
 from functions.serializers import error_text, function_detail, listed_run, run_detail, version_detail
-from platform_site.api import chains, fields, idempotency, sqlstates, waits
+from platform_site.api import addresses, chains, fields, idempotency, sqlstates, waits
 from platform_site.api.errors import Forbidden, FunctionTimeout, RateLimited, Unavailable, ValidationFailed
 from platform_site.api.idempotency import idempotent, in_region
 from platform_site.api.openapi import IDEMPOTENCY_KEY, LIMIT
@@ -188,7 +190,9 @@ class RunViewSet(_NamedViewSet):
                     waits.begin()
                     if ticket is not None:
                         return self._once(ticket, name, input_text, depth)
-                    return self._ended(*services.invoke(self.place, self.caller, name, input_text, depth=depth))
+                    return self._ended(
+                        *services.invoke(self.place, self.caller, name, input_text, depth=depth, visit=self._visit)
+                    )
             except waiting.Full:
                 message = "Too many requests wait for functions here. Try again, or queue the run with async: true."
                 raise Unavailable(message) from None
@@ -202,7 +206,14 @@ class RunViewSet(_NamedViewSet):
         return self._queued(name, run_id)
 
     def _seat(self) -> AbstractContextManager[None]:
-        return waiting.room.seat(self.place.environment_id, is_visit=self.caller.kind == "anonymous")
+        return waiting.room.seat(self.place.environment_id, visit=self._visit)
+
+    @cached_property
+    def _visit(self) -> Visit | None:
+        """Where this call comes from, if it is a visitor's."""
+        if self.caller.kind != "anonymous":
+            return None
+        return networks.visit(self.place.environment_id, addresses.site_of(self.request._request))
 
     def _invocation(self) -> tuple[dict[str, Any] | None, bool]:
         """The input, and whether the run is to be queued. Raises ValidationFailed.
@@ -226,12 +237,12 @@ class RunViewSet(_NamedViewSet):
         using = self.place.cluster
         ticket = idempotency.read_ticket(self.request._request, self.caller)
         if ticket is None:
-            return services.enqueue(self.place, self.caller, name, input_text, depth=depth)
+            return services.enqueue(self.place, self.caller, name, input_text, depth=depth, visit=self._visit)
         with _together_with_its_record(using):
             kept = idempotency.claim(ticket, using=using)
             if kept is not None and kept.reference is not None:
                 return kept.reference
-            run_id = services.enqueue(self.place, self.caller, name, input_text, depth=depth)
+            run_id = services.enqueue(self.place, self.caller, name, input_text, depth=depth, visit=self._visit)
             idempotency.keep_reference(ticket, run_id, using=using)
         return run_id
 
@@ -243,7 +254,7 @@ class RunViewSet(_NamedViewSet):
             kept = idempotency.claim(ticket, using=using)
             started = None
             if kept is None or kept.reference is None:
-                started = services.begin(self.place, self.caller, name, input_text, depth=depth)
+                started = services.begin(self.place, self.caller, name, input_text, depth=depth, visit=self._visit)
                 idempotency.keep_reference(ticket, started.run_id, using=using)
         if started is not None:
             return self._ended(started, services.execute(started, self.caller, self.place))

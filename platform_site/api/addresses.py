@@ -31,4 +31,17 @@ def network_of(request: HttpRequest) -> str:
         return UNKNOWN
     if ":" not in address:
         return address
-    return str(ipaddress.ip_network((address.partition("%")[0], 64), strict=False).network_address)
+    return _beginning(address, 64)
+
+
+def site_of(request: HttpRequest) -> str:
+    """What has one share among strangers: an IPv4 address, or the /48 of an IPv6 one. Whoever rents a server or has a
+    line at home may well hold as many /64s as that has, and would hold as many shares."""
+    address = client_address(request)
+    if address is None:
+        return UNKNOWN
+    return address if ":" not in address else _beginning(address, 48)
+
+
+def _beginning(address: str, bits: int) -> str:
+    return str(ipaddress.ip_network((address.partition("%")[0], bits), strict=False).network_address)

@@ -12,6 +12,7 @@ from django.db import connections
 from functions import claims, endings, runs, services, waiting
 from functions.endings import Ending
 from functions.models import Run
+from functions.networks import Visit
 from platform_site.api import ids
 from platform_site.api.callers import Caller, Place
 from platform_site.api.plans import PLANS
@@ -101,9 +102,9 @@ def test_visitors_take_half_of_the_seats_and_everybody_else_finds_one(
     monkeypatch.setattr(waiting, "room", waiting.WaitingRoom(seats=6 * FREE, seats_each=6 * FREE))
     executing = Run.objects.using(place.cluster).filter(phase="executing")
 
-    def call(_: int) -> Answer:
+    def call(number: int) -> Answer:
         try:
-            return invoke(open_to_all, "slow", who="visitor")
+            return invoke(open_to_all, "slow", who="visitor", remote_addr=f"203.0.113.{number}")
         finally:
             connections.close_all()
 
@@ -161,7 +162,8 @@ def test_visitors_who_wait_leave_threads_for_everybody_else(
     monkeypatch.setattr(waiting, "room", room)
     prefer = {"Prefer": "respond-async, wait=30"}
     here = place.environment_id
-    with room.seat(here, is_visit=True), room.seat(here, is_visit=True), room.seat("env_other", is_visit=True):
+    one, two, three = Visit(1), Visit(2), Visit(3)
+    with room.seat(here, visit=one), room.seat(here, visit=two), room.seat("env_other", visit=three):
         refused = invoke(open_to_all, "sum", {"a": 1, "b": 1}, who="visitor")
         assert (refused.status, refused.error) == (503, "unavailable")
         assert invoke(open_to_all, "sum", {"a": 1, "b": 1}, who="visitor", headers=prefer).status == 202

@@ -200,7 +200,8 @@ def test_the_inputs_that_wait_have_a_bound_of_their_own(
     assert waiting.count() == 13, "what is refused is no run"
     used = open_to_all.get("owner", "/limits").json["limits"]["visitor_queued_bytes"]
     assert used == {"limit": MOST, "used": 10 * (MOST // 10 - 100) + len('{"a":1,"b":1}')}
-    assert queue(open_to_all, "visitor").status == 202
+    assert queue(open_to_all, "visitor").status == 429, "one of its network waits, and more than half of the bytes do"
+    assert queue(open_to_all, "visitor", remote_addr="203.0.113.9").status == 202
     assert (begun := claimed(place.cluster)) is not None
     assert begun.run_id != small
 
