@@ -9,7 +9,7 @@ how late writers are kept from reviving a record, and what happens while Redis i
 from collections.abc import Iterable
 from typing import Final
 
-from django.db import transaction
+from django.db import DEFAULT_DB_ALIAS, transaction
 
 from platform_site.api import store
 
@@ -17,12 +17,12 @@ GONE: Final = b"-"
 ASK: Final = b"?"
 
 
-def revoke(names: Iterable[str]) -> None:
-    """The credentials behind these cache entries end with the transaction at hand."""
+def revoke(names: Iterable[str], *, using: str = DEFAULT_DB_ALIAS) -> None:
+    """The credentials behind these cache entries end with the transaction at hand in that database."""
     marked = list(names)
     if marked:
         store.mark(dict.fromkeys(marked, ASK))
-        transaction.on_commit(lambda: store.mark(dict.fromkeys(marked, GONE)))
+        transaction.on_commit(lambda: store.mark(dict.fromkeys(marked, GONE)), using=using)
 
 
 def ask(names: Iterable[str]) -> None:

@@ -75,7 +75,7 @@ RETURNING r.id, r.attempts, r.environment_id, f.id, f.name, r.version, v.source_
           array_to_json(f.allowed_hosts),
           (SELECT jsonb_object_agg(s.name, encode(s.sealed_value, 'hex'))
              FROM platform.functions_secret s WHERE s.function_id = f.id AND s.sealed_value IS NOT NULL),
-          r.input, r.depth, r.caller_kind, r.caller_id, r.trigger = 'schedule',
+          r.input, r.depth, r.caller_kind, r.caller_id, r.trigger,
           NOT EXISTS (SELECT FROM waiting CROSS JOIN LATERAL (
                       SELECT FROM platform.functions_run other
                        WHERE other.phase = 'queued' AND other.environment_id = waiting.environment_id
@@ -121,7 +121,7 @@ def claim(using: str) -> tuple[Started, bool] | None:
         return None
     [row] = found
     run_id, attempt, environment_id, function_id, name, version, source_hash, timeout_ms, memory_mb = row[:9]
-    hosts, secrets, input_text, depth, caller_kind, caller_id, is_scheduled, is_last = row[9:]
+    hosts, secrets, input_text, depth, caller_kind, caller_id, trigger, is_last = row[9:]
     started = Started(
         run_id=text_of(run_id),
         attempt=number_of(attempt),
@@ -140,7 +140,7 @@ def claim(using: str) -> tuple[Started, bool] | None:
         caller_kind=text_of(caller_kind),
         caller_id=text_of(caller_id),
         cluster=using,
-        is_scheduled=is_scheduled == b"t",
+        trigger=text_of(trigger),
     )
     return started, is_last == b"t"
 

@@ -31,7 +31,8 @@ _TELL_END: Final = b"""
 """
 # $1 run, $2 attempt, $3 status, $4 output, $5 error, $6 log, $7 walls, $8 milliseconds, $9 event, $10 the function's
 # name, $11 what is not kept of it (null: all is); $12 and $13 are those of `Together`. `_WRITE_WHOLE` has in their
-# place $12 function, $13 version, $14 input, $15 kind of caller, $16 its id, $17 request, $18 depth.
+# place $12 function, $13 version, $14 input, $15 kind of caller, $16 its id, $17 request, $18 depth, $19 how it came
+# about.
 _END: Final = (
     b"""
 WITH ended AS (
@@ -53,9 +54,9 @@ _WRITE_WHOLE: Final = (
 WITH ended AS (
     INSERT INTO platform.functions_run
            (id, environment_id, function_id, version, status, phase, is_async, input, output, error, logs, walls,
-            not_kept, caller_kind, caller_id, request_id, depth, attempts, started_at, ended_at, duration_ms)
+            not_kept, caller_kind, caller_id, request_id, depth, trigger, attempts, started_at, ended_at, duration_ms)
     SELECT $1::text, f.environment_id, f.id, $13::int, $3::text, 'ended', false, $14::text, $4::text, $5::jsonb,
-           $6::jsonb, $7::text[], $11::text[], $15::text, $16::text, $17::text, $18::smallint, $2::int,
+           $6::jsonb, $7::text[], $11::text[], $15::text, $16::text, $17::text, $18::smallint, $19::text, $2::int,
            now() - $8::int * interval '1 ms', now(), $8::int
       FROM platform.functions_function f WHERE f.id = $12::text AND f.environment_id IS NOT NULL
     ON CONFLICT (id) DO NOTHING
@@ -122,6 +123,7 @@ def _whole(started: Started, what: Kept) -> list[bytes | None]:
         started.caller_id.encode(),
         None if request_id is None else request_id.encode(),
         b"%d" % started.depth,
+        started.trigger.encode(),
     ]
 
 

@@ -52,3 +52,20 @@ class SchedulesQuotaReached(QuotaExceeded):
 class FunctionsQuotaReached(QuotaExceeded):
     def __init__(self, limit: int) -> None:
         super().__init__(f"The plan allows {limit} functions in an environment.")
+
+
+class NoSuchAddress(NotFound):
+    """Also of one that is revoked, or stopped: whoever holds an address learns nothing from what it answers."""
+
+    message = "There is no such address."
+
+
+class ForUsersOnly(Conflict):
+    message = (
+        'The function is for users of the application alone: its "invoke" is "user". An address is nobody of them.'
+    )
+
+
+class AddressesQuotaReached(QuotaExceeded):
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"A function has {limit} inbound addresses at most.")

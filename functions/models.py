@@ -107,6 +107,32 @@ class Secret(models.Model):
         return self.name
 
 
+class InboundAddress(models.Model):
+    """An address by which a provider's webhooks reach a function (`functions.inbound`)."""
+
+    id = _id("inb")
+    function = models.ForeignKey(
+        Function, on_delete=models.CASCADE, related_name="inbound_addresses", db_constraint=False
+    )
+    """The constraint stands in the migration: PostgreSQL deletes an address with its function, also where a process of
+    the release before does it, which knows nothing of addresses."""
+    token_hash = models.BinaryField(unique=True)
+    """SHA-256 of the token (`functions.inbound.tokens`), which is shown once and never stored."""
+    label = models.CharField(max_length=100, blank=True)
+    is_async = models.BooleanField()
+    """Whether what comes by POST is queued and answered at once; false: whoever calls waits for the run."""
+    runs_as_kind = models.CharField(max_length=10)
+    runs_as_id = models.CharField(max_length=30)
+    """Who made it, or deployed the function since: `account` or `key`, whose rights its runs have."""
+    uses = models.BigIntegerField(db_default=0)
+    """How many requests it has taken. A crash of PostgreSQL may forget the last of them."""
+    last_used_at = models.DateTimeField(null=True)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    def __str__(self) -> str:
+        return self.label or self.id
+
+
 class Run(models.Model):
     """One invocation. `running` until it has an end; `phase` tells queued from running. Kept for 7 days."""
 
@@ -123,6 +149,7 @@ class Run(models.Model):
     class Trigger(models.TextChoices):
         CALL = "call"
         SCHEDULE = "schedule"
+        INBOUND = "inbound"
 
     id = _id("run")
     environment_id = models.CharField(max_length=30)
@@ -175,6 +202,9 @@ class Run(models.Model):
             ),
             models.Index(
                 fields=["function", "-created_at", "-id"], condition=models.Q(trigger="schedule"), name="run_scheduled"
+            ),
+            models.Index(
+                fields=["function", "-created_at", "-id"], condition=models.Q(trigger="inbound"), name="run_inbound"
             ),
             models.Index(fields=["environment_id", "created_at"], condition=models.Q(phase="queued"), name="run_queue"),
             # Whose turn it is within an environment: `false` comes first, and visitors' thousands are not walked over.

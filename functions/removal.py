@@ -1,10 +1,10 @@
 """Deleting a function: it is gone at once, and what it leaves goes in pages.
 
 A function may have millions of runs, which no statement and no request can delete. So its deletion takes the versions,
-the secrets and a page of the newest runs, those that wait or execute among them; if that was all, the function as well.
-One with more belongs to no environment from then on: nobody finds it or its runs, its name is free, nothing of it is
-begun, and what executes of it is ended (`leases.renew`). A worker and a sweep remove the rest of its runs, page by
-page, and at last itself. The same when its environment goes.
+the secrets, the inbound addresses and a page of the newest runs, those that wait or execute among them; if that was
+all, the function as well. One with more belongs to no environment from then on: nobody finds it or its runs, its name
+is free, nothing of it is begun, and what executes of it is ended (`leases.renew`). A worker and a sweep remove the rest
+of its runs, page by page, and at last itself. The same when its environment goes.
 """
 
 from collections.abc import Iterator
@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from django.db import connections, transaction
 
+from functions.inbound import records
 from functions.models import Function
 from platform_site.api import nudges
 
@@ -44,6 +45,7 @@ def begin(using: str, function_id: str) -> None:
     with connections[using].cursor() as cursor:
         for statement in _CLOSE:
             cursor.execute(statement, [function_id])
+        records.delete_all(using, function_id)
         if _remove_page(cursor, function_id, None) is None:
             cursor.execute(_DELETE, [function_id])
         else:

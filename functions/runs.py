@@ -64,7 +64,8 @@ class Started:
     caller_kind: str
     caller_id: str
     cluster: str
-    is_scheduled: bool = False
+    trigger: str = "call"
+    """One of `Run.Trigger`."""
 
     @property
     def program_key(self) -> str:
@@ -80,7 +81,8 @@ def program_key(function_id: str, version: int, source_hash: str, memory_mb: int
 # $1 environment, $2 function, $3 kind of caller that must be allowed, $4 seats that it may take, $5 phase to begin in,
 # $6 run, $7 input, $8 kind of caller, $9 its id, $10 request, $11 depth, $12 margin and $13 lease (`lease_values`),
 # $14 those seats in the order in which to look at them (`_seats`), $15 what is not kept of it; of a visit $16 its
-# network, $17 how much later its turn comes, $18 the seats that are visitors'; $19 and $20 are those of `Together`.
+# network, $17 how much later its turn comes, $18 the seats that are visitors'; $19 how it came about; $20 and $21 are
+# those of `Together`.
 _CHOOSE: Final = b"""
 WITH chosen AS (
     SELECT f.id, f.name, f.active_version, f.timeout_ms, f.memory_mb, f.allowed_hosts, v.source_hash,
@@ -101,13 +103,12 @@ WITH chosen AS (
        AND (f.invoke IN ('public', $3::text) OR (f.invoke IS NULL AND $3::text <> 'anonymous'))
 ), made AS (
     INSERT INTO platform.functions_run
-           (id, environment_id, function_id, version, status, phase, is_async, input, not_kept, logs, walls,
+           (id, environment_id, function_id, version, status, phase, is_async, trigger, input, not_kept, logs, walls,
             caller_kind, caller_id, network, turn_at, request_id, depth, concurrency, slot, attempts, created_at,
             started_at, claimed_until)
-    SELECT $6::text, $1::text, id, active_version, 'running', $5::text, $5::text = 'queued', $7::text, $15::text[],
-           '[]'::jsonb,
-           '{}', $8::text, $9::text, $16::bigint, statement_timestamp() + $17::interval, $10::text,
-           $11::smallint, $4::int, slot,
+    SELECT $6::text, $1::text, id, active_version, 'running', $5::text, $5::text = 'queued', $19::text, $7::text,
+           $15::text[], '[]'::jsonb, '{}', $8::text, $9::text, $16::bigint, statement_timestamp() + $17::interval,
+           $10::text, $11::smallint, $4::int, slot,
            CASE WHEN $5::text = 'executing' THEN 1 ELSE 0 END,
            CASE WHEN $5::text = 'executing' THEN now() ELSE statement_timestamp() END,
            CASE WHEN $5::text = 'executing' THEN now() END,
@@ -119,7 +120,7 @@ WITH chosen AS (
 )
 SELECT id, name, active_version, source_hash, timeout_ms, memory_mb, array_to_json(allowed_hosts), secrets,
        slot IS NOT NULL, EXISTS (SELECT 1 FROM made),
-       CASE WHEN $19::boolean THEN set_config('synchronous_commit', 'off', true) END, $20::text
+       CASE WHEN $20::boolean THEN set_config('synchronous_commit', 'off', true) END, $21::text
   FROM chosen
 """
 # A seat is taken by an unique index, so that no race goes past the limit. Two that reach for the same one at the same
@@ -164,6 +165,7 @@ def begin(
     depth: int = 0,
     is_async: bool = False,
     visit: Visit | None = None,
+    trigger: str = "call",
 ) -> Started:
     """Make the run, executing (a lease is ours) or queued. One statement.
 
@@ -204,6 +206,7 @@ def begin(
         None if visit is None else b"%d" % visit.network,
         b"%f s" % (behind * TURN.total_seconds()) if behind else None,
         b"%d" % theirs,
+        trigger.encode(),
     ]
     for _ in range(REACHES):
         start = int(random.random() * limit)  # noqa: S311 - not a secret
@@ -238,6 +241,7 @@ def begin(
                 caller_kind=caller.kind,
                 caller_id=caller.id,
                 cluster=place.cluster,
+                trigger=trigger,
             )
         if had_seat != b"t":
             break

@@ -13,6 +13,7 @@ from accounts.audit import Actor
 from functions import endings, executor, removal, runs, schedules, wakeups
 from functions.errors import FunctionsQuotaReached, Loop, NoSuchFunction, NoSuchRun, NoSuchVersion, RunEnded
 from functions.executor import SECRET_PURPOSE, Ended
+from functions.inbound import records as inbound
 from functions.models import Function, Run, Secret, Version
 from functions.networks import Visit
 from functions.runs import Started
@@ -42,10 +43,11 @@ def deploy(
     """Deploy a version of `name` and make it the active one; True if the function is new.
 
     `values`: `source`, and optionally timeout_ms, memory_mb, allowed_hosts, invoke, attempts, schedule, `secrets` (name
-    to value, null removes one; omitted ones stay). What is omitted stays as it was. By its schedule the function runs
-    as `scheduled_as`, or else as the actor (`functions.schedules`). The module is loaded once, behind the walls: what
-    does not load is refused with line and column. Then this process starts one for its first call (`warm`). Raises
-    ValidationFailed, Forbidden, FunctionsQuotaReached, SchedulesQuotaReached.
+    to value, null removes one; omitted ones stay). What is omitted stays as it was. By its schedule and its inbound
+    addresses the function runs as `scheduled_as`, or else as the actor (`functions.schedules`, `functions.inbound`).
+    The module is loaded once, behind the walls: what does not load is refused with line and column. Then this process
+    starts one for its first call (`warm`). Raises ValidationFailed, Forbidden, FunctionsQuotaReached,
+    SchedulesQuotaReached.
     """
     using = place.cluster
     try_out(place, name, values)
@@ -72,6 +74,7 @@ def deploy(
             if setting in values:
                 setattr(function, setting, values[setting])
         schedules.deployed(function, place, values, by=scheduled_as or schedules.caller_of(actor))
+        inbound.activated(function, place.cluster, by=scheduled_as or schedules.caller_of(actor))
         function.last_version += 1
         function.active_version = function.last_version
         function.updated_at = Now()
@@ -118,7 +121,7 @@ def try_out(place: Place, name: str, values: Mapping[str, Any]) -> None:
 
 def activate(place: Place, name: str, version: int, *, actor: Caller | Actor) -> Function:
     """Make an earlier (or later) version the one that answers. Raises NoSuchFunction, NoSuchVersion, and Forbidden
-    where it would run by a schedule as somebody who may not invoke."""
+    where it would run by a schedule or an inbound address as somebody who may not invoke."""
     using = place.cluster
     with transaction.atomic(using=using):
         function = function_of(place, name, lock=True)
@@ -127,6 +130,7 @@ def activate(place: Place, name: str, version: int, *, actor: Caller | Actor) ->
         function.active_version = version
         function.updated_at = Now()
         schedules.activated(function, by=schedules.caller_of(actor))
+        inbound.activated(function, using, by=schedules.caller_of(actor))
         function.save(using=using, update_fields=["active_version", "updated_at", *schedules.FIELDS])
         function.refresh_from_db(using=using)
     audit.record("function.activated", actor=actor, target_id=function.pk, **_where(place), name=name, version=version)
@@ -167,6 +171,7 @@ def begin(
     depth: int = 0,
     is_async: bool = False,
     visit: Visit | None = None,
+    trigger: str = Run.Trigger.CALL,
 ) -> Started:
     """Make a run of the function, to be executed by us now or by a worker. `visit` says where a visitor comes from.
 
@@ -177,17 +182,24 @@ def begin(
         raise NoSuchFunction
     if depth >= chains.LONGEST:
         raise Loop(depth)
-    return runs.begin(place, caller, name, input_text, depth=depth, is_async=is_async, visit=visit)
+    return runs.begin(place, caller, name, input_text, depth=depth, is_async=is_async, visit=visit, trigger=trigger)
 
 
 def invoke(
-    place: Place, caller: Caller, name: str, input_text: str, *, depth: int = 0, visit: Visit | None = None
+    place: Place,
+    caller: Caller,
+    name: str,
+    input_text: str,
+    *,
+    depth: int = 0,
+    visit: Visit | None = None,
+    trigger: str = Run.Trigger.CALL,
 ) -> tuple[Started, Ended]:
     """Run the function now and wait for its end. `input_text` is JSON.
 
     Raises NoSuchFunction, TooManyRuns. Contract section 4.11.
     """
-    started = begin(place, caller, name, input_text, depth=depth, visit=visit)
+    started = begin(place, caller, name, input_text, depth=depth, visit=visit, trigger=trigger)
     return started, execute(started, caller, place)
 
 
@@ -200,13 +212,20 @@ def execute(started: Started, caller: Caller, place: Place) -> Ended:
 
 
 def enqueue(
-    place: Place, caller: Caller, name: str, input_text: str, *, depth: int = 0, visit: Visit | None = None
+    place: Place,
+    caller: Caller,
+    name: str,
+    input_text: str,
+    *,
+    depth: int = 0,
+    visit: Visit | None = None,
+    trigger: str = Run.Trigger.CALL,
 ) -> str:
     """Queue a run and return its id. It is committed with the transaction at hand, then a worker is nudged.
 
     Raises NoSuchFunction, TooManyVisits.
     """
-    queued = begin(place, caller, name, input_text, depth=depth, is_async=True, visit=visit)
+    queued = begin(place, caller, name, input_text, depth=depth, is_async=True, visit=visit, trigger=trigger)
     wakeups.after_commit(place.cluster)
     return queued.run_id
 

@@ -2,6 +2,7 @@
 
 from django.urls import path
 
+from functions.inbound.views import InboundAddressViewSet, InboundViewSet
 from functions.views import FunctionViewSet, RunViewSet
 
 urlpatterns = [
@@ -14,6 +15,21 @@ urlpatterns = [
     ),
     path("v1/functions/<str:name>/activate", FunctionViewSet.as_view({"post": "activate"}), name="function-activate"),
     path("v1/functions/<str:name>/versions", FunctionViewSet.as_view({"get": "versions"}), name="function-versions"),
+    path(
+        "v1/functions/<str:name>/inbound",
+        InboundAddressViewSet.as_view({"get": "list", "post": "create"}),
+        name="inbound-addresses",
+    ),
+    path(
+        "v1/functions/<str:name>/inbound/<str:address_id>",
+        InboundAddressViewSet.as_view({"delete": "destroy"}),
+        name="inbound-address",
+    ),
+    path(
+        "v1/inbound/<str:token>",
+        InboundViewSet.as_view({"get": "get", "post": "post", "head": "head"}),
+        name="inbound",
+    ),
     path("v1/functions/<str:name>/runs", RunViewSet.as_view({"get": "list"}), name="runs"),
     path("v1/functions/<str:name>/runs/<str:run_id>", RunViewSet.as_view({"get": "retrieve"}), name="run"),
     path("v1/functions/<str:name>/runs/<str:run_id>/cancel", RunViewSet.as_view({"post": "cancel"}), name="run-cancel"),

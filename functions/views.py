@@ -37,14 +37,19 @@ _INPUT = fields.ObjectField()
 _WAIT = re.compile(r"wait=(\d{1,4})", re.ASCII)
 
 
-class _NamedViewSet(ApiViewSet):
-    """What both viewsets do where the name in the address is no function's."""
+class NamedViewSet(ApiViewSet):
+    """What these viewsets do where the name in the address is no function's."""
 
     def _run(self, request: HttpRequest, action: Callable[..., Any]) -> HttpResponseBase:
         try:
             return super()._run(request, action)
         except NoSuchFunction as error:
             raise NoSuchFunction(self._missed(self.kwargs["name"])) from error
+
+    def _for_makers(self) -> None:
+        """App users invoke functions and see their own runs; what a function is made of is not theirs to read."""
+        if self.caller.kind == "user":
+            raise Forbidden
 
     def _missed(self, name: str) -> str:
         """The same for one that is not there and one that this caller may not invoke. Names the environment, since what
@@ -59,7 +64,7 @@ class _NamedViewSet(ApiViewSet):
         return f"There is {shown} in {self.place.environment_id}{did_you_mean(name, known) or '.'}"
 
 
-class FunctionViewSet(_NamedViewSet):
+class FunctionViewSet(NamedViewSet):
     """`/v1/functions` and `/v1/functions/{name}`."""
 
     required_scopes = {
@@ -143,17 +148,12 @@ class FunctionViewSet(_NamedViewSet):
         data = [version_detail(each, function.active_version) for each in page.items]
         return answer({"data": data, "next_cursor": page.next_cursor})
 
-    def _for_makers(self) -> None:
-        """App users invoke functions and see their own runs; what a function is made of is not theirs to read."""
-        if self.caller.kind == "user":
-            raise Forbidden
-
     def _secrets(self, function: Function) -> Any:
         names = Secret.objects.using(self.place.cluster).filter(function=function).values_list("name", flat=True)
         return [*names]
 
 
-class RunViewSet(_NamedViewSet):
+class RunViewSet(NamedViewSet):
     """`/v1/functions/{name}/invoke` and `/v1/functions/{name}/runs`."""
 
     required_scopes = {

@@ -16,6 +16,7 @@ from django.db import Error, close_old_connections, connections
 from functions import claims, endings, executor, schedules, wakeups
 from functions.callers import caller_again
 from functions.endings import Ending
+from functions.models import Run
 from functions.runs import Started
 from projects import suspension
 
@@ -25,6 +26,13 @@ ShouldStop = Callable[[], bool]
 
 _COMES_AGAIN: Final = timedelta(seconds=2)
 """After which a run whose caller nobody could look up is tried again."""
+
+
+_BEHIND: Final[dict[str, str]] = {
+    Run.Trigger.SCHEDULE: "whoever set its schedule",
+    Run.Trigger.INBOUND: "whoever made its inbound address",
+}
+"""Who may no longer act where a run fails as `CallerGone`, by how it came about."""
 
 
 class Worker:
@@ -77,14 +85,14 @@ class Worker:
         try:
             again = caller_again(started.caller_kind, started.caller_id, started.environment_id)
             is_gone = again is None or not again[0].may("functions:invoke")
-            if is_gone and started.is_scheduled:
+            if is_gone and started.trigger == Run.Trigger.SCHEDULE:
                 schedules.stop(started)
         except Error:
             # The control database is away. Left to its lease, the run would be lost with its third try.
             claims.give_back(started, _COMES_AGAIN)
             raise
         if again is None or is_gone:
-            who = "whoever set its schedule" if started.is_scheduled else "whoever invoked it"
+            who = _BEHIND.get(started.trigger, "whoever invoked it")
             gone = {"name": "CallerGone", "reason": "caller_gone", "message": f"{who} may no longer act here"}
             _, told = endings.end(started, Ending("failed", 0, error=gone))
         elif again[1].is_suspended:  # a moment ago: the claim did not know yet

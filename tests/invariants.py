@@ -29,6 +29,7 @@ CODES = {
     "rate_limited": {429},
     "internal": {500},
     "unavailable": {503},
+    "function_failed": {502},
     "function_timeout": {504},
 }
 WITH_FIELDS = {"validation_failed", "invalid_grant"}

@@ -151,5 +151,9 @@ class Unavailable(ApiError):
         self.headers["Retry-After"] = str(max(1, retry_after))
 
 
+class FunctionFailed(ApiError):
+    status, code, message = 502, "function_failed", "The function failed; its run says why."
+
+
 class FunctionTimeout(ApiError):
     status, code, message = 504, "function_timeout", "The function ran longer than its timeout."

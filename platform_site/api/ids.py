@@ -33,6 +33,7 @@ PREFIXES: Final = frozenset(
         "brn",
         "eml",
         "inv",
+        "inb",
     }
 )
 

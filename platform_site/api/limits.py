@@ -5,7 +5,8 @@ django-ratelimit names the counter and its window; Redis counts, on the pipeline
 and begin at another second for each key.
 
     per caller      `begin(request, trip, identity)` before the trip, `.settle(plan)` when the record names the plan;
-                    `begin_visit` where a publishable key is shown, whose holders are told apart by their addresses
+                    `begin_visit` where a publishable key is shown, or an inbound address called: who does is told
+                    apart by the client's address
     per address     `count_refused` (bad tokens) and `count_anonymous` (no token)
     at the token endpoint, per (pool, e-mail) and per address: `count_token_request`
     before an e-mail is written down, per recipient and per address: `count_email_request`; per pool, to addresses that
@@ -151,24 +152,29 @@ def begin(request: HttpRequest, trip: store.Trip, identity: str) -> Begun:
 
 
 def begin_visit(request: HttpRequest, trip: store.Trip, key: str) -> Begun:
-    """As `begin`, for whoever shows the publishable key `key`: everybody has it, so each client address has a share of
-    its own, and none uses up the others'."""
+    """As `begin`, for whoever shows the publishable key `key`, which everybody has, or calls the inbound address `key`,
+    which may leak: each client address has a share of its own, and none uses up the others'."""
     return Begun(request, trip, f"{key}\0{addresses.network_of(request)}", is_visit=True)
 
 
-def count_refused(request: HttpRequest) -> None:
-    """A token was refused: count it for the client's address. One trip. Raises RateLimited instead of the 401."""
-    _count_address(request, "refused", ADDRESS_LIMITS.refused_requests_per_minute)
+def count_refused(request: HttpRequest, environment_id: str = "") -> None:
+    """A token was refused: count it for the client's address. One trip. Raises RateLimited instead of the refusal.
+
+    With `environment_id`, a known environment that the token names by itself, it counts there alone: a provider sends
+    for many from the same address, and goes on for a while with what one of them has revoked.
+    """
+    _count_address(request, "refused", ADDRESS_LIMITS.refused_requests_per_minute, environment_id)
 
 
 class Refusals:
-    """How many tokens this address has had refused: looked at on the trip of the request, not counted."""
+    """How many tokens this address has had refused: looked at on the trip of the request, not counted.
+    `environment_id` as in `count_refused`."""
 
     __slots__ = ("_counting", "_request")
 
-    def __init__(self, request: HttpRequest, trip: store.Trip) -> None:
+    def __init__(self, request: HttpRequest, trip: store.Trip, environment_id: str = "") -> None:
         self._request = request
-        self._counting = Counting(request, trip, "refused", addresses.network_of(request), look_only=True)
+        self._counting = Counting(request, trip, "refused", _network(request, environment_id), look_only=True)
 
     def check(self) -> None:
         """After the trip, before PostgreSQL is asked about a token that no cache knows: raises RateLimited if the
@@ -186,11 +192,16 @@ def count_anonymous(request: HttpRequest) -> None:
     _count_address(request, "address", ADDRESS_LIMITS.anonymous_requests_per_minute)
 
 
-def _count_address(request: HttpRequest, name: str, quota: int) -> None:
+def _count_address(request: HttpRequest, name: str, quota: int, environment_id: str = "") -> None:
     trip = store.trip()
-    counting = Counting(request, trip, name, addresses.network_of(request))
+    counting = Counting(request, trip, name, _network(request, environment_id))
     trip.run()
     _announce(request, counting.settle(quota))
+
+
+def _network(request: HttpRequest, environment_id: str) -> str:
+    network = addresses.network_of(request)
+    return f"{environment_id}\0{network}" if environment_id else network
 
 
 def count_token_request(

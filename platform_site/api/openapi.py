@@ -252,7 +252,7 @@ def _example_of(error: type[ApiError]) -> dict[str, Any]:
     body: dict[str, Any] = {"code": error.code, "message": error.message}
     if error.code == "validation_failed":
         body["fields"] = [{"field": "name", "code": "required", "message": "This field is required."}]
-    if error.code == "function_timeout":
+    if error.code in ("function_failed", "function_timeout"):
         body["run_id"] = "run_01k6zv3c5jf6q8m0h2w4x7y9ab"
     return {"error": body | {"request_id": "req_01k6zv3c5jf6q8m0h2w4x7y9ab"}}
 
@@ -314,7 +314,7 @@ class Components:
                             },
                         },
                         "hint": {"type": "string"},
-                        "run_id": {"type": "string", "description": "With `function_timeout`."},
+                        "run_id": {"type": "string", "description": "With `function_failed` and `function_timeout`."},
                         "request_id": {"type": "string"},
                     },
                 }

@@ -19,7 +19,7 @@ from platform_site.api import ids
 from platform_site.api.errors import FieldError, ValidationFailed
 
 # What looks like a secret is no id: it would be written to every log line.
-_ID: Final = re.compile(r"(?!sk_|rt_|whsec_|oac_|lnk_|eyJ)[A-Za-z0-9][A-Za-z0-9._:\-]{0,63}", re.ASCII)
+_ID: Final = re.compile(r"(?!sk_|rt_|whsec_|oac_|lnk_|hk_|eyJ)[A-Za-z0-9][A-Za-z0-9._:\-]{0,63}", re.ASCII)
 _ENVIRONMENT_LABEL: Final = re.compile(r"env-([0-9a-z]{26})", re.ASCII)
 _current: Final[ContextVar[str | None]] = ContextVar("request_id", default=None)
 

@@ -167,9 +167,13 @@ class ApiViewSet(ViewSet):
     query_parameters: ClassVar[Mapping[str, frozenset[str]]] = {}
     """For each action the query parameters that mean something; others are 422. `list` without an entry takes `limit`
     and `cursor`. Actions that address one thing and have no entry ignore the query string."""
+    foreign_queries: ClassVar[bool] = False
+    """The query string is a stranger's to write and the action's to read: nothing of it is looked at before."""
     also_raises: ClassVar[Mapping[str, tuple[type[ApiError], ...]]] = {}
     """For each action the errors that do not follow from its shape (`platform_site.api.openapi`), for the
     description."""
+    unsafe_reads: ClassVar[frozenset[str]] = frozenset()
+    """The actions that change something although they answer GET: not for a second run by themselves."""
     tagged: ClassVar[frozenset[str]] = frozenset()
     """The actions whose success carries an `ETag`, for the description."""
     optional_bodies: ClassVar[frozenset[str]] = frozenset()
@@ -283,7 +287,7 @@ class ApiViewSet(ViewSet):
         a second run would not be the first one over again.
         """
         runs = 1
-        safe = request.method in ("GET", "HEAD")
+        safe = request.method in ("GET", "HEAD") and self.action not in self.unsafe_reads
         committed = commits_of_this_thread()
         while True:
             try:
@@ -308,7 +312,8 @@ class ApiViewSet(ViewSet):
             if scope is not None and scope not in caller.scopes:
                 raise Forbidden(f"This needs the scope {scope}.")
         query_string = request.META.get("QUERY_STRING", "")
-        self.query = read_parameters(query_string, self._allowed_parameters()) if query_string else {}
+        is_ours = query_string and not self.foreign_queries
+        self.query = read_parameters(query_string, self._allowed_parameters()) if is_ours else {}
         result = action(self.request, *self.args, **self.kwargs)
         if isinstance(result, Response):
             headers = {name: value for name, value in result.headers.items() if name != "Content-Type"}

@@ -36,8 +36,11 @@ OPEN = {
     "POST /v1/auth/password-reset/confirm": "opened by the token of an e-mail",
     "POST /v1/auth/email-verification/confirm": "opened by the token of an e-mail",
     "POST /v1/auth/email-change/confirm": "opened by the token of an e-mail",
+    "POST /v1/inbound/{token}": "the address is the token: providers send no header of ours",
+    "GET /v1/inbound/{token}": "as above",
 }
-"""The operations that need no token, each with its reason. The list only shrinks, but for sign-up and OAuth."""
+"""The operations that need no token, each with its reason. The list only shrinks, but for sign-up, OAuth and inbound
+addresses."""
 UNTAGGED_BODY = {"POST", "PUT", "PATCH"}
 
 

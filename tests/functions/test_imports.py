@@ -197,10 +197,14 @@ def test_the_guides_function_believes_whom_it_should(run_code: RunCode) -> None:
     def signed(at: float, text: str = body) -> str:
         return f"t={at:.0f},v1={hmac.new(b'whsec', f'{at:.0f}.{text}'.encode(), 'sha256').hexdigest()}"
 
+    def told(text: str, signature: str) -> dict[str, object]:
+        return {"body": text, "headers": {"stripe-signature": signature}}
+
     now = time.time()
-    assert run_code(source, {"body": body, "signature": signed(now)}, secrets=secrets).output == {"type": "paid"}
+    assert run_code(source, told(body, signed(now)), secrets=secrets).output == {"type": "paid"}
+    assert run_code(source, {"body": body, "headers": {}}, secrets=secrets).error["message"] == "not Stripe's"
     for signature in (signed(now, body + " "), signed(now - 400), "t=1", f"t={now:.0f},v1=aa", ""):
-        refused = run_code(source, {"body": body, "signature": signature}, secrets=secrets)
+        refused = run_code(source, told(body, signature), secrets=secrets)
         assert refused.error["message"] == "not Stripe's", signature
 
 

@@ -50,6 +50,8 @@ LEAVES = {
     "deleteFunction": "function.deleted",
     "activateFunction": "function.activated",
     "cancelRun": "run.cancelled",
+    "createInboundAddress": "function.inbound_made",
+    "deleteInboundAddress": "function.inbound_revoked",
     "createIdentityProvider": "identity_provider.added",
     "updateIdentityProvider": "identity_provider.changed",
     "deleteIdentityProvider": "identity_provider.removed",
@@ -88,6 +90,7 @@ LEAVES_NOTHING = {
     "requestPasswordReset": "as above; a stranger's wish must not write to the trail",
     "signUp": "as above",
     "invokeFunction": "its run says who, what and when",
+    "deliverInbound": "as above",
     "insertRows": "rows are the tenant's: events tell of them, with the request",
     "updateRow": "as above",
     "deleteRow": "as above",
@@ -142,7 +145,7 @@ class Walk:
         given = {} if body is None else {"json": body}
         answer: Answer = self.api.request(
             method,
-            path.format(**known) + query,
+            path.replace("{token}", known.pop("address", "")).format(**known) + query,
             token=token,
             environment=None if bare else self.production,
             headers={"Idempotency-Key": secrets.token_hex(8), **dict(headers)} if method in ("POST", "PATCH") else {},
@@ -277,6 +280,10 @@ def things(walk: Walk, owner: str) -> None:
     headers = {"Prefer": "respond-async"}
     run = walk.do("invokeFunction", {"input": {}}, token=owner, name="one", headers=headers)
     walk.do("cancelRun", token=owner, name="one", run_id=run["run_id"])
+    inbound = walk.do("createInboundAddress", {"label": "Stripe"}, token=owner, name="one")
+    token = walk.secret("inbound address", inbound["url"].rpartition("/")[2])
+    walk.do("deliverInbound", {"id": "evt_1"}, token=None, address=token)
+    walk.do("deleteInboundAddress", token=owner, name="one", address_id=inbound["id"])
     walk.do("deleteFunction", token=owner, name="one")
 
     document = walk.api.get("/v1/schema", token=owner, environment=walk.production).json["document"]

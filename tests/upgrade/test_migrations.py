@@ -41,6 +41,11 @@ EXCEPTIONS = {
         "0005_deleted_functions",
     ): "what is deleted has no environment, and the release before finds functions by theirs; its figures of a region"
     " may miss a look for as long as there are runs of the last minutes, which go first",
+    (
+        "functions",
+        "0013_inbound_addresses",
+    ): "another way for a run to come about: PostgreSQL is told nothing, and a worker of the release before executes it"
+    " as any that is not a schedule's",
 }
 """Migrations that may, and why no process of the release before minds."""
 

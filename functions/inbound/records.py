@@ -1,0 +1,119 @@
+"""The row of an inbound address, what Redis remembers of it, and what becomes of it with its function.
+
+A record lives `store.RECORD_TTL` in Redis under half the token's hash. Whoever changes what it says marks it in the
+transaction of the change (`accounts.markers`), as of a key: a revoked address is gone with the next request.
+
+Its runs execute as whoever made the address or deployed the function since, as a schedule's do and for the same reason
+(`functions.schedules`): code that somebody deploys never has the rights of who made the address before.
+"""
+
+from dataclasses import astuple, dataclass
+from typing import Final
+
+import orjson
+from django.db import connections
+
+from accounts import markers
+from functions.models import Function, InboundAddress
+from platform_site.api import store
+from platform_site.api.callers import Caller, Place
+from platform_site.api.errors import Forbidden, ValidationFailed
+from platform_site.api.plans import PLANS
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What an address leads to."""
+
+    address_id: str
+    function_name: str
+    is_async: bool
+    runs_as_kind: str
+    runs_as_id: str
+    plan: str
+    """The environment's when it was looked up: for the rate, before anything else is asked."""
+
+
+_TYPES: Final = (str, str, bool, str, str, str)
+
+
+def cache_name(token_hash: bytes) -> str:
+    return f"who:inbound:{token_hash[:16].hex()}"
+
+
+def to_bytes(record: Record) -> bytes:
+    return orjson.dumps(astuple(record))
+
+
+def from_bytes(data: bytes | None) -> Record | None:
+    """What `to_bytes` made; None where nothing is kept, it is marked, or of another release's form."""
+    if data is None or data == markers.ASK:
+        return None
+    try:
+        members = orjson.loads(data)
+    except ValueError:
+        return None
+    is_ours = isinstance(members, list) and len(members) == len(_TYPES) and all(map(isinstance, members, _TYPES))
+    return Record(*members) if is_ours and members[-1] in PLANS else None
+
+
+_LOOK_UP: Final = """
+SELECT a.id, f.name, a.is_async, a.runs_as_kind, a.runs_as_id
+  FROM platform.functions_inboundaddress a JOIN platform.functions_function f ON f.id = a.function_id
+ WHERE a.token_hash = %s AND f.environment_id = %s
+"""
+
+
+def look_up(place: Place, token_hash: bytes) -> Record | None:
+    """The address of that token in the environment, asked of PostgreSQL and remembered; None if there is none."""
+    with connections[place.cluster].cursor() as cursor:
+        cursor.execute(_LOOK_UP, [token_hash, place.environment_id])
+        found = cursor.fetchone()
+    if found is None:
+        return None
+    address_id, function_name, is_async, kind, caller_id = found
+    record = Record(address_id, function_name, is_async, kind, caller_id, place.plan)
+    store.fill(cache_name(token_hash), to_bytes(record))
+    return record
+
+
+# In one statement with the setting: that it was used is no news that a request has to wait on the disk for.
+_USED: Final = """
+UPDATE platform.functions_inboundaddress SET uses = uses + 1, last_used_at = statement_timestamp()
+  FROM (SELECT set_config('synchronous_commit', 'off', true)) setting
+ WHERE id = %s
+"""
+
+
+def note_use(place: Place, address_id: str) -> None:
+    """Count a request that it took. One statement."""
+    with connections[place.cluster].cursor() as cursor:
+        cursor.execute(_USED, [address_id])
+
+
+def activated(function: Function, using: str, *, by: Caller | None) -> None:
+    """Another version answers: its addresses run as `by` from now on, who chose it; as before where that is None, staff
+    or a command. In the transaction that has the function's lock. Raises ValidationFailed, Forbidden."""
+    addresses = InboundAddress.objects.using(using).filter(function_id=function.pk)
+    hashes = list(addresses.values_list("token_hash", flat=True))
+    if not hashes:
+        return
+    if function.invoke == "user":
+        message = "The function has inbound addresses, which invoke it as a key or a member. Revoke them first."
+        raise ValidationFailed.of("invoke", "has_addresses", message)
+    if by is None:
+        return
+    if not by.may("functions:invoke"):
+        raise Forbidden(
+            "The function has inbound addresses, and would run by them as you: that needs functions:invoke, too. "
+            "Revoke them, or deploy with a key that may."
+        )
+    addresses.update(runs_as_kind=by.kind, runs_as_id=by.id)
+    markers.ask(cache_name(bytes(each)) for each in hashes)
+
+
+def delete_all(using: str, function_id: str) -> None:
+    """No address leads to the function any more, from the commit of the transaction at hand."""
+    addresses = InboundAddress.objects.using(using).filter(function_id=function_id)
+    markers.revoke([cache_name(bytes(each)) for each in addresses.values_list("token_hash", flat=True)], using=using)
+    addresses.delete()

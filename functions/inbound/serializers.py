@@ -1,0 +1,61 @@
+"""The body that makes an inbound address, and how one is shown."""
+
+from typing import Any, Final
+
+from functions.inbound.services import Shown
+from functions.serializers import AsyncField
+from platform_site.api import fields
+from platform_site.api.fields import Serializer, timestamp
+from platform_site.api.openapi import listing
+
+CALLER_GONE: Final = "caller_gone"
+_LABEL: Final = "What its owner calls it."
+_ASYNC: Final = "Whether POST is answered at once and the run queued; else the answer is the function's output."
+
+
+class NewAddress(Serializer):
+    label = fields.CharField(max_length=100, required=False, help_text=_LABEL)  # type: ignore[assignment]
+
+    def get_fields(self) -> dict[str, Any]:
+        """`async` is a word of Python's, so it cannot be declared as a member."""
+        return {**super().get_fields(), "async": AsyncField(required=False, default=True, help_text=_ASYNC)}
+
+
+class Address(Serializer):
+    id = fields.CharField()
+    label = fields.CharField(help_text=_LABEL)  # type: ignore[assignment]
+    runs_as = fields.CharField(help_text="The key or account whose rights its runs have.")
+    stopped = fields.ChoiceField(
+        choices=[CALLER_GONE], allow_null=True, help_text="Why it answers as if it were not there."
+    )
+    uses = fields.IntegerField(help_text="How many requests it has taken.")
+    last_used_at = fields.DateTimeField(allow_null=True)
+    created_at = fields.DateTimeField()
+
+    def get_fields(self) -> dict[str, Any]:
+        return {**super().get_fields(), "async": AsyncField(help_text=_ASYNC)}
+
+
+class MadeAddress(Address):
+    url = fields.CharField(help_text="What the provider is told. It is shown once: whoever has it calls the function.")
+
+
+AddressList = listing(Address, paged=False)
+
+
+class Queued(Serializer):
+    run_id = fields.CharField()
+
+
+def address_detail(shown: Shown) -> dict[str, Any]:
+    address = shown.address
+    return {
+        "id": address.pk,
+        "label": address.label,
+        "async": address.is_async,
+        "runs_as": address.runs_as_id,
+        "stopped": CALLER_GONE if shown.is_stopped else None,
+        "uses": address.uses,
+        "last_used_at": timestamp(address.last_used_at) if address.last_used_at else None,
+        "created_at": timestamp(address.created_at),
+    }

@@ -1,0 +1,160 @@
+"""The addresses of inbound addresses: those by which their owner makes and revokes them, and themselves."""
+
+import logging
+
+import orjson
+from django.db import Error
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema
+
+from functions import services as functions
+from functions import waiting
+from functions.errors import AddressesQuotaReached, ForUsersOnly, Loop, NoSuchAddress, NoSuchFunction
+from functions.executor import Ended
+from functions.inbound import arrivals, messages, records, serializers, services
+from functions.inbound.arrivals import Arrival
+from functions.models import Run
+from functions.runs import Started
+from functions.views import NamedViewSet
+from platform_site.api import addresses, chains, waits
+from platform_site.api.errors import (
+    FunctionFailed,
+    FunctionTimeout,
+    PayloadTooLarge,
+    ProjectSuspended,
+    Unavailable,
+)
+from platform_site.api.idempotency import idempotent, in_region
+from platform_site.api.views import ApiViewSet, answer, created, never_stored, no_content
+
+log = logging.getLogger("platform.functions")
+
+_OUTPUTS = {(200, "application/json"): OpenApiTypes.ANY, (200, "text/plain"): str}
+
+
+class InboundAddressViewSet(NamedViewSet):
+    """`/v1/functions/{name}/inbound` and `/v1/functions/{name}/inbound/{address_id}`."""
+
+    required_scopes = {"list": "functions:read", "create": "functions:deploy", "destroy": "functions:deploy"}
+    query_parameters = {"list": frozenset()}
+    also_raises = {"create": (ForUsersOnly, AddressesQuotaReached)}
+    optional_bodies = frozenset({"create"})
+
+    @extend_schema(operation_id="listInboundAddresses", responses=serializers.AddressList)
+    def list(self, request: HttpRequest, name: str) -> HttpResponseBase:
+        """The function's inbound addresses, the oldest first. Their URLs are shown to nobody again."""
+        self._for_makers()
+        found = services.all_of(self.place, functions.function_of(self.place, name))
+        return answer({"data": [serializers.address_detail(each) for each in found]})
+
+    @idempotent(using=in_region)
+    @extend_schema(request=serializers.NewAddress, responses={201: serializers.MadeAddress})
+    def create(self, request: HttpRequest, name: str) -> HttpResponseBase:
+        """Make an address by which a provider's webhooks reach the function. `url` is shown this once."""
+        values = self.read(serializers.NewAddress)
+        made, url = services.make(
+            self.place, name, label=values.get("label", ""), is_async=values["async"], actor=self.caller
+        )
+        shown = serializers.address_detail(made) | {"url": url}
+        return never_stored(created(f"/v1/functions/{name}/inbound/{made.address.pk}", shown))
+
+    @extend_schema(responses={204: None})
+    def destroy(self, request: HttpRequest, name: str, address_id: str) -> HttpResponseBase:
+        """Revoke an inbound address. It answers no more from now on."""
+        services.revoke(self.place, name, address_id, actor=self.caller)
+        return no_content()
+
+
+class InboundViewSet(ApiViewSet):
+    """`/v1/inbound/{token}`: an address itself. Who has it needs nothing else, and learns nothing where it is none."""
+
+    public = True
+    foreign_queries = True
+    unsafe_reads = frozenset({"get"})
+    _RAISES = (
+        FunctionFailed, FunctionTimeout, Loop, NoSuchAddress, PayloadTooLarge, ProjectSuspended, Unavailable,
+    )  # fmt: skip
+    also_raises = {"get": _RAISES, "post": _RAISES}
+
+    @extend_schema(operation_id="deliverInbound", request=None, responses={**_OUTPUTS, 202: serializers.Queued})
+    def post(self, request: HttpRequest, token: str) -> HttpResponseBase:
+        """Call a function by its inbound address, with any body. It is queued, or answers with its output: as the
+        address says."""
+        arrival = self._arrive(token)
+        return self._queued(arrival, token) if arrival.record.is_async else self._output(arrival, token)
+
+    @extend_schema(operation_id="verifyInbound", responses=_OUTPUTS)
+    def get(self, request: HttpRequest, token: str) -> HttpResponseBase:
+        """Call a function by its inbound address and wait for its output, as providers do that send a challenge."""
+        return self._output(self._arrive(token), token)
+
+    @extend_schema(exclude=True)
+    def head(self, request: HttpRequest, token: str) -> HttpResponseBase:
+        """Whether the address is one: 200 or 404, and nothing runs."""
+        self._arrive(token)
+        return never_stored(answer(b""))
+
+    def _arrive(self, token: str) -> Arrival:
+        request = self.request._request
+        arrival = arrivals.arrive(request, token)
+        request.__dict__["caller"] = arrival.caller  # for the access log
+        return arrival
+
+    def _queued(self, arrival: Arrival, token: str) -> HttpResponseBase:
+        waits.begin(briefly=True)
+        try:
+            run_id = functions.enqueue(
+                arrival.place, arrival.caller, arrival.record.function_name, self._input(arrival, token),
+                depth=self._depth(arrival), trigger=Run.Trigger.INBOUND,
+            )  # fmt: skip
+        except NoSuchFunction:
+            raise NoSuchAddress from None
+        _note_use(arrival)
+        return answer({"run_id": run_id}, 202)
+
+    def _output(self, arrival: Arrival, token: str) -> HttpResponseBase:
+        """What the function returns: a text as it is, which is how a challenge is answered, anything else as JSON."""
+        try:
+            with waiting.room.seat(arrival.place.environment_id):
+                waits.begin()
+                started, ended = functions.invoke(
+                    arrival.place, arrival.caller, arrival.record.function_name, self._input(arrival, token),
+                    depth=self._depth(arrival), trigger=Run.Trigger.INBOUND,
+                )  # fmt: skip
+        except waiting.Full:
+            raise Unavailable("Too many requests wait for functions here. Try again shortly.") from None
+        except NoSuchFunction:
+            raise NoSuchAddress from None
+        _note_use(arrival)
+        return never_stored(_answer(started, ended))
+
+    def _input(self, arrival: Arrival, token: str) -> str:
+        request = self.request._request
+        client = addresses.client_address(request)
+        facts = {"client": client, "address_id": arrival.record.address_id}
+        return messages.input_of(request.META, request.body, token, facts)
+
+    def _depth(self, arrival: Arrival) -> int:
+        return chains.depth_of(self.request._request.META, arrival.place.environment_id)
+
+
+def _answer(started: Started, ended: Ended) -> HttpResponse:
+    """A failure is told so that providers send again, and without the function's words: they may not be for them."""
+    if ended.is_timeout:
+        raise FunctionTimeout(extra={"run_id": started.run_id})
+    if ended.ending.status != Run.Status.SUCCEEDED:
+        raise FunctionFailed(extra={"run_id": started.run_id})
+    output = ended.ending.output or "null"
+    if output.startswith('"'):
+        return HttpResponse(orjson.loads(output), content_type="text/plain; charset=utf-8")
+    return answer(output.encode())
+
+
+def _note_use(arrival: Arrival) -> None:
+    """No reason to refuse what is done if it fails."""
+    try:
+        records.note_use(arrival.place, arrival.record.address_id)
+    except Error as error:
+        log.warning("a use was not noted: %s", type(error).__name__, extra={"address": arrival.record.address_id})
