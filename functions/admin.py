@@ -14,6 +14,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 
 from accounts.console import link, staff
 from functions import highlight, history, services
+from functions.inbound import services as inbound
 from functions.models import Function, Run, Secret, Version
 from functions.visits import KEPT_BYTES
 from platform_site.api import cursors
@@ -38,6 +39,12 @@ _DELETE = Verb(
 )
 _STOP_SCHEDULE = Verb(
     "Stop the schedule", "The function runs by itself no more until somebody sets its schedule again.", danger=True
+)
+_REVOKE_ADDRESS = Verb(
+    "Revoke the inbound address",
+    "The provider that has it reaches the function no more; its owner has to make another one.",
+    danger=True,
+    has_form=True,
 )
 _CANCEL = Verb("Cancel the run", "The code is stopped where it stands; the run ends as failed.", danger=True)
 
@@ -72,6 +79,10 @@ class FunctionAdmin(RegionAdmin):
             "chosen": chosen,
             "source": highlight.coloured(source),
             "scheduled_as": _named(thing.scheduled_kind, thing.scheduled_id),
+            "addresses": [
+                (each.address, each.is_stopped, _named(each.address.runs_as_kind, each.address.runs_as_id))
+                for each in inbound.all_of(place, thing)
+            ],
             "lines": highlight.line_numbers(source),
             "difference": _changed(active, chosen) if is_other and active and chosen else None,
             "secrets": [
@@ -86,7 +97,7 @@ class FunctionAdmin(RegionAdmin):
 
     def verbs_of(self, thing: Function) -> dict[str, Verb]:
         stop = {"stop_schedule": _STOP_SCHEDULE} if thing.next_run_at is not None else {}
-        return {"activate": _ACTIVATE, **stop, "delete": _DELETE}
+        return {"activate": _ACTIVATE, **stop, "revoke_address": _REVOKE_ADDRESS, "delete": _DELETE}
 
     def act(self, request: HttpRequest, place: Place, thing: Function, verb: str) -> HttpResponse | str:
         if verb == "activate":
@@ -96,6 +107,9 @@ class FunctionAdmin(RegionAdmin):
         if verb == "stop_schedule":
             services.stop_schedule(place, thing.name, actor=staff(request))
             return "The schedule is stopped."
+        if verb == "revoke_address":
+            inbound.revoke(place, thing.name, request.POST.get("address", "")[:64], actor=staff(request))
+            return "The address is revoked."
         services.delete_function(place, thing.name, actor=staff(request))
         self.message_user(request, f"{thing.name} is deleted.", messages.SUCCESS)
         return HttpResponseRedirect(self.list_address(environment=place.environment_id))

@@ -13,6 +13,8 @@ from django.test.utils import CaptureQueriesContext
 
 from accounts import audit, services
 from accounts.models import AuditEntry
+from accounts.staff import roles
+from accounts.staff.roles import StaffRole
 from functions import highlight, schedules
 from functions.models import Function, Run
 from tests.figures import within
@@ -276,3 +278,49 @@ def test_a_schedule_is_shown_with_its_next_time_and_whose_it_is(console: Client,
     press(console, path, "stop_schedule", confirmed="1")
     assert AuditEntry.objects.filter(action="function.schedule_stopped").count() == 1
     assert the_function(tracker).schedule_stopped == "caller_gone"
+
+
+def test_inbound_addresses_are_shown_and_revoked_by_operators_alone(console: Client, tracker: Tracker) -> None:
+    deploy(tracker, "sum", SUM)
+    deploy(tracker, "plain", SUM)
+    made = [
+        tracker.post("owner", "/functions/sum/inbound", {"label": label}).json
+        for label in ("Stripe </td><script>alert(1)</script>", "GitHub")
+    ]
+    token = made[0]["url"].rpartition("/")[2]
+    assert tracker.api.post(f"/v1/inbound/{token}", json={}).status == 202
+    sums = Function.objects.using(tracker.project.cluster).get(name="sum")
+    plain = Function.objects.using(tracker.project.cluster).get(name="plain")
+    path = of(sums.pk, FUNCTIONS)
+    raw = console.get(path).content.decode()
+    assert "<script>alert(1)" not in raw
+    assert token not in raw
+    shown = html.unescape(raw)
+    for text in (made[0]["id"], made[1]["id"], "GitHub", "at once", '<td data-label="Requests">1</td>', "never"):
+        assert text in shown, text
+    assert "Inbound addresses" not in page(console, of(plain.pk, FUNCTIONS))
+    run = Run.objects.using(tracker.project.cluster).get(trigger="inbound")
+    assert "by an inbound address" in page(console, of(run.pk, RUNS))
+    listed = f"{RUNS}?environment={tracker.environment_id}&function=sum"
+    assert of(run.pk, RUNS) in page(console, f"{listed}&trigger=inbound")
+    assert of(run.pk, RUNS) not in page(console, f"{listed}&trigger=call")
+
+    support = Client()
+    user = services.create_user(pool_id=None, email="sue@example.com", password=None, is_staff=True, actor=audit.SYSTEM)
+    support.force_login(roles.set_role(user, StaffRole.SUPPORT, actor=audit.SYSTEM))
+    seen = support.get(path).content.decode()
+    assert made[1]["id"] in seen
+    assert "revoke_address" not in seen
+    posted = {"verb": "revoke_address", "address": made[1]["id"], "confirmed": "1"}
+    assert support.post(path, posted).status_code == 403
+
+    assert "is revoked" not in press(console, path, "revoke_address", address=made[0]["id"])  # asked, not done
+    other = of(plain.pk, FUNCTIONS)
+    assert "no such inbound address" in press(console, other, "revoke_address", address=made[0]["id"], confirmed="1"), (
+        "it is another function's"
+    )
+    assert tracker.api.post(f"/v1/inbound/{token}", json={}).status == 202
+    assert "is revoked" in press(console, path, "revoke_address", address=made[0]["id"], confirmed="1")
+    assert tracker.api.post(f"/v1/inbound/{token}", json={}).status == 404
+    assert [each["id"] for each in tracker.get("owner", "/functions/sum/inbound").json["data"]] == [made[1]["id"]]
+    assert AuditEntry.objects.get(action="function.inbound_revoked").actor_kind == "staff"
