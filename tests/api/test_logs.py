@@ -25,6 +25,7 @@ SECRETS = {
     "OAuth code": "oac_0123456789abcdef",
     "proof of an identity": "oal_0123456789abcdef-_",
     "link": "lnk_0123456789abcdef",
+    "inbound address": "hk_01k6zv3c5jf6q8m0h2w4x7y9ab4fT9xKq2LmN8pRs5",
     "access token": JWT,
     "database password": "hunter2hunter2",
 }
