@@ -1,10 +1,11 @@
 """What the owner of a function does with its inbound addresses: make one, see them, revoke one.
 
-Called by the API and the console alike; the scope is the view's to ask.
+Called by the API, the console and the command alike; the scope is the view's to ask.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from django.conf import settings
 from django.db import transaction
@@ -33,12 +34,15 @@ class Shown:
     """Whoever it runs as may not invoke there any more, so it answers as if it were not there."""
 
 
-def make(place: Place, name: str, *, label: str, is_async: bool, actor: Caller) -> tuple[Shown, str]:
-    """An address that leads to the function and runs it as `actor`, and its URL, which nobody can be told again.
+def make(
+    place: Place, name: str, values: Mapping[str, Any], *, runs_as: Caller, actor: Caller | Actor
+) -> tuple[Shown, str]:
+    """An address that leads to the function and runs it as `runs_as`, a key or an account, and its URL, which nobody
+    can be told again. `values`: `async`, and optionally `label`.
 
     Raises NoSuchFunction, Forbidden, ForUsersOnly, AddressesQuotaReached.
     """
-    if not actor.may("functions:invoke"):
+    if not runs_as.may("functions:invoke"):
         raise Forbidden("The function would run by the address as you: that needs functions:invoke, too.")
     token = tokens.make(place.environment_id)
     with transaction.atomic(using=place.cluster):
@@ -50,10 +54,10 @@ def make(place: Place, name: str, *, label: str, is_async: bool, actor: Caller) 
         address = InboundAddress.objects.using(place.cluster).create(
             function=function,
             token_hash=tokens.digest(token),
-            label=label,
-            is_async=is_async,
-            runs_as_kind=actor.kind,
-            runs_as_id=actor.id,
+            label=values.get("label", ""),
+            is_async=values["async"],
+            runs_as_kind=runs_as.kind,
+            runs_as_id=runs_as.id,
         )
         address.refresh_from_db(using=place.cluster)
     _record("function.inbound_made", place, function, address, actor)

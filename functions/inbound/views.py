@@ -54,9 +54,7 @@ class InboundAddressViewSet(NamedViewSet):
     def create(self, request: HttpRequest, name: str) -> HttpResponseBase:
         """Make an address by which a provider's webhooks reach the function. `url` is shown this once."""
         values = self.read(serializers.NewAddress)
-        made, url = services.make(
-            self.place, name, label=values.get("label", ""), is_async=values["async"], actor=self.caller
-        )
+        made, url = services.make(self.place, name, values, runs_as=self.caller, actor=self.caller)
         shown = serializers.address_detail(made) | {"url": url}
         return never_stored(created(f"/v1/functions/{name}/inbound/{made.address.pk}", shown))
 

@@ -196,7 +196,7 @@ class Bridge:
 
     def _refuse(self, exchange: Exchange) -> None:
         """The lane is stuck and the line too long: say so rather than let the client wait."""
-        logger.error("no thread became free in time", extra={"path": exchange.request.path})
+        logger.error("no thread became free in time")  # and not for whom: a path may hold a secret
         _answer_error(exchange.protocol, errors.Unavailable(), exchange.request.META.get("HTTP_X_REQUEST_ID"))
         exchange.finish()
 
@@ -210,7 +210,7 @@ class Bridge:
             response = answer(request)
             send(exchange.protocol, response, last=self.leaving)
         except BaseException:
-            logger.exception("a request was not answered by Django", extra={"path": request.path})
+            logger.exception("a request was not answered by Django")
             # If the answer has begun, this is ignored; else the client gets the envelope rather than an empty 500.
             _answer_error(exchange.protocol, errors.Internal(), request.META.get("HTTP_X_REQUEST_ID"))
         finally:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import CommandError
 
@@ -161,3 +162,29 @@ def test_a_schedule_is_set_kept_and_taken_away(tracker: Tracker, deploy: Any) ->
     assert tracker.get("owner", "/functions/sum").json["scheduled_as"] == owner
     assert "runs by itself" not in deploy("sum", SUM, "--no-schedule")
     assert tracker.get("owner", "/functions/sum").json["schedule"] is None
+
+
+def test_inbound_addresses_are_made_listed_and_revoked(tracker: Tracker, deploy: Any) -> None:
+    owner = tracker.project.memberships.get(role="owner").user_id
+    viewer = tracker.project.memberships.get(role="viewer").user_id
+    deploy("sum", SUM)
+    command = ("inbound_address", tracker.environment_id)
+    for arguments, why in (
+        (("sum", "--as", tracker.users["alice"]), "not as an app user"),
+        (("sum", "--as", viewer), "may not invoke functions here"),
+        (("sum", "--as", owner, "--label", "x" * 101), "label: "),
+        (("none", "--as", owner), "no such function"),
+        (("sum", "--revoke", "inb_x"), "no such inbound address"),
+    ):
+        with pytest.raises(CommandError, match=why):
+            run(*command, *arguments)
+    assert run(*command, "sum") == ("", "")
+    url, said = run(*command, "sum", "--as", owner, "--label", "Stripe", "--wait")
+    assert url.strip().rpartition("/")[2] not in said
+    (shown,) = [json.loads(line) for line in run(*command, "sum")[0].splitlines()]
+    assert (shown["label"], shown["async"], shown["runs_as"]) == ("Stripe", False, owner)
+    path = url.strip().removeprefix(settings.BASE_URL)
+    assert tracker.api.post(path, json={}).json == {"sum": None}
+    deploy("sum", SUM, "--as", owner)
+    assert "revoked" in run(*command, "sum", "--revoke", shown["id"])[1]
+    assert tracker.api.post(path, json={}).status == 404

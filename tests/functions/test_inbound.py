@@ -15,6 +15,7 @@ import orjson
 import pytest
 from django.conf import settings as configured
 from django.db import connections, transaction
+from django.test import override_settings
 
 from accounts import audit, services
 from accounts.models import AuditEntry, ServerKey, User
@@ -23,6 +24,7 @@ from functions.models import Function, InboundAddress, Run
 from functions.worker import Worker
 from platform_site.api import chains, ids, store
 from platform_site.api.callers import Place
+from platform_site.services import valkey
 from projects import services as projects
 from projects.models import Member
 from tests.client import Answer
@@ -584,6 +586,8 @@ def test_the_release_before_deletes_functions_that_have_some(tracker: Tracker, p
     """It knows nothing of addresses: PostgreSQL takes them along."""
     deploy(tracker, "tell", TELL)
     path = address(tracker, "tell")
+    Function.objects.using(place.cluster).update(environment_id=None)  # it has a long history
+    same_refusal(send(tracker, path))
     with transaction.atomic(using=place.cluster), connections[place.cluster].cursor() as cursor:
         for table in ("version", "secret", "run"):
             cursor.execute(f"DELETE FROM platform.functions_{table}")  # noqa: S608
@@ -672,6 +676,8 @@ def test_guesses_are_counted_and_what_is_revoked_keeps_no_neighbour_out(tracker:
     assert (dead[:120], dead[120]) == ([404] * 120, 429)
     limited = send(tracker, forged(tracker.environment_id), remote_addr=provider)
     assert (limited.error, int(limited.headers["Retry-After"]) > 0) == ("rate_limited", True)
+    name = records.cache_name(tokens.digest(met.rpartition("/")[2]))
+    assert valkey.client(configured.LAYOUT).delete(name) == 1, "as after a minute of silence"
     assert send(tracker, met, remote_addr=provider).status == 202, "what works goes on"
     assert send(tracker, neighbour, remote_addr=provider).status == 202
     assert send(tracker, forged(tracker.environment_id), remote_addr="203.0.113.10").status == 404
@@ -742,6 +748,17 @@ def test_a_use_that_cannot_be_noted_refuses_nothing(tracker: Tracker, place: Pla
         finally:
             cursor.execute("ALTER TABLE platform.functions_inboundaddress RENAME COLUMN uses_ TO uses")
     assert len(inbound_runs(tracker)) == 1
+
+
+def test_without_redis_it_answers_and_a_revoked_one_does_not(tracker: Tracker) -> None:
+    deploy(tracker, "tell", TELL)
+    made = make(tracker, "tell").json
+    path = made["url"].removeprefix(configured.BASE_URL)
+    with override_settings(REDIS_URL="unix:///nowhere/valkey.sock"):
+        assert send(tracker, path).status == 202
+        assert tracker.delete("owner", f"/functions/tell/inbound/{made['id']}").status == 204
+        same_refusal(send(tracker, path), send(tracker, forged(tracker.environment_id)))
+    same_refusal(send(tracker, path))
 
 
 def test_a_record_of_another_release_is_looked_up_anew(tracker: Tracker, place: Place) -> None:

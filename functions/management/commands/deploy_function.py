@@ -25,7 +25,8 @@ from rows.management.places import HELP, place_named
 _EXAMPLES: Final = """
 The module is loaded once behind the walls of the runtime before anything changes; what does not load is refused with
 line and column. Settings and secrets that are not named stay as they are (a new function gets the defaults).
-A schedule runs the function as --as, looked up each time; a deployment without --as leaves that as it is.
+By its schedule and its inbound addresses a function runs as --as, looked up each time; a deployment without --as
+leaves that as it is.
 
 examples:
   manage.py deploy_function env_01k… sum sum.ts
@@ -77,7 +78,7 @@ class Command(BaseCommand):
             "--schedule", metavar="CRON", help='when it runs by itself, in UTC: "*/15 * * * *", @daily, …; needs --as'
         )
         schedules.add_argument("--no-schedule", action="store_true", help="it runs by itself no more")
-        parser.add_argument("--as", dest="caller", metavar="ID", help="whom it runs as by its schedule: key_… or usr_…")
+        parser.add_argument("--as", dest="caller", metavar="ID", help="whom it runs as by itself: key_… or usr_…")
         parser.add_argument(
             "--secret", action="append", type=_secret, default=[], metavar="NAME",
             help="set this secret to the value of the environment variable NAME; again for each",

@@ -1,0 +1,78 @@
+"""`manage.py inbound_address ENV NAME`: make, list or revoke the inbound addresses of a function, from a terminal.
+
+Standard output carries what a program reads: the URL of a new address, or a line of JSON for each that there is;
+everything for people goes to standard error. Exit codes: 0 done, 1 refused and nothing changed.
+"""
+
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from typing import Any, Final
+
+import orjson
+from django.core.management.base import BaseCommand, CommandError
+
+from accounts import audit
+from functions import services as functions
+from functions.inbound import serializers, services
+from functions.management.callers import caller_named
+from functions.management.terminal import sentences
+from platform_site.api.callers import Place
+from platform_site.api.fields import failed
+from rows.management.places import HELP, place_named
+
+_EXAMPLES: Final = """
+An address is a URL by which a provider's webhooks reach the function, as --as and with the rights that it has at that
+moment. The URL is printed this once. Without --as and --revoke the function's addresses are listed.
+
+examples:
+  manage.py inbound_address env_01k… paid --as key_01k… --label Stripe
+  manage.py inbound_address prj_01k…/production hub --as key_01k… --wait      answers with the function's output
+  manage.py inbound_address env_01k… paid
+  manage.py inbound_address env_01k… paid --revoke inb_01k…
+"""
+
+
+class Command(BaseCommand):
+    help = "Make, list or revoke the addresses by which a provider's webhooks reach a function."
+
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> Any:
+        parser = super().create_parser(prog_name, subcommand, **kwargs)
+        parser.formatter_class = RawDescriptionHelpFormatter
+        parser.epilog = _EXAMPLES
+        return parser
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("environment", metavar="ENV", help=HELP)
+        parser.add_argument("name", metavar="NAME", help="of the function")
+        what = parser.add_mutually_exclusive_group()
+        what.add_argument(
+            "--as", dest="caller", metavar="ID", help="make one that runs it as: key_… or usr_… (a member)"
+        )
+        what.add_argument("--revoke", metavar="ID", help="end this one: inb_…")
+        parser.add_argument("--label", help="what the new one is called in lists")
+        parser.add_argument("--wait", action="store_true", help="the new one answers with the function's output")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        place, name = place_named(options["environment"]), options["name"]
+        with sentences():
+            if options["caller"] is not None:
+                self._make(place, name, options)
+            elif options["revoke"] is not None:
+                services.revoke(place, name, options["revoke"], actor=audit.SYSTEM)
+                self.stderr.write("The address is revoked.", self.style.SUCCESS)
+            else:
+                for each in services.all_of(place, functions.function_of(place, name)):
+                    self.stdout.write(orjson.dumps(serializers.address_detail(each)).decode())
+
+    def _make(self, place: Place, name: str, options: dict[str, Any]) -> None:
+        runs_as, _ = caller_named(options["caller"], place)
+        if runs_as.kind not in ("key", "account"):
+            raise CommandError("By an address a function runs as a server key or member, not as an app user.")
+        body = {"async": not options["wait"]} | ({"label": options["label"]} if options["label"] is not None else {})
+        checked = serializers.NewAddress(data=body)
+        if not checked.is_valid():
+            raise failed(checked.errors)
+        made, url = services.make(place, name, checked.validated_data, runs_as=runs_as, actor=audit.SYSTEM)
+        self.stderr.write(
+            f"{made.address.pk} runs {name} as {runs_as.id}. Its URL, shown this once:", self.style.SUCCESS
+        )
+        self.stdout.write(url)
