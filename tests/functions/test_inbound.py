@@ -19,6 +19,7 @@ from django.test import override_settings
 
 from accounts import audit, services
 from accounts.models import AuditEntry, ServerKey, User
+from functions.archive import Functions
 from functions.inbound import arrivals, records, tokens
 from functions.models import Function, InboundAddress, Run
 from functions.worker import Worker
@@ -30,7 +31,14 @@ from projects.models import Member
 from tests.client import Answer
 from tests.functions.test_api import deploy, invoke
 from tests.functions.test_schedules import own_key
-from tests.projects.conftest import environment_of, make_project, publishable_key_for, token_of
+from tests.projects.conftest import (
+    RoundTrips,
+    environment_of,
+    make_project,
+    publishable_key_for,
+    token_of,
+    trips,  # noqa: F401 - a fixture
+)
 from tests.rows.conftest import Tracker
 from tests.rows.test_execution import terminate_own_backend
 from tests.security.test_trail import listening
@@ -623,6 +631,26 @@ def test_a_branch_has_none(tracker: Tracker, place: Place) -> None:
     assert (there.status, there.json["data"]) == (200, [])
     assert send(tracker, path, environment=made.json["id"]).status == 202, "a header names nothing here"
     assert [run.environment_id for run in inbound_runs(tracker)] == [place.environment_id]
+
+
+def test_a_backup_has_none(tracker: Tracker, place: Place) -> None:
+    deploy(tracker, "tell", TELL)
+    made = make(tracker, "tell", label="only-in-the-address").json
+    written = json.dumps({name: list(records) for name, records in Functions().dump(place).items()})
+    assert TELL in json.loads(written)["function_versions"][0]["source"]
+    assert made["id"] not in written
+    assert "only-in-the-address" not in written
+
+
+def test_one_that_is_known_is_found_by_one_trip_to_redis(tracker: Tracker, trips: RoundTrips) -> None:  # noqa: F811
+    deploy(tracker, "tell", TELL)
+    path = address(tracker, "tell")
+    assert send(tracker, path).status == 202
+    trips.reset()
+    assert send(tracker, path).status == 202
+    assert trips.redis == 1
+    assert not [each for each in trips.statements if "token_hash" in each]
+    assert len(trips.statements) <= 4, "the place, the maker and their role; and that it was used"
 
 
 # ── Guessing, flooding, looping, leaking ────────────────────────────────────────────────────────────────────────────
