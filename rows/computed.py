@@ -39,9 +39,7 @@ GROWING: Final = frozenset[Operator]({"$append", "$add"})
 MAX_TEXTS: Final = 1_000
 """In the operand of one operator, as in a list of a filter: each is looked for in the cell."""
 MAX_LIST_BYTES: Final = 2**20
-"""Of a list that an operator makes longer, as PostgreSQL spells it: as much as a body could bring in. With more, one
-column were enough to fill a row up to its bound, and to read from where that is how long the hidden cells are. Of plain
-values it takes eight long ones (docs/security.md)."""
+"""Of a list that an operator makes longer, as PostgreSQL spells it: as much as a body could bring in."""
 
 _EXACT: Final = Context(prec=2_500)
 """More digits than a decimal column can have."""

@@ -23,7 +23,7 @@ from platform_site.api.errors import (
 )
 from platform_site.api.fields import WHOLE_BODY
 from platform_site.postgres.compiled import Compiled
-from rows import bodies, computed, names, states, values, writing
+from rows import bodies, computed, names, sizes, states, values, writing
 from rows.asking import Asking
 from rows.attempts import Attempt, Named
 from rows.compiler import Cell
@@ -31,6 +31,7 @@ from rows.computed import GROWING
 from rows.conditions import Condition, Quantified, parts, paths_of
 from rows.documents import Column, Table
 from rows.rules import Clause, WriteRule
+from rows.sizes import Shares
 from rows.values import MAX_ROW_BYTES
 from rows.writing import AfterwardsShape, DeleteShape, ProbeShape, UpdateShape
 
@@ -58,6 +59,7 @@ def refusal_of(asking: Asking, attempt: Attempt) -> ApiError | None:
         return None
     if isinstance(attempt.shape, DeleteShape):
         return None
+    viewer = asking.environment.open_viewer(asking.standing)
     if isinstance(attempt.shape, UpdateShape):
         of_computed = 2 * len(attempt.shape.computed)
         if errors := _not_computable(attempt.shape, verdicts[:of_computed]):
@@ -66,8 +68,8 @@ def refusal_of(asking: Asking, attempt: Attempt) -> ApiError | None:
         if attempt.shape.large:
             fits, *verdicts = verdicts
             if not fits:
-                return too_large(name for name, operator in attempt.shape.computed if operator in GROWING)
-    viewer = asking.environment.open_viewer(asking.standing)
+                grown = (name for name, operator in attempt.shape.computed if operator in GROWING)
+                return too_large(sizes.shares(viewer, attempt.table, _rule(attempt).columns), grown)
     references = writing.references_of(viewer, attempt.table, attempt.shape)
     if unseen := _unseen(references, verdicts):
         return ValidationFailed(fields=unseen)
@@ -219,7 +221,14 @@ def unknown_users(asking: Asking, table: Table, cells: bodies.Cells) -> list[Fie
 _USER: Final = Compiled(lambda pool_id, pk: User.objects.in_pool(pool_id).filter(pk=pk).values_list("pk"))
 
 
-def too_large(grown: Iterable[str] = ()) -> ValidationFailed:
+def too_large(shared: Shares | None, grown: Iterable[str] = ()) -> ValidationFailed:
     """`grown` are the columns that an operator makes longer."""
     message = f"A row holds at most {MAX_ROW_BYTES >> 20} MB, and this one would have more."
+    if shared is not None:
+        message = (
+            f"What you may read of a row has at most {shared.own >> 20} MB, or less where what you may not has more "
+            "than half of the row. This one would have more."
+        )
+        if shared.unread:
+            message += f" What you may write and not read has at most {shared.most_unread >> 10} KB in a column."
     return ValidationFailed(fields=[FieldError(name, "too_large", message) for name in (*grown,) or (WHOLE_BODY,)])

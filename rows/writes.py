@@ -17,7 +17,7 @@ from platform_site.api import ids
 from platform_site.api.callers import Place
 from platform_site.api.errors import Conflict, FieldError, NotFound, ValidationFailed
 from platform_site.api.fields import WHOLE_BODY
-from rows import bodies, cascades, compiler, values, writing
+from rows import bodies, cascades, compiler, sizes, values, writing
 from rows.asking import MAX_RUNS, Asking, asked
 from rows.attempts import Attempt, Named, announce
 from rows.compiler import MAX_ANSWER_BYTES, ROW_ID, Cell, ReadShape
@@ -34,8 +34,7 @@ from rows.refusals import (
     unseen_references,
 )
 from rows.rules import Access, Principal
-from rows.values import MAX_ROW_BYTES
-from rows.writing import ETAGS, LARGE_WRITE, DeleteShape, InsertShape, LockShape, OldCell, UpdateShape
+from rows.writing import ETAGS, DeleteShape, InsertShape, LockShape, OldCell, UpdateShape
 
 MAX_BATCH: Final = 100
 """Rows in one insert."""
@@ -253,25 +252,30 @@ def _new_row(asking: Asking, table: Table, access: Access, body: Any, depth: int
         else:
             named[Cell(column.name)] = _default(column)
     named[ROW_ID] = given.get(ROW_ID) or f"{table.id_prefix}{ids.suffix()}".encode()
-    if _size(table, named) > MAX_ROW_BYTES:
-        raise too_large()
+    viewer = asking.environment.open_viewer(asking.standing)
+    if not sizes.new_fits(viewer, table, _lengths(table, named), rule.columns):
+        raise too_large(sizes.shares(viewer, table, rule.columns))
     return Attempt(table, access, InsertShape(table.name, tuple(stamped)), named, depth)
 
 
-def _size(table: Table, named: Named) -> int:
-    """Bytes of the texts, arrays and JSON that a write brings in, as stored."""
-    return sum(
-        values.stored_size(column, cell)
+def _lengths(table: Table, named: Named) -> dict[str, int]:
+    """Bytes of the texts, arrays and JSON that a write brings in, as stored, by column."""
+    return {
+        key.column: values.stored_size(column, cell)
         for key, cell in named.items()
         if cell is not None
         and isinstance(key, Cell)
         and (column := table.columns[key.column]).type in values.LONG_TYPES
-    )
+    }
+
+
+def _size(table: Table, named: Named) -> int:
+    return sum(_lengths(table, named).values())
 
 
 def is_large(table: Table, named: Named) -> bool:
     """Whether an update brings in so much that the row's size must be looked at."""
-    return _size(table, named) > LARGE_WRITE
+    return _size(table, named) > sizes.LARGE_WRITE
 
 
 def _default(column: Column) -> bytes | None:

@@ -12,7 +12,7 @@ finds once it holds the lock. The outbox comes in two shapes: where nobody liste
 with each outcome.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -45,8 +45,9 @@ from rows.documents import Column, Table
 from rows.expressions import ALWAYS, Parameter, Piece, Sql, boolean, joined
 from rows.outbox import ANY
 from rows.rules import WriteRule
+from rows.sizes import fits
 from rows.translation import HERE, OLD, Alias, Ground, Written, hops_of
-from rows.values import LONG_TYPES, MAX_ROW_BYTES, OPERAND_TYPES
+from rows.values import OPERAND_TYPES
 
 if TYPE_CHECKING:
     from rows.managers import RowQuerySet
@@ -58,10 +59,6 @@ ETAGS: Final = "etags"
 EVENT_ID: Final = "event"
 REQUEST: Final = "request"
 DEPTH: Final = "depth"
-
-LARGE_WRITE: Final = 16 * 1024
-"""Bytes, as stored, of an update's new cells from which on the row's size is looked at. Smaller ones replace a cell
-each, so that a table's 200 columns get no row beyond MAX_ROW_BYTES by more than 3 MB."""
 
 _OLD_PREFIX: Final = "_o_"
 _STAMP: Final = Sql("statement_timestamp()")
@@ -79,8 +76,8 @@ class InsertShape:
 @dataclass(frozen=True, slots=True)
 class UpdateShape:
     """`columns` are those sent, sorted; `matches` says that there is an If-Match, `large` that the new cells may have
-    more than LARGE_WRITE, so that the row's size must be looked at. `computed` are those of the columns, sorted, whose
-    new cells an operator makes of the old ones."""
+    more than `sizes.LARGE_WRITE`, so that the row's size must be looked at. `computed` are those of the columns,
+    sorted, whose new cells an operator makes of the old ones."""
 
     table: str
     columns: tuple[str, ...]
@@ -261,24 +258,6 @@ def _computable(viewer: "Viewer", table: Table, shape: UpdateShape) -> list[Any]
     return flags
 
 
-def _fits(table: Table, cells: Mapping[str, Any]) -> Sql:
-    """The new ones of these cells have at most LARGE_WRITE, or the row with them at most MAX_ROW_BYTES, or no more than
-    before. PostgreSQL knows the length of a stored text without reading it."""
-    long = [name for name, column in table.columns.items() if column.type in LONG_TYPES]
-    sent = [name for name in long if name in cells]
-
-    def size(names: Iterable[str], new: Mapping[str, Any]) -> list[Any]:
-        parts: list[Any] = ["(0"]
-        for name in names:
-            parts += [" + coalesce(octet_length((", new.get(name) or HERE.column(name), ")::text), 0)"]
-        return [*parts, ")"]
-
-    return boolean(
-        "(", *size(sent, cells), f" <= {LARGE_WRITE} OR ", *size(long, cells), f" <= {MAX_ROW_BYTES} OR ",
-        *size(sent, cells), " <= ", *size(sent, {}), ")",
-    )  # fmt: skip
-
-
 def wanted(table: str, action: str) -> Sql:
     """Whether somebody in the environment listens to `action` on `table`."""
     return boolean(
@@ -379,7 +358,7 @@ def _updated(writer: Writer, table: Table, shape: UpdateShape, which: Sql) -> tu
         _is_seen(viewer, table, column, cells[column.name], HERE) for column in references_of(viewer, table, shape)
     ]
     if shape.large:
-        conditions.append(_fits(table, cells))
+        conditions.append(fits(viewer, table, cells, rule.columns))
     if conditions:
         rows = rows.filter(_of_changeable(viewer, table, "update", conditions))
     rows = _settled(viewer, table, rows, "update", shape.matches, shape.events)
@@ -660,11 +639,13 @@ def _of_what_would_be(
     `references_of`; then `_checks`."""
     cells = cells_of(viewer, table, write)
     computable = _computable(viewer, table, write) if isinstance(write, UpdateShape) else []
-    fits = [_fits(table, cells)] if isinstance(write, UpdateShape) and write.large else []
+    small = []
+    if isinstance(write, UpdateShape) and write.large:
+        small = [fits(viewer, table, cells, _rule_of(viewer, table, write).columns)]
     seen = [
         _is_seen(viewer, table, column, cells[column.name], before) for column in references_of(viewer, table, write)
     ]
-    return [*computable, *fits, *seen, *_checks(viewer, table, write, Written(cells, before), before)]
+    return [*computable, *small, *seen, *_checks(viewer, table, write, Written(cells, before), before)]
 
 
 def _checks(

@@ -9,7 +9,7 @@ import pytest
 
 from rows.bulk import MAX_ROWS
 from rows.models import OutboxEvent
-from rows.writing import LARGE_WRITE
+from rows.sizes import LARGE_WRITE
 from tests.client import Answer
 from tests.rows.conftest import Tracker
 from tests.rows.tenants import REGION

@@ -22,7 +22,8 @@ from rows.computed import MAX_TEXTS, OPERATORS, Operator
 from rows.documents import Column
 from rows.execution import opened_door
 from rows.models import EventInterest, OutboxEvent
-from rows.writing import LARGE_WRITE, UpdateShape
+from rows.sizes import LARGE_WRITE
+from rows.writing import UpdateShape
 from tests.client import Answer
 from tests.rows.conftest import Tracker
 from tests.rows.tenants import KEY, REGION, Tenant
