@@ -59,7 +59,9 @@ class JsonFormatter(logging.Formatter):
         line.update({name: _plain(value) for name, value in _extras(record).items()})
         if record.exc_info and record.exc_info[0] is not None:
             line["trace"] = redact("".join(traceback.format_exception(*record.exc_info)))
-        return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+        text = orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+        # orjson escapes those below the blank, and others end a line or drive a terminal, too.
+        return text if text.isascii() and "\x7f" not in text else _CONTROLS.sub(_json_escape, text)
 
 
 class TextFormatter(logging.Formatter):
@@ -85,6 +87,10 @@ class TextFormatter(logging.Formatter):
 
 def _escaped(text: str) -> str:
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def _json_escape(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
 
 
 def _extras(record: logging.LogRecord) -> dict[str, Any]:

@@ -5,7 +5,9 @@ import logging
 import sys
 import threading
 import time
+import unicodedata
 from collections.abc import Iterator
+from urllib.parse import quote
 
 import pytest
 from celery.contrib.testing.worker import start_worker
@@ -141,18 +143,43 @@ def test_a_trace_stays_readable_and_none_of_its_lines_is_a_record() -> None:
     assert all(line.startswith("  ") and len(line.splitlines()) == 1 for line in lines)
 
 
+class Collect(logging.Handler):
+    """The lines that its formatter makes."""
+
+    def __init__(self, formatter: logging.Formatter) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self.setFormatter(formatter)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(self.format(record))
+
+
+@pytest.mark.usefixtures("things")
+def test_what_a_client_sends_is_one_line_of_json_without_controls(api: Api) -> None:
+    said = HOSTILE.replace("\0", "")  # which no request may say
+    handler = Collect(JsonFormatter())
+    logger = logging.getLogger("platform.errors")
+    logger.addHandler(handler)
+    try:
+        for text in (said, "Grüße 日本"):
+            assert api.get(f"/v1/test/faults/any?says={quote(text)}").status == 500
+    finally:
+        logger.removeHandler(handler)
+    hostile, kind = handler.lines
+    assert len(hostile.splitlines()) == 1
+    assert not any(unicodedata.category(letter) in ("Cc", "Cf", "Zl", "Zp") for letter in hostile)
+    assert f"RuntimeError: {said}\n" in json.loads(hostile)["trace"]
+    assert r"\u0085c\u2028d\u2029e\u009b31mf\u007f" in hostile
+    assert "RuntimeError: Grüße 日本" in kind, "other letters stay readable"
+
+
 @pytest.mark.parametrize("formatter", [JsonAccessFormatter(), TextAccessFormatter()])
 def test_each_request_makes_one_line_that_names_the_route(
     api: Api, things: str, caplog: pytest.LogCaptureFixture, formatter: logging.Formatter
 ) -> None:
-    lines: list[str] = []
-
-    class Collect(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            lines.append(self.format(record))
-
-    handler = Collect()
-    handler.setFormatter(formatter)
+    handler = Collect(formatter)
+    lines = handler.lines
     logger = logging.getLogger("platform.access")
     logger.addHandler(handler)
     try:

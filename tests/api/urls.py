@@ -106,13 +106,15 @@ FAULTS: dict[str, Any] = {
 
 
 class Faults(ApiViewSet):
-    """Raises what its address names, or lets PostgreSQL raise that SQLSTATE."""
+    """Raises what its address names, or lets PostgreSQL raise that SQLSTATE; or says what it is told."""
 
     public = True
 
     def retrieve(self, request: Any, name: str) -> HttpResponse:
         if name in FAULTS:
             raise FAULTS[name]
+        if says := request.GET.get("says"):
+            raise RuntimeError(says)
         with transaction.atomic(), connection.cursor() as cursor:
             cursor.execute(raising(name))
         return answer({})
