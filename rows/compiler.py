@@ -428,7 +428,9 @@ def planned(viewer: "Viewer", shape: ReadShape) -> Statement:
 
 def _filtered(viewer: "Viewer", shape: ReadShape) -> "RowQuerySet":
     rows = viewer.models[shape.table].objects.visible_to(viewer)
-    return rows if shape.where == TRUE else rows.filter(viewer.reading.condition(shape.where, shape.table))
+    if shape.where == TRUE:
+        return rows
+    return viewer.reading.narrowed(rows, shape.where, shape.table, viewer.may_read(shape.table))
 
 
 # ── Pages ───────────────────────────────────────────────────────────────────────────────────────────────────────────

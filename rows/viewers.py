@@ -91,7 +91,7 @@ class Viewer:
     @property
     def reading(self) -> Translator:
         """Conditions of this viewer: their paths see what it may see."""
-        return Translator(self.schema, self._seen, self.readable, self.operand)
+        return Translator(self.schema, self._seen, self.readable, self.operand, rule=self.may_read)
 
     def rules_with(self, old: Ground | None) -> Translator:
         """As `rules`, where `$old` is the row at `old`."""

@@ -402,7 +402,8 @@ def chosen(viewer: "Viewer", shape: ChosenShape) -> Statement:
     writer = Writer(viewer)
     rows = viewer.models[shape.table].objects.changeable_by(viewer, shape.action).filter(is_current())
     if shape.where != TRUE:
-        rows = rows.filter(viewer.reading.condition(shape.where, shape.table))
+        rule = viewer.may_change(shape.table, shape.action)
+        rows = viewer.reading.narrowed(rows, shape.where, shape.table, rule)
     if shape.after:
         rows = rows.filter(boolean("(", F("id"), " > ", Parameter(After(0), "text"), ")"))
     found = writer.queryset(rows.order_by("id").select_for_update().values_list("id"))
