@@ -353,6 +353,11 @@ def filled_branch(project_id: str, *, name: str, actor: Caller | Actor, **detail
         branching.settle(branch_id)
 
 
+def is_ready(environment_id: str) -> bool:
+    """Whether the environment is there and no longer `creating`. One query."""
+    return Environment.objects.live().filter(pk=environment_id).exclude(status=Environment.Status.CREATING).exists()
+
+
 def delete_environment(project_id: str, environment_id: str, *, actor: Caller | Actor) -> None:
     """Delete a preview branch for good, with its schema, keys and sessions.
 

@@ -88,6 +88,8 @@ class Summary:
     """By table."""
     parts: Mapping[str, int]
     """Of a backup by member, of a restore by part; those that were left out are not there."""
+    is_ready: bool = True
+    """False for a restored branch that the next sweep will call ready, and nobody can reach before."""
 
 
 # ── Making one ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -326,7 +328,10 @@ def restore_as_branch(
             _restore_versions(place, content, indexes_due)
         parts = {name: _load_part(place, name, content) for name in _parts}
         departures.let_go(place, content.taken_at)
-    return place, Summary(content.version, rows, parts)
+    is_ready = False
+    with apart(f"whether {place.environment_id} is ready"):
+        is_ready = projects.is_ready(place.environment_id)
+    return place, Summary(content.version, rows, parts, is_ready)
 
 
 def restore_into(

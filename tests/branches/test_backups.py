@@ -111,6 +111,7 @@ def test_there_and_back_into_a_branch(full: Tracker, file: Path) -> None:
     home = before["lists"][0]["id"]
     assert full.delete("owner", f"/rows/lists/{home}").status == 204
     said = run("restore", str(file), "--branch-of", full.project.pk, "--name", "yesterday")
+    assert "creating" not in said
     branch = Environment.objects.get(name="yesterday")
     assert branch.pk in said
     assert (branch.status, branch.pool_id, branch.parent_id) == ("ready", full.environment_id, full.environment_id)
@@ -631,6 +632,8 @@ def test_a_branch_that_cannot_be_called_ready_yet_is_by_the_sweep(tracker: Track
         made = Environment.objects.get(name="b")
         assert made.pk in said
         assert made.status == "creating"
+        assert "still `creating`" in said
+        assert f"GET /v1/projects/{tracker.project.pk}/environments/{made.pk}." in said
     tasks.finish_branches()
     made.refresh_from_db()
     assert made.status == "ready"

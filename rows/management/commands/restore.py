@@ -108,6 +108,12 @@ class Command(BaseCommand):
                 raise CommandError("Others hold what this would change. Nothing was changed; try again.") from None
             raise CommandError(f"PostgreSQL refused ({type(error).__name__}). Nothing was changed.") from error
         self._say(f"{place.environment_id} ({place.environment_name}): {_told(summary)}.")
+        if not summary.is_ready:
+            where = f"GET /v1/projects/{place.project_id}/environments/{place.environment_id}"
+            self.stdout.write(
+                "All of it is there. The branch is still `creating`, and cannot be reached, until the next sweep of a "
+                f"worker says `ready`: see `status` in {where}."
+            )
 
     def _say(self, text: str) -> None:
         self.stdout.write(self.style.SUCCESS(text))
