@@ -1,8 +1,9 @@
 """The outbox: an event for each row write that somebody wants to hear of, in the transaction of the write.
 
 `rows.writing` puts the insert into the very statement that writes the row; system events (`schema.migrated`,
-`function.run.failed`) come through `record`. `webhooks` relays what is here, keeps `EventInterest` filled from its
-subscriptions, and purges. An event whose insert fails takes the write with it (reliability F18). Design section 7.
+`function.run.failed`) come through `record`. `rows.interests` keeps `EventInterest` filled; `webhooks`
+relays what is here, and purges. An event whose insert fails takes the write with it (reliability F18). Design
+section 7.
 """
 
 import json
@@ -64,8 +65,8 @@ class OutboxEvent(models.Model):
 class EventInterest(models.Model):
     """Somebody in this environment wants these events. `table_name` and `action` may be `*`.
 
-    Row writes test it inside their statement; no row here, no event. `webhooks` keeps it equal to its subscriptions, in
-    the transaction that changes them; a disabled webhook whose events are held is interested, too.
+    Row writes test it inside their statement; no row here, no event. `rows.interests` keeps it equal to the
+    subscriptions, in the transaction that changes them; a disabled webhook whose events are held is interested, too.
     """
 
     environment_id = models.CharField(max_length=30)

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from platform_site.api import keyring
 from platform_site.api.callers import Place
+from rows import interests
 from webhooks import services, signing
 from webhooks.attempts import SECRET_PURPOSE
 from webhooks.models import Webhook
@@ -37,7 +38,7 @@ class Subscriptions:
         ]
         services.make_room(place, len(made))
         Webhook.objects.using(place.cluster).bulk_create(made)
-        services.refresh_interest(place.environment_id, place.cluster)
+        interests.refresh(place.environment_id, place.cluster)
         return len(made)
 
     def is_empty(self, place: Place) -> bool:

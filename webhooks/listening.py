@@ -17,6 +17,7 @@ from accounts import audit
 from platform_site.api import outbound
 from platform_site.api.callers import Place
 from platform_site.api.outbound.networks import networks
+from rows import interests
 from webhooks import services, wakeups
 from webhooks.attempts import attempt
 from webhooks.models import Webhook
@@ -95,8 +96,8 @@ def end_listeners(using: str) -> int:
     for environment_id in environments:
         # Under the environment's lock: a subscription that is made at this moment must keep its interest.
         with transaction.atomic(using=using), connections[using].cursor() as cursor:
-            services.lock(environment_id, using)
+            interests.lock(environment_id, using)
             cursor.execute(_END, [environment_id])
             ended += cursor.rowcount
-            services.refresh_interest(environment_id, using)
+            interests.refresh(environment_id, using)
     return ended

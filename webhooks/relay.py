@@ -3,7 +3,8 @@
 Many relays work side by side: events are claimed by their state with SKIP LOCKED, never by "the last number seen"
 (reliability F17), and (webhook, event) is unique. All of it is one transaction of the region's database, without
 network. An event that no webhook wants any more is done all the same; one that a filter refuses leaves a delivery that
-says so, one about a row that role `server` may not read leaves none.
+says so, one about a row that role `server` may not read leaves none. What others make of events (`rows.interests`)
+stands in the same transaction.
 """
 
 import json
@@ -20,11 +21,11 @@ from django.db.models.functions import Now
 
 from platform_site.api import chains, ids
 from platform_site.postgres.sizes import OctetLength
+from rows import events, interests
 from rows.evaluate import TooCostly
 from rows.outbox import OutboxEvent
-from webhooks import events
+from rows.payloads import Hidden, Payloads
 from webhooks.models import Delivery, Webhook
-from webhooks.payloads import Hidden, Payloads
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,8 @@ AT_ONCE: Final = 4 * 2**20
 statement's time limit, at every turn again, and nothing of the region would be delivered any more."""
 PER_TURN: Final = 4 * AT_ONCE
 """After so many a turn takes up no further event."""
+TAKEN_PER_TURN: Final = 5_000
+"""After so much that others made of events, too."""
 LARGE: Final = 64 * 1024
 """Bytes of an event that is read by itself, when its turn has come."""
 LARGEST: Final = 8 * 2**20
@@ -79,16 +82,20 @@ def _relay(using: str, batch: int, *, why: str | None = None) -> Relayed:
         )
         if not due:
             return Relayed(0, 0)
-        wanted = _webhooks_of({event.environment_id for event in due}, using)
+        environment_ids = {event.environment_id for event in due}
+        wanted = _webhooks_of(environment_ids, using)
+        takings = interests.takings(environment_ids, using)
         payloads = Payloads(using)
         made = _Made(using)
         relayed = []
         for event in due:
-            if made.characters > PER_TURN:
+            if made.characters > PER_TURN or any(taking.count > TAKEN_PER_TURN for taking in takings):
                 break
             if event.text is not None:
                 event.data = event.text
             relayed.append(event.pk)
+            for taking in takings:
+                taking.add(event)
             interested = [w for w in wanted[event.environment_id] if events.matches(w.events, event.type)]
             if event.type == "webhook.test":
                 interested = _only_the_tested(event, wanted[event.environment_id])
@@ -97,6 +104,8 @@ def _relay(using: str, batch: int, *, why: str | None = None) -> Relayed:
             elif interested:
                 made.add(_fates_of(event, interested, payloads))
         made.write()
+        for taking in takings:
+            taking.write()
         OutboxEvent.objects.using(using).filter(pk__in=relayed).update(relayed_at=Now())
         return Relayed(len(relayed), made.count)
 

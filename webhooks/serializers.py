@@ -8,9 +8,9 @@ import orjson
 from platform_site.api import fields, outbound
 from platform_site.api.errors import FieldError, ValidationFailed
 from platform_site.api.fields import Serializer, timestamp
-from rows import grammar, registry
+from rows import events, grammar, registry
+from rows.event_fields import EventsField
 from rows.rules import SERVER
-from webhooks import events
 from webhooks.models import Attempt, Delivery, Webhook
 
 MAX_FILTER_BYTES = 8 * 1024
@@ -28,22 +28,6 @@ class UrlField(fields.CharField):
             return outbound.parse_url(url).url
         except outbound.BadUrl as error:
             raise _invalid(error.code, str(error)) from None
-
-
-class EventsField(fields.ListField):
-    """1 to 50 event patterns, each once."""
-
-    child = fields.CharField(max_length=120)
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(min_length=1, max_length=events.MAX_PATTERNS, distinct=True, **options)
-
-    def to_internal_value(self, data: Any) -> list[str]:
-        patterns: list[str] = super().to_internal_value(data)
-        for pattern in patterns:
-            if (problem := events.problem_with(pattern)) is not None:
-                raise _invalid("unknown_event", f'"{pattern[:60]}" {problem}.')
-        return patterns
 
 
 def _invalid(code: str, message: str) -> Exception:

@@ -1,19 +1,19 @@
 """The verbs of `webhooks`. Each changes the world once, in one transaction of the environment's region.
 
-Called by the API, the console and the commands alike. What is asked of the outbox (`rows.outbox.EventInterest`) is kept
-equal to the subscriptions in the transaction that changes them, under one lock per environment. Design section 7.
+Called by the API, the console and the commands alike. What is asked of the outbox is kept equal to the subscriptions
+in the transaction that changes them, under one lock per environment (`rows.interests`). Design section 7.
 
 No verb costs more the more deliveries wait: a switch changes the webhook, and a first batch of its deliveries, so that
 a backlog of the usual size says at once what became of it; a longer one follows by itself (`webhooks.backlog`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
-from django.db import connections, transaction
+from django.db import transaction
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
@@ -23,9 +23,9 @@ from platform_site.api import keyring
 from platform_site.api.callers import Caller, Place
 from platform_site.api.plans import plan_limits
 from projects import presence
-from rows.outbox import EventInterest
+from rows import interests
 from rows.outbox import record as record_event
-from webhooks import events, signing, wakeups
+from webhooks import signing, wakeups
 from webhooks.attempts import SECRET_PURPOSE
 from webhooks.backlog import FIRST, MOST_ATTEMPTS, settle_one
 from webhooks.errors import NoSuchDelivery, NoSuchWebhook, NothingToRedeliver, WebhooksQuotaReached
@@ -61,7 +61,7 @@ def create_webhook(place: Place, values: Mapping[str, Any], *, actor: Caller | A
             disabled_reason=None if values.get("enabled", True) else "by_request",
             **values,
         )
-        refresh_interest(place.environment_id, using)
+        interests.refresh(place.environment_id, using)
     audit.record("webhook.created", actor=actor, target_id=webhook.pk, **_where(place), url=webhook.url)
     return webhook, secret
 
@@ -70,7 +70,7 @@ def make_room(place: Place, count: int) -> None:
     """Let nobody else subscribe in the environment until the transaction at hand ends. Raises WebhooksQuotaReached
     unless its plan allows `count` more webhooks, NoSuchEnvironment if it went meanwhile."""
     presence.stay_in_region(place.environment_id, place.cluster)
-    lock(place.environment_id, place.cluster)
+    interests.lock(place.environment_id, place.cluster)
     limit = plan_limits(place.plan).webhooks_per_environment
     if count_webhooks(place) + count > limit:
         raise WebhooksQuotaReached(limit)
@@ -88,7 +88,7 @@ def change_webhook(
     what waits. Raises NoSuchWebhook."""
     using = place.cluster
     with transaction.atomic(using=using):
-        lock(place.environment_id, using)
+        interests.lock(place.environment_id, using)
         webhook = webhook_of(place, webhook_id, lock=True)
         was_enabled, url_before = webhook.enabled, webhook.url
         for name, value in values.items():
@@ -106,7 +106,7 @@ def change_webhook(
             if webhook.enabled != was_enabled:
                 settle_one(using, webhook.pk, batch=FIRST)
             webhook.refresh_from_db(using=using)
-        refresh_interest(place.environment_id, using)
+        interests.refresh(place.environment_id, using)
         wakeups.after_commit(using)
         if was_enabled and (not webhook.enabled or webhook.url != url_before):
             _promise_that_nothing_starts(webhook.pk, using)
@@ -119,11 +119,11 @@ def delete_webhook(place: Place, webhook_id: str, *, actor: Caller | Actor) -> N
     """No attempt starts from now on; those in flight complete and are recorded. Raises NoSuchWebhook. Contract 4.10."""
     using = place.cluster
     with transaction.atomic(using=using):
-        lock(place.environment_id, using)
+        interests.lock(place.environment_id, using)
         webhook = webhook_of(place, webhook_id, lock=True)
         webhook.deleted_at = Now()
         webhook.save(using=using, update_fields=["deleted_at"])
-        refresh_interest(place.environment_id, using)
+        interests.refresh(place.environment_id, using)
         _promise_that_nothing_starts(webhook.pk, using)
     audit.record("webhook.deleted", actor=actor, target_id=webhook_id, **_where(place), url=webhook.url)
 
@@ -226,6 +226,11 @@ def disable_failing(using: str, webhook_id: str, reason: str) -> bool:
     return True
 
 
+def patterns_of(environment_id: str, using: str) -> Iterable[Sequence[str]]:
+    """The events of each live webhook, disabled or not."""
+    return Webhook.objects.using(using).live(environment_id).values_list("events", flat=True)
+
+
 def webhook_of(place: Place, webhook_id: str, *, lock: bool = False) -> Webhook:
     """The environment's live webhook of that id. Raises NoSuchWebhook."""
     found = Webhook.objects.using(place.cluster).live(place.environment_id).filter(pk=webhook_id)
@@ -257,26 +262,7 @@ def copy_webhooks(source: Place, target: Place) -> None:
             )
         )
     Webhook.objects.using(using).bulk_create(copies)
-    refresh_interest(target.environment_id, using)
-
-
-def refresh_interest(environment_id: str, using: str) -> None:
-    """Make the outbox's table of interests equal to the live subscriptions, in the transaction at hand."""
-    live = Webhook.objects.using(using).live(environment_id).values_list("events", flat=True)
-    wanted = {pair for patterns in live for pair in events.interests(patterns)}
-    interests = EventInterest.objects.using(using).filter(environment_id=environment_id)
-    known = {(each.table_name, each.action): each.pk for each in interests}
-    interests.filter(pk__in=[pk for pair, pk in known.items() if pair not in wanted]).delete()
-    EventInterest.objects.using(using).bulk_create(
-        EventInterest(environment_id=environment_id, table_name=table, action=action)
-        for table, action in sorted(wanted - known.keys())
-    )
-
-
-def lock(environment_id: str, using: str) -> None:
-    """One change of an environment's subscriptions at a time, until the transaction ends."""
-    with connections[using].cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"webhooks:{environment_id}"])
+    interests.refresh(target.environment_id, using)
 
 
 def _sealed(secret: str) -> bytes:

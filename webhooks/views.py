@@ -14,8 +14,8 @@ from platform_site.api.errors import Forbidden, ValidationFailed
 from platform_site.api.idempotency import idempotent, in_region
 from platform_site.api.pagination import paginate, read_limit
 from platform_site.api.views import ApiViewSet, answer, created, never_stored, no_content
-from rows import registry
-from webhooks import events, serializers, services
+from rows import events, registry
+from webhooks import serializers, services
 from webhooks.errors import NoSuchWebhook
 from webhooks.models import Attempt, Delivery, Webhook
 from webhooks.serializers import delivery_detail, listed_webhook, webhook_detail

@@ -28,7 +28,7 @@ from platform_site.postgres import limits
 from projects import tasks
 from projects.environments import place_of
 from projects.models import Environment
-from rows import backups
+from rows import backups, interests
 from rows.archives import Archive, Damaged, Writer
 from rows.models import CurrentVersion, OutboxEvent, SchemaVersion
 from tests.branches.conftest import Branch, address, row, rows
@@ -38,7 +38,6 @@ from tests.rows import catalog
 from tests.rows.conftest import Tracker
 from tests.rows.test_schema_changes import wait_until
 from tests.rows.tracker import DOCUMENT
-from webhooks import services
 from webhooks.attempts import SECRET_PURPOSE
 from webhooks.listening import Listener
 from webhooks.models import Webhook
@@ -700,7 +699,7 @@ def test_who_subscribes_while_a_backup_comes_back_is_counted(
         answers.append(full.api.post("/v1/webhooks", token=owner, environment=target, json=body))
 
     thread = threading.Thread(target=subscribe)
-    refresh = services.refresh_interest
+    refresh = interests.refresh
 
     def refreshed(environment_id: str, using: str) -> None:
         refresh(environment_id, using)
@@ -708,7 +707,7 @@ def test_who_subscribes_while_a_backup_comes_back_is_counted(
             thread.start()
             wait_until(lambda: bool(answers) or _is_waiting("eu-west-1"))
 
-    monkeypatch.setattr(services, "refresh_interest", refreshed)
+    monkeypatch.setattr(interests, "refresh", refreshed)
     run("restore", str(file), "--into", target)
     thread.join()
     assert [(answer.status, answer.error) for answer in answers] == [(422, "quota_exceeded")]

@@ -19,13 +19,13 @@ from accounts.models import AuditEntry
 from platform_site.api import chains
 from platform_site.services import postgres
 from platform_site.services.layout import Layout
+from rows import payloads
 from rows.outbox import OutboxEvent
 from tests.api.receiver import Receiver, answer, headers
 from tests.away import away
 from tests.rows.conftest import Tracker
 from tests.rows.tracker import DOCUMENT
 from tests.webhooks.conftest import Post, bodies
-from webhooks import payloads
 from webhooks.backlog import settle
 from webhooks.dispatcher import Dispatcher
 from webhooks.models import Attempt, Delivery, Webhook

@@ -8,12 +8,12 @@ from django.db import connections
 from django.db.models import F
 from django.db.models.functions import Now
 
+from rows import payloads
 from rows.outbox import OutboxEvent
 from tests.api.receiver import Receiver, answer
 from tests.rows.conftest import Tracker
 from tests.webhooks.conftest import Post, bodies
 from tests.webhooks.test_deliveries import deliveries, write_list
-from webhooks import payloads
 from webhooks.backlog import MOST_ATTEMPTS, settle
 from webhooks.clocks import mend_future_times
 from webhooks.models import Delivery, Webhook

@@ -14,8 +14,9 @@ from accounts import audit
 from platform_site.api import outbound
 from platform_site.api.callers import Place
 from platform_site.api.errors import ApiError
+from rows import events
 from rows.management.places import HELP, place_named
-from webhooks import events, services
+from webhooks import services
 from webhooks.listening import Listener, NoLongerListening
 from webhooks.models import Webhook
 from webhooks.queue import Claimed, Result

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import orjson
 import pytest
 
-from webhooks import events
+from rows import events
 
 
 @pytest.mark.parametrize(

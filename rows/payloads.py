@@ -1,4 +1,4 @@
-"""What a webhook is shown of an event: at most what role `server` may read, of that the columns its owner asked for,
+"""What a subscriber is shown of an event: at most what role `server` may read, of that the columns its owner asked for,
 and nothing at all where its filter says no. Design section 7; threats T1, T6.
 
 Rules are those of now, not of the moment of the write: who took a column away does not want to see it arrive.
@@ -6,7 +6,7 @@ Rules are those of now, not of the moment of the write: who took a column away d
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 from django.db import transaction
@@ -15,15 +15,27 @@ from platform_site.api.callers import Place
 from rows import grammar, registry
 from rows.conditions import Condition, Hop
 from rows.evaluate import Effort, Facts, holds
+from rows.events import trimmed
 from rows.outbox import OutboxEvent
 from rows.rules import SERVER, ReadRule
-from webhooks.events import trimmed
-from webhooks.models import Webhook
 
 RELATED_ROWS: Final = 1000
 """How many far rows a rule's relation is followed to; a rule that leads to more is not met."""
 MOST_EFFORT: Final = 3_000_000
 """Steps that all rules and filters of one event may take: about a second. Others stand in line behind it."""
+
+
+class Subscriber(Protocol):
+    """A webhook, or a function that runs on events."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def filter(self) -> Mapping[str, Any] | None: ...
+
+    @property
+    def columns(self) -> Mapping[str, Any] | None: ...
 
 
 class Hidden(Exception):
@@ -48,8 +60,8 @@ class Payloads:
         self._filters: dict[tuple[str, str], Condition | None] = {}
         self._efforts: tuple[int | None, Effort] = None, Effort(0)
 
-    def carried(self, event: OutboxEvent, data: Mapping[str, Any], webhook: Webhook) -> dict[str, Any] | None:
-        """The `data` of a delivery, or None where the webhook's filter refuses it. Raises Hidden, TooCostly."""
+    def carried(self, event: OutboxEvent, data: Mapping[str, Any], subscriber: Subscriber) -> dict[str, Any] | None:
+        """The `data` of a delivery, or None where the subscriber's filter refuses it. Raises Hidden, TooCostly."""
         table = data.get("table")
         if event.subject is None or not isinstance(table, str):
             return dict(data)
@@ -67,9 +79,9 @@ class Payloads:
         subject = readable_new if readable_new is not None else readable_old
         if subject is None:
             raise Hidden
-        if not self._is_wanted(environment, webhook, table, subject, Facts(old=readable_old, effort=effort)):
+        if not self._is_wanted(environment, subscriber, table, subject, Facts(old=readable_old, effort=effort)):
             return None
-        columns = None if webhook.columns is None else list(webhook.columns.get(table, []))
+        columns = None if subscriber.columns is None else list(subscriber.columns.get(table, []))
         shown_new, shown_old = trimmed(readable_new, columns), trimmed(readable_old, columns)
         shown = {*(shown_new or {}), *(shown_old or {})}
         changed = [name for name in data.get("changed") or [] if name in shown]
@@ -133,17 +145,17 @@ class Payloads:
     def _is_wanted(
         self,
         environment: registry.Environment,
-        webhook: Webhook,
+        subscriber: Subscriber,
         table: str,
         record: Mapping[str, Any],
         facts: Facts,
     ) -> bool:
-        if webhook.filter is None:
+        if subscriber.filter is None:
             return True
-        key = (webhook.id, table)
+        key = (subscriber.id, table)
         if key not in self._filters:
             try:
-                self._filters[key] = grammar.read_record(webhook.filter, table, environment.rules.sight(SERVER))
+                self._filters[key] = grammar.read_record(subscriber.filter, table, environment.rules.sight(SERVER))
             except grammar.InvalidCondition:
                 self._filters[key] = None  # a column it names is gone, or not of this table: it matches nothing
         condition = self._filters[key]
