@@ -13,7 +13,7 @@ from django.db.models import Q
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 
 from accounts.console import link, staff
-from functions import highlight, history, services
+from functions import highlight, history, services, subscriptions
 from functions.inbound import services as inbound
 from functions.models import Function, Run, Secret, Version
 from functions.visits import KEPT_BYTES
@@ -39,6 +39,9 @@ _DELETE = Verb(
 )
 _STOP_SCHEDULE = Verb(
     "Stop the schedule", "The function runs by itself no more until somebody sets its schedule again.", danger=True
+)
+_STOP_EVENTS = Verb(
+    "Stop its events", "The function runs on no event until somebody names its events again.", danger=True
 )
 _REVOKE_ADDRESS = Verb(
     "Revoke the inbound address",
@@ -83,6 +86,7 @@ class FunctionAdmin(RegionAdmin):
                 (each.address, each.is_stopped, _named(each.address.runs_as_kind, each.address.runs_as_id))
                 for each in inbound.all_of(place, thing)
             ],
+            "on_as": _named(thing.events_kind, thing.events_id),
             "lines": highlight.line_numbers(source),
             "difference": _changed(active, chosen) if is_other and active and chosen else None,
             "secrets": [
@@ -97,6 +101,8 @@ class FunctionAdmin(RegionAdmin):
 
     def verbs_of(self, thing: Function) -> dict[str, Verb]:
         stop = {"stop_schedule": _STOP_SCHEDULE} if thing.next_run_at is not None else {}
+        if subscriptions.is_listening(thing):
+            stop["stop_events"] = _STOP_EVENTS
         return {"activate": _ACTIVATE, **stop, "revoke_address": _REVOKE_ADDRESS, "delete": _DELETE}
 
     def act(self, request: HttpRequest, place: Place, thing: Function, verb: str) -> HttpResponse | str:
@@ -107,6 +113,9 @@ class FunctionAdmin(RegionAdmin):
         if verb == "stop_schedule":
             services.stop_schedule(place, thing.name, actor=staff(request))
             return "The schedule is stopped."
+        if verb == "stop_events":
+            services.stop_events(place, thing.name, actor=staff(request))
+            return "Its events are stopped."
         if verb == "revoke_address":
             inbound.revoke(place, thing.name, request.POST.get("address", "")[:64], actor=staff(request))
             return "The address is revoked."

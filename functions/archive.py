@@ -1,13 +1,14 @@
 """The functions' part of a backup (`rows.backups`): all versions, secrets by name, whose values stay behind, and
-schedules, which come back stopped."""
+schedules and events, which come back stopped."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from functions import cron, schedules, services
+from functions import cron, schedules, services, subscriptions
 from functions.models import Function, Secret, Version
 from platform_site.api.callers import Place
 from platform_site.api.plans import plan_limits
+from rows import events
 
 _FIELDS: Final = (
     "name", "active_version", "last_version", "timeout_ms", "memory_mb", "allowed_hosts", "invoke", "attempts",
@@ -46,6 +47,7 @@ class Functions:
             yield {
                 **{field: getattr(function, field) for field in _FIELDS},
                 "schedule": function.schedule,
+                "on": function.events,
                 "secrets": list(secrets.values_list("name", flat=True)),
             }
 
@@ -64,6 +66,7 @@ class Functions:
         values["memory_mb"] = min(values["memory_mb"], plan.function_memory_mb)
         schedule = record.get("schedule")  # the release before wrote none
         values |= schedules.copied(None if schedule is None else cron.normal(schedule))
+        values |= subscriptions.copied(_patterns(record.get("on")))
         function = Function.objects.using(using).create(environment_id=place.environment_id, **values)
         Secret.objects.using(using).bulk_create(
             Secret(function=function, name=name, sealed_value=None) for name in record["secrets"]
@@ -72,6 +75,14 @@ class Functions:
 
     def _all(self, place: Place) -> Any:
         return Function.objects.using(place.cluster).filter(environment_id=place.environment_id)
+
+
+def _patterns(named: list[str] | None) -> list[str] | None:
+    """The events of a function. Raises ValueError for what no deployment would take."""
+    for pattern in named or ():
+        if (problem := events.problem_with(pattern)) is not None:
+            raise ValueError(problem)
+    return named
 
 
 def _make_version(function: Function, record: Mapping[str, Any], using: str) -> None:

@@ -26,8 +26,8 @@ RECURSIVE reached AS (
     SELECT environment_id FROM reached WHERE environment_id <> ALL ({suspended}::text[])
 )"""
 """A common table expression: the environments with queued runs, but for those that are `suspended` (a parameter)."""
-# The order by kind and time is that of the index `run_in_turn`: no backlog is sorted, and visitors' is not walked over.
-# Their half of the seats (`functions.runs`) is what others take last.
+# The order by kind and time is that of the index `run_turn_of_crowd`: no backlog is sorted, and that of visitors and
+# events is not walked over. Their half of the seats (`functions.runs`) is what others take last.
 _CLAIM: Final = b"""
 WITH %b, turns AS (
     SELECT due.environment_id, due.created_at, busy.runs
@@ -38,7 +38,8 @@ WITH %b, turns AS (
               AND (r.claimed_until IS NULL OR r.claimed_until < now())
               AND EXISTS (SELECT FROM platform.functions_function f WHERE f.id = r.function_id
                              AND f.environment_id IS NOT NULL)
-            ORDER BY (r.caller_kind = 'anonymous'), coalesce(r.turn_at, r.created_at) LIMIT 1) due
+            ORDER BY (r.caller_kind = 'anonymous' OR r.trigger = 'event'), coalesce(r.turn_at, r.created_at)
+            LIMIT 1) due
      CROSS JOIN LATERAL (
            SELECT count(*) AS runs, count(*) FILTER (WHERE b.slot >= -due.concurrency) AS taken
              FROM platform.functions_run b
@@ -60,7 +61,7 @@ WITH %b, turns AS (
               AND (q.claimed_until IS NULL OR q.claimed_until < now())
               AND EXISTS (SELECT FROM platform.functions_function f WHERE f.id = q.function_id
                              AND f.environment_id IS NOT NULL)
-            ORDER BY (q.caller_kind = 'anonymous'), coalesce(q.turn_at, q.created_at) LIMIT 1
+            ORDER BY (q.caller_kind = 'anonymous' OR q.trigger = 'event'), coalesce(q.turn_at, q.created_at) LIMIT 1
               FOR UPDATE OF q SKIP LOCKED) r
      WHERE r.seat IS NOT NULL
      ORDER BY turns.runs, turns.created_at
@@ -80,7 +81,8 @@ RETURNING r.id, r.attempts, r.environment_id, f.id, f.name, r.version, v.source_
                       SELECT FROM platform.functions_run other
                        WHERE other.phase = 'queued' AND other.environment_id = waiting.environment_id
                          AND other.id <> r.id AND (other.claimed_until IS NULL OR other.claimed_until < now())
-                       ORDER BY (other.caller_kind = 'anonymous'), coalesce(other.turn_at, other.created_at)
+                       ORDER BY (other.caller_kind = 'anonymous' OR other.trigger = 'event'),
+                                coalesce(other.turn_at, other.created_at)
                        LIMIT 1) first)
 """ % WAITING.format(suspended="$3").encode()
 _IS_DUE: Final = f"""
@@ -89,7 +91,8 @@ SELECT EXISTS (SELECT FROM waiting CROSS JOIN LATERAL (
                SELECT FROM platform.functions_run r
                 WHERE r.phase = 'queued' AND r.environment_id = waiting.environment_id
                   AND (r.claimed_until IS NULL OR r.claimed_until < now())
-                ORDER BY (r.caller_kind = 'anonymous'), coalesce(r.turn_at, r.created_at) LIMIT 1) first)
+                ORDER BY (r.caller_kind = 'anonymous' OR r.trigger = 'event'), coalesce(r.turn_at, r.created_at)
+                LIMIT 1) first)
 """  # noqa: S608 - constants
 _claiming: Final[dict[str, threading.Lock]] = {}
 # By region. Two that claim at the same moment mostly reach for the same seat: the second would wait for the first's
@@ -101,9 +104,9 @@ def claim(using: str) -> tuple[Started, bool] | None:
     is none.
 
     Environments take turns: first the one with the fewest queued runs executing, then the longest wait, so that nobody
-    stands behind a neighbour's thousand. Within an environment the oldest comes first, visitors' after all others that
-    are due, and among these those of one network as if they had come one after the other (`functions.runs`).
-    Suspended environments have no turn.
+    stands behind a neighbour's thousand. Within an environment the oldest comes first, those of visitors and of events
+    after all others that are due, and among these those of one network as if they had come one after the other
+    (`functions.runs`). Suspended environments have no turn.
     The claim is on disk when this returns: one that a crash forgot would be given out again, by the same number, while
     we execute it.
     """

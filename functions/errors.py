@@ -49,6 +49,11 @@ class SchedulesQuotaReached(QuotaExceeded):
         super().__init__(f"The plan allows {limit} functions with a schedule in an environment.")
 
 
+class SubscriptionsQuotaReached(QuotaExceeded):
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"The plan allows {limit} functions that run on events in an environment.")
+
+
 class FunctionsQuotaReached(QuotaExceeded):
     def __init__(self, limit: int) -> None:
         super().__init__(f"The plan allows {limit} functions in an environment.")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from functions import removal, services
+from functions import heard, removal, services
 from platform_site.api import signals
 from platform_site.api.callers import Place
 
@@ -19,5 +19,9 @@ def follow_branch(*, source: Place, target: Place, **_: Any) -> None:
 
 
 def forget_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
-    """Its functions go for good, and their runs as far as `functions.removal` goes at once. It may run twice."""
+    """Its functions go for good, and their runs as far as `functions.removal` goes at once. It may run twice.
+
+    What a relay hears at this very moment is left behind, and found by `projects.leftovers`.
+    """
     removal.begin_all(cluster, environment_id)
+    heard.forget_environment(environment_id, cluster)

@@ -6,7 +6,6 @@ from typing import ClassVar
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models.functions import Coalesce, Now
-from django.db.models.lookups import Exact
 
 from platform_site.api import ids
 
@@ -16,7 +15,8 @@ def _id(prefix: str) -> "models.CharField[str, str]":
 
 
 class Function(models.Model):
-    """A name in an environment, which version answers to it, and when it runs by itself (`functions.schedules`)."""
+    """A name in an environment, which version answers to it, and when it runs by itself: by a schedule
+    (`functions.schedules`) or on events (`functions.subscriptions`)."""
 
     class Stopped(models.TextChoices):
         CALLER_GONE = "caller_gone"
@@ -53,6 +53,13 @@ class Function(models.Model):
     """The last run that the schedule made; it may be forgotten by now."""
     last_skipped_at = models.DateTimeField(null=True)
     """The last due time that made no run, because the run before had not ended."""
+    events = ArrayField(models.CharField(max_length=120), null=True)
+    """Patterns as `rows.events` has them: it runs on each event that one of them covers."""
+    events_stopped = models.CharField(max_length=20, choices=Stopped.choices, null=True)
+    """Why it runs on none until somebody names them again."""
+    events_kind = models.CharField(max_length=10, null=True)
+    events_id = models.CharField(max_length=30, null=True)
+    """Who named the events or deployed last: `account` or `key`, whose rights these runs have."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     updated_at = models.DateTimeField(db_default=Now())
 
@@ -64,9 +71,20 @@ class Function(models.Model):
                 | models.Q(schedule__isnull=False, scheduled_kind__isnull=False, scheduled_id__isnull=False),
                 name="function_due_as_somebody",
             ),
+            models.CheckConstraint(
+                condition=models.Q(events=None)
+                | models.Q(events_stopped__isnull=False)
+                | models.Q(events_kind__isnull=False, events_id__isnull=False),
+                name="function_hears_as_somebody",
+            ),
         ]
         indexes: ClassVar = [
-            models.Index(fields=["next_run_at"], condition=models.Q(next_run_at__isnull=False), name="function_due")
+            models.Index(fields=["next_run_at"], condition=models.Q(next_run_at__isnull=False), name="function_due"),
+            models.Index(
+                fields=["environment_id"],
+                condition=models.Q(events__isnull=False, events_stopped=None),
+                name="function_hears",
+            ),
         ]
 
     def __str__(self) -> str:
@@ -150,6 +168,7 @@ class Run(models.Model):
         CALL = "call"
         SCHEDULE = "schedule"
         INBOUND = "inbound"
+        EVENT = "event"
 
     id = _id("run")
     environment_id = models.CharField(max_length=30)
@@ -160,6 +179,8 @@ class Run(models.Model):
     is_async = models.BooleanField()
     trigger = models.CharField(max_length=10, choices=Trigger.choices, db_default=Trigger.CALL)
     """How it came about."""
+    event_id = models.CharField(max_length=30, null=True)
+    """The event that it runs on."""
     input = models.TextField()
     """JSON text as it came; empty where it was too large to be kept. It goes with the run's row after 7 days."""
     output = models.TextField(null=True)
@@ -206,14 +227,19 @@ class Run(models.Model):
             models.Index(
                 fields=["function", "-created_at", "-id"], condition=models.Q(trigger="inbound"), name="run_inbound"
             ),
+            models.Index(
+                fields=["function", "-created_at", "-id"], condition=models.Q(trigger="event"), name="run_on_event"
+            ),
             models.Index(fields=["environment_id", "created_at"], condition=models.Q(phase="queued"), name="run_queue"),
-            # Whose turn it is within an environment: `false` comes first, and visitors' thousands are not walked over.
+            # Whose turn it is within an environment: `false` comes first, and no crowd's thousands are walked over.
             models.Index(
                 "environment_id",
-                Exact(models.F("caller_kind"), models.Value("anonymous")),
+                models.ExpressionWrapper(
+                    models.Q(caller_kind="anonymous") | models.Q(trigger="event"), output_field=models.BooleanField()
+                ),
                 Coalesce("turn_at", "created_at"),
                 condition=models.Q(phase="queued"),
-                name="run_in_turn",
+                name="run_turn_of_crowd",
             ),
             models.Index(fields=["claimed_until"], condition=models.Q(phase="executing"), name="run_lease"),
             # Of visitors alone, of whose runs the oldest go before their time (`functions.retention`).
@@ -227,8 +253,34 @@ class Run(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(
                 fields=["environment_id", "slot"], condition=models.Q(slot__isnull=False), name="run_slot_once"
-            )
+            ),
+            models.UniqueConstraint(
+                fields=["event_id", "function"], condition=models.Q(event_id__isnull=False), name="run_once_per_event"
+            ),
         ]
 
     def __str__(self) -> str:
         return self.id
+
+
+class Heard(models.Model):
+    """An event on which a function is to run, and no run was made of it yet (`functions.heard`).
+
+    Written by the relay in the transaction that settles the event, gone in the one that makes the run. Without a
+    foreign key, since a function's deletion must not wait for thousands of these: what nobody wants any more goes when
+    its turn comes.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    environment_id = models.CharField(max_length=30)
+    function_id = models.CharField(max_length=30)
+    event_id = models.CharField(max_length=30)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["event_id", "function_id"], name="heard_once"),
+        ]
+        indexes: ClassVar = [models.Index(fields=["environment_id", "id"], name="heard_in_order")]
+
+    def __str__(self) -> str:
+        return f"{self.event_id} for {self.function_id}"

@@ -5,7 +5,8 @@ transition is one statement. `attempts` is the fencing token of a run and `claim
 time: an outcome counts only if it is the current attempt's and the run has not ended. A sweep finds leases that ran
 out. `slot` is an executing run's seat among those that its plan allows, unique in its environment: 1 to the limit for
 synchronous runs, -1 to -limit for queued ones, which so take no seat from those somebody waits for. Visitors, who show
-a key that everybody has, sit on the first half of each alone (`visitor_seats`), the others there last. Design section
+a key that everybody has, sit on the first half of each alone (`visitor_seats`), the others there last; so do runs of
+events (`functions.heard`). Design section
 8; reliability F2, F4, F5.
 """
 
@@ -248,11 +249,13 @@ def begin(
     raise TooManyRuns(theirs, of_visitors=is_visit)
 
 
-# At most the limit's entries of `run_in_turn` are looked at, whatever waits besides, and no input is read for its size.
+# Of `run_turn_of_crowd` the limit's entries are looked at, and those of events that are queued, which are few. No input
+# is read for its size.
 _WAITING_VISITS: Final = """
 SELECT count(*), coalesce(sum(octet_length(input)), 0), count(*) FILTER (WHERE network = %s)
   FROM (SELECT input, network FROM platform.functions_run
-         WHERE phase = 'queued' AND environment_id = %s AND (caller_kind = 'anonymous')
+         WHERE phase = 'queued' AND environment_id = %s AND (caller_kind = 'anonymous' OR trigger = 'event')
+           AND caller_kind = 'anonymous'
          ORDER BY coalesce(turn_at, created_at) LIMIT %s) few
 """
 

@@ -8,11 +8,12 @@ import orjson
 from django.utils import timezone
 from rest_framework.exceptions import ValidationError
 
-from functions import cron
+from functions import cron, subscriptions
 from functions.models import Function, Run, Version
 from functions.visits import KEPT_BYTES
 from platform_site.api import fields
 from platform_site.api.fields import Serializer, timestamp
+from rows.event_fields import EventsField
 
 _HOST: Final = re.compile(
     r"(?=.{1,253}(:|$))[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*(:\d{1,5})?"
@@ -78,6 +79,18 @@ class ScheduleField(fields.CharField):
             raise ValidationError(str(error), "invalid_schedule") from error
 
 
+class OnField(EventsField):
+    """At most 20 event patterns, each once."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(min_length=0, max_length=subscriptions.MOST_PATTERNS, **options)
+
+    def problem_with(self, pattern: str) -> str | None:
+        if pattern in subscriptions.NEVER_HEARD:
+            return "is no event that a function runs on: it would run on its own end, or is sent to one webhook alone"
+        return super().problem_with(pattern)
+
+
 class Deployment(Serializer):
     source = SourceField()  # type: ignore[assignment]  # DRF's fields have a `source` of their own
     timeout_ms = fields.IntegerField(min_value=10, max_value=300_000, required=False)
@@ -92,6 +105,11 @@ class Deployment(Serializer):
     )
     attempts = fields.IntegerField(min_value=1, max_value=5, required=False)
     schedule = ScheduleField(required=False, allow_null=True)
+    on = OnField(
+        required=False,
+        allow_null=True,
+        help_text="Events on which it runs by itself, named as for webhooks; null or none for no longer.",
+    )
     secrets = SecretsField(required=False)
 
 
@@ -131,6 +149,13 @@ class FunctionDetail(Serializer):
     last_skipped_at = fields.DateTimeField(
         allow_null=True, help_text="The last due time at which the run before had not ended."
     )
+    on = fields.ListField(child=fields.CharField(), allow_null=True, help_text="Events on which it runs by itself.")
+    on_stopped = fields.ChoiceField(
+        choices=[Function.Stopped.CALLER_GONE, Function.Stopped.COPIED, Function.Stopped.OPERATOR],
+        allow_null=True,
+        help_text="Why it runs on none; it goes on once they are named again.",
+    )
+    on_as = fields.CharField(allow_null=True, help_text="The key or account that runs on events execute as.")
     secrets = fields.ListField(child=fields.CharField(), help_text="Names only.")
     created_at = fields.DateTimeField()
     updated_at = fields.DateTimeField()
@@ -195,6 +220,7 @@ class RunDetail(ListedRun):
     attempts = fields.IntegerField()
     version = fields.IntegerField()
     trigger = fields.ChoiceField(choices=Run.Trigger.values)
+    event_id = fields.CharField(allow_null=True, help_text="The event that it runs on.")
     phase = fields.ChoiceField(choices=Run.Phase.values)
     walls = fields.ListField(child=fields.CharField())
     not_kept = fields.ListField(
@@ -218,6 +244,9 @@ def function_detail(function: Function, secrets: list[str]) -> dict[str, Any]:
         "schedule_stopped": function.schedule_stopped,
         "scheduled_as": function.scheduled_id,
         "last_skipped_at": timestamp(function.last_skipped_at) if function.last_skipped_at else None,
+        "on": function.events,
+        "on_stopped": function.events_stopped,
+        "on_as": function.events_id,
         "secrets": sorted(secrets),
         "created_at": timestamp(function.created_at),
         "updated_at": timestamp(function.updated_at),
@@ -271,6 +300,7 @@ def run_detail(run: Run, *, with_stack: bool) -> dict[str, Any]:
         "attempts": run.attempts,
         "version": run.version,
         "trigger": run.trigger,
+        "event_id": run.event_id,
         "phase": run.phase,
         "walls": run.walls,
         "not_kept": run.not_kept or [],

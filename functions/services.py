@@ -10,7 +10,7 @@ from django.db.models.functions import Now
 
 from accounts import audit
 from accounts.audit import Actor
-from functions import endings, executor, removal, runs, schedules, wakeups
+from functions import endings, executor, removal, runs, schedules, subscriptions, wakeups
 from functions.errors import FunctionsQuotaReached, Loop, NoSuchFunction, NoSuchRun, NoSuchVersion, RunEnded
 from functions.executor import SECRET_PURPOSE, Ended
 from functions.inbound import records as inbound
@@ -37,17 +37,17 @@ def deploy(
     values: Mapping[str, Any],
     *,
     actor: Caller | Actor,
-    scheduled_as: Caller | None = None,
+    runs_as: Caller | None = None,
     warm: bool = True,
 ) -> tuple[Function, bool]:
     """Deploy a version of `name` and make it the active one; True if the function is new.
 
-    `values`: `source`, and optionally timeout_ms, memory_mb, allowed_hosts, invoke, attempts, schedule, `secrets` (name
-    to value, null removes one; omitted ones stay). What is omitted stays as it was. By its schedule and its inbound
-    addresses the function runs as `scheduled_as`, or else as the actor (`functions.schedules`, `functions.inbound`).
-    The module is loaded once, behind the walls: what does not load is refused with line and column. Then this process
+    `values`: `source`, and optionally timeout_ms, memory_mb, allowed_hosts, invoke, attempts, schedule, on, `secrets`
+    (name to value, null removes one; omitted ones stay). What is omitted stays as it was. By its schedule, on events
+    and by its inbound addresses the function runs as `runs_as`, or else as the actor (`functions.schedules`). The
+    module is loaded once, behind the walls: what does not load is refused with line and column. Then this process
     starts one for its first call (`warm`). Raises ValidationFailed, Forbidden, FunctionsQuotaReached,
-    SchedulesQuotaReached.
+    SchedulesQuotaReached, SubscriptionsQuotaReached.
     """
     using = place.cluster
     try_out(place, name, values)
@@ -73,8 +73,10 @@ def deploy(
         for setting in SETTINGS:
             if setting in values:
                 setattr(function, setting, values[setting])
-        schedules.deployed(function, place, values, by=scheduled_as or schedules.caller_of(actor))
-        inbound.activated(function, place.cluster, by=scheduled_as or schedules.caller_of(actor))
+        by = runs_as or schedules.caller_of(actor)
+        schedules.deployed(function, place, values, by=by)
+        subscriptions.deployed(function, place, values, by=by)
+        inbound.activated(function, using, by=by)
         function.last_version += 1
         function.active_version = function.last_version
         function.updated_at = Now()
@@ -88,12 +90,14 @@ def deploy(
             author_id=actor.id,
         )
         _set_secrets(function, values.get("secrets") or {}, using)
+        if "on" in values:
+            subscriptions.refresh(place.environment_id, using)
         function.refresh_from_db(using=using)
     if warm:
         _warm(place, function, source_hash, source)
     audit.record(
         "function.deployed", actor=actor, target_id=function.pk, **_where(place), name=name,
-        version=function.active_version, sha256=source_hash, **_said_of_schedule(function, values),
+        version=function.active_version, sha256=source_hash, **_said_of_what_runs_it(function, values),
     )  # fmt: skip
     return function, is_new
 
@@ -121,7 +125,7 @@ def try_out(place: Place, name: str, values: Mapping[str, Any]) -> None:
 
 def activate(place: Place, name: str, version: int, *, actor: Caller | Actor) -> Function:
     """Make an earlier (or later) version the one that answers. Raises NoSuchFunction, NoSuchVersion, and Forbidden
-    where it would run by a schedule or an inbound address as somebody who may not invoke."""
+    where it would run by a schedule, on events or by an inbound address as somebody who may not."""
     using = place.cluster
     with transaction.atomic(using=using):
         function = function_of(place, name, lock=True)
@@ -129,9 +133,12 @@ def activate(place: Place, name: str, version: int, *, actor: Caller | Actor) ->
             raise NoSuchVersion
         function.active_version = version
         function.updated_at = Now()
-        schedules.activated(function, by=schedules.caller_of(actor))
-        inbound.activated(function, using, by=schedules.caller_of(actor))
-        function.save(using=using, update_fields=["active_version", "updated_at", *schedules.FIELDS])
+        by = schedules.caller_of(actor)
+        schedules.activated(function, by=by)
+        subscriptions.activated(function, by=by)
+        inbound.activated(function, using, by=by)
+        changed = ["active_version", "updated_at", *schedules.FIELDS, *subscriptions.FIELDS]
+        function.save(using=using, update_fields=changed)
         function.refresh_from_db(using=using)
     audit.record("function.activated", actor=actor, target_id=function.pk, **_where(place), name=name, version=version)
     return function
@@ -153,12 +160,31 @@ def stop_schedule(place: Place, name: str, *, actor: Actor) -> None:
     )  # fmt: skip
 
 
+def stop_events(place: Place, name: str, *, actor: Actor) -> None:
+    """Let the function run on no event until somebody names its events again, as operators may. Nothing happens where
+    it runs on none. Raises NoSuchFunction."""
+    using = place.cluster
+    with transaction.atomic(using=using):
+        function = function_of(place, name, lock=True)
+        if not subscriptions.is_listening(function):
+            return
+        function.events_stopped = Function.Stopped.OPERATOR
+        function.save(using=using, update_fields=["events_stopped"])
+        subscriptions.refresh(place.environment_id, using)
+    audit.record(
+        "function.events_stopped", actor=actor, target_id=function.pk, **_where(place), name=name,
+        reason=Function.Stopped.OPERATOR.value, runs_as=function.events_id,
+    )  # fmt: skip
+
+
 def delete_function(place: Place, name: str, *, actor: Caller | Actor) -> None:
     """The function, its versions and secrets go for good, and its runs: none can be found from now on, however long it
     takes to remove them all (`functions.removal`). Raises NoSuchFunction."""
     with transaction.atomic(using=place.cluster):
         function = function_of(place, name, lock=True)  # no run of it is begun from here on
         removal.begin(place.cluster, function.pk)
+        if function.events is not None:
+            subscriptions.refresh(place.environment_id, place.cluster)
     audit.record("function.deleted", actor=actor, target_id=function.pk, **_where(place), name=name)
 
 
@@ -281,7 +307,7 @@ def run_of(place: Place, function: Function, run_id: str) -> Run:
 
 def copy_functions(source: Place, target: Place) -> None:
     """Functions come along to a preview branch with all their versions; their secrets by name, unset; their schedules
-    stopped, so that nothing is done twice."""
+    and events stopped, so that nothing is done twice."""
     using = target.cluster
     for function in Function.objects.using(source.cluster).filter(environment_id=source.environment_id):
         names = list(Secret.objects.using(source.cluster).filter(function=function).values_list("name", flat=True))
@@ -296,6 +322,7 @@ def copy_functions(source: Place, target: Place) -> None:
             invoke=function.invoke,
             attempts=function.attempts,
             **schedules.copied(function.schedule),
+            **subscriptions.copied(function.events),
         )
         for version in Version.objects.using(source.cluster).filter(function=function).order_by("number").iterator(50):
             Version.objects.using(using).create(
@@ -355,11 +382,14 @@ def _lock(environment_id: str, using: str) -> None:
         cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"functions:{environment_id}"])
 
 
-def _said_of_schedule(function: Function, values: Mapping[str, Any]) -> dict[str, Any]:
-    """For the trail, where the schedule was set."""
-    if "schedule" not in values:
-        return {}
-    return {"schedule": function.schedule, "scheduled_as": function.scheduled_id}
+def _said_of_what_runs_it(function: Function, values: Mapping[str, Any]) -> dict[str, Any]:
+    """For the trail, where the schedule or the events were set."""
+    said: dict[str, Any] = {}
+    if "schedule" in values:
+        said |= {"schedule": function.schedule, "scheduled_as": function.scheduled_id}
+    if "on" in values:
+        said |= {"on": function.events, "on_as": function.events_id}
+    return said
 
 
 def _where(place: Place) -> dict[str, str]:

@@ -9,7 +9,7 @@ from celery import current_app, shared_task, signals
 from django.conf import settings
 from django.db import Error, connections
 
-from functions import claims, leases, removal, retention, schedules, wakeups
+from functions import claims, heard, leases, removal, retention, schedules, wakeups
 from functions.runtime import scratch
 from functions.worker import Worker
 from platform_site.api import nudges
@@ -29,9 +29,12 @@ def _stop_working(**_: Any) -> None:
 
 @shared_task
 def work(using: str) -> None:
-    """Execute the region's queued runs. A region that is away is left to the sweep."""
+    """Execute the region's queued runs, and those of the events that were heard. A region that is away is left to the
+    sweep."""
     if using not in settings.REGION_DATABASES:
         return
+    with apart("queueing runs of events", using=using):
+        heard.queue(using)  # first: others' runs may keep the loop from ever being done
     try:
         _workers.setdefault(using, Worker(using)).run(_stopping.is_set)
     except Error as error:
@@ -69,6 +72,13 @@ def settle_and_start(using: str) -> None:
 def queue_scheduled(using: str) -> None:
     """Queue runs of the functions that are due by their schedule."""
     if schedules.queue_due(using):
+        _see_to_it(using)
+
+
+@sweep_of_each_region(every=settings.FUNCTION_SWEEP_SECONDS)
+def queue_heard(using: str) -> None:
+    """Queue runs of events that nobody was nudged for, or that waited for room."""
+    if heard.queue(using):
         _see_to_it(using)
 
 

@@ -13,26 +13,28 @@ from typing import Final
 from django.conf import settings
 from django.db import Error, close_old_connections, connections
 
-from functions import claims, endings, executor, schedules, wakeups
+from functions import claims, endings, executor, heard, schedules, subscriptions, wakeups
 from functions.callers import caller_again
 from functions.endings import Ending
 from functions.models import Run
 from functions.runs import Started
+from platform_site.api.callers import Caller
 from projects import suspension
 
 logger = logging.getLogger("platform.functions")
 
 ShouldStop = Callable[[], bool]
 
-_COMES_AGAIN: Final = timedelta(seconds=2)
-"""After which a run whose caller nobody could look up is tried again."""
-
-
-_BEHIND: Final[dict[str, str]] = {
+_STANDS_BEHIND: Final = {
+    Run.Trigger.CALL: "whoever invoked it",
     Run.Trigger.SCHEDULE: "whoever set its schedule",
     Run.Trigger.INBOUND: "whoever made its inbound address",
+    Run.Trigger.EVENT: "whoever it runs as on events",
 }
-"""Who may no longer act where a run fails as `CallerGone`, by how it came about."""
+"""Who may no longer act where a run fails as `CallerGone`."""
+_STOPS: Final = {Run.Trigger.SCHEDULE: schedules.stop, Run.Trigger.EVENT: subscriptions.stop}
+_COMES_AGAIN: Final = timedelta(seconds=2)
+"""After which a run whose caller nobody could look up is tried again."""
 
 
 class Worker:
@@ -52,7 +54,7 @@ class Worker:
             return 0
         done, siblings, counted = 0, list[threading.Thread](), list[int]()
         try:
-            while not should_stop() and (claimed := claims.claim(self.using)) is not None:
+            while not should_stop() and (claimed := self._claim()) is not None:
                 started, is_last = claimed
                 siblings = [sibling for sibling in siblings if sibling.is_alive()]
                 if not is_last and not siblings:
@@ -64,6 +66,11 @@ class Worker:
             for sibling in siblings:
                 sibling.join()
         return done + sum(counted)
+
+    def _claim(self) -> tuple[Started, bool] | None:
+        """The next run; where none is due, of those that events make."""
+        claimed = claims.claim(self.using)
+        return claims.claim(self.using) if claimed is None and heard.queue(self.using) else claimed
 
     def _sibling(self, should_stop: ShouldStop, counted: list[int]) -> threading.Thread:
         """Another thread at the same loop. It calls a sibling of its own, so a backlog soon has all hands."""
@@ -84,15 +91,15 @@ class Worker:
         close_old_connections()
         try:
             again = caller_again(started.caller_kind, started.caller_id, started.environment_id)
-            is_gone = again is None or not again[0].may("functions:invoke")
-            if is_gone and started.trigger == Run.Trigger.SCHEDULE:
-                schedules.stop(started)
+            is_gone = again is None or not _may_run(started, again[0])
+            if is_gone and (stop := _STOPS.get(Run.Trigger(started.trigger))) is not None:
+                stop(started)
         except Error:
             # The control database is away. Left to its lease, the run would be lost with its third try.
             claims.give_back(started, _COMES_AGAIN)
             raise
         if again is None or is_gone:
-            who = _BEHIND.get(started.trigger, "whoever invoked it")
+            who = _STANDS_BEHIND[Run.Trigger(started.trigger)]
             gone = {"name": "CallerGone", "reason": "caller_gone", "message": f"{who} may no longer act here"}
             _, told = endings.end(started, Ending("failed", 0, error=gone))
         elif again[1].is_suspended:  # a moment ago: the claim did not know yet
@@ -103,3 +110,9 @@ class Worker:
             told = executor.execute(started, *again).told
         if told:
             wakeups.tell(self.using)
+
+
+def _may_run(started: Started, caller: Caller) -> bool:
+    if started.trigger == Run.Trigger.EVENT:
+        return subscriptions.may_run(caller)
+    return caller.may("functions:invoke")

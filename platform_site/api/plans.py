@@ -41,6 +41,8 @@ class PlanLimits:
     functions_per_environment: int
     schedules_per_environment: int
     """Functions that run by a schedule; stopped ones do not count."""
+    event_functions_per_environment: int
+    """Functions that run on events; stopped ones do not count."""
     function_timeout_ms: int
     """The ceiling of a function's `timeout_ms`, and what it has if it names none is never above it."""
     function_memory_mb: int
@@ -74,6 +76,7 @@ PLANS: Final[Mapping[str, PlanLimits]] = MappingProxyType(
             webhooks_per_environment=20,
             functions_per_environment=20,
             schedules_per_environment=10,
+            event_functions_per_environment=10,
             function_timeout_ms=10_000,
             function_memory_mb=128,
             function_concurrency=4,
@@ -99,6 +102,7 @@ PLANS: Final[Mapping[str, PlanLimits]] = MappingProxyType(
             webhooks_per_environment=200,
             functions_per_environment=200,
             schedules_per_environment=100,
+            event_functions_per_environment=100,
             function_timeout_ms=60_000,
             function_memory_mb=256,
             function_concurrency=16,
@@ -124,6 +128,7 @@ PLANS: Final[Mapping[str, PlanLimits]] = MappingProxyType(
             webhooks_per_environment=500,
             functions_per_environment=1_000,
             schedules_per_environment=500,
+            event_functions_per_environment=500,
             function_timeout_ms=300_000,
             function_memory_mb=512,
             function_concurrency=64,

@@ -1,7 +1,7 @@
 """One timeline: paste any id, and see what happened around it.
 
     request ─▶ audit entries, rows changed (their events) ─▶ deliveries ─▶ attempts
-            └▶ runs, and what they changed
+            └▶ runs, and what they changed                └▶ runs on these events
 
 Made of facts that are stored anyway: the audit trail in the control database; outbox events, deliveries, attempts and
 runs in the regions. Each question goes to an index, and each kind ends at MOST. A region that is away is named, and the
@@ -162,7 +162,7 @@ class _Gathered:
             self.add([_audit_entry(entry)])
 
     def events(self, using: str, which: Q) -> None:
-        """Events with their deliveries and the attempts of these."""
+        """Events with their deliveries, the attempts of these, and the runs of functions on them."""
         events = list(self.cut(list(OutboxEvent.objects.using(using).filter(which).order_by("-sequence")[: MOST + 1])))
         for event in events:
             if event.request_id:
@@ -174,6 +174,8 @@ class _Gathered:
             pairs |= Q(environment_id=environment_id, event_id__in=named)
         if events:
             self.deliveries(using, list(Delivery.objects.using(using).filter(pairs)[: MOST + 1]))
+            named = [event.event_id for event in events]
+            self.runs(using, list(_runs(using).filter(event_id__in=named)[: MOST + 1]))
 
     def deliveries(self, using: str, found: Sequence[Delivery]) -> None:
         deliveries = self.cut(found)
@@ -221,7 +223,9 @@ def _thing(gathered: _Gathered, using: str, kind: str, text: str) -> None:
         newest = Delivery.objects.using(using).filter(webhook_id=text).order_by("-created_at", "-id")
         gathered.deliveries(using, list(newest[: MOST + 1]))
     elif kind == "run":
-        gathered.runs(using, list(Run.objects.using(using).filter(pk=text)))
+        runs = list(_runs(using).filter(pk=text))
+        gathered.runs(using, runs)
+        gathered.events(using, Q(event_id__in=[run.event_id for run in runs if run.event_id]))
     else:
         newest_runs = _runs(using).filter(function_id=text).order_by("-created_at", "-id")
         gathered.runs(using, list(newest_runs[: MOST + 1]))
@@ -339,6 +343,7 @@ def _run_entry(run: Run, function: Function | None, region: str) -> Entry:
     facts += [("took", f"{run.duration_ms:,} ms")] if run.duration_ms is not None else []
     reason = (run.error or {}).get("reason")
     facts += [("reason", str(reason))] if reason else []
+    facts += [("event", run.event_id)] if run.event_id else []
     facts += [("request", run.request_id)] if run.request_id else []
     status = run.phase if run.phase != Run.Phase.ENDED else run.status
     return Entry(
@@ -348,7 +353,7 @@ def _run_entry(run: Run, function: Function | None, region: str) -> Entry:
         f"{function.name if function else 'a deleted function'}: {status}",
         tuple(facts),
         tone={"succeeded": "good", "failed": "bad"}.get(run.status, ""),
-        depth=1 if run.request_id else 0,
+        depth=2 if run.event_id else 1 if run.request_id else 0,
         region=region,
     )
 
@@ -361,7 +366,7 @@ def _hint(kind: str | None, environment_id: str) -> str:
         )
     if kind is None:
         return (
-            "No event of this row is kept. A row leaves events only while a webhook of its environment wants them, and "
-            "they are kept for 30 days."
+            "No event of this row is kept. A row leaves events only while a webhook or function of its environment "
+            "wants them, and they are kept for 30 days."
         )
     return "Nothing is kept of it. Runs are kept for 7 days, deliveries and events for 30, the audit trail for good."

@@ -14,7 +14,7 @@ from typing import Any, Final
 from django.core.management.base import BaseCommand, CommandError
 
 from accounts import audit
-from functions import serializers, services
+from functions import serializers, services, subscriptions
 from functions.management.callers import caller_named
 from functions.management.terminal import plain, sentences
 from functions.models import Secret
@@ -25,14 +25,15 @@ from rows.management.places import HELP, place_named
 _EXAMPLES: Final = """
 The module is loaded once behind the walls of the runtime before anything changes; what does not load is refused with
 line and column. Settings and secrets that are not named stay as they are (a new function gets the defaults).
-By its schedule and its inbound addresses a function runs as --as, looked up each time; a deployment without --as
-leaves that as it is.
+By its schedule, on events and by its inbound addresses a function runs as --as, looked up each time; a deployment
+without --as leaves that as it is.
 
 examples:
   manage.py deploy_function env_01k… sum sum.ts
   manage.py deploy_function prj_01k…/production mail mail.ts --timeout-ms 8000 --allow-host api.example.com
   API_TOKEN=… manage.py deploy_function env_01k… mail mail.ts --secret API_TOKEN
   manage.py deploy_function env_01k… report report.ts --schedule "0 6 * * mon-fri" --as key_01k…
+  manage.py deploy_function env_01k… welcome welcome.ts --on auth.user.created --as key_01k…
   manage.py deploy_function env_01k… mail mail.ts --check      only try it out (for CI)
   esbuild … | manage.py deploy_function env_01k… mail - --json
 """
@@ -78,6 +79,13 @@ class Command(BaseCommand):
             "--schedule", metavar="CRON", help='when it runs by itself, in UTC: "*/15 * * * *", @daily, …; needs --as'
         )
         schedules.add_argument("--no-schedule", action="store_true", help="it runs by itself no more")
+        events = parser.add_mutually_exclusive_group()
+        events.add_argument(
+            "--on", action="append", metavar="EVENT",
+            help="an event on which it runs by itself: tasks.insert, tasks.*, auth.user.created, …; again for each; "
+            "needs --as",
+        )  # fmt: skip
+        events.add_argument("--no-events", action="store_true", help="it runs on events no more")
         parser.add_argument("--as", dest="caller", metavar="ID", help="whom it runs as by itself: key_… or usr_…")
         parser.add_argument(
             "--secret", action="append", type=_secret, default=[], metavar="NAME",
@@ -97,14 +105,12 @@ class Command(BaseCommand):
             if not checked.is_valid():
                 raise failed(checked.errors)
             values = dict(checked.validated_data)
-            scheduled_as = _scheduled_as(options, place)
+            runs_as = _runs_as(options, place)
             if options["check"]:
                 services.try_out(place, name, values)
                 self._say("The module loads. Nothing was deployed.", self.style.SUCCESS)
                 return
-            function, is_new = services.deploy(
-                place, name, values, actor=audit.SYSTEM, scheduled_as=scheduled_as, warm=False
-            )
+            function, is_new = services.deploy(place, name, values, actor=audit.SYSTEM, runs_as=runs_as, warm=False)
         self._answer(place, function, is_new, as_json=options["json"])
 
     def _answer(self, place: Place, function: Any, is_new: bool, *, as_json: bool) -> None:
@@ -123,20 +129,26 @@ class Command(BaseCommand):
             self._say(f"  runs by itself: {function.schedule}, next at {when}, as {function.scheduled_id}")
         elif function.schedule is not None:
             self._say(f"  its schedule is stopped ({function.schedule_stopped}): {function.schedule}")
+        if subscriptions.is_listening(function):
+            self._say(f"  runs on {', '.join(function.events)}, as {function.events_id}")
+        elif function.events is not None:
+            self._say(f"  its events are stopped ({function.events_stopped}): {', '.join(function.events)}")
 
     def _say(self, text: str, style: Any = plain) -> None:
         self.stderr.write(text, style)
 
 
-def _scheduled_as(options: dict[str, Any], place: Place) -> Caller | None:
+def _runs_as(options: dict[str, Any], place: Place) -> Caller | None:
     """Whom `--as` names. Raises CommandError."""
     if options["caller"] is None:
-        if options["schedule"] is not None:
-            raise CommandError("By its schedule a function runs as a key or member: say which with --as.")
+        if options["schedule"] is not None or options["on"]:
+            raise CommandError("By its schedule and on events a function runs as a key or member: say which with --as.")
         return None
     caller, _ = caller_named(options["caller"], place)
     if caller.kind not in ("key", "account"):
-        raise CommandError("By its schedule a function runs as a server key or member, not as an app user.")
+        raise CommandError(
+            "By its schedule and on events a function runs as a server key or member, not as an app user."
+        )
     return caller
 
 
@@ -152,6 +164,8 @@ def _body(options: dict[str, Any]) -> dict[str, Any]:
         body["invoke"] = None if options["invoke"] == "anybody" else options["invoke"]
     if options["schedule"] is not None or options["no_schedule"]:
         body["schedule"] = options["schedule"]
+    if options["on"] or options["no_events"]:
+        body["on"] = options["on"]
     secrets: dict[str, str | None] = dict(options["secret"])
     for name in options["unset_secret"]:
         if name in secrets:

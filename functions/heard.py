@@ -1,0 +1,321 @@
+"""From events to runs: each event of an environment becomes one run of every function that runs on it.
+
+    the relay (`webhooks.relay`) ─▶ a `Heard` for each event and function, in the transaction that settles the event
+                                    `queue` ─▶ a queued run, in the transaction that takes the `Heard` away
+
+So one event is one run, whatever dies: both steps are transactions of the region's database, the first is taken once
+because the event is settled once, the second because its row is gone; unique indexes hold both to it.
+
+Why two steps: the relay serves all of a region's webhooks, and must not wait for the control database to say on which
+plan an environment is, nor make ten thousand runs of one bulk write before it goes on. What was heard costs a line, and
+waits here without end and in order; of these at most ROOM are queued in an environment at the same time, which take
+half of its seats and come after its calls (`functions.claims`). Environments take turns, ROOM at a time.
+"""
+
+import json
+import logging
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import orjson
+from django.db import InterfaceError, OperationalError, connections, transaction
+
+from functions import wakeups
+from functions.endings import TOLD
+from functions.models import Function, Heard
+from functions.runs import visitor_seats
+from functions.subscriptions import covers
+from platform_site.api import chains, ids
+from platform_site.api.plans import plan_limits
+from platform_site.api.sweeps import apart
+from platform_site.postgres.sizes import OctetLength
+from projects.suspension import plans_of_active, suspended_in
+from rows import events
+from rows.evaluate import TooCostly
+from rows.outbox import OutboxEvent
+from rows.payloads import Hidden, Payloads
+
+logger = logging.getLogger("platform.functions")
+
+ROOM: Final = 200
+"""Runs of events that are queued in one environment at the same time; a few more where two workers queue at once."""
+AT_ONCE: Final = 4 * 2**20
+"""Bytes of events that one transaction reads and makes inputs of."""
+LARGEST: Final = 8 * 2**20
+"""Bytes of an event that still makes a run, as it makes a delivery: an update has the row twice."""
+
+
+# ── Heard ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_HEAR: Final = """
+INSERT INTO platform.functions_heard (environment_id, function_id, event_id)
+SELECT environment_id, function_id, event_id
+  FROM unnest(%s::text[], %s::text[], %s::text[]) AS told(environment_id, function_id, event_id)
+    ON CONFLICT DO NOTHING
+"""
+
+
+class Hearing:
+    """What functions make of one turn of the relay. Implements `rows.interests.Taking`; asks one query to begin with,
+    and nothing more where no function of these environments runs on events."""
+
+    def __init__(self, environment_ids: Collection[str], using: str) -> None:
+        self.count = 0
+        self._using = using
+        self._heard: list[tuple[str, str, str]] = []
+        self._listening: dict[str, list[tuple[str, list[str]]]] = defaultdict(list)
+        listening = Function.objects.using(using).filter(events__isnull=False, events_stopped=None)
+        found = listening.filter(environment_id__in=environment_ids).order_by("pk")
+        for environment_id, function_id, patterns in found.values_list("environment_id", "pk", "events"):
+            self._listening[environment_id or ""].append((function_id, patterns or []))
+
+    def add(self, event: OutboxEvent) -> None:
+        for function_id, patterns in self._listening.get(event.environment_id, ()):
+            if covers(patterns, event.type):
+                self._heard.append((event.environment_id, function_id, event.event_id))
+                self.count += 1
+
+    def write(self) -> None:
+        if not self._heard:
+            return
+        with connections[self._using].cursor() as cursor:
+            cursor.execute(_HEAR, [list(column) for column in zip(*self._heard, strict=True)])
+        wakeups.after_commit(self._using)
+
+
+def forget_environment(environment_id: str, using: str) -> None:
+    """What was heard in an environment that is gone, in batches."""
+    heard = Heard.objects.using(using).filter(environment_id=environment_id).order_by("pk")
+    while batch := list(heard.values_list("pk", flat=True)[:1000]):
+        Heard.objects.using(using).filter(pk__in=batch).delete()
+
+
+# ── Queued ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+# In leaps from one environment to the next, whatever waits in each.
+_WAITING: Final = """
+WITH RECURSIVE reached AS (
+    (SELECT environment_id FROM platform.functions_heard ORDER BY environment_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT h.environment_id FROM platform.functions_heard h
+             WHERE h.environment_id > reached.environment_id ORDER BY h.environment_id LIMIT 1)
+      FROM reached WHERE reached.environment_id IS NOT NULL
+)
+SELECT environment_id FROM reached WHERE environment_id IS NOT NULL AND environment_id <> ALL (%s::text[])
+"""
+# Of `run_turn_of_crowd`, no more than the room and what visitors have there.
+_QUEUED: Final = """
+SELECT count(*)
+  FROM (SELECT FROM platform.functions_run r
+         WHERE r.phase = 'queued' AND r.environment_id = %s AND (r.caller_kind = 'anonymous' OR r.trigger = 'event')
+           AND r.trigger = 'event' LIMIT %s) few
+"""
+# Held until the runs that name them are committed, so that a deletion comes before or after. Whoever deploys at this
+# moment is waited for: one that is not found is gone, and its events with it.
+_FUNCTIONS: Final = """
+SELECT id, active_version, events, events_kind, events_id FROM platform.functions_function
+ WHERE id = ANY (%s) AND environment_id = %s AND events IS NOT NULL AND events_stopped IS NULL
+   FOR KEY SHARE
+"""
+_QUEUE: Final = f"""
+WITH made AS (
+    INSERT INTO platform.functions_run
+           (id, environment_id, function_id, version, status, phase, is_async, trigger, event_id, input, error, logs,
+            walls, caller_kind, caller_id, request_id, depth, attempts, concurrency, created_at, ended_at, duration_ms)
+    SELECT id, environment_id, function_id, version, CASE WHEN error IS NULL THEN 'running' ELSE 'failed' END,
+           CASE WHEN error IS NULL THEN 'queued' ELSE 'ended' END, true, 'event', event_id, input, error, '[]', '{{}}',
+           caller_kind, caller_id, request_id, depth, 0, concurrency, clock_timestamp(),
+           CASE WHEN error IS NOT NULL THEN now() END, CASE WHEN error IS NOT NULL THEN 0 END
+      FROM json_to_recordset(%s::json) AS made (
+           id text, environment_id text, function_id text, version int, event_id text, input text, error jsonb,
+           caller_kind text, caller_id text, request_id text, depth smallint, concurrency int)
+        ON CONFLICT (event_id, function_id) WHERE event_id IS NOT NULL DO NOTHING
+ RETURNING id, environment_id, function_id, version, request_id, depth, duration_ms, error, phase
+), failed AS (
+    SELECT * FROM made WHERE phase = 'ended'
+), told AS ({TOLD})
+SELECT (SELECT count(*) FROM made WHERE phase = 'queued'), EXISTS (SELECT 1 FROM told)
+"""  # noqa: S608 - constants
+
+
+@dataclass(frozen=True, slots=True)
+class _Everything:
+    """What is told to functions: all that role `server` may read. Implements `rows.payloads.Subscriber`."""
+
+    id: str = ""
+    filter: Mapping[str, Any] | None = None
+    columns: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Fate:
+    """What becomes of an event: runs with this input, or ones that have failed before they began."""
+
+    type: str | None = None
+    """None: it is not kept any more."""
+    request_id: str | None = None
+    depth: int = 0
+    input: str = "{}"
+    error: Mapping[str, str] | None = None
+    is_hidden: bool = False
+    """Role `server` may not read the row: no run says that it was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class _NewRun:
+    """A row to be, with the fields of `Run`."""
+
+    id: str
+    environment_id: str
+    function_id: str
+    version: int
+    event_id: str
+    caller_kind: str
+    caller_id: str
+    concurrency: int
+    request_id: str | None
+    depth: int
+    input: str
+    error: Mapping[str, str] | None
+
+
+def queue(using: str) -> int:
+    """Queue runs of what was heard, in each environment as many as there is room for. Returns how many.
+
+    Asks the control database, if anything waits: for plans, and whether the environment is there and not suspended.
+    Raises OperationalError while it is away; all stays as it is then.
+    """
+    with connections[using].cursor() as cursor:
+        cursor.execute(_WAITING, [suspended_in(using)])
+        waiting = [environment_id for (environment_id,) in cursor.fetchall()]
+    plans = plans_of_active(waiting) if waiting else {}
+    queued = 0
+    for environment_id, plan in plans.items():
+        with apart(f"what functions of {environment_id} heard", using=using):
+            queued += _queue_of(environment_id, plan, using)
+    return queued
+
+
+def _queue_of(environment_id: str, plan: str, using: str) -> int:
+    seats = visitor_seats(plan_limits(plan).function_concurrency)
+    try:
+        return _queue(environment_id, seats, using)
+    except (OperationalError, InterfaceError):
+        raise  # says nothing against any event
+    except Exception:
+        # One of them cannot be written, and nobody says which. The first goes alone, the others with the next batch.
+        try:
+            return _queue(environment_id, seats, using, most=1)
+        except (OperationalError, InterfaceError):
+            raise
+        except Exception:
+            logger.exception("an event's run cannot be written", extra={"environment_id": environment_id})
+            return _queue(environment_id, seats, using, most=1, is_hopeless=True)
+
+
+def _queue(environment_id: str, seats: int, using: str, *, most: int = ROOM, is_hopeless: bool = False) -> int:
+    """One batch, in one transaction. `is_hopeless`: no input can be made of the event in it."""
+    with transaction.atomic(using=using), connections[using].cursor() as cursor:
+        cursor.execute(_QUEUED, [environment_id, ROOM])
+        room = min(most, ROOM - cursor.fetchone()[0])
+        if room <= 0:
+            return 0
+        heard = list(
+            Heard.objects.using(using)
+            .select_for_update(skip_locked=True)
+            .filter(environment_id=environment_id)
+            .order_by("pk")[:room]
+        )
+        batch, events_of_batch = _read(heard, using)
+        if not batch:
+            return 0
+        cursor.execute(_FUNCTIONS, [[each.function_id for each in batch], environment_id])
+        listening = {function_id: rest for function_id, *rest in cursor.fetchall()}
+        payloads = Payloads(using)
+        fates = {
+            event_id: _fate_of(event, payloads, is_hopeless=is_hopeless) for event_id, event in events_of_batch.items()
+        }
+        made: list[_NewRun] = []
+        for each in batch:
+            fate = fates[each.event_id]
+            if fate.is_hidden or each.function_id not in listening:
+                continue
+            version, patterns, caller_kind, caller_id = listening[each.function_id]
+            if fate.type is not None and not covers(patterns, fate.type):
+                continue  # deployed without this event since
+            made.append(_NewRun(
+                ids.new("run"), environment_id, each.function_id, version, each.event_id, caller_kind, caller_id, seats,
+                fate.request_id, fate.depth, fate.input, fate.error,
+            ))  # fmt: skip
+        queued, told = 0, False
+        if made:
+            cursor.execute(_QUEUE, [orjson.dumps(made).decode()])
+            queued, told = cursor.fetchone()
+        Heard.objects.using(using).filter(pk__in=[each.pk for each in batch]).delete()
+        if told:
+            transaction.on_commit(lambda: wakeups.tell(using), using=using)
+        return int(queued)
+
+
+def _read(heard: Sequence[Heard], using: str) -> tuple[list[Heard], dict[str, OutboxEvent | None]]:
+    """The first of what was heard, as many as have AT_ONCE together, and their events by id, None where one is not kept
+    any more. The `data` of one that has more than LARGEST is not read."""
+    known = OutboxEvent.objects.using(using).filter(event_id__in=[each.event_id for each in heard])
+    sizes = dict(known.annotate(size=OctetLength("data")).values_list("event_id", "size"))
+    batch: list[Heard] = []
+    total = 0
+    for each in heard:
+        total += sizes.get(each.event_id, 0)
+        if batch and total > AT_ONCE:
+            break
+        batch.append(each)
+    found: dict[str, OutboxEvent | None] = dict.fromkeys(each.event_id for each in batch)
+    large = [event_id for event_id in found if sizes.get(event_id, 0) > LARGEST]
+    found |= {event.event_id: event for event in known.filter(event_id__in=found.keys() - set(large))}
+    return batch, found | {event.event_id: event for event in known.filter(event_id__in=large).defer("data")}
+
+
+def _fate_of(event: OutboxEvent | None, payloads: Payloads, *, is_hopeless: bool) -> _Fate:
+    if event is None:
+        return _Fate(error=_error("EventGone", "event_gone", "the event was no longer kept when its turn came"))
+    fate = _Fate(event.type, event.request_id, event.depth)
+    if event.depth >= chains.LONGEST:
+        message = f"a chain of {event.depth} functions and webhooks led here; it was cut"
+        return replace(fate, error=_error("Loop", "chain_cut", message))
+    if "data" in event.get_deferred_fields():
+        message = f"no function runs on an event of more than {LARGEST >> 20} MB"
+        return replace(fate, error=_error("EventTooLarge", "event_too_large", message))
+    try:
+        if is_hopeless:
+            raise ValueError("its run cannot be written")
+        return replace(fate, input=_input_of(event, payloads))
+    except Hidden:
+        return replace(fate, is_hidden=True)
+    except TooCostly:
+        message = "a rule would take too long on a row as large as this"
+        return replace(fate, error=_error("EventTooCostly", "event_too_costly", message))
+    except (OperationalError, InterfaceError):
+        raise
+    except Exception:
+        logger.exception("no run can be made of an event", extra={"event_id": event.event_id})
+        return replace(fate, error=_error("PlatformError", "platform", "no input could be made of the event"))
+
+
+def _input_of(event: OutboxEvent, payloads: Payloads) -> str:
+    """The body of a webhook's delivery, with all that role `server` may read. Raises Hidden, TooCostly."""
+    return events.body(
+        event_id=event.event_id,
+        event_type=event.type,
+        at=event.created_at,
+        environment_id=event.environment_id,
+        schema_version=event.schema_version,
+        request_id=event.request_id,
+        data=payloads.carried(event, json.loads(event.data), _Everything()) or {},
+    )
+
+
+def _error(name: str, reason: str, message: str) -> Mapping[str, str]:
+    """Of a run that ends before it begins, visibly."""
+    return {"name": name, "reason": reason, "message": message}

@@ -1,0 +1,734 @@
+"""Functions that run on events: set with a deployment, one run for each event, whatever dies; as whom, and who waits for
+whom. Through HTTP, against real PostgreSQL and Deno; the relay and the worker are run by hand."""
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from django.db import OperationalError, connections, transaction
+
+from accounts import audit
+from accounts.models import AuditEntry, ServerKey
+from functions import claims, endings, heard, hooks, services, tasks
+from functions.endings import Ending
+from functions.models import Function, Heard, Run
+from functions.worker import Worker
+from platform_site.api import chains, plans
+from platform_site.api.callers import Place
+from platform_site.services import postgres
+from platform_site.services.layout import Layout
+from projects import leftovers, suspension
+from projects import services as projects
+from projects.environments import place_of
+from rows.models import EventInterest, OutboxEvent
+from tests.away import away
+from tests.client import Answer
+from tests.functions.test_api import SUM, deploy
+from tests.functions.test_queue import FREE
+from tests.functions.test_schedules import own_key
+from tests.rows.conftest import Tracker
+from tests.rows.tracker import DOCUMENT
+from webhooks import control
+from webhooks.models import Delivery
+from webhooks.relay import relay_batch
+
+pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+
+TELL = "export default (input: any, ctx: any) => ({...input, caller: ctx.caller})"
+ONE = "export default () => 1"
+FURTHER = """export default async ({data}: any, ctx: any) =>
+    (await ctx.rows.insert("lists", {name: data.record.name + "+", owner_id: data.record.owner_id})).id"""
+HALF = FREE // 2
+ALL_SCOPES = ("functions:deploy", "functions:invoke", "rows:read", "webhooks:read")
+
+
+@pytest.fixture(autouse=True)
+def _nobody_is_suspended(place: Place) -> Any:
+    suspension.forget(place.cluster)
+    yield
+    suspension.forget(place.cluster)
+
+
+def put(tracker: Tracker, who: str, name: str, source: str = TELL, **more: Any) -> Answer:
+    return tracker.call(who, "PUT", f"/functions/{name}", json={"source": source, **more})
+
+
+def shown(tracker: Tracker, name: str) -> dict[str, Any]:
+    return dict(tracker.get("owner", f"/functions/{name}").json)
+
+
+def write(tracker: Tracker, *names: str) -> list[str]:
+    """Insert lists of these names, a hundred in a statement; their ids."""
+    rows = [{"name": name, "owner_id": tracker.users["alice"]} for name in names or ("Groceries",)]
+    ids: list[str] = []
+    for first in range(0, len(rows), 100):
+        made = tracker.post("key", "/rows/lists", rows[first : first + 100])
+        assert made.status == 201, made.json
+        ids += [row["id"] for row in made.json["data"]]
+    return ids
+
+
+def relay(using: str) -> int:
+    """Settle all events of the region; how many."""
+    settled = 0
+    while found := relay_batch(using).events:
+        settled += found
+    return settled
+
+
+def runs(place: Place, **which: Any) -> list[Run]:
+    return list(Run.objects.using(place.cluster).filter(trigger="event", **which).order_by("created_at", "id"))
+
+
+def happen(place: Place) -> list[Run]:
+    """Let everything come of what was written; the runs on events."""
+    relay(place.cluster)
+    Worker(place.cluster).run()
+    return runs(place)
+
+
+def waiting(place: Place) -> int:
+    return Heard.objects.using(place.cluster).count()
+
+
+def interests(place: Place) -> set[tuple[str, str]]:
+    found = EventInterest.objects.using(place.cluster).filter(environment_id=place.environment_id)
+    return set(found.values_list("table_name", "action"))
+
+
+@contextmanager
+def refusing(using: str, table: str, when: str = "BEFORE INSERT", condition: str = "true") -> Iterator[None]:
+    """PostgreSQL takes no such change of the table: the disk is full."""
+    with connections[using].cursor() as cursor:
+        cursor.execute(f"""
+            CREATE FUNCTION platform.fails() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN IF {condition} THEN RAISE 'no room' USING ERRCODE = '53100'; END IF; RETURN NEW; END $$;
+            CREATE TRIGGER fails {when} ON platform.{table} FOR EACH ROW EXECUTE FUNCTION platform.fails()""")
+    try:
+        yield
+    finally:
+        with connections[using].cursor() as cursor:
+            cursor.execute(f"DROP TRIGGER fails ON platform.{table}; DROP FUNCTION platform.fails()")
+
+
+def side_by_side(count: int, what: Any) -> list[Any]:
+    def once(_: int) -> Any:
+        try:
+            return what()
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(count) as threads:
+        return list(threads.map(once, range(count)))
+
+
+# ── Setting them ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_events_are_set_kept_changed_and_taken_away(tracker: Tracker, place: Place) -> None:
+    owner = tracker.project.memberships.get(role="owner").user_id
+    plain = put(tracker, "owner", "tell").json
+    assert (plain["on"], plain["on_stopped"], plain["on_as"]) == (None, None, None)
+    assert interests(place) == set()
+    made = put(tracker, "owner", "tell", on=["lists.insert", "tasks.*"]).json
+    assert (made["on"], made["on_stopped"], made["on_as"]) == (["lists.insert", "tasks.*"], None, owner)
+    assert interests(place) == {("lists", "insert"), ("tasks", "*")}
+    again = put(tracker, "owner", "tell", attempts=2).json
+    assert {**again, "updated_at": ""} == {**made, "active_version": 3, "attempts": 2, "updated_at": ""}
+    assert tracker.get("owner", "/functions").json["data"] == [again]
+    assert put(tracker, "owner", "tell", on=["lists.delete"]).json["on"] == ["lists.delete"]
+    assert interests(place) == {("lists", "delete")}
+    for nothing in (None, []):
+        put(tracker, "owner", "tell", on=["lists.delete"])
+        taken = put(tracker, "owner", "tell", on=nothing).json
+        assert (taken["on"], taken["on_stopped"], taken["on_as"]) == (None, None, None)
+        assert interests(place) == set()
+    said = AuditEntry.objects.filter(action="function.deployed").order_by("at", "id").values_list("detail", flat=True)
+    assert [entry.get("on", "kept") for entry in said][:4] == [
+        "kept",
+        ["lists.insert", "tasks.*"],
+        "kept",
+        ["lists.delete"],
+    ]
+
+
+def test_webhooks_and_functions_leave_each_other_s_interests(tracker: Tracker, place: Place) -> None:
+    hook = {"url": "https://example.com/hook", "events": ["lists.*", "comments.insert"]}
+    webhook_id = tracker.post("owner", "/webhooks", hook).json["id"]
+    put(tracker, "owner", "tell", on=["lists.*", "tasks.update"])
+    both = {("lists", "*"), ("comments", "insert"), ("tasks", "update")}
+    assert interests(place) == both
+    tracker.patch("owner", f"/webhooks/{webhook_id}", {"events": ["comments.insert"]})
+    assert interests(place) == both
+    assert tracker.delete("owner", "/functions/tell").status == 204
+    assert interests(place) == {("comments", "insert")}
+    put(tracker, "owner", "tell", on=["tasks.update"])
+    assert tracker.delete("owner", f"/webhooks/{webhook_id}").status == 204
+    assert interests(place) == {("tasks", "update")}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ["function.run.failed"], ["lists.insert", "function.run.succeeded"], ["webhook.test"], ["Lists.insert"],
+        ["lists"], ["lists.upsert"], ["lists.insert\x00"], ["lists.insert", "lists.insert"], "lists.insert", [5], {}, 5,
+        [f"t{number}.insert" for number in range(21)],
+    ],
+)  # fmt: skip
+def test_what_is_no_event_is_refused_and_nothing_is_deployed(tracker: Tracker, place: Place, value: Any) -> None:
+    put(tracker, "owner", "tell", on=["lists.insert"])
+    before = shown(tracker, "tell")
+    refused = put(tracker, "owner", "tell", on=value)
+    assert refused.status in {400, 422}, refused.json
+    if refused.status == 422:
+        assert {field.partition(".")[0] for field in refused.fields} == {"on"}
+    assert shown(tracker, "tell") == before
+    assert interests(place) == {("lists", "insert")}
+
+
+def test_the_plan_says_how_many_run_on_events(tracker: Tracker, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = replace(plans.PLANS["free"], event_functions_per_environment=1)
+    monkeypatch.setattr(plans, "PLANS", {**plans.PLANS, "free": free})
+    assert put(tracker, "owner", "one", on=["*.insert"]).status == 201
+    refused = put(tracker, "owner", "two", on=["*.insert"])
+    assert (refused.status, refused.error) == (422, "quota_exceeded")
+    assert not Function.objects.using(place.cluster).filter(name="two").exists()
+    assert put(tracker, "owner", "one", on=["*.delete"]).status == 200, "it has its place"
+    assert put(tracker, "owner", "two").status == 201
+    limit = tracker.get("owner", "/limits").json["limits"]["event_functions_per_environment"]
+    assert limit == {"limit": 1, "used": 1}
+    put(tracker, "owner", "one", on=None)
+    assert put(tracker, "owner", "two", on=["*.insert"]).status == 200
+
+
+def test_one_for_app_users_alone_runs_on_none(tracker: Tracker, place: Place) -> None:
+    refused = put(tracker, "owner", "tell", on=["*.insert"], invoke="user")
+    assert (refused.status, refused.fields) == (422, {"on": "for_users_only"})
+    put(tracker, "owner", "tell", on=["*.insert"])
+    assert put(tracker, "owner", "tell", invoke="user").status == 422
+    assert put(tracker, "owner", "tell", invoke="user", on=None).status == 200
+
+
+# ── What comes of them ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_write_makes_a_run_that_is_told_what_a_webhook_is_told(tracker: Tracker, place: Place) -> None:
+    hook = {"url": "https://example.com/hook", "events": ["lists.insert"]}
+    assert tracker.post("owner", "/webhooks", hook).status == 201
+    owner = tracker.project.memberships.get(role="owner").user
+    put(tracker, "owner", "tell", on=["lists.insert"])
+    put(tracker, "owner", "other", on=["lists.delete"])
+    [row_id] = write(tracker)
+    (run,) = happen(place)
+    detail = tracker.get("owner", f"/functions/tell/runs/{run.pk}").json
+    event = OutboxEvent.objects.using(place.cluster).get(type="lists.insert")
+    assert (detail["status"], detail["trigger"], detail["attempts"], detail["event_id"]) == (
+        "succeeded", "event", 1, event.event_id,
+    )  # fmt: skip
+    body = orjson.loads(Delivery.objects.using(place.cluster).get(event_id=event.event_id).body)
+    caller = {"kind": "account", "id": owner.pk, "email": owner.email, "role": None}
+    assert detail["output"] == {**body, "caller": caller}
+    assert (body["id"], body["type"], body["data"]["id"]) == (event.event_id, "lists.insert", row_id)
+    assert (run.is_async, run.version, run.depth, run.request_id) == (True, 1, 0, event.request_id)
+    assert waiting(place) == 0
+    listed = tracker.get("owner", "/functions/tell/runs").json["data"]
+    assert [sorted(each) for each in listed] == [["duration_ms", "id", "started_at", "status"]], "as in the contract"
+
+
+def test_what_is_called_says_no_event(tracker: Tracker) -> None:
+    deploy(tracker, "sum", SUM)
+    run_id = tracker.post("owner", "/functions/sum/invoke", {"input": {"a": 1, "b": 1}}).json["run_id"]
+    detail = tracker.get("owner", f"/functions/sum/runs/{run_id}").json
+    assert (detail["trigger"], detail["event_id"]) == ("call", None)
+
+
+def test_each_event_and_function_is_one_run_and_neighbours_hear_nothing(
+    tracker: Tracker, place: Place, make_tracker: Any
+) -> None:
+    neighbour: Tracker = make_tracker(DOCUMENT, name="Other")
+    put(neighbour, "owner", "theirs", ONE, on=["*"])
+    for name in ("first", "second"):
+        put(tracker, "owner", name, ONE, on=["lists.*", "*.insert"])
+    ids = write(tracker, "a", "b")
+    assert tracker.call("key", "PATCH", f"/rows/lists/{ids[0]}", json={"name": "c"}).status == 200
+    made = happen(place)
+    assert sorted((run.function.name, orjson.loads(run.input)["type"]) for run in made) == [
+        (name, event) for name in ("first", "second") for event in ("lists.insert", "lists.insert", "lists.update")
+    ]
+    assert {run.environment_id for run in made} == {place.environment_id}
+    assert {run.status for run in made} == {"succeeded"}
+
+
+def test_it_runs_on_what_happens_to_users(tracker: Tracker, place: Place) -> None:
+    put(tracker, "owner", "welcome", on=["auth.user.created"])
+    made = tracker.post("owner", "/users", {"email": "new@example.org", "password": "correct horse battery"})
+    assert made.status == 201, made.json
+    while control.carry_over(place.cluster):
+        pass
+    told = [orjson.loads(run.input)["data"] for run in happen(place)]
+    assert {"user_id": made.json["id"]} in told
+    assert all(data.keys() == {"user_id"} for data in told)
+
+
+def test_everything_is_not_the_end_of_runs(tracker: Tracker, place: Place) -> None:
+    put(tracker, "owner", "tell", ONE, on=["*"])
+    write(tracker)
+    for _ in range(3):
+        happen(place)
+    assert [orjson.loads(run.input)["type"] for run in runs(place)] == ["lists.insert"]
+    assert OutboxEvent.objects.using(place.cluster).filter(type="function.run.succeeded").count() == 1
+
+
+def test_a_chain_of_rows_is_cut_and_says_so(tracker: Tracker, place: Place) -> None:
+    hook = {"url": "https://example.com/hook", "events": ["function.run.failed"]}
+    tracker.post("owner", "/webhooks", hook)
+    tracker.tokens["further"] = ""
+    own_key(tracker, "further", *ALL_SCOPES, "rows:write")
+    put(tracker, "further", "further", FURTHER, on=["lists.insert"])
+    write(tracker)
+    for _ in range(chains.LONGEST + 4):
+        happen(place)
+    made = runs(place)
+    assert [(run.depth, run.status) for run in made] == [
+        *((depth, "succeeded") for depth in range(chains.LONGEST)), (chains.LONGEST, "failed"),
+    ]  # fmt: skip
+    assert (made[-1].error["reason"], made[-1].attempts, made[-1].phase) == ("chain_cut", 0, "ended")
+    assert len(tracker.get("key", "/rows/lists").json["data"]) == 1 + chains.LONGEST
+    assert OutboxEvent.objects.using(place.cluster).filter(type="function.run.failed").count() == 1
+
+
+def test_what_role_server_may_not_read_is_told_to_nobody(tracker: Tracker, place: Place) -> None:
+    table = DOCUMENT["tables"]["lists"]
+    server = {"read": {"where": {"name": {"$ne": "hidden"}}, "columns": ["name"]}, "insert": {}, "update": {}}
+    tracker.apply({"tables": {**DOCUMENT["tables"], "lists": {**table, "rules": {**table["rules"], "server": server}}}})
+    put(tracker, "owner", "tell", on=["lists.insert"])
+    write(tracker, "hidden", "shown")
+    (run,) = happen(place)
+    assert orjson.loads(run.input)["data"]["record"].keys() == {"id", "name"}
+    assert orjson.loads(run.input)["data"]["record"]["name"] == "shown"
+    assert waiting(place) == 0
+
+
+def test_a_failure_is_tried_again_as_the_policy_says(tracker: Tracker, place: Place) -> None:
+    put(tracker, "owner", "fails", "export default () => { throw new Error('no') }", on=["lists.insert"], attempts=2)
+    write(tracker)
+    (run,) = happen(place)
+    assert (run.phase, run.attempts) == ("queued", 1)
+    Run.objects.using(place.cluster).update(claimed_until=None)
+    assert Worker(place.cluster).run() == 1
+    (run,) = runs(place)
+    assert (run.status, run.attempts) == ("failed", 2)
+
+
+# ── Once, whatever happens ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_one_run_for_each_event_however_many_relay_and_queue(tracker: Tracker, place: Place) -> None:
+    put(tracker, "owner", "tell", ONE, on=["lists.insert"])
+    ids = write(tracker, *(f"list {number}" for number in range(300)))
+
+    def both() -> None:
+        for _ in range(3):
+            relay_batch(place.cluster, batch=20)
+            heard.queue(place.cluster)
+
+    while OutboxEvent.objects.using(place.cluster).filter(relayed_at=None).exists():
+        side_by_side(4, both)
+        Run.objects.using(place.cluster).filter(phase="queued").update(phase="ended")
+    while waiting(place):
+        side_by_side(4, lambda: heard.queue(place.cluster))
+        Run.objects.using(place.cluster).filter(phase="queued").update(phase="ended")
+    assert sorted(orjson.loads(run.input)["data"]["id"] for run in runs(place)) == sorted(ids)
+
+
+def test_an_event_is_settled_and_heard_together_or_not_at_all(tracker: Tracker, place: Place) -> None:
+    using = place.cluster
+    tracker.post("owner", "/webhooks", {"url": "https://example.com/hook", "events": ["lists.insert"]})
+    put(tracker, "owner", "tell", ONE, on=["lists.insert"])
+    write(tracker)
+    for table, when in (("functions_heard", "BEFORE INSERT"), ("rows_outboxevent", "BEFORE UPDATE")):
+        with refusing(using, table, when), pytest.raises(OperationalError):
+            relay_batch(using)
+        assert (waiting(place), Delivery.objects.using(using).count()) == (0, 0)
+        assert OutboxEvent.objects.using(using).filter(relayed_at=None).count() == 1
+    relay(using)
+    assert (waiting(place), Delivery.objects.using(using).count()) == (1, 1)
+    for table, when in (("functions_run", "BEFORE INSERT"), ("functions_heard", "BEFORE DELETE")):
+        with refusing(using, table, when):
+            assert heard.queue(using) == 0
+        assert (waiting(place), runs(place)) == (1, [])
+    assert [heard.queue(using) for _ in range(2)] == [1, 0]
+    # As if the process had died before either mark: what was done is not done again.
+    OutboxEvent.objects.using(using).update(relayed_at=None)
+    (run,) = happen(place)
+    assert (waiting(place), run.status) == (0, "succeeded")
+
+
+def test_what_cannot_be_written_fails_alone_and_visibly(tracker: Tracker, place: Place) -> None:
+    using = place.cluster
+    put(tracker, "owner", "tell", ONE, on=["lists.insert"])
+    write(tracker, "good", "poison", "better")
+    relay(using)
+    with connections[using].cursor() as cursor:
+        cursor.execute("ALTER TABLE platform.functions_run ADD CONSTRAINT picky CHECK (input NOT LIKE '%poison%')")
+    try:
+        for _ in range(4):
+            heard.queue(using)
+    finally:
+        with connections[using].cursor() as cursor:
+            cursor.execute("ALTER TABLE platform.functions_run DROP CONSTRAINT picky")
+    assert waiting(place) == 0
+    assert sorted((run.phase, (run.error or {}).get("reason")) for run in runs(place)) == [
+        ("ended", "platform"), ("queued", None), ("queued", None),
+    ]  # fmt: skip
+
+
+def test_what_no_input_can_be_made_of_ends_visibly(
+    tracker: Tracker, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    using = place.cluster
+    put(tracker, "owner", "tell", ONE, on=["lists.insert"])
+    write(tracker, "small", "large" * 20, "gone", "odd")
+    relay(using)
+    monkeypatch.setattr(heard, "LARGEST", 330)
+    OutboxEvent.objects.using(using).filter(data__contains='"gone"').delete()
+    OutboxEvent.objects.using(using).filter(data__contains='"odd"').update(data="no JSON")
+    assert heard.queue(using) == 1
+    assert sorted((run.error or {}).get("reason", "") for run in runs(place)) == [
+        "", "event_gone", "event_too_large", "platform",
+    ]  # fmt: skip
+    assert {run.attempts for run in runs(place, phase="ended")} == {0}
+    assert waiting(place) == 0
+
+
+def test_what_changes_meanwhile(tracker: Tracker, place: Place) -> None:
+    """Between the event and its run: what is deployed then is what runs, if it runs on that event still."""
+    using = place.cluster
+    for name in ("deleted", "deaf", "without", "newer", "back"):
+        put(tracker, "owner", name, "export default () => 'old'", on=["lists.insert"])
+    put(tracker, "owner", "back", "export default () => 'new'")
+    write(tracker)
+    relay(using)
+    assert waiting(place) == 5
+    assert tracker.delete("owner", "/functions/deleted").status == 204
+    put(tracker, "owner", "deleted", "export default () => 'another of that name'", on=["lists.insert"])
+    put(tracker, "owner", "deaf", on=None)
+    put(tracker, "owner", "without", on=["lists.delete"])
+    successor = own_key(tracker, "successor", *ALL_SCOPES)
+    put(tracker, "successor", "newer", "export default () => 'new'")
+    assert tracker.post("owner", "/functions/back/activate", {"version": 1}).status == 200
+    Worker(using).run()
+    assert sorted((run.function.name, run.output) for run in runs(place)) == [("back", '"old"'), ("newer", '"new"')]
+    assert [run.caller_id for run in runs(place, function__name="newer")] == [successor]
+    assert waiting(place) == 0
+
+
+def test_a_queued_run_of_a_deleted_function_does_not_begin(tracker: Tracker, place: Place) -> None:
+    put(tracker, "owner", "tell", on=["lists.insert"])
+    write(tracker)
+    relay(place.cluster)
+    assert heard.queue(place.cluster) == 1
+    assert tracker.delete("owner", "/functions/tell").status == 204
+    assert (Worker(place.cluster).run(), runs(place)) == (0, [])
+
+
+def test_a_deployment_at_that_moment_is_waited_for(tracker: Tracker, place: Place) -> None:
+    """Its function is not taken for a deleted one."""
+    using = place.cluster
+    put(tracker, "owner", "tell", on=["lists.insert"])
+    write(tracker)
+    relay(using)
+    with ThreadPoolExecutor(1) as other:
+
+        def queue() -> int:
+            try:
+                return heard.queue(using)
+            finally:
+                connections.close_all()
+
+        with transaction.atomic(using=using):
+            services.function_of(place, "tell", lock=True)
+            queueing = other.submit(queue)
+            while not _is_waited_for(using):
+                assert not queueing.done()
+        assert queueing.result(20) == 1
+
+
+def _is_waited_for(using: str) -> bool:
+    with connections[using].cursor() as cursor:
+        cursor.execute("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
+        return bool(cursor.fetchone()[0])
+
+
+def test_a_table_that_is_renamed_is_another_one(tracker: Tracker, place: Place) -> None:
+    """As for webhooks: patterns are names."""
+    put(tracker, "owner", "tell", on=["secrets.insert", "riddles.insert"])
+    list_id = write(tracker)[0]
+    task = {"title": "t", "list_id": list_id, "owner_id": tracker.users["alice"]}
+    task_id = tracker.post("key", "/rows/tasks", task).json["id"]
+    assert tracker.post("key", "/rows/secrets", {"body": "before", "task_id": task_id}).status == 201
+    relay(place.cluster)
+    tables = {name: table for name, table in DOCUMENT["tables"].items() if name != "secrets"}
+    riddles = {**DOCUMENT["tables"]["secrets"], "renamed_from": "secrets"}
+    tracker.apply({"tables": {**tables, "riddles": riddles}})
+    assert tracker.post("key", "/rows/riddles", {"body": "after", "task_id": task_id}).status == 201
+    assert [orjson.loads(run.input)["data"]["record"]["body"] for run in happen(place)] == ["after"]
+    assert waiting(place) == 0
+
+
+def test_a_nudge_that_is_lost_costs_one_period(tracker: Tracker, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(tasks, "_see_to_it", seen.append)
+    put(tracker, "owner", "tell", ONE, on=["lists.insert"])
+    tasks.queue_heard(place.cluster)
+    write(tracker)
+    relay(place.cluster)
+    assert seen == []
+    tasks.queue_heard(place.cluster)
+    assert seen == [place.cluster]
+    assert [run.phase for run in runs(place)] == ["queued"]
+
+
+def test_while_the_control_database_is_away_nothing_is_lost_and_webhooks_go_on(tracker: Tracker, place: Place) -> None:
+    using = place.cluster
+    tracker.post("owner", "/webhooks", {"url": "https://example.com/hook", "events": ["lists.insert"]})
+    put(tracker, "owner", "tell", ONE, on=["lists.insert"])
+    write(tracker)
+    control_name = connections["default"].settings_dict["NAME"]
+    with postgres.connect(Layout(Path(os.environ["DATA_DIR"]))) as superuser, away(superuser, control_name):
+        assert relay(using) == 1
+        assert Delivery.objects.using(using).count() == 1
+        with pytest.raises(OperationalError):
+            heard.queue(using)
+        assert (waiting(place), runs(place)) == (1, [])
+    connections["default"].close()
+    (run,) = happen(place)
+    assert run.status == "succeeded"
+
+
+# ── Who waits for whom ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_many_wait_in_order_and_few_of_them_are_queued(
+    tracker: Tracker, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heard, "ROOM", 4)
+    put(tracker, "owner", "tell", "export default ({data}: any) => data.record.name", on=["lists.insert"])
+    names = [f"list {number:02}" for number in range(14)]
+    for name in names:
+        write(tracker, name)
+    relay(place.cluster)
+    assert [heard.queue(place.cluster) for _ in range(3)] == [4, 0, 0]
+    assert (waiting(place), [orjson.loads(run.input)["data"]["record"]["name"] for run in runs(place)]) == (
+        10,
+        names[:4],
+    )
+    assert Worker(place.cluster).run() == 14
+    assert [orjson.loads(run.output or "") for run in runs(place)] == names
+    assert waiting(place) == 0
+
+
+def test_a_flood_holds_up_neither_the_environment_s_calls_nor_its_neighbours(
+    tracker: Tracker, place: Place, make_tracker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    using = place.cluster
+    monkeypatch.setattr(heard, "ROOM", 20)
+    neighbour: Tracker = make_tracker(DOCUMENT, name="Other")
+    put(tracker, "owner", "tell", ONE, on=["lists.insert"])
+    put(neighbour, "owner", "tell", ONE, on=["lists.insert"])
+    write(tracker, *(f"list {number}" for number in range(1_000)))
+    write(neighbour)
+    relay(using)
+    assert heard.queue(using) == 21, "both have a turn"
+    body = {"input": {}, "async": True}
+    own = [tracker.post("owner", "/functions/tell/invoke", body).json["run_id"] for _ in range(2)]
+    began = [found[0] for _ in range(2 * FREE) if (found := claims.claim(using)) is not None]
+    of_ours = [started for started in began if started.environment_id == place.environment_id]
+    assert [started.run_id for started in of_ours[:2]] == own, "calls come first"
+    assert [started.trigger for started in of_ours] == ["call"] * 2 + ["event"] * HALF
+    assert len(began) - len(of_ours) == 1, "the neighbour waits for nobody"
+    late = tracker.post("owner", "/functions/tell/invoke", body).json["run_id"]
+    for started in of_ours[:2]:
+        endings.end(started, Ending("succeeded", 1, "1"))
+    found = claims.claim(using)
+    assert found is not None
+    assert found[0].run_id == late, "half of the seats are never theirs"
+    assert claims.claim(using) is None
+
+
+def test_a_bulk_write_of_thousands_is_heard_in_bounded_turns(
+    tracker: Tracker, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webhooks.relay.TAKEN_PER_TURN", 10)
+    for number in range(4):
+        put(tracker, "owner", f"f{number}", ONE, on=["lists.insert"])
+    write(tracker, *(f"list {number}" for number in range(10)))
+    assert relay_batch(place.cluster).events == 3
+    assert waiting(place) == 12
+    relay(place.cluster)
+    assert waiting(place) == 40
+
+
+def test_a_suspended_project_s_wait(tracker: Tracker, place: Place) -> None:
+    using = place.cluster
+    put(tracker, "owner", "tell", ONE, on=["lists.insert"])
+    write(tracker)
+    projects.suspend_project(tracker.project.pk, reason="abuse", actor=audit.SYSTEM)
+    suspension.forget(using)
+    assert relay(using) == 1
+    assert heard.queue(using) == 0
+    suspension._known[using] = suspension._Known([], 1e12)  # a process that was not told yet
+    assert heard.queue(using) == 0
+    assert (waiting(place), runs(place)) == (1, [])
+    projects.resume_project(tracker.project.pk, actor=audit.SYSTEM)
+    suspension.forget(using)
+    assert [heard.queue(using) for _ in range(2)] == [1, 0]
+
+
+def test_nothing_stays_of_an_environment_that_goes(tracker: Tracker, place: Place, make_tracker: Any) -> None:
+    neighbour: Tracker = make_tracker(DOCUMENT, name="Other")
+    for each in (tracker, neighbour):
+        put(each, "owner", "tell", ONE, on=["lists.insert"])
+        write(each)
+    relay(place.cluster)
+    assert Heard in leftovers._in_regions
+    for _ in range(2):
+        hooks.forget_environment(environment_id=place.environment_id, cluster=place.cluster)
+    left = Heard.objects.using(place.cluster).values_list("environment_id", flat=True)
+    assert list(left) == [neighbour.environment_id]
+
+
+# ── As whom ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_it_runs_as_who_deployed_last_and_with_no_right_more(tracker: Tracker, place: Place) -> None:
+    weak = own_key(tracker, "weak", *ALL_SCOPES)
+    strong = own_key(tracker, "strong", *ALL_SCOPES, "rows:write")
+    assert put(tracker, "weak", "further", FURTHER, on=["lists.insert"]).json["on_as"] == weak
+    write(tracker)
+    (refused,) = happen(place)
+    assert (refused.status, refused.error["reason"]) == ("failed", "user_error")
+    assert shown(tracker, "further")["on_stopped"] is None, "a refusal in the code stops nothing"
+    assert put(tracker, "strong", "further", FURTHER).json["on_as"] == strong
+    assert put(tracker, "weak", "further", FURTHER + "\n").json["on_as"] == weak
+    back = tracker.post("strong", "/functions/further/activate", {"version": 1})
+    assert (back.status, back.json["on_as"]) == (200, strong)
+
+
+@pytest.mark.parametrize(
+    ("on", "missing"),
+    [
+        (["lists.insert"], "functions:invoke"), (["lists.insert"], "rows:read"), (["auth.user.created"], "rows:read"),
+        (["webhook.disabled"], "webhooks:read"), (["*"], "webhooks:read"),
+    ],
+)  # fmt: skip
+def test_who_may_not_hear_names_none_and_deploys_nothing_under_them(
+    tracker: Tracker, place: Place, on: list[str], missing: str
+) -> None:
+    own_key(tracker, "deployer", *(scope for scope in ALL_SCOPES if scope != missing))
+    refused = put(tracker, "deployer", "tell", on=on)
+    assert (refused.status, refused.error) == (403, "forbidden")
+    assert missing in refused.json["error"]["message"]
+    assert (Function.objects.using(place.cluster).count(), interests(place)) == (0, set())
+    put(tracker, "owner", "tell", on=on)
+    put(tracker, "owner", "tell")
+    before = shown(tracker, "tell")
+    assert put(tracker, "deployer", "tell").status == 403
+    assert tracker.post("deployer", "/functions/tell/activate", {"version": 1}).status == 403
+    assert shown(tracker, "tell") == before
+    assert put(tracker, "deployer", "tell", on=None).json["on"] is None
+
+
+def test_row_events_need_no_scope_of_webhooks(tracker: Tracker) -> None:
+    own_key(tracker, "deployer", "functions:deploy", "functions:invoke", "rows:read")
+    assert put(tracker, "deployer", "tell", on=["lists.*", "schema.migrated"]).status == 201
+
+
+@pytest.mark.parametrize("how", ["deleted", "expired", "may not invoke", "may not read"])
+def test_it_stops_when_its_key_is_gone(tracker: Tracker, place: Place, how: str) -> None:
+    key_id = own_key(tracker, "deployer", *ALL_SCOPES)
+    put(tracker, "deployer", "tell", on=["lists.insert"])
+    put(tracker, "owner", "other", ONE, on=["lists.insert"])
+    write(tracker, "before", "too")
+    key = ServerKey.objects.filter(pk=key_id)
+    if how == "deleted":
+        assert tracker.delete("owner", f"/keys/{key_id}").status == 204
+    elif how == "expired":
+        key.update(expires_at=datetime.now(UTC) - timedelta(seconds=1))
+    else:
+        lost = "functions:invoke" if how == "may not invoke" else "rows:read"
+        key.update(scopes=[scope for scope in ALL_SCOPES if scope != lost])
+    happen(place)
+    assert {run.error["reason"] for run in runs(place, function__name="tell")} == {"caller_gone"}
+    stopped = shown(tracker, "tell")
+    assert (stopped["on"], stopped["on_stopped"], stopped["on_as"]) == (["lists.insert"], "caller_gone", key_id)
+    assert (shown(tracker, "other")["on_stopped"], interests(place)) == (None, {("lists", "insert")})
+    entry = AuditEntry.objects.get(action="function.events_stopped")
+    assert (entry.actor_kind, entry.environment_id, entry.project_id, entry.detail) == (
+        "system", place.environment_id, place.project_id,
+        {"name": "tell", "reason": "caller_gone", "runs_as": key_id},
+    )  # fmt: skip
+    count = len(runs(place, function__name="tell"))
+    write(tracker, "unheard")
+    happen(place)
+    assert len(runs(place, function__name="tell")) == count
+    # Deployed anew it stays stopped; named again it goes on.
+    assert put(tracker, "owner", "tell").json["on_stopped"] == "caller_gone"
+    assert put(tracker, "owner", "tell", on=["lists.insert"]).json["on_stopped"] is None
+    write(tracker, "heard")
+    assert happen(place)[-1].status == "succeeded"
+    assert len(runs(place, function__name="tell")) == count + 1
+    put(tracker, "owner", "tell", on=None)
+    assert tracker.delete("owner", "/functions/other").status == 204
+    assert interests(place) == set()
+
+
+def test_it_does_not_stop_where_somebody_else_took_it_over_meanwhile(tracker: Tracker, place: Place) -> None:
+    key_id = own_key(tracker, "deployer", *ALL_SCOPES)
+    put(tracker, "deployer", "tell", on=["lists.insert"])
+    write(tracker)
+    relay(place.cluster)
+    assert heard.queue(place.cluster) == 1
+    tracker.delete("owner", f"/keys/{key_id}")
+    put(tracker, "owner", "tell")
+    assert Worker(place.cluster).run() == 1
+    assert [run.status for run in runs(place)] == ["failed"]
+    assert shown(tracker, "tell")["on_stopped"] is None
+    assert not AuditEntry.objects.filter(action="function.events_stopped").exists()
+
+
+# ── Copies ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_branch_has_them_stopped(tracker: Tracker, place: Place) -> None:
+    put(tracker, "owner", "tell", on=["lists.insert"])
+    made = tracker.api.post(
+        f"/v1/projects/{tracker.project.pk}/environments",
+        token=tracker.tokens["owner"],
+        json={"name": "preview", "from": "production"},
+    )
+    assert made.status == 201, made.json
+
+    def there(method: str, path: str, **how: Any) -> Any:
+        return tracker.api.request(
+            method, f"/v1{path}", token=tracker.tokens["owner"], environment=made.json["id"], **how
+        ).json
+
+    copy = there("GET", "/functions/tell")
+    assert (copy["on"], copy["on_stopped"], copy["on_as"]) == (["lists.insert"], "copied", None)
+    branch = place_of(made.json["id"])
+    assert branch is not None
+    assert interests(branch) == set()
+    there("POST", "/rows/lists", json={"name": "x", "owner_id": tracker.users["alice"]})
+    write(tracker)
+    assert {run.environment_id for run in happen(place)} == {place.environment_id}
+    assert there("PUT", "/functions/tell", json={"source": TELL})["on_stopped"] == "copied"
+    again = there("PUT", "/functions/tell", json={"source": TELL, "on": ["lists.insert"]})
+    assert (again["on_stopped"], interests(branch)) == (None, {("lists", "insert")})
