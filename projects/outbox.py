@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from django.db import models
 from django.db.models.functions import Now
 
-from platform_site.api import ids
+from platform_site.api import chains, ids
 from platform_site.api.requests import current_request_id
 
 
@@ -27,6 +27,8 @@ class ControlEvent(models.Model):
     data = models.TextField()
     """The payload's `data` as JSON text."""
     request_id = models.CharField(max_length=64, null=True)
+    depth = models.SmallIntegerField(db_default=0)
+    """How many webhooks and functions in a row led to it (reliability F27)."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     relayed_at = models.DateTimeField(null=True)
     """When it stood in the region's outbox, or nobody there wanted it; null is due."""
@@ -50,5 +52,6 @@ def record(event_type: str, data: Mapping[str, Any], *, environment_id: str) -> 
         type=event_type,
         data=json.dumps(data, ensure_ascii=False, separators=(",", ":")),
         request_id=current_request_id(),
+        depth=chains.depth_here(environment_id),
     )
     return event_id

@@ -23,9 +23,10 @@ KEPT: Final = timedelta(days=7)
 
 _CARRY = """
 INSERT INTO platform.rows_outboxevent (event_id, environment_id, type, data, request_id, depth, created_at)
-SELECT told.event_id, told.environment_id, told.type, told.data, told.request_id, 0, told.created_at
+SELECT told.event_id, told.environment_id, told.type, told.data, told.request_id, told.depth, told.created_at
   FROM json_to_recordset(%s::json) AS told (
-       event_id text, environment_id text, type text, data text, request_id text, created_at timestamptz)
+       event_id text, environment_id text, type text, data text, request_id text, depth smallint,
+       created_at timestamptz)
  WHERE EXISTS (SELECT 1 FROM platform.rows_eventinterest i
                 WHERE i.environment_id = told.environment_id
                   AND i.table_name IN ('*', regexp_replace(told.type, '[.][^.]*$', '')))
@@ -54,6 +55,7 @@ def carry_over(using: str) -> int:
                 "type": event.type,
                 "data": event.data,
                 "request_id": event.request_id,
+                "depth": event.depth,
                 "created_at": event.created_at,
             }
             for event in due

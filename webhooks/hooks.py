@@ -4,7 +4,7 @@ from typing import Any
 
 from django.db import connections, transaction
 
-from platform_site.api import signals
+from platform_site.api import chains, signals
 from platform_site.api.callers import Place
 from projects import outbox
 from projects.models import Environment
@@ -38,6 +38,7 @@ def tell_of_migration(*, place: Place, version: int, using: str, **_: Any) -> No
             using=using,
             environment_id=place.environment_id,
             schema_version=version,
+            depth=chains.depth_here(place.environment_id),
         )
         wakeups.after_commit(using)
 

@@ -17,6 +17,7 @@ import base64
 import re
 import time
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import Any, Final
 
 from platform_site.api import keyring
@@ -28,6 +29,7 @@ LONGEST: Final = 8
 BELIEVED_MINUTES: Final = 60
 """Long enough for a receiver that answers by a queue of its own, and for the clocks of two hosts."""
 _PURPOSE: Final = "platform.chain"
+_said_here: Final[ContextVar[str | None]] = ContextVar("chain", default=None)
 _FORM: Final = re.compile(r"(\d{1,3})\.(\d{1,10})\.([A-Za-z0-9_-]{22})", re.ASCII)
 
 
@@ -41,7 +43,20 @@ def signed(depth: int, environment_id: str) -> str:
 def depth_of(meta: Mapping[str, Any], environment_id: str) -> int:
     """What the header of a call into the environment says, of which `meta` is `request.META`; 0 unless it was signed
     for that environment within the hour."""
-    value = meta.get(META)
+    return _depth_said(meta.get(META), environment_id)
+
+
+def arrive(meta: Mapping[str, Any]) -> None:
+    """Remember what the header of the request at hand says, for code that is not handed the request."""
+    _said_here.set(meta.get(META))
+
+
+def depth_here(environment_id: str) -> int:
+    """As `depth_of`, of the request at hand; 0 outside of one."""
+    return _depth_said(_said_here.get(), environment_id)
+
+
+def _depth_said(value: str | None, environment_id: str) -> int:
     found = None if value is None else _FORM.fullmatch(value)
     if found is None:
         return 0

@@ -19,7 +19,7 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase, ResponseHeaders
 from django.urls.exceptions import Resolver404
 
-from platform_site.api import cors, handler, logs, metrics, routes
+from platform_site.api import chains, cors, handler, logs, metrics, routes
 from platform_site.api.errors import InvalidRequest, NotFound
 from platform_site.api.kept import kept
 from platform_site.api.requests import close_request, current_request_id, open_request
@@ -53,6 +53,7 @@ class Front:
         began = time.perf_counter()
         meta = request.META
         token = open_request(meta.get("HTTP_X_REQUEST_ID"))
+        chains.arrive(meta)
         try:
             path = request.path_info
             if is_for_machines(path):

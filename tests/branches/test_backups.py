@@ -82,7 +82,7 @@ def full(tracker: Tracker) -> Tracker:
     function = Function.objects.using(REGION).create(
         environment_id=tracker.environment_id, name="hello", active_version=1, last_version=2, timeout_ms=700,
         memory_mb=64, allowed_hosts=["api.example.com"], schedule="@hourly", next_run_at="2026-01-01T00:00:00Z",
-        scheduled_kind="key", scheduled_id="key_x",
+        scheduled_kind="key", scheduled_id="key_x", events=["tasks.*"], events_kind="key", events_id="key_x",
     )  # fmt: skip
     for number in (1, 2):
         Version.objects.using(REGION).create(
@@ -133,6 +133,7 @@ def test_there_and_back_into_a_branch(full: Tracker, file: Path) -> None:
     assert list(function.versions.order_by("number").values_list("source", flat=True)) == ["// 1 é", "// 2 é"]
     assert list(function.secrets.values_list("name", "sealed_value")) == [("TOKEN", None)]
     assert (function.schedule, function.next_run_at, function.schedule_stopped) == ("@hourly", None, "copied")
+    assert (function.events, function.events_stopped, function.events_id) == (["tasks.*"], "copied", None)
     assert not OutboxEvent.objects.using(REGION).filter(environment_id=branch.pk).exists()
     assert AuditEntry.objects.get(action="environment.restored").detail["source"] == full.environment_id
     # It lives: references cascade, uniques hold, versions count on.
@@ -204,6 +205,7 @@ def test_a_file_of_the_first_format_comes_back(tracker: Tracker) -> None:
     assert list(function.versions.order_by("number").values_list("source", flat=True)) == ["// 1 é", "// 2 é"]
     assert list(function.secrets.values_list("name", "sealed_value")) == [("TOKEN", None)]
     assert (function.schedule, function.schedule_stopped) == (None, None)
+    assert (function.events, function.events_stopped) == (None, None)
     assert Webhook.objects.using(REGION).get(environment_id=branch.pk).url == "https://hooks.example.com/in"
     assert [each["title"] for each in rows(tracker, "tasks", branch.pk)] == ["Cook", "Shop", AWKWARD]
 

@@ -87,6 +87,23 @@ def test_a_list_in_the_trail_is_shown_as_people_write_one(world: World) -> None:
     assert dict(shown.facts)["fields"] == "filter, url"
 
 
+@pytest.mark.parametrize("from_where", ["event", "run", "function"])
+def test_the_runs_on_an_event_are_part_of_its_story(world: World, from_where: str) -> None:
+    """Also of one that no request led to."""
+    event = world.event(request_id=None, subject="tasks/tsk_1")
+    world.event(request_id=None, subject="tasks/tsk_2")
+    run = world.run(trigger="event", event_id=event.event_id)
+    other = world.run(trigger="event", event_id=ids.new("evt"))
+    shown = found({"event": event.event_id, "run": run.pk, "function": world.function.pk}[from_where])
+    if from_where == "function":
+        assert {run.pk, other.pk} <= ids_of(shown)
+    else:
+        assert ids_of(shown) == {event.event_id, run.pk}
+    [entry] = [entry for entry in shown.entries if entry.id == run.pk]
+    assert ("event", event.event_id) in entry.facts
+    assert entry.depth == 2
+
+
 @pytest.mark.parametrize(("status", "expected"), [("pending", "2026-01-02 03:04:05"), ("held", None)])
 def test_only_what_is_pending_has_a_next_attempt(world: World, status: str, expected: str | None) -> None:
     due = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -188,3 +188,26 @@ def test_inbound_addresses_are_made_listed_and_revoked(tracker: Tracker, deploy:
     deploy("sum", SUM, "--as", owner)
     assert "revoked" in run(*command, "sum", "--revoke", shown["id"])[1]
     assert tracker.api.post(path, json={}).status == 404
+
+
+def test_events_are_named_kept_and_taken_away(tracker: Tracker, deploy: Any) -> None:
+    owner = tracker.project.memberships.get(role="owner").user_id
+    viewer = tracker.project.memberships.get(role="viewer").user_id
+    for arguments, why in (
+        (("--on", "lists.insert"), "say which with --as"),
+        (("--on", "lists.sold", "--as", owner), "lists.sold"),
+        (("--on", "function.run.failed", "--as", owner), "its own end"),
+        (("--on", "lists.insert", "--as", tracker.users["alice"]), "not as an app user"),
+        (("--on", "lists.insert", "--as", viewer), "may not invoke functions here"),
+    ):
+        with pytest.raises(CommandError, match=why):
+            deploy("sum", SUM, *arguments)
+    assert not Function.objects.using(tracker.project.cluster).exists()
+    said = deploy("sum", SUM, "--on", "lists.insert", "--on", "tasks.*", "--as", owner)
+    assert f"runs on lists.insert, tasks.*, as {owner}" in said
+    assert f"runs on lists.insert, tasks.*, as {owner}" in deploy("sum", SUM)
+    assert tracker.get("owner", "/functions/sum").json["on_as"] == owner
+    Function.objects.using(tracker.project.cluster).update(events_stopped="caller_gone")
+    assert "its events are stopped (caller_gone): lists.insert, tasks.*" in deploy("sum", SUM)
+    assert "runs on" not in deploy("sum", SUM, "--no-events")
+    assert tracker.get("owner", "/functions/sum").json["on"] is None

@@ -15,11 +15,13 @@ from accounts import audit, services
 from accounts.models import AuditEntry
 from accounts.staff import roles
 from accounts.staff.roles import StaffRole
-from functions import highlight, schedules
+from functions import heard, highlight, schedules
 from functions.models import Function, Run
+from rows.models import EventInterest
 from tests.figures import within
 from tests.functions.test_api import SUM, deploy, invoke
 from tests.rows.conftest import Tracker
+from webhooks.relay import relay_batch
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -324,3 +326,42 @@ def test_inbound_addresses_are_shown_and_revoked_by_operators_alone(console: Cli
     assert tracker.api.post(f"/v1/inbound/{token}", json={}).status == 404
     assert [each["id"] for each in tracker.get("owner", "/functions/sum/inbound").json["data"]] == [made[1]["id"]]
     assert AuditEntry.objects.get(action="function.inbound_revoked").actor_kind == "staff"
+
+
+def test_events_are_shown_with_whose_they_are_and_can_be_stopped(console: Client, tracker: Tracker) -> None:
+    using = tracker.project.cluster
+    owner = tracker.project.memberships.get(role="owner").user_id
+    deploy(tracker, "sum", SUM, on=["lists.insert", "tasks.*"])
+    path = of(the_function(tracker).pk, FUNCTIONS)
+    shown = page(console, path)
+    assert "<code>lists.insert</code>, <code>tasks.*</code>" in shown
+    assert "as account" in shown
+    assert owner in shown
+    assert "<code>tasks.*</code>" in page(console, f"{FUNCTIONS}?environment={tracker.environment_id}")
+    called = invoke(tracker, "sum", {"a": 1, "b": 2}).json["run_id"]
+    assert tracker.post("key", "/rows/lists", {"name": "x", "owner_id": tracker.users["alice"]}).status == 201
+    relay_batch(using)
+    assert heard.queue(using) == 1
+    made = Run.objects.using(using).get(trigger="event")
+    text = page(console, of(made.pk, RUNS))
+    assert "on an event, queued" in text
+    assert f'?q={made.event_id}"' in text
+    assert "on an event" not in page(console, of(called, RUNS))
+    for chosen in (f"environment={tracker.environment_id}", f"environment={tracker.environment_id}&function=sum"):
+        listed = page(console, f"{RUNS}?{chosen}&trigger=event")
+        assert (made.pk in listed, called in listed) == (True, False)
+    # An operator who goes back to another version is nobody whom a run could be.
+    deploy(tracker, "sum", SUM + "\n")
+    press(console, path, "activate", version="1", confirmed="1")
+    function = the_function(tracker)
+    assert (function.active_version, function.events_id, function.events_stopped) == (1, owner, None)
+    assert "until somebody names its events again" in press(console, path, "stop_events")
+    assert the_function(tracker).events_stopped is None, "it asks first"
+    press(console, path, "stop_events", confirmed="1")
+    assert "stopped: operator" in page(console, path)
+    assert "Stop its events" not in page(console, path)
+    assert not EventInterest.objects.using(using).exists()
+    entry = AuditEntry.objects.get(action="function.events_stopped")
+    assert (entry.actor_kind, entry.detail["reason"]) == ("staff", "operator")
+    press(console, path, "stop_events", confirmed="1")
+    assert AuditEntry.objects.filter(action="function.events_stopped").count() == 1

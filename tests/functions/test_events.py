@@ -277,6 +277,28 @@ def test_it_runs_on_what_happens_to_users(tracker: Tracker, place: Place) -> Non
     assert all(data.keys() == {"user_id"} for data in told)
 
 
+def test_a_chain_of_users_and_of_schemas_is_cut(tracker: Tracker, place: Place) -> None:
+    """Whoever answers an event by the API says so by the header that a fetch of the function carries."""
+    using = place.cluster
+    put(tracker, "owner", "tell", ONE, on=["auth.user.created", "schema.migrated"])
+    tables = dict(DOCUMENT["tables"])
+    for depth in (3, chains.LONGEST):
+        header = {chains.HEADER: chains.signed(depth, place.environment_id)}
+        new = {"email": f"new{depth}@example.org", "password": "correct horse battery"}
+        assert tracker.post("owner", "/users", new, headers=header).status == 201
+        tables[f"t{depth}"] = {"columns": {"a": {"type": "text"}}}
+        body = {"document": {"tables": tables}}
+        assert tracker.call("owner", "PUT", "/schema", json=body, headers=header).status == 200
+    assert tracker.post("owner", "/users", {**new, "email": "plain@example.org"}).status == 201
+    while control.carry_over(using):
+        pass
+    made = happen(place)
+    assert sorted((run.depth, run.status) for run in made if run.depth) == [
+        (3, "succeeded"), (3, "succeeded"), (chains.LONGEST, "failed"), (chains.LONGEST, "failed"),
+    ]  # fmt: skip
+    assert 0 in {run.depth for run in made}, "one request's chain is not the next one's"
+
+
 def test_everything_is_not_the_end_of_runs(tracker: Tracker, place: Place) -> None:
     put(tracker, "owner", "tell", ONE, on=["*"])
     write(tracker)

@@ -46,6 +46,11 @@ EXCEPTIONS = {
         "0013_inbound_addresses",
     ): "another way for a run to come about: PostgreSQL is told nothing, and a worker of the release before executes it"
     " as any that is not a schedule's",
+    (
+        "functions",
+        "0015_events",
+    ): "another way for a run to come about: PostgreSQL is told nothing; a worker of the release before executes one"
+    " like any that is queued",
 }
 """Migrations that may, and why no process of the release before minds."""
 
