@@ -43,6 +43,9 @@ ROOM: Final = 200
 """Runs of events that are queued in one environment at the same time; a few more where two workers queue at once."""
 AT_ONCE: Final = 4 * 2**20
 """Bytes of events that one transaction reads and makes inputs of."""
+ROUNDS: Final = 25
+"""Transactions that one environment gets in its turn: what was heard for nothing, since its function is gone, goes by
+thousands and keeps nobody waiting."""
 LARGEST: Final = 8 * 2**20
 """Bytes of an event that still makes a run, as it makes a delivery: an update has the row twice."""
 
@@ -50,9 +53,9 @@ LARGEST: Final = 8 * 2**20
 # ── Heard ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _HEAR: Final = """
-INSERT INTO platform.functions_heard (environment_id, function_id, event_id)
-SELECT environment_id, function_id, event_id
-  FROM unnest(%s::text[], %s::text[], %s::text[]) AS told(environment_id, function_id, event_id)
+INSERT INTO platform.functions_heard (environment_id, function_id, event_id, sequence)
+SELECT environment_id, function_id, event_id, sequence
+  FROM unnest(%s::text[], %s::text[], %s::text[], %s::bigint[]) AS told(environment_id, function_id, event_id, sequence)
     ON CONFLICT DO NOTHING
 """
 
@@ -64,7 +67,7 @@ class Hearing:
     def __init__(self, environment_ids: Collection[str], using: str) -> None:
         self.count = 0
         self._using = using
-        self._heard: list[tuple[str, str, str]] = []
+        self._heard: list[tuple[str, str, str, int]] = []
         self._listening: dict[str, list[tuple[str, list[str]]]] = defaultdict(list)
         listening = Function.objects.using(using).filter(events__isnull=False, events_stopped=None)
         found = listening.filter(environment_id__in=environment_ids).order_by("pk")
@@ -74,7 +77,7 @@ class Hearing:
     def add(self, event: OutboxEvent) -> None:
         for function_id, patterns in self._listening.get(event.environment_id, ()):
             if covers(patterns, event.type):
-                self._heard.append((event.environment_id, function_id, event.event_id))
+                self._heard.append((event.environment_id, function_id, event.event_id, event.sequence))
                 self.count += 1
 
     def write(self) -> None:
@@ -105,6 +108,8 @@ WITH RECURSIVE reached AS (
 )
 SELECT environment_id FROM reached WHERE environment_id IS NOT NULL AND environment_id <> ALL (%s::text[])
 """
+# By the index that has the order: without statistics the planner expects few, and would fetch and sort all of them.
+_IN_ORDER: Final = "SELECT set_config('enable_sort', %s, true)"
 # Of `run_turn_of_crowd`, no more than the room and what visitors have there.
 _QUEUED: Final = """
 SELECT count(*)
@@ -194,12 +199,16 @@ def queue(using: str) -> int:
     queued = 0
     for environment_id, plan in plans.items():
         with apart(f"what functions of {environment_id} heard", using=using):
-            queued += _queue_of(environment_id, plan, using)
+            seats = visitor_seats(plan_limits(plan).function_concurrency)
+            for _ in range(ROUNDS):
+                looked_at, made = _queue_some(environment_id, seats, using)
+                queued += made
+                if not looked_at:
+                    break
     return queued
 
 
-def _queue_of(environment_id: str, plan: str, using: str) -> int:
-    seats = visitor_seats(plan_limits(plan).function_concurrency)
+def _queue_some(environment_id: str, seats: int, using: str) -> tuple[int, int]:
     try:
         return _queue(environment_id, seats, using)
     except (OperationalError, InterfaceError):
@@ -215,22 +224,27 @@ def _queue_of(environment_id: str, plan: str, using: str) -> int:
             return _queue(environment_id, seats, using, most=1, is_hopeless=True)
 
 
-def _queue(environment_id: str, seats: int, using: str, *, most: int = ROOM, is_hopeless: bool = False) -> int:
-    """One batch, in one transaction. `is_hopeless`: no input can be made of the event in it."""
+def _queue(
+    environment_id: str, seats: int, using: str, *, most: int | None = None, is_hopeless: bool = False
+) -> tuple[int, int]:
+    """One batch, in one transaction. Returns how much of what was heard is dealt with, and how many runs are queued for
+    it. `is_hopeless`: no input can be made of the event in it."""
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
         cursor.execute(_QUEUED, [environment_id, ROOM])
-        room = min(most, ROOM - cursor.fetchone()[0])
+        room = ROOM - cursor.fetchone()[0]
         if room <= 0:
-            return 0
+            return 0, 0
+        cursor.execute(_IN_ORDER, ["off"])
         heard = list(
             Heard.objects.using(using)
             .select_for_update(skip_locked=True)
             .filter(environment_id=environment_id)
-            .order_by("pk")[:room]
+            .order_by("sequence")[: most or room]
         )
+        cursor.execute(_IN_ORDER, ["on"])
         batch, events_of_batch = _read(heard, using)
         if not batch:
-            return 0
+            return 0, 0
         cursor.execute(_FUNCTIONS, [[each.function_id for each in batch], environment_id])
         listening = {function_id: rest for function_id, *rest in cursor.fetchall()}
         payloads = Payloads(using)
@@ -256,7 +270,7 @@ def _queue(environment_id: str, seats: int, using: str, *, most: int = ROOM, is_
         Heard.objects.using(using).filter(pk__in=[each.pk for each in batch]).delete()
         if told:
             transaction.on_commit(lambda: wakeups.tell(using), using=using)
-        return int(queued)
+        return len(batch), int(queued)
 
 
 def _read(heard: Sequence[Heard], using: str) -> tuple[list[Heard], dict[str, OutboxEvent | None]]:

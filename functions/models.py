@@ -275,12 +275,14 @@ class Heard(models.Model):
     environment_id = models.CharField(max_length=30)
     function_id = models.CharField(max_length=30)
     event_id = models.CharField(max_length=30)
+    sequence = models.BigIntegerField()
+    """The event's, by which runs are made in order: by `id`, an index of all environments' would seem the way."""
 
     class Meta:
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["event_id", "function_id"], name="heard_once"),
         ]
-        indexes: ClassVar = [models.Index(fields=["environment_id", "id"], name="heard_in_order")]
+        indexes: ClassVar = [models.Index(fields=["environment_id", "sequence"], name="heard_in_order")]
 
     def __str__(self) -> str:
         return f"{self.event_id} for {self.function_id}"

@@ -16,9 +16,10 @@ class Migration(migrations.Migration):
                 ("environment_id", models.CharField(max_length=30)),
                 ("function_id", models.CharField(max_length=30)),
                 ("event_id", models.CharField(max_length=30)),
+                ("sequence", models.BigIntegerField()),
             ],
             options={
-                "indexes": [models.Index(fields=["environment_id", "id"], name="heard_in_order")],
+                "indexes": [models.Index(fields=["environment_id", "sequence"], name="heard_in_order")],
                 "constraints": [models.UniqueConstraint(fields=("event_id", "function_id"), name="heard_once")],
             },
         ),

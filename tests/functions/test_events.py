@@ -33,8 +33,10 @@ from tests.client import Answer
 from tests.functions.test_api import SUM, deploy
 from tests.functions.test_queue import FREE
 from tests.functions.test_schedules import own_key
+from tests.functions.test_visitors import pile_up
 from tests.rows.conftest import Tracker
 from tests.rows.tracker import DOCUMENT
+from tests.webhooks.touched import touched
 from webhooks import control
 from webhooks.models import Delivery
 from webhooks.relay import relay_batch
@@ -596,6 +598,37 @@ def test_a_bulk_write_of_thousands_is_heard_in_bounded_turns(
     assert waiting(place) == 12
     relay(place.cluster)
     assert waiting(place) == 40
+
+
+@pytest.mark.parametrize("statistics", [False, True])
+def test_what_waits_costs_no_more_the_more_there_is(
+    tracker: Tracker, place: Place, make_tracker: Any, statistics: bool
+) -> None:
+    """Neither one's own nor a neighbour's, and the environment's own calls and visitors are not walked over."""
+    using = place.cluster
+    neighbour: Tracker = make_tracker(DOCUMENT, name="Other")
+    for each in (tracker, neighbour):
+        put(each, "owner", "sum", ONE, on=["lists.insert"])
+        write(each)
+    relay(using)
+    [first] = Heard.objects.using(using).filter(environment_id=place.environment_id)
+    for environment_id in (neighbour.environment_id, place.environment_id):
+        with connections[using].cursor() as cursor:
+            cursor.execute(
+                "INSERT INTO platform.functions_heard (environment_id, function_id, event_id, sequence)"
+                " SELECT %s, %s, 'evt_' || n, 1000000 + n FROM generate_series(1, 20000) n ON CONFLICT DO NOTHING",
+                [environment_id, first.function_id + environment_id[-1]],
+            )
+    if statistics:
+        with connections[using].cursor() as cursor:
+            cursor.execute("SET statement_timeout = 0; ANALYZE platform.functions_heard; RESET statement_timeout")
+    pile_up(place, 20_000, "key")
+    with touched(using, "platform.functions_heard") as of_heard, touched(using, "platform.functions_run") as of_runs:
+        assert heard.queue(using) == 2
+    assert of_heard.read < 2 * heard.ROUNDS * 6 * heard.ROOM
+    assert of_runs.read < 2 * heard.ROUNDS * 3 * heard.ROOM
+    assert len(runs(place)) == 2
+    assert waiting(place) <= 40_002 - 2 * heard.ROUNDS * (heard.ROOM - 1), "what nobody wants goes by thousands"
 
 
 def test_a_suspended_project_s_wait(tracker: Tracker, place: Place) -> None:
