@@ -10,13 +10,14 @@ from tests.serving import ROOT, Up
 
 def test_every_answer_of_the_recipes_is_the_one_shown(served: Up, tmp_path: Path) -> None:
     found = [*steps("README.md"), *steps("recipes.md")]
-    assert sum(step.answer is not None for step in found) >= 6, "the page has lost its answers"
+    assert sum(step.answer is not None for step in found) >= 7, "the page has lost its answers"
     printed = execute(served, tmp_path, found)
     for step, text in zip(found, printed, strict=True):
         if step.answer is not None:
             real = json.loads(text.splitlines()[-1])
             assert is_like(step.answer, real), (step.commands, step.answer, real)
     said = "\n".join(printed)
+    assert '{"on":["auth.user.created"],"on_stopped":null}' in said
     assert '[{"title":"Q1","team":"red"}]' in said, "who only belongs to the team sees its report"
     assert 'taken\ntaken\n{"code":"function_failed"}\n' in said, (
         "Stripe's is taken, twice for once, and a stranger's is not"

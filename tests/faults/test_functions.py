@@ -3,6 +3,7 @@
 F2, F4, F5, F23: a run is a row before it is work, so each ends `succeeded` or `failed` with a reason.
 """
 
+import json
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -48,6 +49,10 @@ class Functions:
     def deploy(self, name: str, source: str, **settings: Any) -> None:
         answer = self._client.put(f"/{name}", json={"source": source, **settings})
         assert answer.status_code in (200, 201), answer.text
+
+    def write(self, table: str, rows: list[dict[str, Any]]) -> None:
+        """Insert rows."""
+        self._client.post(str(self._client.base_url.join(f"../rows/{table}")), json=rows).raise_for_status()
 
     def invoke(self, name: str, **body: Any) -> httpx.Response:
         return self._client.post(f"/{name}/invoke", json=body)
@@ -276,6 +281,44 @@ def test_f6_f7_queued_runs_and_schedules_go_on_without_redis(
             else:
                 own_valkey.signal(signal.SIGCONT)
         assert [row[0] for row in region.execute(ended, [name])] == ["call", "schedule"]
+
+
+def test_f2_f5_a_flood_of_events_is_one_run_each_though_workers_are_killed_in_it(
+    battered: Up, functions: Functions, own_valkey: OwnValkey
+) -> None:
+    """Killed while they relay, queue and execute; with every nudge lost in between."""
+    owner = battered.facts["app_users"][0]["id"]
+    functions.deploy("flooded", "export default ({ data }) => data.record.name", on=["lists.insert"], attempts=3)
+    names = sorted(f"flood {number:03}" for number in range(300))
+    known: set[int] = set()
+    try:
+        for first in range(0, 300, 100):
+            functions.write("lists", [{"name": name, "owner_id": owner} for name in names[first : first + 100]])
+            if first == 100:
+                own_valkey.kill()
+                own_valkey.start()
+            worker = worker_of(battered)
+            worker.kill()
+            known.add(worker.pid)
+            wait_for("it comes back", lambda: worker_of(battered).pid not in known, 30)
+        left = (
+            "SELECT (SELECT count(*) FROM platform.rows_outboxevent WHERE relayed_at IS NULL)"
+            " + (SELECT count(*) FROM platform.functions_heard)"
+            " + (SELECT count(*) FROM platform.functions_run WHERE phase <> 'ended')"
+        )
+        ran = (
+            "SELECT r.output, r.event_id, r.status FROM platform.functions_run r JOIN platform.functions_function f"
+            " ON f.id = r.function_id WHERE f.name = 'flooded'"
+        )
+        with superuser(battered, region_database("us-east-1")) as region:
+            region.autocommit = True
+            wait_for("all have run", lambda: region.execute(left).fetchone() == (0,), 120, every=0.25)
+            made = region.execute(ran).fetchall()
+    finally:
+        functions.deploy("flooded", "export default () => 1", on=None)
+    assert {status for _, _, status in made} == {"succeeded"}
+    assert sorted(json.loads(str(output)) for output, _, _ in made) == names
+    assert len({event_id for _, event_id, _ in made}) == 300
 
 
 @pytest.mark.parametrize("count", [50, pytest.param(1_000, marks=pytest.mark.slow)])
