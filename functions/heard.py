@@ -98,16 +98,19 @@ def forget_environment(environment_id: str, using: str) -> None:
 # ── Queued ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 # In leaps from one environment to the next, whatever waits in each.
-_WAITING: Final = """
-WITH RECURSIVE reached AS (
+REACHED: Final = """
+RECURSIVE reached AS (
     (SELECT environment_id FROM platform.functions_heard ORDER BY environment_id LIMIT 1)
     UNION ALL
     SELECT (SELECT h.environment_id FROM platform.functions_heard h
              WHERE h.environment_id > reached.environment_id ORDER BY h.environment_id LIMIT 1)
       FROM reached WHERE reached.environment_id IS NOT NULL
-)
+)"""
+"""A common table expression: the environments in which something waits, and null."""
+_WAITING: Final = f"""
+WITH {REACHED}
 SELECT environment_id FROM reached WHERE environment_id IS NOT NULL AND environment_id <> ALL (%s::text[])
-"""
+"""  # noqa: S608 - a constant
 # By the index that has the order: without statistics the planner expects few, and would fetch and sort all of them.
 _IN_ORDER: Final = "SELECT set_config('enable_sort', %s, true)"
 # Of `run_turn_of_crowd`, no more than the room and what visitors have there.

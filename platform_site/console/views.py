@@ -12,6 +12,7 @@ from django.template.response import TemplateResponse
 from django.views.decorators.http import require_safe
 
 from accounts.models import AuditEntry
+from functions.heard import REACHED
 from platform_site.api import ids
 from platform_site.console import timeline as timelines
 from projects.suspension import suspended_in
@@ -39,6 +40,19 @@ SELECT r.id, f.name, r.phase, r.environment_id, r.created_at, now()
   JOIN platform.functions_function f ON f.id = r.function_id
  ORDER BY r.created_at LIMIT %(most)s
 """
+_HEARD = f"""
+WITH {REACHED}
+SELECT reached.environment_id, few.count, first.event_id
+  FROM reached
+ CROSS JOIN LATERAL (
+       SELECT count(*) FROM (SELECT FROM platform.functions_heard h
+                              WHERE h.environment_id = reached.environment_id LIMIT 1001) each) few
+ CROSS JOIN LATERAL (
+       SELECT h.event_id FROM platform.functions_heard h
+        WHERE h.environment_id = reached.environment_id ORDER BY h.sequence LIMIT 1) first
+ WHERE reached.environment_id <> ALL (%(suspended)s::text[])
+ ORDER BY few.count DESC, reached.environment_id LIMIT %(most)s
+"""  # noqa: S608 - a constant
 _HELD = """
 SELECT w.id, w.host, w.disabled_reason, w.environment_id,
        (SELECT count(*)
@@ -54,6 +68,7 @@ SELECT w.id, w.host, w.disabled_reason, w.environment_id,
         OR EXISTS (SELECT 1 FROM platform.webhooks_delivery d WHERE d.webhook_id = w.id AND d.status = 'pending'))
  ORDER BY w.id DESC LIMIT %(most)s
 """
+_LISTS: Final = {"due": _DUE, "unrelayed": _UNRELAYED, "heard": _HEARD, "runs": _RUNS, "held": _HELD}
 
 
 def _for_staff(request: HttpRequest) -> None:
@@ -87,7 +102,7 @@ def waiting(request: HttpRequest, region: str) -> HttpResponse:
     suspended = suspended_in(region)
     try:
         with connections[region].cursor() as cursor:
-            for name, statement in (("due", _DUE), ("unrelayed", _UNRELAYED), ("runs", _RUNS), ("held", _HELD)):
+            for name, statement in _LISTS.items():
                 cursor.execute(statement, {"most": SHOWN, "suspended": suspended})
                 context[name] = cursor.fetchall()
     except Error:

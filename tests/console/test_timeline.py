@@ -230,7 +230,7 @@ def test_the_command_palette_leads_to_it(rf: Any) -> None:
 
 def test_each_lookup_has_an_index(console: Client, world: World) -> None:
     """With scans forbidden, PostgreSQL still scans where it has no index: nothing here may."""
-    large = ("webhooks_delivery", "webhooks_attempt", "functions_run", "rows_outboxevent")
+    large = ("webhooks_delivery", "webhooks_attempt", "functions_run", "functions_heard", "rows_outboxevent")
     story = Story(world, ids.new("req"))
     plans: list[str] = []
 

@@ -17,7 +17,7 @@ from accounts.staff import roles
 from accounts.staff.roles import StaffRole
 from functions import heard, highlight, schedules
 from functions.models import Function, Run
-from rows.models import EventInterest
+from rows.models import EventInterest, OutboxEvent
 from tests.figures import within
 from tests.functions.test_api import SUM, deploy, invoke
 from tests.rows.conftest import Tracker
@@ -341,7 +341,11 @@ def test_events_are_shown_with_whose_they_are_and_can_be_stopped(console: Client
     called = invoke(tracker, "sum", {"a": 1, "b": 2}).json["run_id"]
     assert tracker.post("key", "/rows/lists", {"name": "x", "owner_id": tracker.users["alice"]}).status == 201
     relay_batch(using)
+    waits = page(console, f"/admin/waiting/{using}/")
+    assert OutboxEvent.objects.using(using).get(type="lists.insert").event_id in waits
+    assert "each event has its runs" not in waits
     assert heard.queue(using) == 1
+    assert "each event has its runs" in page(console, f"/admin/waiting/{using}/")
     made = Run.objects.using(using).get(trigger="event")
     text = page(console, of(made.pk, RUNS))
     assert "on an event, queued" in text

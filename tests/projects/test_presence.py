@@ -18,7 +18,7 @@ from django.db import DEFAULT_DB_ALIAS, connections
 
 from accounts.models import ServerKey, User
 from accounts.receivers import OF_ENVIRONMENTS
-from functions.models import Function, Run, Secret, Version
+from functions.models import Function, Heard, Run, Secret, Version
 from platform_site.api import ids
 from platform_site.services import postgres
 from projects import leftovers, tasks
@@ -35,7 +35,17 @@ REGION = "us-east-1"
 DOCUMENT: dict[str, Any] = {"tables": {"notes": {"columns": {"text": {"type": "text", "max_length": 10}}}}}
 OPENED = {"tables": {"notes": DOCUMENT["tables"]["notes"] | {"rules": {"user": {"read": {}}}}}}
 """The same tables under other rules: a change that touches no table."""
-IN_THE_REGION = (CurrentVersion, SchemaVersion, EventInterest, OutboxEvent, DepartureDue, Webhook, Delivery, Function)
+IN_THE_REGION = (
+    CurrentVersion,
+    SchemaVersion,
+    EventInterest,
+    OutboxEvent,
+    DepartureDue,
+    Webhook,
+    Delivery,
+    Function,
+    Heard,
+)
 
 
 @dataclass
@@ -198,6 +208,7 @@ def leave_behind(environment_id: str) -> None:
         EventInterest: {"table_name": "*", "action": "*"},
         OutboxEvent: {"event_id": ids.new("evt"), "type": "webhook.test", "data": "{}"},
         DepartureDue: {"since": "2026-01-01T00:00:00Z"},
+        Heard: {"function_id": ids.new("fn"), "event_id": ids.new("evt"), "sequence": 1},
     }
     made = {
         model: model.objects.using(REGION).create(environment_id=environment_id, **more)
