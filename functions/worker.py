@@ -6,6 +6,7 @@ that a thread calls while the queue holds more than its own run. A thread waits 
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
@@ -35,6 +36,25 @@ _STANDS_BEHIND: Final = {
 _STOPS: Final = {Run.Trigger.SCHEDULE: schedules.stop, Run.Trigger.EVENT: subscriptions.stop}
 _COMES_AGAIN: Final = timedelta(seconds=2)
 """After which a run whose caller nobody could look up is tried again."""
+_LOOKS_AGAIN: Final = 0.2
+"""Seconds until a thread calls another one after one found nothing to do."""
+
+
+class _Crew:
+    """The threads that one call of `Worker.run` has brought, and how many runs they executed."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.threads: list[threading.Thread] = []
+        self.executed = 0
+        self.idle_at = -_LOOKS_AGAIN
+        """When a thread last found nothing to do (`time.monotonic()`)."""
+
+    def living(self) -> threading.Thread | None:
+        """One of the threads that are still at work."""
+        with self.lock:
+            self.threads = [thread for thread in self.threads if thread.is_alive()]
+            return self.threads[0] if self.threads else None
 
 
 class Worker:
@@ -50,41 +70,58 @@ class Worker:
 
         A run that is queued while long ones execute waits for nobody: its nudge brings a thread of its own.
         """
+        crew = _Crew()
+        try:
+            self._work(should_stop, crew)
+        finally:
+            # Here alone: if each waited for whom it called, a backlog would grow a chain of threads with a connection
+            # each.
+            while (thread := crew.living()) is not None:
+                thread.join()
+        return crew.executed
+
+    def _work(self, should_stop: ShouldStop, crew: _Crew) -> None:
         if not self._seats.acquire(blocking=False):
-            return 0
-        done, siblings, counted = 0, list[threading.Thread](), list[int]()
+            return
+        sibling: threading.Thread | None = None
+        found = False
         try:
             while not should_stop() and (claimed := self._claim()) is not None:
+                found = True
                 started, is_last = claimed
-                siblings = [sibling for sibling in siblings if sibling.is_alive()]
-                if not is_last and not siblings:
-                    siblings.append(self._sibling(should_stop, counted))
+                is_needed = not is_last and (sibling is None or not sibling.is_alive())
+                # What waits may wait for a seat of its environment: a thread for each run would come for nothing.
+                if is_needed and time.monotonic() - crew.idle_at >= _LOOKS_AGAIN:
+                    sibling = self._sibling(should_stop, crew)
                 self._execute(started)
-                done += 1
+                with crew.lock:
+                    crew.executed += 1
         finally:
             self._seats.release()
-            for sibling in siblings:
-                sibling.join()
-        return done + sum(counted)
+            if not found:
+                crew.idle_at = time.monotonic()
 
     def _claim(self) -> tuple[Started, bool] | None:
         """The next run; where none is due, of those that events make."""
         claimed = claims.claim(self.using)
         return claims.claim(self.using) if claimed is None and heard.queue(self.using) else claimed
 
-    def _sibling(self, should_stop: ShouldStop, counted: list[int]) -> threading.Thread:
+    def _sibling(self, should_stop: ShouldStop, crew: _Crew) -> threading.Thread:
         """Another thread at the same loop. It calls a sibling of its own, so a backlog soon has all hands."""
 
         def join_in() -> None:
             try:
-                counted.append(self.run(should_stop))
+                self._work(should_stop, crew)
             except Error as error:
                 logger.warning("region %s: a worker's thread stopped: %s", self.using, type(error).__name__)
             finally:
                 connections.close_all()
 
         thread = threading.Thread(target=join_in, name="function-worker")
-        thread.start()
+        with crew.lock:
+            crew.threads = [other for other in crew.threads if other.is_alive()]
+            thread.start()
+            crew.threads.append(thread)
         return thread
 
     def _execute(self, started: Started) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.db import OperationalError, connections, transaction
 
 from functions import claims, endings, leases, runs, services, together, waiting
@@ -357,3 +358,26 @@ def test_requests_that_wait_never_take_every_thread(
             queued = invoke(tracker, "sum", {"a": 1, "b": 1}, headers={"Prefer": "respond-async, wait=30"})
             assert queued.status == 202, "with an id in hand there is nothing to wait for here"
     assert invoke(tracker, "sum", {"a": 1, "b": 1}).status == 200
+
+
+def test_a_backlog_beyond_the_seats_takes_no_more_threads_the_longer_it_is(tracker: Tracker, place: Place) -> None:
+    """Each thread has a connection to the region and one to the control database."""
+    deploy(tracker, "sum", SUM)
+    for _ in range(250):
+        assert tracker.post("owner", "/functions/sum/invoke", {"input": {"a": 1, "b": 1}, "async": True}).status == 202
+    most, is_over = [0], threading.Event()
+
+    def watch() -> None:
+        while not is_over.wait(0.01):
+            working = [thread for thread in threading.enumerate() if thread.name == "function-worker"]
+            most[0] = max(most[0], len(working))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        assert Worker(place.cluster).run() == 250
+    finally:
+        is_over.set()
+        watcher.join()
+    assert 0 < most[0] <= 2 * settings.FUNCTION_WORKER_THREADS, "some may be about to end"
+    assert not Run.objects.using(place.cluster).exclude(phase="ended").exists()
