@@ -14,6 +14,7 @@ half of its seats and come after its calls (`functions.claims`). Environments ta
 
 import json
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +32,7 @@ from platform_site.api import chains, ids
 from platform_site.api.plans import plan_limits
 from platform_site.api.sweeps import apart
 from platform_site.postgres.sizes import OctetLength
-from projects.suspension import plans_of_active, suspended_in
+from projects.suspension import KNOWN_SECONDS, plans_of_active, suspended_in
 from rows import events
 from rows.evaluate import TooCostly
 from rows.outbox import OutboxEvent
@@ -40,7 +41,8 @@ from rows.payloads import Hidden, Payloads
 logger = logging.getLogger("platform.functions")
 
 ROOM: Final = 200
-"""Runs of events that are queued in one environment at the same time; a few more where two workers queue at once."""
+"""Runs of events that are queued in one environment at the same time. More are queued once half of them have begun, so
+that a hundred runs cost one look."""
 AT_ONCE: Final = 4 * 2**20
 """Bytes of events that one transaction reads and makes inputs of."""
 ROUNDS: Final = 25
@@ -49,6 +51,9 @@ thousands and keeps nobody waiting."""
 LARGEST: Final = 8 * 2**20
 """Bytes of an event that still makes a run, as it makes a delivery: an update has the row twice."""
 
+
+_known: Final[dict[str, tuple[str, float]]] = {}
+"""Of each environment its plan, and when it was asked (`time.monotonic()`)."""
 
 # ── Heard ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -107,19 +112,24 @@ RECURSIVE reached AS (
       FROM reached WHERE reached.environment_id IS NOT NULL
 )"""
 """A common table expression: the environments in which something waits, and null."""
-_WAITING: Final = f"""
-WITH {REACHED}
-SELECT environment_id FROM reached WHERE environment_id IS NOT NULL AND environment_id <> ALL (%s::text[])
-"""  # noqa: S608 - a constant
 # By the index that has the order: without statistics the planner expects few, and would fetch and sort all of them.
 _IN_ORDER: Final = "SELECT set_config('enable_sort', %s, true)"
 # Of `run_turn_of_crowd`, no more than the room and what visitors have there.
 _QUEUED: Final = """
 SELECT count(*)
   FROM (SELECT FROM platform.functions_run r
-         WHERE r.phase = 'queued' AND r.environment_id = %s AND (r.caller_kind = 'anonymous' OR r.trigger = 'event')
-           AND r.trigger = 'event' LIMIT %s) few
+         WHERE r.phase = 'queued' AND r.environment_id = {environment}
+           AND (r.caller_kind = 'anonymous' OR r.trigger = 'event') AND r.trigger = 'event' LIMIT {most}) few
 """
+_WAITING: Final = f"""
+WITH {REACHED}
+SELECT reached.environment_id
+  FROM reached
+ CROSS JOIN LATERAL ({_QUEUED.format(environment="reached.environment_id", most="%(half)s + 1")}) queued (count)
+ WHERE reached.environment_id <> ALL (%(suspended)s::text[]) AND queued.count <= %(half)s
+"""  # noqa: S608 - constants
+# One worker at a time queues of an environment, so that runs are made in order; another has nothing to do there.
+_ALONE: Final = "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))"
 # Held until the runs that name them are committed, so that a deletion comes before or after. Whoever deploys at this
 # moment is waited for: one that is not found is gone, and its events with it.
 _FUNCTIONS: Final = """
@@ -127,6 +137,7 @@ SELECT id, active_version, events, events_kind, events_id FROM platform.function
  WHERE id = ANY (%s) AND environment_id = %s AND events IS NOT NULL AND events_stopped IS NULL
    FOR KEY SHARE
 """
+_ROOM: Final = _QUEUED.format(environment="%s", most="%s")
 _QUEUE: Final = f"""
 WITH made AS (
     INSERT INTO platform.functions_run
@@ -196,11 +207,10 @@ def queue(using: str) -> int:
     Raises OperationalError while it is away; all stays as it is then.
     """
     with connections[using].cursor() as cursor:
-        cursor.execute(_WAITING, [suspended_in(using)])
+        cursor.execute(_WAITING, {"suspended": suspended_in(using), "half": ROOM // 2})
         waiting = [environment_id for (environment_id,) in cursor.fetchall()]
-    plans = plans_of_active(waiting) if waiting else {}
     queued = 0
-    for environment_id, plan in plans.items():
+    for environment_id, plan in _plans(waiting).items():
         with apart(f"what functions of {environment_id} heard", using=using):
             seats = visitor_seats(plan_limits(plan).function_concurrency)
             for _ in range(ROUNDS):
@@ -209,6 +219,17 @@ def queue(using: str) -> int:
                 if not looked_at:
                     break
     return queued
+
+
+def _plans(environment_ids: Collection[str]) -> dict[str, str]:
+    """The plans of those where something may begin, as they were KNOWN_SECONDS ago at most. Raises OperationalError."""
+    now = time.monotonic()
+    for environment_id, (_, asked_at) in list(_known.items()):
+        if now - asked_at >= KNOWN_SECONDS:
+            _known.pop(environment_id, None)
+    if unknown := [each for each in environment_ids if each not in _known]:
+        _known.update({each: (plan, now) for each, plan in plans_of_active(unknown).items()})
+    return {each: known[0] for each in environment_ids if (known := _known.get(each)) is not None}
 
 
 def _queue_some(environment_id: str, seats: int, using: str) -> tuple[int, int]:
@@ -233,17 +254,16 @@ def _queue(
     """One batch, in one transaction. Returns how much of what was heard is dealt with, and how many runs are queued for
     it. `is_hopeless`: no input can be made of the event in it."""
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
-        cursor.execute(_QUEUED, [environment_id, ROOM])
+        cursor.execute(_ALONE, [f"heard:{environment_id}"])
+        if not cursor.fetchone()[0]:
+            return 0, 0
+        cursor.execute(_ROOM, [environment_id, ROOM])
         room = ROOM - cursor.fetchone()[0]
         if room <= 0:
             return 0, 0
         cursor.execute(_IN_ORDER, ["off"])
-        heard = list(
-            Heard.objects.using(using)
-            .select_for_update(skip_locked=True)
-            .filter(environment_id=environment_id)
-            .order_by("sequence")[: most or room]
-        )
+        waiting = Heard.objects.using(using).filter(environment_id=environment_id).order_by("sequence")
+        heard = list(waiting[: most or room])
         cursor.execute(_IN_ORDER, ["on"])
         batch, events_of_batch = _read(heard, using)
         if not batch:
