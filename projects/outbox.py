@@ -23,6 +23,9 @@ class ControlEvent(models.Model):
     """`evt_…`, the `webhook-id` of every delivery."""
     environment_id = models.CharField(max_length=30)
     """Whose webhooks are told."""
+    cluster = models.CharField(max_length=40, null=True, editable=False)
+    """The database of its region, by which it is looked for; null if there was no such environment. Filled in by a
+    trigger: processes of the release before write events as well."""
     type = models.CharField(max_length=120)
     data = models.TextField()
     """The payload's `data` as JSON text."""
@@ -36,7 +39,12 @@ class ControlEvent(models.Model):
     class Meta:
         constraints: ClassVar = [models.UniqueConstraint(fields=["event_id"], name="control_event_once")]
         indexes: ClassVar = [
-            models.Index(fields=["sequence"], condition=models.Q(relayed_at__isnull=True), name="control_event_due"),
+            # By region: what waits for one that is away lies in nobody else's way.
+            models.Index(
+                fields=["cluster", "sequence"],
+                condition=models.Q(relayed_at__isnull=True),
+                name="control_event_waiting",
+            ),
         ]
 
     def __str__(self) -> str:

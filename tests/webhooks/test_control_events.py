@@ -4,17 +4,23 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.models.functions import Now
 
+from accounts.models import User
 from projects.outbox import ControlEvent
 from rows.outbox import OutboxEvent
 from tests.api.receiver import Receiver
+from tests.projects.conftest import make_project
 from tests.rows.conftest import Tracker
 from tests.webhooks.conftest import Post, bodies
 from tests.webhooks.test_deliveries import Dispatch
+from tests.webhooks.touched import touched
 from webhooks.control import carry_over, forget_old
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+
+MANY = 20_000
 
 
 def make_user(tracker: Tracker, name: str = "carol") -> str:
@@ -103,3 +109,41 @@ def test_old_events_are_forgotten_but_not_those_that_still_wait(tracker: Tracker
     assert forget_old() > 0
     assert [event.environment_id for event in ControlEvent.objects.all()] == [tracker.environment_id]
     assert carry_all(tracker) == 1
+
+
+_WAITING = """
+INSERT INTO projects_controlevent (event_id, environment_id, type, data)
+SELECT 'evt_' || n, %s, 'auth.user.created', '{}' FROM generate_series(1, %s) n
+"""
+
+
+@pytest.mark.parametrize("statistics", ["none", "all", "of another time"])
+def test_a_turn_passes_nothing_that_waits_for_another_region(
+    tracker: Tracker, subscribe: Post, statistics: str
+) -> None:
+    """Written as the release before writes them, without a word of their region."""
+    subscribe(events=["auth.user.created"])
+    elsewhere = make_project(User.objects.get(memberships__project=tracker.project, memberships__role="owner"), "Far",
+                             region="eu-west-1")  # fmt: skip
+    environment = elsewhere.environments.get(name="production")
+    assert elsewhere.cluster != tracker.project.cluster
+    with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
+        if statistics == "of another time":
+            make_user(tracker, "dave")
+            ControlEvent.objects.update(relayed_at=None)
+            cursor.execute("ANALYZE projects_controlevent")
+        carry_all(tracker)
+        cursor.execute(_WAITING, [environment.pk, MANY])
+        if statistics == "all":
+            cursor.execute("ANALYZE projects_controlevent")
+    make_user(tracker)
+    with touched(DEFAULT_DB_ALIAS, "projects_controlevent") as cost:
+        assert carry_all(tracker) == 1
+        assert carry_all(tracker) == 0
+    assert cost.read < 50
+    assert cost.changed == 1
+    waiting = ControlEvent.objects.filter(relayed_at=None)
+    assert set(waiting.values_list("environment_id", flat=True)) == {environment.pk}
+    assert waiting.count() >= MANY
+    assert OutboxEvent.objects.using(tracker.project.cluster).latest("sequence").type == "auth.user.created"
+    assert carry_over(elsewhere.cluster) == 200
