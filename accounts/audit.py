@@ -1,9 +1,11 @@
 """The trail of who did what: one append-only row per change, written by the service in its own transaction.
 
-So an entry exists if and only if its change does. Actions are `<thing>.<verb in the past>`: `key.issued`,
+So an entry exists if and only if its change does. What workers do by themselves in a region is written down there and
+brought here afterwards (`bring`). Actions are `<thing>.<verb in the past>`: `key.issued`,
 `user.disabled`. Secrets never enter `detail`. Read in the console; issue 2 items 4 and 7.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
@@ -65,6 +67,12 @@ def record(
         detail=detail,
         request_id=current_request_id(),
     )
+
+
+def bring(entries: Iterable[AuditEntry]) -> None:
+    """Write entries, with their ids and moments, that were made where their changes were. Those that are here already
+    stay as they are. One INSERT."""
+    AuditEntry.objects.bulk_create(entries, ignore_conflicts=True)
 
 
 def users_deleted(pool_id: str, since: datetime) -> list[str]:

@@ -270,7 +270,7 @@ class Dispatcher:
     def _record(self, results: list[Result]) -> None:
         patience: timedelta = settings.WEBHOOK_PATIENCE
         for webhook_id, reason in record(self.using, results, patience=patience):
-            # Its entry in the trail may be refused where the outcomes are booked: the next failure disables it then.
+            # Somebody may be switching it, for longer than we wait: the next failure disables it then.
             with apart(f"disabling {webhook_id}"):
                 services.disable_failing(self.using, webhook_id, reason)
 

@@ -193,3 +193,18 @@ class Attempt(models.Model):
 
     def __str__(self) -> str:
         return f"attempt {self.number} of {self.delivery_id}"
+
+
+class TrailEntry(models.Model):
+    """An entry of the audit trail on its way to the control database (`webhooks.trail`)."""
+
+    id = _id("aud")
+    """Its id there, too."""
+    at = models.DateTimeField(db_default=Now(), editable=False)
+    action = models.CharField(max_length=60)
+    target_id = models.CharField(max_length=64)
+    environment_id = models.CharField(max_length=30)
+    detail = models.JSONField(default=dict)
+
+    def __str__(self) -> str:
+        return f"{self.action} {self.target_id}"

@@ -18,14 +18,14 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from accounts import audit
-from accounts.audit import SYSTEM, Actor
+from accounts.audit import Actor
 from platform_site.api import keyring
 from platform_site.api.callers import Caller, Place
 from platform_site.api.plans import plan_limits
 from projects import presence
 from rows import interests
 from rows.outbox import record as record_event
-from webhooks import signing, wakeups
+from webhooks import signing, trail, wakeups
 from webhooks.attempts import SECRET_PURPOSE
 from webhooks.backlog import FIRST, MOST_ATTEMPTS, settle_one
 from webhooks.errors import NoSuchDelivery, NoSuchWebhook, NothingToRedeliver, WebhooksQuotaReached
@@ -203,8 +203,8 @@ def recover(place: Place, webhook_id: str, since: datetime, *, actor: Caller | A
 
 def disable_failing(using: str, webhook_id: str, reason: str) -> bool:
     """Disable a webhook whose receiver is gone (410) or has only failed for days, and tell of it by an event
-    `webhook.disabled`. Its deliveries are left to the sweep: the caller has a whole region's to send. False if it was
-    disabled or deleted already."""
+    `webhook.disabled`. Its deliveries are left to the sweep, and its entry in the trail to a worker: the caller has a
+    whole region's to send. False if it was disabled or deleted already."""
     with transaction.atomic(using=using):
         webhook = Webhook.objects.using(using).select_for_update().filter(pk=webhook_id).first()
         if webhook is None or not webhook.enabled or webhook.deleted_at is not None:
@@ -219,10 +219,10 @@ def disable_failing(using: str, webhook_id: str, reason: str) -> bool:
             using=using,
             environment_id=webhook.environment_id,
         )
-        # Within: without an entry in the trail (in another database, which may be away) nothing has happened.
-        audit.record(
-            "webhook.disabled", actor=SYSTEM, target_id=webhook_id, environment_id=webhook.environment_id, reason=reason
+        trail.note(
+            using, "webhook.disabled", target_id=webhook_id, environment_id=webhook.environment_id, reason=reason
         )
+        wakeups.bring_trail(using)
     return True
 
 

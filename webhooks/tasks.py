@@ -14,7 +14,7 @@ from django.conf import settings
 from platform_site.api import nudges
 from platform_site.api.sweeps import apart, sweep, sweep_of_each_region
 from projects.environments import place_of
-from webhooks import control, loops, retention
+from webhooks import control, loops, retention, trail
 from webhooks.backlog import settle
 from webhooks.clocks import mend_future_times
 from webhooks.listening import end_listeners
@@ -62,6 +62,26 @@ def carry_over_what_is_left() -> None:
     """Control events whose nudge was lost."""
     for using in settings.REGION_DATABASES:
         _carry_over(using)
+
+
+@shared_task
+def bring_trail_over(using: str) -> None:
+    """Bring what workers did by themselves to the trail. What cannot be brought now is left to the sweep."""
+    if using in settings.REGION_DATABASES:
+        _bring_trail_over(using)
+
+
+def _bring_trail_over(using: str) -> None:
+    with apart(f"entries of the trail in {using}", using=using):
+        while trail.bring_over(using) > 0:
+            pass
+
+
+@sweep(every=30)
+def bring_trail_that_is_left() -> None:
+    """Entries of the trail whose nudge was lost."""
+    for using in settings.REGION_DATABASES:
+        _bring_trail_over(using)
 
 
 @sweep_of_each_region(every=settings.WEBHOOK_SWEEP_SECONDS)

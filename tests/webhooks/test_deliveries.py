@@ -26,9 +26,10 @@ from tests.away import away
 from tests.rows.conftest import Tracker
 from tests.rows.tracker import DOCUMENT
 from tests.webhooks.conftest import Post, bodies
+from webhooks import tasks
 from webhooks.backlog import settle
 from webhooks.dispatcher import Dispatcher
-from webhooks.models import Attempt, Delivery, Webhook
+from webhooks.models import Attempt, Delivery, TrailEntry, Webhook
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -284,7 +285,7 @@ def test_a_receiver_that_has_only_failed_for_days_is_disabled_and_a_success_begi
     assert tracker.patch("owner", f"/webhooks/{webhook['id']}", {"enabled": True}).json["failing_since"] is None
 
 
-def test_without_the_control_database_outcomes_are_booked_and_nothing_is_disabled_without_its_entry(
+def test_without_the_control_database_outcomes_are_booked_and_what_is_disabled_has_its_entry_later(
     tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
 ) -> None:
     webhook = subscribe(events=["lists.insert"])
@@ -292,17 +293,38 @@ def test_without_the_control_database_outcomes_are_booked_and_nothing_is_disable
     write_list(tracker)
     control = connections["default"].settings_dict["NAME"]
     entries = AuditEntry.objects.filter(action="webhook.disabled", target_id=webhook["id"])
+    waiting = TrailEntry.objects.using(tracker.project.cluster)
     with postgres.connect(Layout(Path(os.environ["DATA_DIR"]))) as superuser, away(superuser, control):
         assert dispatch() == 1
+        tasks.bring_trail_that_is_left()
+        noted = waiting.get()
     connections["default"].close()
     (delivery,) = deliveries(tracker, webhook)
     assert [each["response_status"] for each in delivery["attempts"]] == [410]
-    assert tracker.get("owner", f"/webhooks/{webhook['id']}").json["enabled"]
-    assert not entries.exists()
-    assert settle(tracker.project.cluster) == 1, "the sweep's work"
-    assert dispatch() == 1
     assert tracker.get("owner", f"/webhooks/{webhook['id']}").json["disabled_reason"] == "gone"
-    assert entries.count() == 1
+    assert not entries.exists()
+    tasks.bring_trail_that_is_left()
+    assert not waiting.exists()
+    waiting.bulk_create([noted])  # as if the process had died before it took it away
+    tasks.bring_trail_over(tracker.project.cluster)
+    assert not waiting.exists()
+    entry = entries.get()
+    assert (entry.pk, entry.at, entry.actor_kind, entry.actor_id) == (noted.pk, noted.at, "system", None)
+    assert (entry.environment_id, entry.detail) == (tracker.environment_id, {"reason": "gone"})
+
+
+def test_who_empties_the_queue_does_not_wait_for_the_trail(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    webhook = subscribe(events=["lists.insert"])
+    receiver.behave = answer("410 Gone")
+    write_list(tracker)
+    control = connections["default"].settings_dict["NAME"]
+    with postgres.connect(Layout(Path(os.environ["DATA_DIR"])), control) as busy, busy.transaction():
+        busy.execute("LOCK TABLE accounts_auditentry")
+        assert dispatch() == 1
+        stored = Webhook.objects.using(tracker.project.cluster).get(pk=webhook["id"])
+        assert (stored.enabled, stored.disabled_reason) == (False, "gone")
 
 
 @pytest.mark.parametrize(("held", "fate"), [("release", "delivered"), ("drop", "dropped")])
