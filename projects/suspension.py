@@ -58,6 +58,7 @@ def suspended_in(cluster: str) -> list[str]:
         store.put({_name(cluster): ",".join(found).encode()}, REMEMBERED_SECONDS)
     except OperationalError:
         found = known.environment_ids if known is not None else _heard_by_others(cluster)
+        now = time.monotonic()  # we may have waited for as long as an answer is good for, and must not wait on and on
     _known[cluster] = _Known(found, now)
     return found
 

@@ -2,9 +2,13 @@
 who wins when two do it. What waits meanwhile is for tests/webhooks, tests/functions and tests/accounts (test_suspended).
 """
 
+import dataclasses
+import math
+import os
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +27,8 @@ from accounts.models import AuditEntry, ServerKey, User
 from platform_site.api import store
 from platform_site.api.callers import ENVIRONMENT_SCOPES
 from platform_site.api.errors import ValidationFailed
+from platform_site.services import postgres
+from platform_site.services.layout import Layout
 from projects import places, services, suspension, tasks
 from projects.errors import NoSuchProject
 from projects.models import Environment, Member, Project
@@ -404,6 +410,24 @@ def test_while_the_control_database_is_away_workers_go_by_what_it_said(
     suspension.forget("us-east-1")
     monkeypatch.setattr(suspension, "PATIENCE", 0.0)
     assert suspension.suspended_in("us-east-1") == [], "that nobody is suspended any more is remembered as well"
+
+
+def test_who_was_not_answered_goes_by_what_is_known_before_asking_again(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suspend(project)
+    known = suspension.suspended_in("us-east-1")
+    monkeypatch.setattr(suspension, "PATIENCE", 0.3)
+    monkeypatch.setattr(suspension, "KNOWN_SECONDS", 0.3)
+    control = connections["default"].settings_dict["NAME"]
+    with postgres.connect(Layout(Path(os.environ["DATA_DIR"])), control) as busy, busy.transaction():
+        busy.execute("LOCK TABLE projects_project")
+        suspension._known["us-east-1"] = dataclasses.replace(suspension._known["us-east-1"], asked_at=-math.inf)
+        assert suspension.suspended_in("us-east-1") == known
+        assert suspension.suspended_in("us-east-1") == known
+        asking = [thread for thread in threading.enumerate() if thread.name == "suspensions"]
+        assert len(asking) == 1
+    asking[0].join(30)
 
 
 def test_what_may_not_expire_is_known_for_as_long_as_its_owner_needs(project: Project, alice: User) -> None:
