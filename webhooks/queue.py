@@ -97,19 +97,20 @@ _MAY_BE_SENT_TO = """
 _OF_EACH_WEBHOOK = first_of_each("of_each_webhook", "pending", "next_attempt_at")
 _OPEN_WEBHOOKS = f"""
     -- Those with something due that may be sent to, and for how many attempts their receivers have room.
-    SELECT w.id, w.host, w.ordering, coalesce(known.room, %(first_room)s) AS room
+    SELECT w.id, w.host, w.ordering, of_each_webhook.first, coalesce(known.room, %(first_room)s) AS room
       FROM of_each_webhook JOIN platform.webhooks_webhook w ON w.id = of_each_webhook.webhook_id
       LEFT JOIN unnest(%(hosts)s::text[], %(rooms)s::int[]) AS known (host, room) ON known.host = w.host
      WHERE of_each_webhook.first <= now() AND {_MAY_BE_SENT_TO}
        AND CASE WHEN %(only)s::text IS NULL THEN w.listens_until IS NULL ELSE w.id = %(only)s::text END
        AND coalesce(known.room, %(first_room)s) > 0"""  # noqa: S608 - constants
 _NEXT_IN_ANY_ORDER = f"""
-    -- Of a webhook without an order those that are due for longest.
+    -- Of a webhook without an order those that are due for longest. Not from the beginning: what was settled lies there
+    -- until PostgreSQL cleans up, and has been passed once already.
     SELECT next.*, open_webhooks.id AS webhook_id, open_webhooks.host, open_webhooks.room
       FROM open_webhooks, LATERAL (
            SELECT d.id, d.next_attempt_at, d.sequence, octet_length(d.body) AS size FROM platform.webhooks_delivery d
             WHERE d.webhook_id = open_webhooks.id AND open_webhooks.ordering = 'none'
-              AND d.status = 'pending' AND d.next_attempt_at <= now() AND {UNCLAIMED}
+              AND d.status = 'pending' AND d.next_attempt_at BETWEEN open_webhooks.first AND now() AND {UNCLAIMED}
             ORDER BY d.next_attempt_at LIMIT open_webhooks.room) AS next"""  # noqa: S608 - constants
 _FIRST_UNRELAYED = """
                   (SELECT sequence FROM platform.rows_outboxevent WHERE relayed_at IS NULL ORDER BY sequence LIMIT 1)"""
@@ -122,7 +123,7 @@ _NEXT_OF_ROWS = f"""
              FROM (SELECT subject, CASE WHEN subject IS NULL THEN id END AS alone, min(next_attempt_at) AS since
                      FROM (SELECT d.subject, d.id, d.next_attempt_at FROM platform.webhooks_delivery d
                             WHERE d.webhook_id = open_webhooks.id AND open_webhooks.ordering = 'row'
-                              AND d.status = 'pending' AND d.next_attempt_at <= now()
+                              AND d.status = 'pending' AND d.next_attempt_at BETWEEN open_webhooks.first AND now()
                             ORDER BY d.next_attempt_at LIMIT %(window)s) AS due
                     GROUP BY 1, 2 ORDER BY since) AS due_rows,
                   LATERAL (
@@ -185,7 +186,8 @@ SELECT max(now() - waiting.since)
   FROM ((SELECT created_at FROM platform.rows_outboxevent WHERE relayed_at IS NULL ORDER BY sequence LIMIT 1)
         UNION ALL
         SELECT (SELECT greatest(d.next_attempt_at, d.claimed_until) FROM platform.webhooks_delivery d
-                 WHERE d.webhook_id = w.id AND d.status = 'pending' AND d.next_attempt_at <= now() AND {UNCLAIMED}
+                 WHERE d.webhook_id = w.id AND d.status = 'pending' AND {UNCLAIMED}
+                   AND d.next_attempt_at BETWEEN of_each_webhook.first AND now()
                  ORDER BY d.next_attempt_at LIMIT 1)
           FROM of_each_webhook JOIN platform.webhooks_webhook w ON w.id = of_each_webhook.webhook_id
          WHERE of_each_webhook.first <= now() AND {_MAY_BE_SENT_TO} AND w.listens_until IS NULL) AS waiting (since)

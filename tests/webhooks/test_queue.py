@@ -17,6 +17,7 @@ from tests.webhooks.test_deliveries import write_list
 from tests.webhooks.touched import touched
 from webhooks import queue, relay
 from webhooks.backlog import settle
+from webhooks.leaps import first_of_each
 from webhooks.models import Delivery, Webhook
 from webhooks.queue import BYTES, CLAIM, claim, longest_wait
 from webhooks.relay import relay_batch
@@ -60,8 +61,12 @@ def blocks_of_a_claim(using: str, **more: Any) -> int:
         "bytes": BYTES, "window": 2000, "hosts": [], "rooms": [], "first_room": 2, "limit": 20, "lease": timedelta(seconds=30),
         "only": None, "suspended": [], **more,
     }  # fmt: skip
+    return blocks_of(using, CLAIM, parameters)
+
+
+def blocks_of(using: str, statement: str, parameters: dict[str, Any]) -> int:
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
-        cursor.execute("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + CLAIM, parameters)
+        cursor.execute("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + statement, parameters)
         found = cursor.fetchone()[0]
         transaction.set_rollback(True, using=using)
     [plan] = json.loads(found) if isinstance(found, str) else found
@@ -258,6 +263,23 @@ def test_in_order_of_rows_a_claim_does_not_read_the_events_of_a_row_that_is_chan
     if unrelayed is not None:  # the second one's turn has not come: an earlier event is not relayed
         Delivery.objects.using(using).filter(event_id="evt_2").update(sequence=unrelayed + 1)
         assert claim(using, 10, first_room=10) == []
+
+
+def test_a_claim_passes_what_was_settled_once(tracker: Tracker, receiver: Receiver, subscribe: Post) -> None:
+    """Its entries stay in the index until PostgreSQL cleans up."""
+    using = tracker.project.cluster
+    webhook = subscribe(events=["lists.*"])
+    pile_up(tracker, webhook, 1, 20_000)
+    Delivery.objects.using(using).update(
+        next_attempt_at=F("next_attempt_at") + F("sequence") * timedelta(microseconds=1)
+    )
+    Delivery.objects.using(using).filter(sequence__lte=19_990).update(status="delivered", next_attempt_at=None)
+    leap = "WITH RECURSIVE " + first_of_each("reached", "pending", "next_attempt_at") + "SELECT * FROM reached"  # noqa: S608
+    blocks_of_a_claim(using)  # PostgreSQL notes what is gone
+    once = blocks_of(using, leap, {})
+    assert once > 100
+    assert blocks_of_a_claim(using) < 1.5 * once
+    assert len(claim(using, 100, first_room=100)) == 10
 
 
 def test_a_claim_brings_no_more_than_fits_into_memory(
