@@ -7,7 +7,7 @@ deletion does.
 
 Nothing is removed on a suspicion. An environment counts as gone when the control database, asked now, does not know it,
 nobody is making it at this moment, it is older than ORPHAN_GRACE_SECONDS by its id, and in a region also when it has no
-schema there: one that has, whose rows may be somebody's, is left to `provisioning.drop_orphans`. If the control
+schema there: one that has, whose rows may be somebody's, is left to `projects.provisioning`. If the control
 database does not answer, nothing happens.
 """
 

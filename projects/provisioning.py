@@ -8,6 +8,10 @@ two. What keeps them together:
 * Meanwhile the control transaction holds an advisory lock on the environment's id (`hold`). A schema without a row
   whose lock is free will never get its row: the transaction that would have brought it is over. `drop_orphans` relies
   on this and on no clock; the age it asks for only spares it the look at what is being made just now.
+* A schema that is made carries a mark (a comment in the catalogue), which goes once its row is committed. So one that
+  has a mark and no row was never anybody's, and is dropped. One without either had a row once: since a row goes after
+  its schema, the control database has forgotten it, as after a restore to an earlier moment. It is kept, and named in
+  the log, until an operator decides (`manage.py sweep`).
 * Dropping: the row is marked first and removed last, so a crash in between leaves a mark that the sweep finds.
 
 Every function may run twice, and at the same time in two processes. Design section 5; reliability F25.
@@ -16,11 +20,13 @@ Every function may run twice, and at the same time in two processes. Design sect
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from django.conf import settings
-from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from django.db import DEFAULT_DB_ALIAS, ProgrammingError, connections, transaction
 from psycopg import sql
 
 from platform_site.api import ids, signals
@@ -35,6 +41,10 @@ _DROP_STATEMENT_TIMEOUT: Final = "60s"
 _ORPHANS_PER_LOOK: Final = 200
 _ENVIRONMENT_NAME: Final = "^env_[0-7][0-9a-hjkmnp-tv-z]{25}$"
 """`ids.matches("env", …)` in PostgreSQL's words: another schema, however it begins, is none of ours."""
+
+
+IN_THE_MAKING: Final = "no environment yet"
+"""The mark."""
 
 
 class SchemaBusy(Exception):
@@ -140,8 +150,17 @@ def _prepare_drop(cursor: Any, environment_id: str) -> None:
 
 
 def create_schema(cursor: Any, environment_id: str) -> None:
-    """Make an empty schema in the region's transaction at hand."""
+    """Make an empty schema in the region's transaction at hand, marked until the control transaction at hand has
+    committed its row. Without one the row is there already, or will be before the region commits."""
     cursor.execute(_quoted("CREATE SCHEMA {}", environment_id))
+    cursor.execute(_quoted(f"COMMENT ON SCHEMA {{}} IS '{IN_THE_MAKING}'", environment_id))
+    # What fails here is done by the next sweep.
+    transaction.on_commit(partial(_take_mark_away, environment_id, cursor.db.alias), robust=True)
+
+
+def _take_mark_away(environment_id: str, cluster: str) -> None:
+    with suppress(ProgrammingError), connections[cluster].cursor() as cursor:  # it may have been dropped meanwhile
+        cursor.execute(_quoted("COMMENT ON SCHEMA {} IS NULL", environment_id))
 
 
 def _quoted(statement: str, *names: str) -> str:
@@ -162,28 +181,58 @@ def schemas_in(cluster: str, after: str, limit: int) -> list[str]:
         return [name for (name,) in cursor.fetchall()]
 
 
-def drop_orphans(cluster: str, deadline: float = math.inf, *, batch: int = _ORPHANS_PER_LOOK) -> Iterator[str]:
-    """Drop the cluster's schemas that belong to no environment; yields the id of each.
+def in_the_making(environment_ids: Sequence[str], cluster: str) -> set[str]:
+    """Which of these schemas carry the mark. One query."""
+    with connections[cluster].cursor() as cursor:
+        cursor.execute(
+            "SELECT nspname FROM pg_namespace WHERE nspname = ANY (%s) AND obj_description(oid, 'pg_namespace') = %s",
+            [list(environment_ids), IN_THE_MAKING],
+        )
+        return {name for (name,) in cursor.fetchall()}
 
-    Those younger than `settings.ORPHAN_GRACE_SECONDS`, and those whose making is still under way, are left alone.
-    Begins nothing after `deadline` (`time.monotonic()`). Raises DatabaseError if the region or the control database is
-    away.
+
+def drop_orphans(cluster: str, deadline: float = math.inf, *, batch: int = _ORPHANS_PER_LOOK) -> Iterator[str]:
+    """Drop the cluster's schemas that were made for environments which never came to be; yields the id of each. What
+    an environment owns loses the mark that it may still have.
+
+    Those younger than `settings.ORPHAN_GRACE_SECONDS`, those whose making is still under way, and those that had an
+    environment once (`forgotten`) are left alone. Begins nothing after `deadline` (`time.monotonic()`). Raises
+    DatabaseError if the region or the control database is away.
     """
     after = ""
     while found := schemas_in(cluster, after, batch):
         after = found[-1]
-        known = set(Environment.objects.filter(pk__in=found).values_list("pk", flat=True))
-        for environment_id in found:
+        marked = in_the_making(found, cluster)  # first: who loses the mark has a row by then
+        known = set(Environment.objects.filter(pk__in=marked).values_list("pk", flat=True))
+        for environment_id in sorted(marked):
             if time.monotonic() >= deadline:
                 return
-            if environment_id not in known and is_gone(environment_id):
+            if environment_id in known:
+                _take_mark_away(environment_id, cluster)
+            elif is_gone(environment_id):
                 try:
-                    # A branch had more than a schema. Before the drop, so that a crash leaves the schema to be found.
-                    signals.environment_deleted.send(sender=Environment, environment_id=environment_id, cluster=cluster)
-                    drop_schema(environment_id, cluster)
+                    drop_orphan(environment_id, cluster)
                 except SchemaBusy:
                     continue
                 yield environment_id
+
+
+def drop_orphan(environment_id: str, cluster: str) -> None:
+    """Drop a schema that no environment owns, and let the apps drop what they keep of it.
+
+    Raises SchemaBusy, DatabaseError.
+    """
+    drop_schema(environment_id, cluster)
+    signals.environment_deleted.send(sender=Environment, environment_id=environment_id, cluster=cluster)
+
+
+def forgotten(cluster: str) -> list[str]:
+    """The cluster's schemas whose environments the control database has forgotten, by id. Raises DatabaseError."""
+    without_owner, _ = compare(cluster)
+    marked = in_the_making(without_owner, cluster)
+    unmarked = [each for each in without_owner if each not in marked]
+    # One that is deleted at this moment loses both, one after the other.
+    return [each for each in unmarked if is_gone(each) and has_schema(each, cluster)]
 
 
 def compare(cluster: str, *, batch: int = _ORPHANS_PER_LOOK) -> tuple[list[str], list[str]]:

@@ -62,12 +62,13 @@ def finish_branches() -> None:
 
 @sweep(every=settings.SWEEP_SECONDS)
 def finish_and_clean() -> None:
-    """Finish all deletions, and drop all schemas that nobody owns. A region that is away keeps only its own waiting."""
+    """Finish all deletions, and drop all schemas that never were anybody's. A region that is away keeps only its own
+    waiting."""
     deadline = time.monotonic() + LONGEST_SWEEP_SECONDS
     for thing in _finish_deletions(deadline):
         log.info("finished the deletion of %s", thing)
     for environment_id in _drop_orphans(deadline):
-        log.info("dropped a schema that no environment owned: %s", environment_id)
+        log.info("dropped a schema whose environment was never made: %s", environment_id)
 
 
 @sweep(every=LEFTOVERS_EVERY)
@@ -78,6 +79,12 @@ def remove_leftovers() -> None:
             for environment_id in leftovers.find(cluster):
                 leftovers.remove(environment_id, cluster)
                 log.warning("removed what %s had left in %s", environment_id, cluster)
+            for environment_id in provisioning.forgotten(cluster):
+                log.error(
+                    "the control database has forgotten %s, and %s has its schema: was it restored to an earlier"
+                    " moment? The schema is kept until an operator drops it (manage.py sweep)",
+                    environment_id, cluster,
+                )  # fmt: skip
     with apart("what environments that are gone left in the control database"):
         for environment_id in leftovers.find_in_control():
             leftovers.remove_from_control(environment_id)

@@ -14,7 +14,7 @@ from django.db import connections
 from accounts import audit, grants, services, sessions
 from accounts.models import User
 from accounts.sessions import Device
-from platform_site.api import store
+from platform_site.api import ids, store
 from platform_site.api.callers import PUBLISHABLE_SCOPES
 from projects import provisioning
 from projects import services as projects
@@ -40,6 +40,15 @@ def schemas_in(region: str) -> list[str]:
     with connections[region].cursor() as cursor:
         cursor.execute("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'env%' ORDER BY 1")
         return [name for (name,) in cursor.fetchall()]
+
+
+def make_orphan(region: str = "us-east-1", *, name: str | None = None) -> str:
+    """A schema as one whose making was cut off leaves it. Returns its name."""
+    name = name or ids.new("env")
+    with connections[region].cursor() as cursor:
+        cursor.execute(f'CREATE SCHEMA "{name}"')
+        cursor.execute(f"COMMENT ON SCHEMA \"{name}\" IS '{provisioning.IN_THE_MAKING}'")
+    return name
 
 
 Make = Callable[..., User]

@@ -11,7 +11,7 @@ from django.db import connections
 from accounts.models import AuditEntry, User
 from platform_site.api import ids
 from projects.models import Project
-from tests.projects.conftest import environment_of, make_project, schemas_in
+from tests.projects.conftest import environment_of, make_orphan, make_project, schemas_in
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
@@ -74,15 +74,20 @@ def test_list_projects_narrows_by_whatever_one_has(alice: User, bob: User) -> No
 def test_sweep_says_what_a_restore_of_one_database_alone_would_cost(alice: User) -> None:
     project = make_project(alice)
     assert "Every environment has its schema" in run("sweep", check=True)
-    lost, stray = environment_of(project).pk, ids.new("env")
+    lost, stray, cut_off = environment_of(project).pk, ids.new("env"), make_orphan()
     with connections["us-east-1"].cursor() as cursor:
         cursor.execute(f'CREATE SCHEMA "{stray}"')
         cursor.execute(f'DROP SCHEMA "{lost}" CASCADE')
     told = StringIO()
-    with pytest.raises(CommandError, match="differ in 2"):
+    with pytest.raises(CommandError, match="differ in 3"):
         call_command("sweep", check=True, stdout=told)
     assert [line.split("  ")[1:] for line in told.getvalue().splitlines()] == [
-        [stray, "a schema that no environment owns: a sweep drops it"],
+        *sorted(
+            [
+                [stray, "a schema that no environment owns: kept until sweep --drop"],
+                [cut_off, "a schema that no environment owns: a sweep drops it"],
+            ]
+        ),
         [lost, "an environment without its schema: delete it"],
     ]
     assert stray in schemas_in("us-east-1"), "it only looked"
@@ -90,7 +95,6 @@ def test_sweep_says_what_a_restore_of_one_database_alone_would_cost(alice: User)
 
 def test_sweep_cleans_up_now(settings: Any) -> None:
     settings.ORPHAN_GRACE_SECONDS = 0
-    with connections["us-east-1"].cursor() as cursor:
-        cursor.execute(f'CREATE SCHEMA "{ids.new("env")}"')
+    make_orphan()
     run("sweep")
     assert schemas_in("us-east-1") == []

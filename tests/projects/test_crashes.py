@@ -5,9 +5,11 @@ Real processes die here (`tests.projects.mortal`), at every failpoint and at ran
 
 import random
 import threading
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from django.core.management import CommandError, call_command
 from django.db import connections, transaction
 
 from accounts.models import User
@@ -15,7 +17,7 @@ from platform_site.api import ids
 from projects import provisioning, tasks
 from projects.models import Environment, Member, Project
 from tests.client import Api
-from tests.projects.conftest import make_project, schemas_in, token_of
+from tests.projects.conftest import make_orphan, make_project, schemas_in, token_of
 from tests.projects.dying import Run
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
@@ -151,9 +153,9 @@ def test_a_schema_whose_project_is_being_made_is_left_alone_however_old_it_looks
 
 def test_only_schemas_named_as_environments_are_swept(alice: User) -> None:
     orphan = ids.new("env")
+    for name in (orphan, "env_backup", "environments", "reports"):
+        make_orphan(name=name)
     with connections["us-east-1"].cursor() as cursor:
-        for name in (orphan, "env_backup", "environments", "reports"):
-            cursor.execute(f'CREATE SCHEMA "{name}"')
         tasks.finish_and_clean()
         cursor.execute(
             "SELECT nspname FROM pg_namespace WHERE nspname = ANY(%s) ORDER BY 1",
@@ -166,17 +168,51 @@ def test_only_schemas_named_as_environments_are_swept(alice: User) -> None:
 
 def test_a_young_orphan_waits_for_its_grace(settings: Any) -> None:
     settings.ORPHAN_GRACE_SECONDS = 60
-    orphan = ids.new("env")
-    with connections["us-east-1"].cursor() as cursor:
-        cursor.execute(f'CREATE SCHEMA "{orphan}"')
+    orphan = make_orphan()
     tasks.finish_and_clean()
     assert schemas_in("us-east-1") == [orphan]
 
 
 def test_a_sweep_pages_past_its_batch() -> None:
-    with connections["us-east-1"].cursor() as cursor:
-        for _ in range(25):
-            cursor.execute(f'CREATE SCHEMA "{ids.new("env")}"')
+    for _ in range(25):
+        make_orphan()
     dropped = list(provisioning.drop_orphans("us-east-1", batch=10))
     assert len(dropped) == 25
     assert schemas_in("us-east-1") == []
+
+
+def test_what_the_control_database_has_forgotten_is_kept_until_an_operator_drops_it(
+    alice: User, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after a restore of the control database to the moment before the project was made, and of nothing else."""
+    kept, lost = make_project(alice, "Kept"), make_project(alice, "Lost")
+    forgotten = sorted(lost.environments.values_list("pk", flat=True))
+    with connections["us-east-1"].cursor() as cursor:
+        cursor.execute(f'CREATE TABLE "{forgotten[0]}".notes AS SELECT 1 AS n')
+    Environment.objects.filter(project=lost).delete()
+    lost.delete()
+    orphan = make_orphan()
+    tasks.finish_and_clean()
+    tasks.remove_leftovers()
+    assert orphan not in schemas_in("us-east-1")
+    assert set(forgotten) < set(schemas_in("us-east-1"))
+    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert [each.split()[5] for each in told] == [f"{each}," for each in forgotten]
+    assert [provisioning.count_tables(each, "us-east-1") for each in forgotten] == [1, 0]
+    for environment_id in (*forgotten, *forgotten, kept.environments.get(name="production").pk):
+        with suppress(CommandError):
+            call_command("sweep", drop=environment_id)
+    every_project_is_whole()
+    assert Project.objects.get() == kept
+
+
+def test_a_mark_that_stayed_is_taken_away_by_the_sweep(alice: User) -> None:
+    """The region was away in the moment after the environment was made."""
+    project = make_project(alice)
+    environment_id = project.environments.get(name="production").pk
+    assert provisioning.in_the_making(schemas_in("us-east-1"), "us-east-1") == set()
+    with connections["us-east-1"].cursor() as cursor:
+        cursor.execute(f"COMMENT ON SCHEMA \"{environment_id}\" IS '{provisioning.IN_THE_MAKING}'")
+    tasks.finish_and_clean()
+    assert provisioning.in_the_making(schemas_in("us-east-1"), "us-east-1") == set()
+    every_project_is_whole()

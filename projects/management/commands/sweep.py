@@ -1,5 +1,6 @@
 """`manage.py sweep`: what beat does anyway, now: finish deletions, drop schemas and rows that nobody owns. With
-`--check` it says what there is to drop, and what is missing, before a restored database meets a worker."""
+`--check` it says what there is to drop, and what is missing, before a restored database meets a worker. With `--drop`
+it drops a schema that no sweep would: one whose environment the control database has forgotten."""
 
 from argparse import ArgumentParser
 from typing import Any
@@ -22,9 +23,18 @@ class Command(BaseCommand):
             help="change nothing; list schemas that would be dropped and environments that have none, exit 1 if any",
         )
 
+        parser.add_argument(
+            "--drop",
+            metavar="ENV",
+            help="drop the schema of this environment, which the control database has forgotten, for good",
+        )
+
     def handle(self, *args: Any, **options: Any) -> None:
         if options["check"]:
             self._check()
+            return
+        if options["drop"]:
+            self._drop(options["drop"])
             return
         for sweep in all_sweeps():
             if sweep.function in (tasks.finish_and_clean, tasks.remove_leftovers) and not sweep.run():
@@ -35,11 +45,13 @@ class Command(BaseCommand):
         for cluster in settings.REGION_DATABASES:
             try:
                 without_owner, without_schema = provisioning.compare(cluster)
+                never_owned = provisioning.in_the_making(without_owner, cluster)
                 left = sorted(set(leftovers.find(cluster)))
             except Error as error:
                 raise CommandError(f"{cluster} cannot be compared: {type(error).__name__}.") from None
             for environment_id in without_owner:
-                self.stdout.write(f"{cluster}  {environment_id}  a schema that no environment owns: a sweep drops it")
+                fate = "a sweep drops it" if environment_id in never_owned else "kept until sweep --drop"
+                self.stdout.write(f"{cluster}  {environment_id}  a schema that no environment owns: {fate}")
             for environment_id in without_schema:
                 self.stdout.write(f"{cluster}  {environment_id}  an environment without its schema: delete it")
             for environment_id in left:
@@ -53,3 +65,15 @@ class Command(BaseCommand):
                 "the others to the same moment before a worker is started."
             )
         self.stdout.write(self.style.SUCCESS("Every environment has its schema, and every schema its environment."))
+
+    def _drop(self, environment_id: str) -> None:
+        for cluster in settings.REGION_DATABASES:
+            try:
+                if environment_id not in provisioning.forgotten(cluster):
+                    continue
+                provisioning.drop_orphan(environment_id, cluster)
+            except (Error, provisioning.SchemaBusy) as error:
+                raise CommandError(f"{cluster}: {type(error).__name__}. Try again.") from None
+            self.stdout.write(f"{cluster}  {environment_id}  dropped")
+            return
+        raise CommandError("No region has a schema of that environment which the control database has forgotten.")
