@@ -1,15 +1,17 @@
 """What `webhooks` does when the floors below speak: wake a worker for an event, follow branches and deletions."""
 
+from functools import partial
 from typing import Any
 
 from django.db import connections, transaction
 
-from platform_site.api import chains, signals
+from platform_site.api import chains, nudges, signals
 from platform_site.api.callers import Place
 from projects import outbox
 from projects.models import Environment
 from rows.outbox import ANY, EventInterest, record
 from webhooks import services, wakeups
+from webhooks.queue import wait_for_claims
 
 
 def connect() -> None:
@@ -20,6 +22,7 @@ def connect() -> None:
     signals.user_created.connect(tell_of_user, dispatch_uid="webhooks.tell_of_user")
     signals.environment_ready.connect(tell_of_environment, dispatch_uid="webhooks.tell_of_environment")
     signals.environment_branched.connect(follow_branch, dispatch_uid="webhooks.follow_branch")
+    signals.environment_deleting.connect(close_environment, dispatch_uid="webhooks.close_environment")
     signals.environment_deleted.connect(forget_environment, dispatch_uid="webhooks.forget_environment")
 
 
@@ -66,7 +69,10 @@ def follow_branch(*, source: Place, target: Place, **_: Any) -> None:
     services.copy_webhooks(source, target)
 
 
-_MARK = "UPDATE platform.webhooks_webhook SET deleted_at = coalesce(deleted_at, now()) WHERE environment_id = %(env)s"
+_MARK = """
+UPDATE platform.webhooks_webhook SET deleted_at = coalesce(deleted_at, now()) WHERE environment_id = %(env)s
+RETURNING id
+"""
 # In an order that an index of the environment gives: without one the planner reads the table up to the first that fit,
 # at every batch again.
 _EVENTS = """
@@ -87,24 +93,52 @@ _INTERESTS = "DELETE FROM platform.rows_eventinterest WHERE environment_id = %(e
 _BATCH = 1000
 
 
+def close_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
+    """Nothing of it is sent once its deletion is answered, however long its history takes to go."""
+    # What is done is done: in a region that is away nothing is claimed, and `forget_environment` marks them, too.
+    transaction.on_commit(partial(_close, environment_id, cluster), robust=True)
+
+
+def _close(environment_id: str, cluster: str) -> None:
+    with connections[cluster].cursor() as cursor:
+        cursor.execute(_INTERESTS, {"env": environment_id})
+        cursor.execute(_MARK, {"env": environment_id})
+        marked = [webhook_id for (webhook_id,) in cursor.fetchall()]
+    wait_for_claims(cluster, *marked)
+
+
 def forget_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
-    """Its webhooks, events and deliveries go for good, in batches. It may run twice.
+    """Its webhooks, events and deliveries go for good: a first batch now, the others by a worker. It may run twice.
 
     A relay may be making deliveries and a worker booking outcomes at this moment. So the webhooks are marked first;
     deleting the events then waits for every relay that read them before; and deliveries are locked before their
     attempts are looked for, since whoever books holds that lock.
     """
+    from webhooks.tasks import forget_environment as by_a_worker
+
     with connections[cluster].cursor() as cursor:
         cursor.execute(_MARK, {"env": environment_id})
-        facts: dict[str, Any] = {"env": environment_id, "batch": _BATCH}
-        while True:
-            cursor.execute(_EVENTS, facts)
-            if cursor.rowcount < _BATCH:
-                break
-        while _forget_deliveries(cluster, facts) == _BATCH:
-            pass
-        cursor.execute(_WEBHOOKS, {"env": environment_id})
         cursor.execute(_INTERESTS, {"env": environment_id})
+    if not forget_some(environment_id, cluster) and not nudges.send_now(by_a_worker, environment_id, cluster):
+        forget_all(environment_id, cluster)
+
+
+def forget_all(environment_id: str, cluster: str) -> None:
+    """The rest of `forget_environment`. Cut off, `retention.remove_deleted` goes on with the deliveries, and
+    `projects.leftovers` finds the events."""
+    while not forget_some(environment_id, cluster):
+        pass
+
+
+def forget_some(environment_id: str, cluster: str) -> bool:
+    """A batch of the environment's events and deliveries; its webhooks, if that was all. Returns whether it was."""
+    facts: dict[str, Any] = {"env": environment_id, "batch": _BATCH}
+    with connections[cluster].cursor() as cursor:
+        cursor.execute(_EVENTS, facts)
+        is_all = cursor.rowcount < _BATCH and _forget_deliveries(cluster, facts) < _BATCH
+        if is_all:
+            cursor.execute(_WEBHOOKS, facts)
+    return is_all
 
 
 def _forget_deliveries(cluster: str, facts: dict[str, Any]) -> int:

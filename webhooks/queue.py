@@ -244,19 +244,20 @@ SELECT coalesce(bool_or(claimed_until > now()), false), count(*) < %(most)s
 """
 
 
-def wait_for_claims(using: str, webhook_id: str) -> None:
-    """Return when no attempt of the webhook starts any more that was claimed before now: as soon as nothing is claimed,
-    where so little is due that all of it can be looked at, and after START_WITHIN and UNDER_WAY in any case. Call it
-    after the commit that has switched the webhook off."""
+def wait_for_claims(using: str, *webhook_ids: str) -> None:
+    """Return when no attempt of these webhooks starts any more that was claimed before now: as soon as nothing is
+    claimed, where so little is due that all of it can be looked at, and after START_WITHIN and UNDER_WAY in any case.
+    Call it after the commit that has switched them off."""
     waits.begin()
     end = time.monotonic() + (START_WITHIN + UNDER_WAY).total_seconds()
-    while (left := end - time.monotonic()) > 0:
-        with connections[using].cursor() as cursor:
-            cursor.execute(_CLAIMS_OF_THE_FIRST, {"webhook": webhook_id, "most": LOOKED_AT})
-            has_claims, is_all = cursor.fetchone()
-        if is_all and not has_claims:
-            return
-        time.sleep(min(left, LOOK_AGAIN) if is_all else left)
+    for webhook_id in webhook_ids:
+        while (left := end - time.monotonic()) > 0:
+            with connections[using].cursor() as cursor:
+                cursor.execute(_CLAIMS_OF_THE_FIRST, {"webhook": webhook_id, "most": LOOKED_AT})
+                has_claims, is_all = cursor.fetchone()
+            if is_all and not has_claims:
+                break
+            time.sleep(min(left, LOOK_AGAIN) if is_all else left)
 
 
 def _claimed(row: tuple[Any, ...], stopwatch: float) -> Claimed:

@@ -14,7 +14,7 @@ from django.conf import settings
 from platform_site.api import nudges
 from platform_site.api.sweeps import apart, sweep, sweep_of_each_region
 from projects.environments import place_of
-from webhooks import control, loops, retention, trail
+from webhooks import control, hooks, loops, retention, trail
 from webhooks.backlog import settle
 from webhooks.clocks import mend_future_times
 from webhooks.listening import end_listeners
@@ -113,6 +113,14 @@ def mend_what_a_clock_put_off(using: str) -> None:
     """After the clock of the region's PostgreSQL was set back. What is due then, `dispatch_what_is_due` finds."""
     if mended := mend_future_times(using, lease=settings.WEBHOOK_LEASE):
         logger.warning("region %s: the clock was set back: %s deliveries wait for it no longer", using, mended)
+
+
+@shared_task
+def forget_environment(environment_id: str, using: str) -> None:
+    """Remove what a deleted environment with a long history has left. What goes wrong is left to the sweeps."""
+    if using in settings.REGION_DATABASES:
+        with apart(f"what {environment_id} left in {using}", using=using):
+            hooks.forget_all(environment_id, using)
 
 
 @sweep_of_each_region(every=300)

@@ -1,5 +1,6 @@
 """What sweeps and lists cost where a tenant has left much: their pages, whatever lies before, beside or behind them."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -7,6 +8,8 @@ from django.db import connections
 from django.db.models.functions import Now
 
 from platform_site.api import ids
+from projects import removal
+from projects.models import Project
 from tests.api.receiver import Receiver
 from tests.rows.conftest import Tracker
 from tests.webhooks.conftest import Post
@@ -90,8 +93,44 @@ def test_forgetting_an_environment_reads_what_it_forgets(
         forget_statistics(using)
     with touched(using) as cost:
         hooks.forget_environment(environment_id=tracker.environment_id, cluster=using)
+        hooks.forget_all(tracker.environment_id, using)
     assert cost.read < 5 * MANY // 2
     assert (counted(tracker, staying), counted(tracker, going)) == ({"delivered": MANY}, {})
+
+
+def test_deleting_a_project_with_a_long_history_takes_a_batch_and_sends_nothing_any_more(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Callable[[], int]
+) -> None:
+    using = tracker.project.cluster
+    webhook = subscribe(events=["lists.insert"])
+    pile_up(tracker, webhook, SOME, "pending")
+    with touched(using) as cost:
+        path = f"/v1/projects/{tracker.project.pk}"
+        assert tracker.api.delete(path, token=tracker.tokens["owner"]).status == 204
+    assert cost.read < 5 * hooks._BATCH
+    assert counted(tracker, webhook) == {"pending": SOME - hooks._BATCH}
+    assert dispatch() == 0
+    assert receiver.requests == []
+    assert not Project.objects.filter(pk=tracker.project.pk).exists()
+    # Whoever was nudged never came.
+    Webhook.objects.using(using).filter(pk=webhook["id"]).update(deleted_at=Now() - timedelta(minutes=2))
+    assert retention.remove_deleted(using) == 1
+    assert counted(tracker, webhook) == {}
+
+
+def test_of_a_project_that_is_left_to_a_worker_nothing_is_sent_any_more(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    webhook = subscribe(events=["lists.insert"])
+    pile_up(tracker, webhook, 10, "pending")
+    monkeypatch.setattr(removal, "TABLES_DROPPED_AT_ONCE", 0)
+    path = f"/v1/projects/{tracker.project.pk}"
+    assert tracker.api.delete(path, token=tracker.tokens["owner"]).status == 204
+    assert counted(tracker, webhook) == {"pending": 10}
+    assert dispatch() == 0
+    assert receiver.requests == []
+    assert removal.finish(tracker.project.pk)
+    assert counted(tracker, webhook) == {}
 
 
 @pytest.mark.parametrize("status", Delivery.Status.values)
