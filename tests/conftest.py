@@ -24,6 +24,13 @@ _OF_THE_RELEASE = (
     "django_migrations",
 )
 """Tables whose rows migrations make: no test changes them."""
+_DROP_SCHEMAS = """
+DO $$ DECLARE name text; BEGIN
+    FOR name IN SELECT nspname FROM pg_namespace WHERE nspname ~ '^env_[0-9a-z]{26}$' LOOP
+        EXECUTE format('DROP SCHEMA %I CASCADE', name);
+    END LOOP;
+END $$
+"""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -46,6 +53,9 @@ def _tables_are_emptied_quickly() -> None:
         for alias in self._databases_names(include_mirrors=False):
             with connections[alias].cursor() as cursor:
                 cursor.execute(statement(alias))
+                if alias in settings.REGION_DATABASES:
+                    # No sweep drops what had an environment; its record has just gone.
+                    cursor.execute(_DROP_SCHEMAS)
 
     TransactionTestCase._fixture_teardown = emptied  # type: ignore[method-assign]
 
