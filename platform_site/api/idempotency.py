@@ -46,6 +46,8 @@ from platform_site.api.views import ApiViewSet, answer
 HEADER: Final = "Idempotency-Key"
 REPLAYED: Final = "Idempotency-Replayed"
 HOURS: Final = 24
+_OF_STRANGERS: Final = 16 * 1024
+"""Bytes of an answer to a publishable key beyond which it is not kept: whoever shows one fills no disk by asking."""
 _KEY: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,253}[\x21-\x7e])?", re.ASCII)
 
 # A record that has expired but was not purged yet is taken over as if it were not there.
@@ -164,12 +166,13 @@ def forget(ticket: Ticket, *, using: str) -> None:
 
 
 def replay(ticket: Ticket, kept: Kept) -> HttpResponse:
-    """The stored answer, to the byte, with the header that says it is one. Raises Conflict if it cannot be opened."""
+    """The stored answer, to the byte, with the header that says it is one. Raises Conflict if it cannot be opened, or
+    was not kept."""
     try:
         if kept.sealed_answer is None:
             raise keyring.Tampered("no answer was kept")
         plain = keyring.unseal_under(ticket.key, keyring.unseal(kept.sealed_answer, purpose=PURPOSE), purpose=PURPOSE)
-    except keyring.KeyringError as error:  # a platform key was dropped before its records expired
+    except keyring.KeyringError as error:  # a platform key was dropped before its records expired, or it was large
         raise Conflict(f"The request with this {HEADER} was done, but its answer is no longer there.") from error
     head, _, body = plain.partition(b"\n")
     status, headers = orjson.loads(head)
@@ -210,7 +213,8 @@ def idempotent(using: str | Callable[[Any], str | None] = "default") -> Callable
                     return replay(ticket, kept)
                 response = _finished(action(self, *args, **kwargs))
                 if 200 <= response.status_code < 300:
-                    keep(ticket, response, using=alias)
+                    if _is_kept(self, response):
+                        keep(ticket, response, using=alias)
                 else:
                     forget(ticket, using=alias)
             return response
@@ -219,6 +223,11 @@ def idempotent(using: str | Callable[[Any], str | None] = "default") -> Callable
         return cast(Action, once)
 
     return decorate
+
+
+def _is_kept(view: ApiViewSet, response: HttpResponse) -> bool:
+    """Of one that is not, the record stays: the effect comes once, and a repetition is told that it was done."""
+    return view.public or view.caller.kind != "anonymous" or len(response.content) <= _OF_STRANGERS
 
 
 def _finished(result: Any) -> HttpResponse:

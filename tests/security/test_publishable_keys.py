@@ -14,6 +14,7 @@ from accounts import audit, credentials, keys, services
 from accounts.models import AuditEntry, ServerKey, User
 from platform_site.api import store
 from platform_site.api.callers import PUBLISHABLE_SCOPES, SCOPES
+from platform_site.api.models import IdempotencyRecord
 from platform_site.api.plans import PLANS
 from projects.models import Environment, Project
 from rows.rules import Principal, Ruleset
@@ -180,6 +181,28 @@ def test_it_says_what_it_is_and_not_what_its_maker_calls_it(api: Api, site: Trac
 
 
 # ── Rows ──
+
+
+def test_a_large_answer_to_a_stranger_is_not_kept_and_what_was_done_is_not_done_again(make_tracker: Any) -> None:  # noqa: F811
+    columns = {"text": {"type": "text"}}
+    book = make_tracker({"tables": {"notes": {"columns": columns, "rules": {"anonymous": {"read": {}, "insert": {}}}}}})
+    book.tokens["visitor"] = publishable_key_for(book.environment_id)
+
+    def put(who: str, text: str, key: str) -> Any:
+        return book.call(who, "POST", "/rows/notes", json={"text": text}, headers={"Idempotency-Key": key})
+
+    records = IdempotencyRecord.objects.using(book.project.cluster)
+    short, long = "x" * 100, "x" * 20_000
+    first, again = put("visitor", short, "short"), put("visitor", short, "short")
+    assert (first.status, again.status, again.json) == (201, 201, first.json)
+    assert put("visitor", long, "long").status == 201
+    assert records.filter(sealed_answer=None).count() == 1
+    again = put("visitor", long, "long")
+    assert (again.status, again.error) == (409, "conflict")
+    assert "was done" in again.json["error"]["message"]
+    made = put("operator", long, "long")
+    assert put("operator", long, "long").json == made.json, "whoever is no stranger gets it again, however long it is"
+    assert len(book.get("operator", "/rows/notes").json["data"]) == 3
 
 
 def test_rules_of_anonymous_say_which_rows_and_columns(site: Tracker) -> None:
