@@ -91,8 +91,7 @@ class OnField(EventsField):
         return super().problem_with(pattern)
 
 
-class Deployment(Serializer):
-    source = SourceField()  # type: ignore[assignment]  # DRF's fields have a `source` of their own
+class Configuration(Serializer):
     timeout_ms = fields.IntegerField(min_value=10, max_value=300_000, required=False)
     memory_mb = fields.IntegerField(min_value=64, max_value=1024, required=False)
     allowed_hosts = HostsField(required=False)
@@ -111,6 +110,10 @@ class Deployment(Serializer):
         help_text="Events on which it runs by itself, named as for webhooks; null or none for no longer.",
     )
     secrets = SecretsField(required=False)
+
+
+class Deployment(Configuration):
+    source = SourceField()  # type: ignore[assignment]  # DRF's fields have a `source` of their own
 
 
 class Activation(Serializer):

@@ -1,4 +1,4 @@
-"""The verbs of `functions`: deploy, activate, delete, invoke, cancel. Each for every door. Design section 8."""
+"""The verbs of `functions` (deploy, configure, activate, delete, invoke, cancel), each for every door. Design 8."""
 
 import hashlib
 import re
@@ -70,16 +70,9 @@ def deploy(
                 timeout_ms=min(DEFAULT_TIMEOUT_MS, ceiling),
                 memory_mb=DEFAULT_MEMORY_MB,
             )
-        for setting in SETTINGS:
-            if setting in values:
-                setattr(function, setting, values[setting])
-        by = runs_as or schedules.caller_of(actor)
-        schedules.deployed(function, place, values, by=by)
-        subscriptions.deployed(function, place, values, by=by)
-        inbound.activated(function, using, by=by)
+        _set_up(function, place, values, by=runs_as or schedules.caller_of(actor))
         function.last_version += 1
         function.active_version = function.last_version
-        function.updated_at = Now()
         function.save(using=using)
         Version.objects.using(using).create(
             function=function,
@@ -89,10 +82,7 @@ def deploy(
             author_kind=actor.kind,
             author_id=actor.id,
         )
-        _set_secrets(function, values.get("secrets") or {}, using)
-        if "on" in values:
-            subscriptions.refresh(place.environment_id, using)
-        function.refresh_from_db(using=using)
+        _set_aside(function, place, values)
     if warm:
         _warm(place, function, source_hash, source)
     audit.record(
@@ -100,6 +90,54 @@ def deploy(
         version=function.active_version, sha256=source_hash, **_said_of_what_runs_it(function, values),
     )  # fmt: skip
     return function, is_new
+
+
+def configure(
+    place: Place, name: str, values: Mapping[str, Any], *, actor: Caller | Actor, runs_as: Caller | None = None
+) -> Function:
+    """Change what belongs to the function and not to a version of it; no version is made.
+
+    `values` as in `deploy` but for the source, and what is omitted stays as it was. Whoever does so stands behind its
+    schedule, events and inbound addresses from now on, as whoever deploys does. Raises NoSuchFunction and what `deploy`
+    raises.
+    """
+    using = place.cluster
+    _check_ceilings(place, values)
+    if "memory_mb" in values:
+        function = function_of(place, name)
+        source = Version.objects.using(using).get(function=function, number=function.active_version).source
+        _try_to_load(place, source, values["memory_mb"], field="memory_mb")
+    with transaction.atomic(using=using):
+        _lock(place.environment_id, using)
+        function = function_of(place, name, lock=True)
+        _set_up(function, place, values, by=runs_as or schedules.caller_of(actor))
+        function.save(using=using)
+        _set_aside(function, place, values)
+    audit.record(
+        "function.configured", actor=actor, target_id=function.pk, **_where(place), name=name,
+        changed=sorted(values.keys() - {"secrets"}), secrets=sorted(values.get("secrets") or {}),
+        **_said_of_what_runs_it(function, values),
+    )  # fmt: skip
+    return function
+
+
+def _set_up(function: Function, place: Place, values: Mapping[str, Any], *, by: Caller | None) -> None:
+    """The fields of a function that has the environment's lock; it is saved afterwards."""
+    for setting in SETTINGS:
+        if setting in values:
+            setattr(function, setting, values[setting])
+    schedules.deployed(function, place, values, by=by)
+    subscriptions.deployed(function, place, values, by=by)
+    inbound.activated(function, place.cluster, by=by)
+    function.updated_at = Now()
+
+
+def _set_aside(function: Function, place: Place, values: Mapping[str, Any]) -> None:
+    """What is kept beside a function that was just saved."""
+    _set_secrets(function, values.get("secrets") or {}, place.cluster)
+    if "on" in values:
+        subscriptions.refresh(place.environment_id, place.cluster)
+    function.refresh_from_db(using=place.cluster)
 
 
 def make_room(place: Place, count: int) -> None:
@@ -336,14 +374,14 @@ def copy_functions(source: Place, target: Place) -> None:
         Secret.objects.using(using).bulk_create(Secret(function=copy, name=name, sealed_value=None) for name in names)
 
 
-def _try_to_load(place: Place, source: str, memory_mb: int) -> None:
-    """Load the module as a call would. Raises ValidationFailed on `source` with the code's own words."""
+def _try_to_load(place: Place, source: str, memory_mb: int, *, field: str = "source") -> None:
+    """Load the module as a call would. Raises ValidationFailed on `field` with the code's own words."""
     key = f"deployment:{hashlib.sha256(source.encode()).hexdigest()}:{memory_mb}"
     program = Program(key, place.environment_id, source.encode(), memory_mb)
     try:
         executor.pool().check(program)
     except LoadFailed as error:
-        raise ValidationFailed.of("source", "does_not_load", str(error)) from error
+        raise ValidationFailed.of(field, "does_not_load", str(error)) from error
     except (StartFailed, Busy) as error:
         raise Unavailable("The runtime is busy; try the deployment again shortly.") from error
 

@@ -10,7 +10,7 @@ urlpatterns = [
     path("v1/functions", FunctionViewSet.as_view({"get": "list"}), name="functions"),
     path(
         "v1/functions/<str:name>",
-        FunctionViewSet.as_view({"get": "retrieve", "put": "put", "delete": "destroy"}),
+        FunctionViewSet.as_view({"get": "retrieve", "put": "put", "patch": "configure", "delete": "destroy"}),
         name="function",
     ),
     path("v1/functions/<str:name>/activate", FunctionViewSet.as_view({"post": "activate"}), name="function-activate"),

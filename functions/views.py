@@ -70,13 +70,14 @@ class FunctionViewSet(NamedViewSet):
     required_scopes = {
         "list": "functions:read",
         "put": "functions:deploy",
+        "configure": "functions:deploy",
         "retrieve": "functions:read",
         "destroy": "functions:deploy",
         "activate": "functions:deploy",
         "versions": "functions:read",
     }
     query_parameters = {"versions": frozenset({"limit", "cursor"})}
-    also_raises = {"put": (Unavailable,)}
+    also_raises = {"put": (Unavailable,), "configure": (Unavailable,)}
 
     @extend_schema(responses=serializers.FunctionPage)
     def list(self, request: HttpRequest) -> HttpResponseBase:
@@ -107,6 +108,16 @@ class FunctionViewSet(NamedViewSet):
         function, is_new = services.deploy(self.place, name, self.read(serializers.Deployment), actor=self.caller)
         shown = function_detail(function, self._secrets(function))
         return created(f"/v1/functions/{name}", shown) if is_new else answer(shown)
+
+    @idempotent(using=in_region)
+    @extend_schema(
+        operation_id="configureFunction", request=serializers.Configuration, responses=serializers.FunctionDetail
+    )
+    def configure(self, request: HttpRequest, name: str) -> HttpResponseBase:
+        """Change a function's settings, schedule, events or secrets. Its versions stay as they are."""
+        values = self.read(serializers.Configuration)
+        function = services.configure(self.place, name, values, actor=self.caller)
+        return answer(function_detail(function, self._secrets(function)))
 
     @extend_schema(responses=serializers.FunctionDetail)
     def retrieve(self, request: HttpRequest, name: str) -> HttpResponseBase:

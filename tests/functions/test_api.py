@@ -12,7 +12,7 @@ from django.db import connections
 from django.db.models.functions import Now
 
 from accounts import audit, services
-from accounts.models import ServerKey
+from accounts.models import AuditEntry, ServerKey
 from functions import leases, retention, runs
 from functions.models import Function, Run, Secret, Version
 from functions.worker import Worker
@@ -599,6 +599,64 @@ def test_a_malformed_deployment_names_its_fields(tracker: Tracker) -> None:
     for query in ("status=ended", "status=", "limit=0", "limit=101", "cursor=x"):
         assert tracker.get("owner", f"/functions/f/runs?{query}").status in (404, 422)
     assert tracker.get("owner", "/functions").json["data"] == []
+
+
+def configure(tracker: Tracker, name: str, who: str = "owner", **values: Any) -> Answer:
+    return tracker.patch(who, f"/functions/{name}", values)
+
+
+def test_settings_and_secrets_change_without_a_version(tracker: Tracker) -> None:
+    source = "export default (_: unknown, ctx: any) => ctx.secrets"
+    before = deploy(tracker, "s", source, secrets={"OLD": "1", "KEPT": "2"}, timeout_ms=1_000).json
+    got = configure(tracker, "s", attempts=3, allowed_hosts=["api.example.com"], secrets={"OLD": None, "NEW": "3"})
+    changed = {"attempts": 3, "allowed_hosts": ["api.example.com"], "secrets": ["KEPT", "NEW"]}
+    assert got.status == 200
+    assert sorted(got.json["secrets"]) == changed["secrets"]
+    assert {**got.json, "updated_at": None, "secrets": None} == {
+        **before,
+        **changed,
+        "updated_at": None,
+        "secrets": None,
+    }
+    assert tracker.get("owner", "/functions/s").json == got.json
+    assert invoke(tracker, "s").json["output"] == {"KEPT": "2", "NEW": "3"}
+    assert Version.objects.using(tracker.project.cluster).count() == 1
+    entry = AuditEntry.objects.get(action="function.configured")
+    assert entry.actor_id == tracker.project.memberships.get(role="owner").user_id
+    assert (entry.detail["changed"], entry.detail["secrets"]) == (["allowed_hosts", "attempts"], ["NEW", "OLD"])
+    assert {**configure(tracker, "s").json, "updated_at": None} == {**got.json, "updated_at": None}
+
+
+def test_settings_change_once_for_an_idempotency_key(tracker: Tracker) -> None:
+    deploy(tracker, "sum", SUM)
+    for _ in range(2):
+        got = tracker.patch("owner", "/functions/sum", {"attempts": 2}, headers={"Idempotency-Key": "k-1"})
+        assert (got.status, got.json["attempts"]) == (200, 2)
+    assert AuditEntry.objects.filter(action="function.configured").count() == 1
+
+
+def test_settings_that_the_code_cannot_have_are_refused_and_change_nothing(tracker: Tracker) -> None:
+    megabytes = "const all = []; for (let i = 0; i < 100; i++) all.push(new Array(131072).fill(i + 0.5));"
+    source = f"{megabytes} export default () => all.length;"
+    before = deploy(tracker, "large", source).json
+    assert before.get("memory_mb") == 128, before
+    got = configure(tracker, "large", memory_mb=64, attempts=5)
+    assert (got.status, got.fields) == (422, {"memory_mb": "does_not_load"})
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"source": SUM}, "source"),
+        ({"timeout_ms": 100_000}, "timeout_ms"),
+        ({"secrets": {"lower": "x"}}, "secrets"),
+        ({"schedule": "often"}, "schedule"),
+        ({"on": ["lists.sold"]}, "on"),
+        ({"active_version": 1}, "active_version"),
+    ]
+    for body, field in cases:
+        got = configure(tracker, "large", attempts=5, **body)
+        assert (got.status, [*got.fields]) == (422, [field]), (body, got.json)
+    assert configure(tracker, "none", attempts=5).status == 404
+    for who in ("viewer", "alice", "reader"):
+        assert configure(tracker, "large", who, attempts=5).status == 403
+    assert tracker.get("owner", "/functions/large").json == before
 
 
 def test_deleting_takes_everything_along(tracker: Tracker) -> None:

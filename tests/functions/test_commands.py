@@ -164,6 +164,27 @@ def test_a_schedule_is_set_kept_and_taken_away(tracker: Tracker, deploy: Any) ->
     assert tracker.get("owner", "/functions/sum").json["schedule"] is None
 
 
+def test_settings_change_without_a_file(tracker: Tracker, deploy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = tracker.project.memberships.get(role="owner").user_id
+    deploy("sum", SUM)
+    monkeypatch.setenv("API_TOKEN", "s3cret")
+    command = ("deploy_function", tracker.environment_id, "sum")
+    printed, said = run(*command, "--secret", "API_TOKEN", "--schedule", "@daily", "--as", owner, "--json")
+    shown = json.loads(printed)
+    assert (shown["active_version"], shown["secrets"], shown["schedule"]) == (1, ["API_TOKEN"], "@daily")
+    assert "sum is changed; version 1 answers as before." in run(*command, "--attempts", "2")[1]
+    assert tracker.get("owner", "/functions/sum").json["scheduled_as"] == owner
+    for arguments, why in (
+        ((), "Name the module's FILE"),
+        (("--check", "--attempts", "2"), "Name the module's FILE"),
+        (("--attempts", "9"), "attempts: "),
+    ):
+        with pytest.raises(CommandError, match=why):
+            run(*command, *arguments)
+    with pytest.raises(CommandError, match="no such function"):
+        run("deploy_function", tracker.environment_id, "none", "--attempts", "2")
+
+
 def test_inbound_addresses_are_made_listed_and_revoked(tracker: Tracker, deploy: Any) -> None:
     owner = tracker.project.memberships.get(role="owner").user_id
     viewer = tracker.project.memberships.get(role="viewer").user_id

@@ -48,6 +48,7 @@ LEAVES = {
     "createToken": "session.started",
     "deployFunction": "function.deployed",
     "deleteFunction": "function.deleted",
+    "configureFunction": "function.configured",
     "activateFunction": "function.activated",
     "cancelRun": "run.cancelled",
     "createInboundAddress": "function.inbound_made",
@@ -276,6 +277,7 @@ def things(walk: Walk, owner: str) -> None:
     source = {"source": "export default () => 1", "secrets": {"API_TOKEN": walk.secret("function secret")}}
     walk.do("deployFunction", source, token=owner, name="one")
     walk.do("deployFunction", {"source": "export default () => 2"}, token=owner, name="one")
+    walk.do("configureFunction", {"secrets": {"TOKEN": walk.secret("function secret")}}, token=owner, name="one")
     walk.do("activateFunction", {"version": 1}, token=owner, name="one")
     headers = {"Prefer": "respond-async"}
     run = walk.do("invokeFunction", {"input": {}}, token=owner, name="one", headers=headers)

@@ -1,4 +1,5 @@
-"""`manage.py deploy_function ENV NAME FILE`: a version of a function, from a terminal or a deployment script.
+"""`manage.py deploy_function ENV NAME [FILE]`: a version of a function, or its settings alone, from a terminal or a
+deployment script.
 
 Standard output carries what a program reads (JSON with `--json`), everything for people goes to standard error. Exit
 codes: 0 done, 1 refused and nothing changed.
@@ -25,13 +26,13 @@ from rows.management.places import HELP, place_named
 _EXAMPLES: Final = """
 The module is loaded once behind the walls of the runtime before anything changes; what does not load is refused with
 line and column. Settings and secrets that are not named stay as they are (a new function gets the defaults).
-By its schedule, on events and by its inbound addresses a function runs as --as, looked up each time; a deployment
-without --as leaves that as it is.
+Without FILE no version is made, and only what is named changes. By its schedule, on events and by its inbound
+addresses a function runs as --as, looked up each time; without --as that stays as it is.
 
 examples:
   manage.py deploy_function env_01k… sum sum.ts
   manage.py deploy_function prj_01k…/production mail mail.ts --timeout-ms 8000 --allow-host api.example.com
-  API_TOKEN=… manage.py deploy_function env_01k… mail mail.ts --secret API_TOKEN
+  API_TOKEN=… manage.py deploy_function env_01k… mail --secret API_TOKEN
   manage.py deploy_function env_01k… report report.ts --schedule "0 6 * * mon-fri" --as key_01k…
   manage.py deploy_function env_01k… welcome welcome.ts --on auth.user.created --as key_01k…
   manage.py deploy_function env_01k… mail mail.ts --check      only try it out (for CI)
@@ -48,7 +49,7 @@ def _secret(text: str) -> tuple[str, str]:
 
 
 class Command(BaseCommand):
-    help = "Deploy a module as a new version of a function and make it the one that answers."
+    help = "Deploy a module as a function's new version, which answers from now on, or change its settings alone."
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> Any:
         parser = super().create_parser(prog_name, subcommand, **kwargs)
@@ -59,7 +60,12 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("environment", metavar="ENV", help=HELP)
         parser.add_argument("name", metavar="NAME", help="of the function: a-z, 0-9, _ and -, beginning with a letter")
-        parser.add_argument("file", metavar="FILE", help="a module in TypeScript or JavaScript; - reads standard input")
+        parser.add_argument(
+            "file",
+            metavar="FILE",
+            nargs="?",
+            help="a module in TypeScript or JavaScript; - reads standard input; without it no version is made",
+        )
         parser.add_argument("--timeout-ms", type=int, metavar="N", help="how long a call may take (default 5000)")
         parser.add_argument("--memory-mb", type=int, metavar="N", help="the heap that it may fill (default 128)")
         hosts = parser.add_mutually_exclusive_group()
@@ -101,26 +107,40 @@ class Command(BaseCommand):
         with sentences():
             if not services.NAME.fullmatch(name):
                 raise CommandError("A function's name is 1 to 63 of a-z, 0-9, _ and -, beginning with a letter.")
-            checked = serializers.Deployment(data=_body(options))
+            takes = serializers.Configuration if options["file"] is None else serializers.Deployment
+            checked = takes(data=_body(options))
             if not checked.is_valid():
                 raise failed(checked.errors)
             values = dict(checked.validated_data)
             runs_as = _runs_as(options, place)
+            if options["file"] is None:
+                self._configure(place, name, values, runs_as, options)
+                return
             if options["check"]:
                 services.try_out(place, name, values)
                 self._say("The module loads. Nothing was deployed.", self.style.SUCCESS)
                 return
             function, is_new = services.deploy(place, name, values, actor=audit.SYSTEM, runs_as=runs_as, warm=False)
-        self._answer(place, function, is_new, as_json=options["json"])
+        what = "a new function" if is_new else f"replaces version {function.active_version - 1}"
+        done = f"{function.name} version {function.active_version} is deployed ({what})."
+        self._answer(place, function, done, as_json=options["json"])
 
-    def _answer(self, place: Place, function: Any, is_new: bool, *, as_json: bool) -> None:
+    def _configure(
+        self, place: Place, name: str, values: dict[str, Any], runs_as: Caller | None, options: dict[str, Any]
+    ) -> None:
+        if options["check"] or not (values or runs_as):
+            raise CommandError("Name the module's FILE, or what is to change of the function.")
+        function = services.configure(place, name, values, actor=audit.SYSTEM, runs_as=runs_as)
+        done = f"{name} is changed; version {function.active_version} answers as before."
+        self._answer(place, function, done, as_json=options["json"])
+
+    def _answer(self, place: Place, function: Any, done: str, *, as_json: bool) -> None:
         secrets = Secret.objects.using(place.cluster).filter(function=function).values_list("name", flat=True)
         shown = serializers.function_detail(function, list(secrets))
         if as_json:
             self.stdout.write(json.dumps(shown))
             return
-        what = "a new function" if is_new else f"replaces version {function.active_version - 1}"
-        self._say(f"{function.name} version {function.active_version} is deployed ({what}).", self.style.SUCCESS)
+        self._say(done, self.style.SUCCESS)
         hosts = ", ".join(function.allowed_hosts) or "none"
         self._say(f"  timeout {function.timeout_ms} ms, memory {function.memory_mb} MB, hosts {hosts}")
         self._say(f"  invoked by {function.invoke or 'anybody'}, secrets {', '.join(shown['secrets']) or 'none'}")
@@ -153,8 +173,8 @@ def _runs_as(options: dict[str, Any], place: Place) -> Caller | None:
 
 
 def _body(options: dict[str, Any]) -> dict[str, Any]:
-    """What the API's `PUT` would be sent. Raises CommandError."""
-    body: dict[str, Any] = {"source": _source(options["file"])}
+    """What the API's `PUT`, or without a file its `PATCH`, would be sent. Raises CommandError."""
+    body: dict[str, Any] = {} if options["file"] is None else {"source": _source(options["file"])}
     for setting in ("timeout_ms", "memory_mb", "attempts"):
         if options[setting] is not None:
             body[setting] = options[setting]
