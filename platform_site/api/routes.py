@@ -15,8 +15,6 @@ from django.urls import ResolverMatch, URLPattern, URLResolver, get_resolver
 from django.urls.converters import StringConverter
 from django.urls.resolvers import RoutePattern
 
-from platform_site.api.kept import kept
-
 _Head = tuple[str, ...]
 
 
@@ -118,7 +116,7 @@ _current: Final = _Current()
 
 def resolve(path: str) -> ResolverMatch:
     """The match of `path` in the URLconf at hand. Raises Resolver404."""
-    resolver = get_resolver(kept.ROOT_URLCONF)
+    resolver = get_resolver()
     if _current.routes is None or _current.resolver is not resolver:
         _current.routes, _current.resolver = Routes(resolver), resolver
     return _current.routes.resolve(path)
