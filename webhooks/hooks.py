@@ -11,6 +11,7 @@ from projects import outbox
 from projects.models import Environment
 from rows.outbox import ANY, EventInterest, record
 from webhooks import services, wakeups
+from webhooks.leaps import BY_INDEX
 from webhooks.queue import wait_for_claims
 
 
@@ -83,9 +84,6 @@ DELETE FROM platform.rows_outboxevent
 _DELIVERIES = """
 SELECT id FROM platform.webhooks_delivery WHERE environment_id = %(env)s ORDER BY event_id LIMIT %(batch)s FOR UPDATE
 """
-# Of a table without statistics, new or just restored, the planner expects so few rows that it would read those of the
-# environment, or all, at every batch.
-_BY_INDEX = "SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off"
 _ATTEMPTS_OF = "DELETE FROM platform.webhooks_attempt WHERE delivery_id = ANY (%(ids)s)"
 _THEMSELVES = "DELETE FROM platform.webhooks_delivery WHERE id = ANY (%(ids)s)"
 _WEBHOOKS = "DELETE FROM platform.webhooks_webhook WHERE environment_id = %(env)s"
@@ -143,7 +141,7 @@ def forget_some(environment_id: str, cluster: str) -> bool:
 
 def _forget_deliveries(cluster: str, facts: dict[str, Any]) -> int:
     with transaction.atomic(using=cluster), connections[cluster].cursor() as cursor:
-        cursor.execute(_BY_INDEX)
+        cursor.execute(BY_INDEX)
         cursor.execute(_DELIVERIES, facts)
         found = [delivery_id for (delivery_id,) in cursor.fetchall()]
         cursor.execute(_ATTEMPTS_OF, {"ids": found})
