@@ -4,9 +4,12 @@ One trip to Redis fetches what is remembered of the address and raises the count
 nothing is remembered, PostgreSQL is asked for the environment and in its region for the address. As whom the function
 runs is looked up each time (`functions.callers`), so what its maker may not do any more the address does not do either.
 
-Unknown, revoked and stopped addresses get the same 404. Tokens that cannot be, and those that no process has met, count
-as refused, as keys do (`projects.callers`): who guesses is stopped before PostgreSQL is asked. Those of a real
-environment count for it alone, so that what a provider sends to one customer's revoked address keeps nobody else out.
+Unknown, revoked and stopped addresses get the same 404. A token has 190 random bits: no guess is right, and what is
+bounded is how often PostgreSQL is asked. Ones that cannot be ask nothing and count for nothing. Ones that there are not
+are remembered for a while, and count for the environment that they name, if there is such a one; who has sent many is
+stopped before the next look-up. That never meets an address that leads somewhere, since providers send for many from
+the same network, and anybody can point a provider at URLs that they made up: Redis has a proof of each from its making
+on (`records`), and what was met this process knows by itself, should Redis be emptied.
 """
 
 from dataclasses import dataclass
@@ -26,6 +29,8 @@ from projects.environments import place_of
 _MOST_REMEMBERED: Final = 5000
 _proven: Final[dict[str, None]] = {}
 """Addresses that this process has met before, by their names in Redis."""
+_OF_NO_ENVIRONMENT: Final = "inbound"
+"""Where tokens count that name an environment which is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +46,22 @@ def arrive(request: HttpRequest, token: str) -> Arrival:
     """Where the address with this token leads. Raises NoSuchAddress, RateLimited, ProjectSuspended."""
     environment_id = tokens.environment_of(token)
     if environment_id is None:
-        limits.count_refused(request)
         raise NoSuchAddress
     token_hash = tokens.digest(token)
     name = records.cache_name(token_hash)
     trip = store.trip()
     known = trip.get(name)
     begun = limits.begin_visit(request, trip, name)
-    guesses = [] if name in _proven else [limits.Refusals(request, trip, each) for each in ("", environment_id)]
+    is_new = name not in _proven
+    proof = trip.get(records.proof_name(token_hash)) if is_new else None
+    counted = (environment_id, _OF_NO_ENVIRONMENT) if is_new else ()
+    guesses = [limits.Refusals(request, trip, each) for each in counted]
     trip.run()
     if known.value == GONE:
         raise NoSuchAddress
     record = records.from_bytes(known.value)
     if record is None:
-        if known.value is None:
+        if known.value is None and (proof is None or proof.value != records.PROVEN):
             for each in guesses:
                 each.check()
         record = _looked_up(request, environment_id, token_hash)
@@ -72,7 +79,9 @@ def _looked_up(request: HttpRequest, environment_id: str, token_hash: bytes) -> 
     place = place_of(environment_id)
     record = None if place is None else records.look_up(place, token_hash)
     if record is None:
-        limits.count_refused(request, "" if place is None else environment_id)
+        _proven.pop(records.cache_name(token_hash), None)
+        records.remember_none(token_hash)
+        limits.count_refused(request, _OF_NO_ENVIRONMENT if place is None else environment_id)
         raise NoSuchAddress
     return record
 

@@ -3,6 +3,10 @@
 A record lives `store.RECORD_TTL` in Redis under half the token's hash. Whoever changes what it says marks it in the
 transaction of the change (`accounts.markers`), as of a key: a revoked address is gone with the next request.
 
+Beside it lives a proof that there is such an address, for long: it says nothing of where that leads, and spares those
+who come by it the bound on look-ups (`functions.inbound.arrivals`). Revocations mark it, too; one that is wrong all the
+same (Redis was away, a late reader wrote it) costs one look-up, which takes it away.
+
 Its runs execute as whoever made the address or deployed the function since, as a schedule's do and for the same reason
 (`functions.schedules`): code that somebody deploys never has the rights of who made the address before.
 """
@@ -34,11 +38,33 @@ class Record:
     """The environment's when it was looked up: for the rate, before anything else is asked."""
 
 
+PROVEN: Final = b"+"
+_PROOF_TTL: Final = 90 * 86_400
+"""Seconds. Each look-up begins them anew, and one that is used is looked up once in RECORD_TTL."""
 _TYPES: Final = (str, str, bool, str, str, str)
 
 
 def cache_name(token_hash: bytes) -> str:
     return f"who:inbound:{token_hash[:16].hex()}"
+
+
+def proof_name(token_hash: bytes) -> str:
+    return f"proven:inbound:{token_hash[:16].hex()}"
+
+
+def names_of(token_hash: bytes) -> list[str]:
+    """What to mark in Redis where the address ends."""
+    return [cache_name(token_hash), proof_name(token_hash)]
+
+
+def prove(token_hash: bytes) -> None:
+    """Remember that there is such an address. One trip; never raises."""
+    store.put({proof_name(token_hash): PROVEN}, _PROOF_TTL)
+
+
+def remember_none(token_hash: bytes) -> None:
+    """Remember for a while that there is no such address, as PostgreSQL said. One trip; never raises."""
+    store.put(dict.fromkeys(names_of(token_hash), markers.GONE), store.MARKER_TTL)
 
 
 def to_bytes(record: Record) -> bytes:
@@ -74,6 +100,7 @@ def look_up(place: Place, token_hash: bytes) -> Record | None:
     address_id, function_name, is_async, kind, caller_id = found
     record = Record(address_id, function_name, is_async, kind, caller_id, place.plan)
     store.fill(cache_name(token_hash), to_bytes(record))
+    prove(token_hash)
     return record
 
 
@@ -115,5 +142,6 @@ def activated(function: Function, using: str, *, by: Caller | None) -> None:
 def delete_all(using: str, function_id: str) -> None:
     """No address leads to the function any more, from the commit of the transaction at hand."""
     addresses = InboundAddress.objects.using(using).filter(function_id=function_id)
-    markers.revoke([cache_name(bytes(each)) for each in addresses.values_list("token_hash", flat=True)], using=using)
+    hashes = addresses.values_list("token_hash", flat=True)
+    markers.revoke([name for each in hashes for name in names_of(bytes(each))], using=using)
     addresses.delete()

@@ -60,6 +60,7 @@ def make(
             runs_as_id=runs_as.id,
         )
         address.refresh_from_db(using=place.cluster)
+    records.prove(tokens.digest(token))
     _record("function.inbound_made", place, function, address, actor)
     return Shown(address, is_stopped=False), f"{settings.BASE_URL}/v1/inbound/{token}"
 
@@ -80,7 +81,7 @@ def revoke(place: Place, name: str, address_id: str, *, actor: Caller | Actor) -
         address = known.select_for_update().first() if ids.matches("inb", address_id) else None
         if address is None:
             raise NoSuchAddress("The function has no such inbound address.")
-        markers.revoke([records.cache_name(bytes(address.token_hash))], using=using)
+        markers.revoke(records.names_of(bytes(address.token_hash)), using=using)
         known.delete()
     _record("function.inbound_revoked", place, function, address, actor)
 

@@ -157,24 +157,24 @@ def begin_visit(request: HttpRequest, trip: store.Trip, key: str) -> Begun:
     return Begun(request, trip, f"{key}\0{addresses.network_of(request)}", is_visit=True)
 
 
-def count_refused(request: HttpRequest, environment_id: str = "") -> None:
+def count_refused(request: HttpRequest, about: str = "") -> None:
     """A token was refused: count it for the client's address. One trip. Raises RateLimited instead of the refusal.
 
-    With `environment_id`, a known environment that the token names by itself, it counts there alone: a provider sends
-    for many from the same address, and goes on for a while with what one of them has revoked.
+    With `about`, such as an environment that the token names by itself, it counts there alone: a provider sends for
+    many from the same address, and goes on for a while with what one of them has revoked.
     """
-    _count_address(request, "refused", ADDRESS_LIMITS.refused_requests_per_minute, environment_id)
+    _count_address(request, "refused", ADDRESS_LIMITS.refused_requests_per_minute, about)
 
 
 class Refusals:
     """How many tokens this address has had refused: looked at on the trip of the request, not counted.
-    `environment_id` as in `count_refused`."""
+    `about` as in `count_refused`."""
 
     __slots__ = ("_counting", "_request")
 
-    def __init__(self, request: HttpRequest, trip: store.Trip, environment_id: str = "") -> None:
+    def __init__(self, request: HttpRequest, trip: store.Trip, about: str = "") -> None:
         self._request = request
-        self._counting = Counting(request, trip, "refused", _network(request, environment_id), look_only=True)
+        self._counting = Counting(request, trip, "refused", _network(request, about), look_only=True)
 
     def check(self) -> None:
         """After the trip, before PostgreSQL is asked about a token that no cache knows: raises RateLimited if the
@@ -192,16 +192,16 @@ def count_anonymous(request: HttpRequest) -> None:
     _count_address(request, "address", ADDRESS_LIMITS.anonymous_requests_per_minute)
 
 
-def _count_address(request: HttpRequest, name: str, quota: int, environment_id: str = "") -> None:
+def _count_address(request: HttpRequest, name: str, quota: int, about: str = "") -> None:
     trip = store.trip()
-    counting = Counting(request, trip, name, _network(request, environment_id))
+    counting = Counting(request, trip, name, _network(request, about))
     trip.run()
     _announce(request, counting.settle(quota))
 
 
-def _network(request: HttpRequest, environment_id: str) -> str:
+def _network(request: HttpRequest, about: str) -> str:
     network = addresses.network_of(request)
-    return f"{environment_id}\0{network}" if environment_id else network
+    return f"{about}\0{network}" if about else network
 
 
 def count_token_request(

@@ -709,8 +709,67 @@ def test_guesses_are_counted_and_what_is_revoked_keeps_no_neighbour_out(tracker:
     assert send(tracker, met, remote_addr=provider).status == 202, "what works goes on"
     assert send(tracker, neighbour, remote_addr=provider).status == 202
     assert send(tracker, forged(tracker.environment_id), remote_addr="203.0.113.10").status == 404
-    junk = [send(tracker, "/v1/inbound/junk", remote_addr="198.51.100.1").status for _ in range(121)]
-    assert (junk[0], junk[-1]) == (404, 429)
+
+
+def as_after_a_deployment(path: str) -> None:
+    """No process has met the address, and it was silent for a minute."""
+    arrivals._proven.clear()
+    valkey.client(configured.LAYOUT).delete(records.cache_name(tokens.digest(path.rpartition("/")[2])))
+
+
+def test_nobody_has_a_provider_kept_out_of_somebody_elses_address(
+    tracker: Tracker,
+    settings: Any,
+    trips: RoundTrips,  # noqa: F811
+) -> None:
+    """Whoever makes a provider send to URLs that they made up uses up nothing that an address is checked against."""
+    deploy(tracker, "tell", TELL)
+    fresh, met = address(tracker, "tell"), address(tracker, "tell")
+    assert send(tracker, met).status == 202
+    provider = "203.0.113.9"
+    settings.RATE_LIMIT_FACTOR = 1
+    junk = {send(tracker, f"/v1/inbound/hk_junk{n}", remote_addr=provider).status for n in range(140)}
+    assert junk == {404}, "it costs no look-up"
+    for environment_id in (lambda: tracker.environment_id, lambda: ids.new("env")):
+        unknown = [send(tracker, forged(environment_id()), remote_addr=provider).status for _ in range(140)]
+        assert unknown == [404] * 120 + [429] * 20
+    for path in (fresh, met):
+        as_after_a_deployment(path)
+        assert send(tracker, path, remote_addr=provider).status == 202
+    assert len(inbound_runs(tracker)) == 3
+    trips.reset()
+    assert send(tracker, forged(tracker.environment_id), remote_addr=provider).status == 429
+    assert trips.statements == [], "nobody makes PostgreSQL work by guessing"
+
+
+def test_what_is_not_there_is_looked_up_once(tracker: Tracker, place: Place, trips: RoundTrips) -> None:  # noqa: F811
+    deploy(tracker, "tell", TELL)
+    made = make(tracker, "tell").json
+    revoked, unknown = made["url"].removeprefix(configured.BASE_URL), forged(tracker.environment_id)
+    InboundAddress.objects.using(place.cluster).all().delete()  # and its proof is still there
+    for path in (revoked, unknown):
+        same_refusal(send(tracker, path))
+        trips.reset()
+        same_refusal(send(tracker, path), tracker.api.get(path))
+        assert trips.statements == []
+    name = records.proof_name(tokens.digest(revoked.rpartition("/")[2]))
+    assert valkey.client(configured.LAYOUT).get(name) != records.PROVEN
+
+
+def test_a_revoked_address_is_bounded_like_any_that_is_not_there(tracker: Tracker, place: Place, settings: Any) -> None:
+    deploy(tracker, "tell", TELL)
+    made = [make(tracker, "tell").json for _ in range(2)]
+    first, second = (each["url"].removeprefix(configured.BASE_URL) for each in made)
+    assert send(tracker, first).status == 202
+    assert tracker.delete("owner", f"/functions/tell/inbound/{made[0]['id']}").status == 204
+    assert tracker.delete("owner", "/functions/tell").status == 204
+    provider = "203.0.113.9"
+    settings.RATE_LIMIT_FACTOR = 1
+    for _ in range(120):
+        assert send(tracker, forged(tracker.environment_id), remote_addr=provider).status == 404
+    for path in (first, second):
+        as_after_a_deployment(path)  # and of the marks
+        assert send(tracker, path, remote_addr=provider).status == 429
 
 
 def test_each_client_has_a_share_of_its_own(tracker: Tracker, settings: Any) -> None:
