@@ -83,7 +83,7 @@ class Ending:
 def end(started: Started, ending: Ending) -> tuple[bool, bool]:
     """Write the outcome and its event. Returns (it counted, somebody is to be told): it counts only while the run is
     this attempt's. One statement; another where PostgreSQL crashed and forgot a synchronous run (`begin`)."""
-    what = kept(started.caller_kind, started.input_text, ending.output, ending.logs)
+    what = kept(started.caller_kind, started.trigger, started.input_text, ending.output, ending.logs)
     values = [
         started.run_id.encode(),
         b"%d" % started.attempt,

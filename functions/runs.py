@@ -187,7 +187,7 @@ def begin(
     if is_async and is_visit:
         behind = _check_room_for_a_visit(place, visit, len(input_bytes))
     # A queued one needs it until it ends.
-    is_kept = is_async or is_input_kept(caller.kind, input_bytes)
+    is_kept = is_async or is_input_kept(caller.kind, trigger, input_bytes)
     run_id, request_id = ids.new("run"), current_request_id()
     values = [
         place.environment_id.encode(),

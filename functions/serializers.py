@@ -229,7 +229,7 @@ class RunDetail(ListedRun):
     not_kept = fields.ListField(
         child=fields.ChoiceField(choices=["input", "output", "logs"]),
         help_text=f"What of a run for a publishable key had more than {KEPT_BYTES:,} bytes and was not kept; of the "
-        "log, what comes after the lines that are there.",
+        "log, what comes after the lines that are there. Of a run on an event, its input.",
     )
 
 

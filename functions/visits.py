@@ -1,8 +1,12 @@
-"""What is kept of a visitor's run: whoever shows a publishable key is a stranger, and fills no disk by calling.
+"""What is kept of a stranger's run: whoever shows a publishable key fills no disk by calling, nor by what they write.
 
 Input, output and log of such a run are kept up to KEPT_BYTES each, its text and not a part of it (of a log its first
 lines), and `not_kept` of the run names what is missing. A queued one needs its input until it has ended; how much of
 that waits is bounded by the plan (`functions.runs`). How many ended runs are kept at all is `functions.retention`'s.
+
+Of a run on an event that holds for the input alone: it is what was written, by whomever, and once for each function
+that runs on it. Output and log are of the deployer's making.
+
 Pure computation, called by `runs` and `endings` as they write a run down.
 """
 
@@ -14,6 +18,7 @@ import orjson
 
 KEPT_BYTES: Final = 16 * 1024
 KIND: Final = "anonymous"
+_ON_EVENTS: Final = "event"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,22 +31,25 @@ class Kept:
     """Of `input`, `output`, `logs`."""
 
 
-def is_input_kept(caller_kind: str, input_text: bytes) -> bool:
-    return caller_kind != KIND or len(input_text) <= KEPT_BYTES
+def is_input_kept(caller_kind: str, trigger: str, input_text: bytes) -> bool:
+    return (caller_kind != KIND and trigger != _ON_EVENTS) or len(input_text) <= KEPT_BYTES
 
 
 def forget_input(when: str = "true") -> str:
     """Two assignments of an UPDATE that ends runs `r` without an outcome; `when` is SQL."""
-    is_too_large = f"{when} AND r.caller_kind = '{KIND}' AND octet_length(r.input) > {KEPT_BYTES}"
+    is_strangers = f"(r.caller_kind = '{KIND}' OR r.trigger = '{_ON_EVENTS}')"
+    is_too_large = f"{when} AND {is_strangers} AND octet_length(r.input) > {KEPT_BYTES}"
     return f"""input = CASE WHEN {is_too_large} THEN '' ELSE r.input END,
            not_kept = CASE WHEN {is_too_large} THEN '{{input}}' ELSE r.not_kept END"""
 
 
-def kept(caller_kind: str, input_text: str, output: str | None, logs: tuple[Mapping[str, Any], ...]) -> Kept:
-    """All of it, but for a visitor's run what is larger."""
+def kept(
+    caller_kind: str, trigger: str, input_text: str, output: str | None, logs: tuple[Mapping[str, Any], ...]
+) -> Kept:
+    """All of it, but for a stranger's run what is larger."""
+    not_kept = [] if is_input_kept(caller_kind, trigger, input_text.encode()) else ["input"]
     if caller_kind != KIND:
-        return Kept(output, logs, ())
-    not_kept = [] if is_input_kept(caller_kind, input_text.encode()) else ["input"]
+        return Kept(output, logs, tuple(not_kept))
     if output is not None and len(output.encode()) > KEPT_BYTES:
         output = None
         not_kept.append("output")

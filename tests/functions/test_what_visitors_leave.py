@@ -1,12 +1,13 @@
 """What is kept of calls with a publishable key: little of each, and so many, so that no stranger fills the disk."""
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
 from django.db import connections
 from django.test import Client
 
-from functions import endings, leases, retention, services
+from functions import endings, heard, leases, retention, services
 from functions.endings import Ending
 from functions.models import Run
 from functions.visits import KEPT_BYTES
@@ -16,6 +17,8 @@ from platform_site.api.plans import PLANS
 from tests.client import Answer
 from tests.functions.test_api import deploy, invoke
 from tests.functions.test_console import RUNS, console, of, page  # noqa: F401 - a fixture among them
+from tests.functions.test_events import happen, relay
+from tests.functions.test_events import put as put_on
 from tests.functions.test_queue import claimed, key_of
 from tests.functions.test_visitors import (
     a_history,
@@ -28,6 +31,7 @@ from tests.functions.test_visitors import (
     visitor_of,
 )
 from tests.rows.conftest import Tracker
+from tests.rows.tracker import DOCUMENT
 from tests.webhooks.touched import touched
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
@@ -140,6 +144,71 @@ def test_a_queued_one_that_never_comes_to_its_turn_leaves_no_input(echoing: Trac
         assert (run.status, run.input, run.not_kept) == ("failed", "", ["input"])
     assert (stored(place, kept).status, stored(place, kept).not_kept) == ("failed", None)
     assert LARGE in stored(place, kept).input
+
+
+def long_names(tracker: Tracker) -> None:
+    document = deepcopy(DOCUMENT)
+    document["tables"]["lists"]["columns"]["name"]["max_length"] = 2 * KEPT_BYTES
+    tracker.apply(document)
+
+
+def test_of_a_run_on_an_event_no_large_input_is_kept_and_all_that_the_function_says(
+    console: Client,  # noqa: F811
+    tracker: Tracker,
+    place: Place,
+) -> None:
+    """What strangers may insert comes to each function that runs on it."""
+    long_names(tracker)
+    says = (
+        "export default ({data}) => { for (let i = 0; i < 9; i++) console.log('y'.repeat(4000)); return data.record }"
+    )
+    put_on(tracker, "owner", "says", says, on=["*"])
+    put_on(tracker, "owner", "throws", "export default () => { throw new Error('no') }", on=["lists.*"], attempts=2)
+    for name in (LARGE, "small"):
+        row = {"name": name, "owner_id": tracker.users["alice"]}
+        assert tracker.post("key", "/rows/lists", row).status == 201
+    made = happen(place)
+    again = [run for run in made if run.phase == "queued"]
+    assert [LARGE in run.input for run in again] == [True, False], "there is another attempt"
+    Run.objects.using(place.cluster).filter(phase="queued").update(claimed_until=None)
+    assert Worker(place.cluster).run() == 2
+    for run in again:
+        run.refresh_from_db()
+    assert [(run.status, run.attempts, run.input == "") for run in again] == [("failed", 2, True), ("failed", 2, False)]
+    large, small = (run for run in made if run.status == "succeeded")
+    assert (large.input, large.not_kept, small.not_kept) == ("", ["input"], None)
+    assert LARGE in large.output
+    assert len(large.logs) == 9
+    assert "small" in small.input
+    detail = tracker.get("owner", f"/functions/says/runs/{large.pk}").json
+    assert (detail["not_kept"], detail["event_id"], len(detail["logs"])) == (["input"], large.event_id, 9)
+    text = page(console, of(large.pk, RUNS))
+    assert text.count("ot kept") == 1
+    assert f"came by event {large.event_id} and has more than {KEPT_BYTES} bytes" in text
+
+
+@pytest.mark.parametrize("how", ["cancelled", "lost"])
+def test_a_run_on_an_event_that_never_comes_to_its_turn_leaves_no_input(
+    tracker: Tracker, place: Place, how: str
+) -> None:
+    using = place.cluster
+    long_names(tracker)
+    put_on(tracker, "owner", "says", "export default () => 1", on=["lists.insert"])
+    assert tracker.post("key", "/rows/lists", {"name": LARGE, "owner_id": tracker.users["alice"]}).status == 201
+    relay(using)
+    assert heard.queue(using) == 1
+    waiting = Run.objects.using(using).get(trigger="event")
+    assert (LARGE in waiting.input, waiting.not_kept) == (True, None), "it needs it"
+    if how == "cancelled":
+        assert tracker.post("owner", f"/functions/says/runs/{waiting.pk}/cancel", {}).status == 200
+    else:
+        Run.objects.using(using).filter(pk=waiting.pk).update(
+            phase="executing", attempts=leases.LOST_ATTEMPTS, started_at="2020-01-01T00:00:00Z",
+            claimed_until="2020-01-01T00:00:00Z",
+        )  # fmt: skip
+        assert leases.settle_lost(using)[1] == 1
+    waiting.refresh_from_db()
+    assert (waiting.status, waiting.input, waiting.not_kept) == ("failed", "", ["input"])
 
 
 def test_a_repetition_is_told_that_the_output_is_not_there_any_more(echoing: Tracker, place: Place) -> None:
