@@ -7,13 +7,15 @@ A signature is over bytes, so nothing is read, decoded or put in order: the quer
 the text that came. A body that is no such text (not UTF-8, or with control characters, which JSON would make six times
 as long) is `body_base64` in its place. The input is kept with the run, so what lets somebody in is left out: cookies,
 `Authorization` (the address itself is the secret that a provider shows), the header by which chains are counted, and
-any that repeats the address's token, as a proxy's may that tells the path.
+any that repeats the address's token, as a proxy's may that tells the path, and as the query may. The path is decoded
+once on its way here, so a token is one in either spelling.
 """
 
 import base64
 import re
 from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import unquote
 
 import orjson
 
@@ -30,9 +32,10 @@ _NO_TEXT: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 def input_of(meta: Mapping[str, Any], body: bytes, token: str, facts: Mapping[str, Any]) -> str:
     """The input as JSON. `meta` is `request.META`; `facts` are members of which the request itself says nothing."""
+    query = meta.get("QUERY_STRING", "")
     told: dict[str, Any] = {
         "method": meta["REQUEST_METHOD"],
-        "query": _text(meta.get("QUERY_STRING", "")),
+        "query": "" if _repeats(query, token) else _text(query),
         "headers": _headers(meta, token),
         **facts,
         **_body(body),
@@ -48,9 +51,13 @@ def _headers(meta: Mapping[str, Any], token: str) -> dict[str, str]:
     for key, value in meta.items():
         if key.startswith("HTTP_") or (key in ("CONTENT_TYPE", "CONTENT_LENGTH") and value):
             name = key.removeprefix("HTTP_").replace("_", "-").lower()
-            if name not in left_out and token not in value:
+            if name not in left_out and not _repeats(value, token):
                 found[name] = _text(value)
     return found
+
+
+def _repeats(text: str, token: str) -> bool:
+    return token in text or ("%" in text and token in unquote(text))
 
 
 def _body(body: bytes) -> dict[str, str]:

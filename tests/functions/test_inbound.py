@@ -157,6 +157,9 @@ def test_the_function_is_told_the_request_as_it_came_and_no_credential(tracker: 
             "Upgrade": "h2c",
             "X-Platform-Depth": "junk",
             "X-Original-URL": f"{path}?b=2",
+            "Referer": f"https://x.example{path.replace('hk_', '%68k_')}",
+            "X-Rewritten": f"a=1&path={path.replace('/', '%2F')}",
+            "X-Percent": "100%, %68k_",
         },
     ).json
     assert (got["method"], got["query"], got["body"].encode()) == ("POST", "b=2&a=%20x&a=&%C3%A4", body)
@@ -169,10 +172,13 @@ def test_the_function_is_told_the_request_as_it_came_and_no_credential(tracker: 
     assert headers["content-length"] == str(len(body))
     assert not headers.keys() & {
         "authorization", "proxy-authorization", "cookie", "connection", "x-hop", "keep-alive", "te", "upgrade",
-        "x-platform-depth", "x-original-url",
+        "x-platform-depth", "x-original-url", "referer", "x-rewritten",
     }  # fmt: skip
-    (run,) = inbound_runs(tracker)
-    assert path.rpartition("/")[2] not in run.input
+    assert headers["x-percent"] == "100%, %68k_"
+    assert send(tracker, f"{path}?a=1&path={path.replace('hk', '%68%6b')}").json["query"] == ""
+    run, rewritten = inbound_runs(tracker)
+    random_part = path[-38:]
+    assert random_part not in run.input + rewritten.input
     assert "somebodys" not in run.input
     assert "sessionid" not in run.input
 
