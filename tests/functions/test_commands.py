@@ -73,7 +73,8 @@ def test_settings_and_secrets_are_set_kept_and_removed(
     shown = tracker.get("owner", "/functions/mail").json
     assert (shown["timeout_ms"], shown["allowed_hosts"], shown["invoke"]) == (900, ["api.example.com"], "key")
     assert (shown["secrets"], shown["active_version"]) == (["API_TOKEN"], 2)
-    deploy("mail", SUM, "--no-hosts", "--invoke", "anybody", "--unset-secret", "API_TOKEN")
+    said = deploy("mail", SUM, "--no-hosts", "--invoke", "anybody", "--unset-secret", "API_TOKEN")
+    assert "invoked by users, server keys and members, secrets none" in said
     shown = tracker.get("owner", "/functions/mail").json
     assert (shown["allowed_hosts"], shown["invoke"], shown["secrets"]) == ([], None, [])
     with pytest.raises(CommandError, match="no variable MISSING"):

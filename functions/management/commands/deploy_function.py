@@ -38,6 +38,8 @@ examples:
   manage.py deploy_function env_01k… mail mail.ts --check      only try it out (for CI)
   esbuild … | manage.py deploy_function env_01k… mail - --json
 """
+_ANYBODY: Final = "users, server keys and members"
+"""Who may invoke a function of which nothing is said; everybody is `public`."""
 
 
 def _secret(text: str) -> tuple[str, str]:
@@ -77,7 +79,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--invoke",
             choices=["anybody", "user", "key", "public"],
-            help="who may invoke it (default anybody: users and server keys)",
+            help="who may invoke it (default anybody: users, server keys and members; public is everybody)",
         )
         parser.add_argument("--attempts", type=int, metavar="N", help="how often a queued run is tried (default 1)")
         schedules = parser.add_mutually_exclusive_group()
@@ -143,7 +145,7 @@ class Command(BaseCommand):
         self._say(done, self.style.SUCCESS)
         hosts = ", ".join(function.allowed_hosts) or "none"
         self._say(f"  timeout {function.timeout_ms} ms, memory {function.memory_mb} MB, hosts {hosts}")
-        self._say(f"  invoked by {function.invoke or 'anybody'}, secrets {', '.join(shown['secrets']) or 'none'}")
+        self._say(f"  invoked by {function.invoke or _ANYBODY}, secrets {', '.join(shown['secrets']) or 'none'}")
         if function.next_run_at is not None:
             when = f"{function.next_run_at:%Y-%m-%d %H:%M} UTC"
             self._say(f"  runs by itself: {function.schedule}, next at {when}, as {function.scheduled_id}")
