@@ -26,7 +26,8 @@ _TELL_END: Final = b"""
            ended.request_id, ended.depth
       FROM ended
      WHERE EXISTS (SELECT 1 FROM platform.rows_eventinterest i
-                    WHERE i.environment_id = ended.environment_id AND i.table_name IN ('*', 'function.run'))
+                    WHERE i.environment_id = ended.environment_id
+                      AND (i.table_name, i.action) IN (('*', '*'), ('function.run', '*')))
     RETURNING 1
 """
 # $1 run, $2 attempt, $3 status, $4 output, $5 error, $6 log, $7 walls, $8 milliseconds, $9 event, $10 the function's
@@ -135,7 +136,8 @@ TOLD = """
            failed.request_id, failed.depth
       FROM failed JOIN platform.functions_function f ON f.id = failed.function_id
      WHERE EXISTS (SELECT 1 FROM platform.rows_eventinterest i
-                    WHERE i.environment_id = failed.environment_id AND i.table_name IN ('*', 'function.run'))
+                    WHERE i.environment_id = failed.environment_id
+                      AND (i.table_name, i.action) IN (('*', '*'), ('function.run', '*')))
     RETURNING 1
 """
 _CANCEL = f"""

@@ -33,6 +33,8 @@ SCOPES: Final = ("functions:invoke", "rows:read")
 """What whoever such a function runs as must have: events carry rows."""
 NEVER_HEARD: Final = frozenset({*events.OF_RUNS, "webhook.test"})
 """Events that no function runs on, `*` or not."""
+_EVERYTHING: Final = (*events.OF_ROWS, *sorted(events.SYSTEM_EVENTS - NEVER_HEARD))
+"""What `*` stands for here. A webhook's has the end of runs, too, for which each run would leave an event."""
 MOST_PATTERNS: Final = 20
 _NAMES_A_URL: Final = "webhook.disabled"
 
@@ -105,7 +107,8 @@ def refresh(environment_id: str, using: str) -> None:
 def patterns_of(environment_id: str, using: str) -> Iterable[Sequence[str]]:
     """The patterns of each function of the environment that runs on events; stopped ones hear of none."""
     listening = Function.objects.using(using).filter(environment_id=environment_id, events_stopped=None)
-    return listening.filter(events__isnull=False).values_list("events", flat=True)  # type: ignore[return-value]
+    found = listening.filter(events__isnull=False).values_list("events", flat=True)
+    return [_EVERYTHING if "*" in patterns else patterns for patterns in found if patterns is not None]
 
 
 def count_subscriptions(place: Place) -> int:

@@ -22,6 +22,8 @@ SYSTEM_EVENTS: Final = frozenset(
     }
 )
 OF_RUNS: Final = ("function.run.failed", "function.run.succeeded")
+OF_ROWS: Final = ("*.insert", "*.update", "*.delete")
+"""Together what `*.*` is."""
 _ROW_PATTERN: Final = re.compile(r"(?P<table>[a-z][a-z0-9_]{0,47}|\*)\.(?P<action>insert|update|delete|\*)", re.ASCII)
 MAX_PATTERNS: Final = 50
 
@@ -58,12 +60,15 @@ def matches(patterns: Iterable[str], event_type: str) -> bool:
 def interests(patterns: Iterable[str]) -> set[tuple[str, str]]:
     """The (table, action) pairs, `*` for any, whose writes must leave an event in the outbox for these patterns.
 
-    System events stand by what happens, such as `("function.run", "*")`; no table can have such a name.
+    System events stand by what happens, such as `("function.run", "*")`; no table can have such a name. `("*", "*")`
+    is all that happens, rows or not.
     """
     found = set()
     for pattern in patterns:
         if pattern == "*":
             found.add(("*", "*"))
+        elif pattern == "*.*":
+            found |= interests(OF_ROWS)
         elif pattern in SYSTEM_EVENTS:
             found.add((pattern.rpartition(".")[0], "*"))
         else:

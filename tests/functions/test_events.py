@@ -308,7 +308,30 @@ def test_everything_is_not_the_end_of_runs(tracker: Tracker, place: Place) -> No
     for _ in range(3):
         happen(place)
     assert [orjson.loads(run.input)["type"] for run in runs(place)] == ["lists.insert"]
-    assert OutboxEvent.objects.using(place.cluster).filter(type="function.run.succeeded").count() == 1
+    ends = OutboxEvent.objects.using(place.cluster).filter(type__startswith="function.run.")
+    assert ends.count() == 0, "nobody hears of it"
+    tracker.post("owner", "/webhooks", {"url": "https://example.com/rows", "events": ["*.*", "*.insert"]})
+    write(tracker)
+    happen(place)
+    assert (len(runs(place)), ends.count()) == (2, 0)
+    tracker.post("owner", "/webhooks", {"url": "https://example.com/all", "events": ["*"]})
+    write(tracker)
+    happen(place)
+    assert [event.type for event in ends] == ["function.run.succeeded"]
+    assert len(runs(place)) == 3
+
+
+def test_everything_is_each_write_and_each_system_event(tracker: Tracker, place: Place) -> None:
+    put(tracker, "owner", "tell", ONE, on=["*"])
+    assert interests(place) == {
+        ("*", "insert"), ("*", "update"), ("*", "delete"),
+        ("auth.user", "*"), ("environment", "*"), ("schema", "*"), ("webhook", "*"),
+    }  # fmt: skip
+    [row_id] = write(tracker)
+    assert tracker.patch("key", f"/rows/lists/{row_id}", {"name": "Other"}).status == 200
+    assert tracker.delete("key", f"/rows/lists/{row_id}").status == 204
+    heard_of = [orjson.loads(run.input)["type"] for run in happen(place)]
+    assert heard_of == ["lists.insert", "lists.update", "lists.delete"]
 
 
 def test_a_chain_of_rows_is_cut_and_says_so(tracker: Tracker, place: Place) -> None:

@@ -64,6 +64,9 @@ def test_the_outbox_is_asked_for_exactly_what_is_wanted() -> None:
         ("schema", "*"),
     }
     assert events.interests(["*"]) == {("*", "*")}
+    assert events.interests(["*.*"]) == {("*", "insert"), ("*", "update"), ("*", "delete")}, (
+        "the end of a run is no row"
+    )
     assert events.interests(["function.run.failed"]) == {("function.run", "*")}
 
 
