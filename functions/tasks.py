@@ -10,6 +10,7 @@ from django.conf import settings
 from django.db import Error, connections
 
 from functions import claims, heard, leases, removal, retention, schedules, wakeups
+from functions.inbound import records
 from functions.runtime import scratch
 from functions.worker import Worker
 from platform_site.api import nudges
@@ -90,6 +91,12 @@ def mend_future_times(using: str) -> None:
         nudges.send_now(work, using)
     if mended := schedules.mend_future_times(using):
         logger.warning("region %s: the clock was set back: %s schedules wait for it no longer", using, mended)
+
+
+@sweep_of_each_region(every=300)
+def prove_addresses(using: str) -> None:
+    """Redis may have been emptied, or away when an address was made."""
+    records.prove_all(using)
 
 
 @sweep_of_each_region(every=300)

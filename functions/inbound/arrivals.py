@@ -9,7 +9,7 @@ bounded is how often PostgreSQL is asked. Ones that cannot be ask nothing and co
 are remembered for a while, and count for the environment that they name, if there is such a one; who has sent many is
 stopped before the next look-up. That never meets an address that leads somewhere, since providers send for many from
 the same network, and anybody can point a provider at URLs that they made up: Redis has a proof of each from its making
-on (`records`), and what was met this process knows by itself, should Redis be emptied.
+on (`records`). Should it be emptied, a sweep tells it again; until then this process knows what it has met by itself.
 """
 
 from dataclasses import dataclass

@@ -40,7 +40,8 @@ class Record:
 
 PROVEN: Final = b"+"
 _PROOF_TTL: Final = 90 * 86_400
-"""Seconds. Each look-up begins them anew, and one that is used is looked up once in RECORD_TTL."""
+"""Seconds. Each look-up and each sweep begins them anew."""
+_AT_ONCE: Final = 1000
 _TYPES: Final = (str, str, bool, str, str, str)
 
 
@@ -57,9 +58,17 @@ def names_of(token_hash: bytes) -> list[str]:
     return [cache_name(token_hash), proof_name(token_hash)]
 
 
-def prove(token_hash: bytes) -> None:
-    """Remember that there is such an address. One trip; never raises."""
-    store.put({proof_name(token_hash): PROVEN}, _PROOF_TTL)
+def prove(*token_hashes: bytes) -> None:
+    """Remember that there are such addresses. One trip; never raises."""
+    store.put({proof_name(each): PROVEN for each in token_hashes}, _PROOF_TTL)
+
+
+def prove_all(using: str) -> None:
+    """Remember it of all that the region has, whatever Redis has lost or was not told. Reads all of them."""
+    addresses, last = InboundAddress.objects.using(using).order_by("pk").values_list("pk", "token_hash"), ""
+    while page := list(addresses.filter(pk__gt=last)[:_AT_ONCE]):
+        prove(*(bytes(token_hash) for _, token_hash in page))
+        last = page[-1][0]
 
 
 def remember_none(token_hash: bytes) -> None:

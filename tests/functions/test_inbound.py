@@ -22,6 +22,7 @@ from accounts.models import AuditEntry, ServerKey, User
 from functions.archive import Functions
 from functions.inbound import arrivals, records, tokens
 from functions.models import Function, InboundAddress, Run
+from functions.tasks import prove_addresses
 from functions.worker import Worker
 from platform_site.api import chains, ids, store
 from platform_site.api.callers import Place
@@ -236,7 +237,7 @@ def test_a_failure_makes_the_provider_send_again_and_tells_it_nothing(tracker: T
     deploy(tracker, "slow", "export default () => new Promise((r) => setTimeout(r, 60_000))", timeout_ms=100)
     failed = send(tracker, address(tracker, "fail", **{"async": False}))
     assert (failed.status, failed.error) == (502, "function_failed")
-    assert b"42" not in failed.body
+    assert b"secret" not in failed.body
     late = send(tracker, address(tracker, "slow", **{"async": False}))
     assert (late.status, late.error) == (504, "function_timeout")
     first, second = inbound_runs(tracker)
@@ -748,6 +749,22 @@ def test_nobody_has_a_provider_kept_out_of_somebody_elses_address(
     assert trips.statements == [], "nobody makes PostgreSQL work by guessing"
 
 
+def test_redis_is_told_again_which_addresses_there_are(tracker: Tracker, place: Place, settings: Any) -> None:
+    deploy(tracker, "tell", TELL)
+    made = [make(tracker, "tell").json for _ in range(2)]
+    path, revoked = (each["url"].removeprefix(configured.BASE_URL) for each in made)
+    assert tracker.delete("owner", f"/functions/tell/inbound/{made[1]['id']}").status == 204
+    for each in (path, revoked):
+        valkey.client(configured.LAYOUT).delete(*records.names_of(tokens.digest(each.rpartition("/")[2])))
+    settings.RATE_LIMIT_FACTOR = 1
+    unknown = [send(tracker, forged(tracker.environment_id)).status for _ in range(121)]
+    assert unknown == [404] * 120 + [429]
+    assert send(tracker, path).status == 429, "it could be any"
+    prove_addresses(place.cluster)
+    assert send(tracker, path).status == 202
+    assert send(tracker, revoked).status == 429
+
+
 def test_what_is_not_there_is_looked_up_once(tracker: Tracker, place: Place, trips: RoundTrips) -> None:  # noqa: F811
     deploy(tracker, "tell", TELL)
     made = make(tracker, "tell").json
@@ -762,7 +779,11 @@ def test_what_is_not_there_is_looked_up_once(tracker: Tracker, place: Place, tri
     assert valkey.client(configured.LAYOUT).get(name) != records.PROVEN
 
 
-def test_a_revoked_address_is_bounded_like_any_that_is_not_there(tracker: Tracker, place: Place, settings: Any) -> None:
+def test_a_revoked_address_is_bounded_like_any_that_is_not_there(
+    tracker: Tracker,
+    settings: Any,
+    trips: RoundTrips,  # noqa: F811
+) -> None:
     deploy(tracker, "tell", TELL)
     made = [make(tracker, "tell").json for _ in range(2)]
     first, second = (each["url"].removeprefix(configured.BASE_URL) for each in made)
@@ -771,11 +792,13 @@ def test_a_revoked_address_is_bounded_like_any_that_is_not_there(tracker: Tracke
     assert tracker.delete("owner", "/functions/tell").status == 204
     provider = "203.0.113.9"
     settings.RATE_LIMIT_FACTOR = 1
-    for _ in range(120):
-        assert send(tracker, forged(tracker.environment_id), remote_addr=provider).status == 404
+    unknown = [send(tracker, forged(tracker.environment_id), remote_addr=provider).status for _ in range(121)]
+    assert unknown == [404] * 120 + [429]
     for path in (first, second):
-        as_after_a_deployment(path)  # and of the marks
+        as_after_a_deployment(path)  # and the mark is gone
+        trips.reset()
         assert send(tracker, path, remote_addr=provider).status == 429
+        assert trips.statements == []
 
 
 def test_each_client_has_a_share_of_its_own(tracker: Tracker, settings: Any) -> None:
