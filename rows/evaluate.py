@@ -40,6 +40,8 @@ Row = Mapping[str, Any]
 
 OLD: Final = "old."
 _SEPARATOR: Final = "\x1f"
+_NODE: Final = 3
+"""Steps that each node of a condition costs, whatever it compares: one of many rows looks cheap and is not."""
 
 
 def _no_variable(variable: Variable) -> Any:
@@ -61,7 +63,7 @@ class Effort:
         self._left = steps
 
     def spend(self, steps: int) -> None:
-        """Raises TooCostly once there is nothing left; small decisions cost nothing."""
+        """Raises TooCostly once there is nothing left, and ever after."""
         self._left -= steps
         if self._left < 0:
             raise TooCostly
@@ -73,8 +75,8 @@ class Facts:
 
     `values` are a filter's (`Filter.values`). `variable` gives a variable's value in Python's spelling or None
     (`rules.resolve`). `related` gives the rows a hop leads to, as the asker sees them: those it may read, unreadable
-    cells null; for rules all rows, whole. `old` is the row before a write. `effort` bounds what may take long, which is
-    text with patterns and containers in containers; without it nothing does.
+    cells null; for rules all rows. `old` is the row before a write. `effort` bounds what may take long: many rows, text
+    with patterns, containers in containers; without it nothing does.
     """
 
     values: Sequence[Any] = ()
@@ -90,6 +92,7 @@ class Facts:
 
 def holds(condition: Condition, row: Row, facts: Facts = Facts()) -> bool:
     """Whether `condition` is true of `row`. Raises LookupError where `facts` lack what it asks for, TooCostly."""
+    facts.spend(_NODE)
     match condition:
         case Always():
             return condition.holds

@@ -309,7 +309,7 @@ def test_what_would_take_long_is_bounded_by_the_effort_that_is_left(
     operator: Any, cell: Any, operand: Any, type_: Any
 ) -> None:
     leaf = Compare(CELL, operator, Slot(0, type_))
-    facts = Facts([operand], effort=Effort(16_001))
+    facts = Facts([operand], effort=Effort(16_010))
     assert not holds(leaf, {"cell": cell}, facts)
     with pytest.raises(TooCostly):
         holds(leaf, {"cell": cell}, facts)

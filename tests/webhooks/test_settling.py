@@ -1,12 +1,15 @@
 """Deliveries that a race with switching their webhook left behind, and events that no payload can be made of."""
 
+import copy
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.db import connections
 from django.db.models import F
 from django.db.models.functions import Now
+from django.test.utils import CaptureQueriesContext
 
 from rows import payloads
 from rows.outbox import OutboxEvent
@@ -16,6 +19,7 @@ from tests.webhooks.conftest import Post, bodies
 from tests.webhooks.test_deliveries import deliveries, write_list
 from webhooks.backlog import MOST_ATTEMPTS, settle
 from webhooks.clocks import mend_future_times
+from webhooks.dispatcher import Dispatcher
 from webhooks.models import Delivery, Webhook
 from webhooks.queue import longest_wait
 from webhooks.relay import relay_batch
@@ -144,7 +148,7 @@ def test_a_delivery_is_not_attempted_without_end_and_never_holds_up_the_others(
 def test_a_filter_that_would_hold_up_everybody_is_given_up(
     tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(payloads, "MOST_EFFORT", 60)
+    monkeypatch.setattr(payloads, "MOST_EFFORT", 80)
     plain, costly = subscribe(events=["lists.insert"]), subscribe(
         events=["lists.insert"], filter={"name": {"$like": "%a_b%"}}
     )  # fmt: skip
@@ -157,3 +161,74 @@ def test_a_filter_that_would_hold_up_everybody_is_given_up(
     assert [each["status"] for each in deliveries(tracker, plain)] == ["delivered"] * 3
     assert [each["status"] for each in deliveries(tracker, costly)] == ["exhausted", "delivered", "delivered"]
     assert "too long" in deliveries(tracker, costly)[0]["outcome"]
+
+
+PARENTS: dict[str, Any] = {
+    "par": {
+        "columns": {"n": {"type": "integer"}, "m": {"type": "integer", "default": 0}},
+        "rules": {"server": {"insert": {}, "update": {}}},
+    },
+    "chi": {
+        "columns": {
+            "n": {"type": "integer", "default": 0},
+            "text": {"type": "text", "null": True},
+            "meta": {"type": "json", "null": True},
+            "par": {"type": "reference", "to": "par", "on_delete": "cascade", "related_name": "chi"},
+        },
+        "rules": {"server": {"read": {}, "insert": {}}},
+    },
+}
+
+
+def parents(make_tracker: Any, where: dict[str, Any]) -> Tracker:
+    """Tables `par` and `chi`; role `server` reads a `par` where `where` holds."""
+    document = copy.deepcopy({"tables": PARENTS})
+    document["tables"]["par"]["rules"]["server"]["read"] = {"where": where}
+    made: Tracker = make_tracker(document)
+    assert made.post("key", "/rows/par", {"id": "one", "n": 1}).status == 201
+    return made
+
+
+@pytest.mark.parametrize(("children", "fate"), [(30, "delivered"), (1000, "exhausted")])
+def test_relations_in_relations_are_asked_for_once_and_counted(
+    make_tracker: Any, receiver: Receiver, children: int, fate: str
+) -> None:
+    """A rule that goes back and forth looks at the square of the rows, and would ask for them at each of them."""
+    where = {"$or": [{"chi": {"$some": {"par.chi": {"$some": {"n": -1}}}}}, {"n": {"$gte": 0}}]}
+    tracker = parents(make_tracker, where)
+    using = tracker.project.cluster
+    for at_once in [min(children, 100)] * -(-children // 100):
+        assert tracker.post("key", "/rows/chi", [{"par_id": "one"}] * at_once).status == 201
+    assert tracker.post("key", "/rows/par", {"id": "two", "n": 1}).status == 201
+    webhook = tracker.post("owner", "/webhooks", {"url": receiver.url(), "events": ["par.update", "chi.insert"]}).json
+    assert tracker.patch("operator", "/rows/par/one", {"m": 1}).status == 200
+    assert tracker.post("operator", "/rows/chi", {"n": 5, "par_id": "two"}).status == 201
+    with CaptureQueriesContext(connections[using]) as asked:
+        assert relay_batch(using).events == 2
+    assert sum('"par_id"' in each["sql"] for each in asked) <= 1
+    Dispatcher(using).run(linger=0)
+    fates = {each["event_type"]: each["status"] for each in deliveries(tracker, webhook)}
+    assert fates == {"par.update": fate, "chi.insert": "delivered"}
+
+
+@pytest.mark.parametrize(("size", "fate"), [(2_000, "delivered"), (900_000, "exhausted")])
+@pytest.mark.parametrize("column", ["text", "meta"])
+def test_far_rows_are_not_read_beyond_some_megabytes(
+    make_tracker: Any, receiver: Receiver, column: str, size: int, fate: str
+) -> None:
+    condition = {"text": {"$ne": "x"}} if column == "text" else {"meta": {"$contains": {"a": 1}}}
+    tracker = parents(make_tracker, {"$or": [{"chi": {"$some": condition}}, {"n": 1}]})
+    using = tracker.project.cluster
+    cell: Any = "a" * size if column == "text" else {"b": "a" * size}
+    for _ in range(20):
+        assert tracker.post("key", "/rows/chi", {"par_id": "one", column: cell}).status == 201
+    webhook = tracker.post("owner", "/webhooks", {"url": receiver.url(), "events": ["par.update"]}).json
+    assert tracker.patch("operator", "/rows/par/one", {"m": 1}).status == 200
+    with CaptureQueriesContext(connections[using]) as asked:
+        relay_batch(using)
+    reads = [each["sql"] for each in asked if '"chi"' in each["sql"] and "octet_length" not in each["sql"]]
+    assert len(reads) == (fate == "delivered")
+    other = "meta" if column == "text" else "text"
+    assert not any(f'"{other}"' in sql for sql in reads), "only what the rule asks about"
+    Dispatcher(using).run(linger=0)
+    assert [each["status"] for each in deliveries(tracker, webhook)] == [fate]
