@@ -20,11 +20,13 @@ from django.db.models import Case, F, When
 from django.db.models.functions import Now
 
 from platform_site.api import chains, ids
+from platform_site.api.sqlstates import is_away, lost_connection
 from platform_site.postgres.sizes import OctetLength
 from rows import events, interests
 from rows.evaluate import TooCostly
 from rows.outbox import OutboxEvent
 from rows.payloads import Hidden, Payloads
+from rows.turns import Costly, Turn
 from webhooks.models import Delivery, Webhook
 
 logger = logging.getLogger(__name__)
@@ -37,6 +39,8 @@ PER_TURN: Final = 4 * AT_ONCE
 """After so many a turn takes up no further event."""
 TAKEN_PER_TURN: Final = 5_000
 """After so much that others made of events, too."""
+COSTLY_BATCH: Final = 50
+"""Events of an environment whose events take long, of which its share of a turn leaves most."""
 LARGE: Final = 64 * 1024
 """Bytes of an event that is read by itself, when its turn has come."""
 LARGEST: Final = 8 * 2**20
@@ -49,33 +53,55 @@ class Relayed:
     deliveries: int
 
 
+_costly: Final[dict[str, Costly]] = defaultdict(Costly)
+"""By region."""
+
+
 def relay_batch(using: str, *, batch: int = BATCH) -> Relayed:
     """Relay up to `batch` committed events of the region `using`. Zero events: there was nothing (left) to do.
 
-    Four statements whatever the number of events and webhooks, unless they are large. An event that cannot be relayed
-    (a payload that is no JSON, a delivery that PostgreSQL does not take) is logged and leaves deliveries that say so;
-    the queue moves on (F26).
+    Environments whose events took long stand in a line of their own, of which the first has its share after the others;
+    it is out of that line when nothing of it waits. Four statements for either, whatever the number of events and
+    webhooks, unless they are large.
     """
+    relayed = _settle(using, batch)
+    for environment_id in _costly[using]:
+        further = _settle(using, min(batch, COSTLY_BATCH), only=environment_id)
+        if further.events:
+            return Relayed(relayed.events + further.events, relayed.deliveries + further.deliveries)
+        _costly[using].discard(environment_id)
+    return relayed
+
+
+def _settle(using: str, batch: int, *, only: str | None = None) -> Relayed:
+    """Up to `batch` events of the environment `only`, or of all that are not costly. An event that cannot be relayed (a
+    payload that is no JSON, a delivery that PostgreSQL does not take) is logged and leaves deliveries that say so; the
+    queue moves on (F26)."""
     try:
-        return _relay(using, batch)
+        return _relay(using, batch, only)
     except (OperationalError, InterfaceError):
         raise  # says nothing against any event
     except Exception as error:
+        if is_away(error):  # nor does this: a session that PostgreSQL ended has another name
+            raise OperationalError(str(error)) from error
         if batch > 1:
             # One of them cannot be written, and nobody says which. The first goes alone; if it was not that one, the
             # next batch comes to it.
-            return relay_batch(using, batch=1)
+            return _settle(using, 1, only=only)
         logger.exception("event parked: its deliveries cannot be written")
-        return _relay(using, 1, why=f"no delivery: {type(error).__name__}")
+        return _relay(using, 1, only, why=f"no delivery: {type(error).__name__}")
 
 
-def _relay(using: str, batch: int, *, why: str | None = None) -> Relayed:
+def _relay(using: str, batch: int, only: str | None, *, why: str | None = None) -> Relayed:
     """One batch, in one transaction. `why`: nothing can be made of the events in it."""
+    waiting = OutboxEvent.objects.using(using).filter(relayed_at__isnull=True)
+    if only is not None:
+        waiting = waiting.filter(environment_id=only)
+    elif costly := list(_costly[using]):
+        waiting = waiting.exclude(environment_id__in=costly)
     with transaction.atomic(using=using):
         due = list(
-            OutboxEvent.objects.using(using)
-            .select_for_update(skip_locked=True)
-            .filter(relayed_at__isnull=True)
+            waiting.select_for_update(skip_locked=True)
             .defer("data")
             .annotate(size=OctetLength("data"), text=Case(When(size__lt=LARGE, then=F("data"))))
             .order_by("sequence")[:batch]
@@ -88,9 +114,12 @@ def _relay(using: str, batch: int, *, why: str | None = None) -> Relayed:
         payloads = Payloads(using)
         made = _Made(using)
         relayed = []
+        turn = Turn()
         for event in due:
-            if made.characters > PER_TURN or any(taking.count > TAKEN_PER_TURN for taking in takings):
+            if turn.is_over or made.characters > PER_TURN or any(taking.count > TAKEN_PER_TURN for taking in takings):
                 break
+            if turn.has_had(event.environment_id):
+                continue
             if event.text is not None:
                 event.data = event.text
             relayed.append(event.pk)
@@ -103,11 +132,14 @@ def _relay(using: str, batch: int, *, why: str | None = None) -> Relayed:
                 made.add(_failures_of(event, interested, why or f"an event of {event.size >> 20} MB is not sent"))
             elif interested:
                 made.add(_fates_of(event, interested, payloads))
+            turn.book(event.environment_id)
         made.write()
         for taking in takings:
             taking.write()
         OutboxEvent.objects.using(using).filter(pk__in=relayed).update(relayed_at=Now())
-        return Relayed(len(relayed), made.count)
+    for environment_id in {*turn.costly, *([only] if only else [])}:
+        _costly[using].add(environment_id)
+    return Relayed(len(relayed), made.count)
 
 
 def _webhooks_of(environment_ids: Iterable[str], using: str) -> dict[str, list[Webhook]]:
@@ -185,6 +217,8 @@ def _fates_of(event: OutboxEvent, interested: list[Webhook], payloads: Payloads)
     try:
         yield from _deliveries_of(event, interested, payloads)
     except Exception as error:
+        if lost_connection(error):
+            raise
         logger.exception("event parked: no delivery can be made of it", extra={"event_id": event.event_id})
         yield from _failures_of(event, interested, f"no payload: {type(error).__name__}")
 

@@ -50,6 +50,8 @@ BUSY: Final = frozenset({
     "25006",  # not promoted yet
 })  # fmt: skip
 """Not now: the same may succeed later."""
+ENDED: Final = frozenset({"57P01", "57P02", "57P05", "25P03"})
+"""The server ended the session. psycopg calls the last one, idle in a transaction for too long, an InternalError."""
 FORBIDDEN: Final = frozenset({"42501"})
 
 _DATABASE_ERRORS: Final = (DjangoDatabaseError, psycopg.Error)
@@ -94,9 +96,11 @@ def lost_connection(error: BaseException) -> bool:
     for cause in _causes(error):
         if isinstance(cause, PoolTimeout | psycopg.errors.ConnectionTimeout) or cause.pgconn is not None:
             return False
+        state = cause.sqlstate
+        if state in ENDED:
+            return True
         if isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError):
-            state = cause.sqlstate
-            return state is None or state in {"57P01", "57P02", "25P03", "57P05"} or state.startswith("08")
+            return state is None or state.startswith("08")
     return False
 
 

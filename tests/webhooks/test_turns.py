@@ -1,0 +1,113 @@
+"""Events that take long to decide: a turn ends with what is decided by then, and others are not behind them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connections
+
+from rows.outbox import OutboxEvent
+from tests.api.receiver import Receiver
+from tests.rows.conftest import Tracker
+from tests.webhooks.conftest import Post
+from tests.webhooks.test_deliveries import deliveries
+from webhooks import relay
+from webhooks.models import Delivery
+from webhooks.relay import relay_batch
+
+pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+
+NOTES = {"tables": {"notes": {"columns": {"body": {"type": "text"}}, "rules": {"server": {"read": {}, "insert": {}}}}}}
+LONG = "ab" * 20_000
+COSTLY = {"$or": [{"body": {"$like": f"%a{'_' * (2 * gap + 1)}b%"}} for gap in range(45)]}
+"""None of these is found in LONG, and each looks at all of it: some tenths of a second, less than an event may take."""
+
+
+@pytest.fixture(autouse=True)
+def _nobody_is_costly() -> Iterator[None]:
+    relay._costly.clear()
+    yield
+    relay._costly.clear()
+
+
+@pytest.fixture
+def tracker(make_tracker: Any) -> Tracker:
+    made: Tracker = make_tracker(NOTES)
+    return made
+
+
+def write(tracker: Tracker, count: int, body: str = LONG) -> None:
+    rows = [{"body": body}] * count
+    for first in range(0, count, 20):
+        answer = tracker.post("key", "/rows/notes", rows[first : first + 20])
+        assert answer.status == 201, answer.json
+
+
+def due(tracker: Tracker) -> int:
+    events = OutboxEvent.objects.using(tracker.project.cluster).filter(environment_id=tracker.environment_id)
+    return events.filter(relayed_at=None).count()
+
+
+def test_many_costly_events_do_not_hold_up_another_tenant(
+    tracker: Tracker, make_tracker: Any, receiver: Receiver, subscribe: Post
+) -> None:
+    using = tracker.project.cluster
+    neighbour: Tracker = make_tracker(NOTES, name="Other")
+    costly = subscribe(events=["notes.insert"], filter=COSTLY)
+    plain = neighbour.post("owner", "/webhooks", {"url": receiver.url(), "events": ["notes.insert"]}).json
+    count = relay.BATCH + 10
+    write(tracker, count)
+    write(neighbour, 3, "plain")
+    for _ in range(2):
+        assert 0 < relay_batch(using).events < 30, "what was decided is settled, the rest waits"
+    assert [each["status"] for each in deliveries(neighbour, plain)] == ["pending"] * 3
+    made = Delivery.objects.using(using).filter(webhook_id=costly["id"])
+    filtered = made.filter(status="filtered")
+    assert 0 < filtered.count() == made.count() == count - due(tracker)
+    settled = list(made.order_by("sequence").values_list("sequence", flat=True))
+    events = OutboxEvent.objects.using(using).filter(environment_id=tracker.environment_id).order_by("sequence")
+    assert settled == list(events.values_list("sequence", flat=True)[: len(settled)]), "in their order"
+    assert tracker.delete("owner", f"/webhooks/{costly['id']}").status == 204
+    while relay_batch(using).events:
+        pass
+    assert (due(tracker), due(neighbour)) == (0, 0)
+    assert list(relay._costly[using]) == [], "who has nothing left in line is as everybody"
+
+
+def test_costly_ones_take_turns(
+    tracker: Tracker, make_tracker: Any, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rows.turns.SHARE", 0)
+    using = tracker.project.cluster
+    others = [tracker, *(make_tracker(NOTES, name=name) for name in ("Two", "Three"))]
+    for each in others:
+        answer = each.post("owner", "/webhooks", {"url": receiver.url(), "events": ["notes.insert"]})
+        assert answer.status == 201
+        write(each, 4, "plain")
+    assert relay_batch(using).events == 4
+    assert sorted(due(each) for each in others) == [2, 3, 3]
+    for left in ([2, 2, 3], [2, 2, 2], [1, 2, 2]):
+        assert relay_batch(using).events == 1
+        assert sorted(due(each) for each in others) == left
+    while relay_batch(using).events:
+        pass
+    assert [due(each) for each in others] == [0, 0, 0]
+
+
+def test_a_session_that_is_ended_while_a_filter_is_decided_says_nothing_against_the_event(
+    tracker: Tracker, subscribe: Post
+) -> None:
+    using = tracker.project.cluster
+    webhook = subscribe(events=["notes.insert"], filter=COSTLY)
+    write(tracker, 2)
+    with connections[using].cursor() as cursor:
+        cursor.execute("SET idle_in_transaction_session_timeout = '20ms'")
+    try:
+        with pytest.raises(OperationalError):
+            relay_batch(using)
+    finally:
+        connections[using].close()
+    assert due(tracker) == 2
+    while relay_batch(using).events:
+        pass
+    assert [each["status"] for each in deliveries(tracker, webhook)] == ["filtered"] * 2
