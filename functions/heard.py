@@ -30,6 +30,7 @@ from functions.runs import visitor_seats
 from functions.subscriptions import covers
 from platform_site.api import chains, ids
 from platform_site.api.plans import plan_limits
+from platform_site.api.sqlstates import is_away, lost_connection
 from platform_site.api.sweeps import apart
 from platform_site.postgres.sizes import OctetLength
 from projects.suspension import KNOWN_SECONDS, plans_of_active, suspended_in
@@ -37,6 +38,7 @@ from rows import events
 from rows.evaluate import TooCostly
 from rows.outbox import OutboxEvent
 from rows.payloads import Hidden, Payloads
+from rows.turns import Costly, Turn
 
 logger = logging.getLogger("platform.functions")
 
@@ -54,6 +56,8 @@ LARGEST: Final = 8 * 2**20
 
 _known: Final[dict[str, tuple[str, float]]] = {}
 """Of each environment its plan, and when it was asked (`time.monotonic()`)."""
+_costly: Final[dict[str, Costly]] = defaultdict(Costly)
+"""By region."""
 
 # ── Heard ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -130,13 +134,13 @@ SELECT reached.environment_id
 """  # noqa: S608 - constants
 # One worker at a time queues of an environment, so that runs are made in order; another has nothing to do there.
 _ALONE: Final = "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))"
-# Held until the runs that name them are committed, so that a deletion comes before or after. Whoever deploys at this
-# moment is waited for: one that is not found is gone, and its events with it.
 _FUNCTIONS: Final = """
 SELECT id, active_version, events, events_kind, events_id FROM platform.functions_function
  WHERE id = ANY (%s) AND environment_id = %s AND events IS NOT NULL AND events_stopped IS NULL
-   FOR KEY SHARE
 """
+# Held until the runs that name them are committed, so that a deletion comes before or after. Whoever deploys at this
+# moment is waited for: one that is not found is gone, and its events with it.
+_LOCK: Final = " FOR KEY SHARE"
 _ROOM: Final = _QUEUED.format(environment="%s", most="%s")
 _QUEUE: Final = f"""
 WITH made AS (
@@ -203,21 +207,30 @@ class _NewRun:
 def queue(using: str) -> int:
     """Queue runs of what was heard, in each environment as many as there is room for. Returns how many.
 
-    Asks the control database, if anything waits: for plans, and whether the environment is there and not suspended.
-    Raises OperationalError while it is away; all stays as it is then.
+    Of the environments whose events take long to decide one has its turn, after the others. Asks the control database,
+    if anything waits: for plans, and whether the environment is there and not suspended. Raises OperationalError while
+    it is away; all stays as it is then.
     """
     with connections[using].cursor() as cursor:
         cursor.execute(_WAITING, {"suspended": suspended_in(using), "half": ROOM // 2})
         waiting = [environment_id for (environment_id,) in cursor.fetchall()]
     queued = 0
-    for environment_id, plan in _plans(waiting).items():
+    plans = _plans(waiting)
+    costly = _costly[using]
+    turn = Turn()
+    for environment_id in costly.one_of(plans):
+        costly.discard(environment_id)
         with apart(f"what functions of {environment_id} heard", using=using):
-            seats = visitor_seats(plan_limits(plan).function_concurrency)
+            seats = visitor_seats(plan_limits(plans[environment_id]).function_concurrency)
             for _ in range(ROUNDS):
                 looked_at, made = _queue_some(environment_id, seats, using)
                 queued += made
-                if not looked_at:
+                turn.book(environment_id)
+                if not looked_at or turn.has_had(environment_id):
                     break
+        turn.book(environment_id)
+        if turn.has_had(environment_id):
+            costly.add(environment_id)
     return queued
 
 
@@ -237,13 +250,17 @@ def _queue_some(environment_id: str, seats: int, using: str) -> tuple[int, int]:
         return _queue(environment_id, seats, using)
     except (OperationalError, InterfaceError):
         raise  # says nothing against any event
-    except Exception:
+    except Exception as error:
+        if is_away(error):
+            raise  # nor does this: a session that PostgreSQL ended has another name
         # One of them cannot be written, and nobody says which. The first goes alone, the others with the next batch.
         try:
             return _queue(environment_id, seats, using, most=1)
         except (OperationalError, InterfaceError):
             raise
-        except Exception:
+        except Exception as error:
+            if is_away(error):
+                raise
             logger.exception("an event's run cannot be written", extra={"environment_id": environment_id})
             return _queue(environment_id, seats, using, most=1, is_hopeless=True)
 
@@ -265,23 +282,31 @@ def _queue(
         waiting = Heard.objects.using(using).filter(environment_id=environment_id).order_by("sequence")
         heard = list(waiting[: most or room])
         cursor.execute(_IN_ORDER, ["on"])
-        batch, events_of_batch = _read(heard, using)
+        # Who wants which of them is asked first, and again when it is decided what they are: no function is locked for
+        # as long as that takes, and what nobody wants is not decided.
+        listening = _listening(heard, environment_id, using)
+        batch, events_of_batch = _read(heard, listening, using)
         if not batch:
             return 0, 0
-        cursor.execute(_FUNCTIONS, [[each.function_id for each in batch], environment_id])
-        listening = {function_id: rest for function_id, *rest in cursor.fetchall()}
+        fates: dict[str, _Fate] = {}
         payloads = Payloads(using)
-        fates = {
-            event_id: _fate_of(event, payloads, is_hopeless=is_hopeless) for event_id, event in events_of_batch.items()
-        }
-        made: list[_NewRun] = []
+        turn = Turn()
+        decided = []
         for each in batch:
-            fate = fates[each.event_id]
-            if fate.is_hidden or each.function_id not in listening:
+            if turn.is_over or turn.has_had(environment_id):
+                break
+            decided.append(each)
+            if each.event_id in events_of_batch and each.event_id not in fates:
+                event = events_of_batch[each.event_id]
+                fates[each.event_id] = _fate_of(event, payloads, is_hopeless=is_hopeless)
+                turn.book(environment_id)
+        listening = _listening(decided, environment_id, using, lock=_LOCK)
+        made: list[_NewRun] = []
+        for each in decided:
+            fate = fates.get(each.event_id)
+            if fate is None or fate.is_hidden or not _wants(listening, each, fate.type):
                 continue
-            version, patterns, caller_kind, caller_id = listening[each.function_id]
-            if fate.type is not None and not covers(patterns, fate.type):
-                continue  # deployed without this event since
+            version, _, caller_kind, caller_id = listening[each.function_id]
             made.append(_NewRun(
                 ids.new("run"), environment_id, each.function_id, version, each.event_id, caller_kind, caller_id, seats,
                 fate.request_id, fate.depth, fate.input, fate.error,
@@ -290,26 +315,50 @@ def _queue(
         if made:
             cursor.execute(_QUEUE, [orjson.dumps(made).decode()])
             queued, told = cursor.fetchone()
-        Heard.objects.using(using).filter(pk__in=[each.pk for each in batch]).delete()
+        Heard.objects.using(using).filter(pk__in=[each.pk for each in decided]).delete()
         if told:
             transaction.on_commit(lambda: wakeups.tell(using), using=using)
-        return len(batch), int(queued)
+        return len(decided), int(queued)
 
 
-def _read(heard: Sequence[Heard], using: str) -> tuple[list[Heard], dict[str, OutboxEvent | None]]:
-    """The first of what was heard, as many as have AT_ONCE together, and their events by id, None where one is not kept
-    any more. The `data` of one that has more than LARGEST is not read."""
+def _listening(
+    heard: Sequence[Heard], environment_id: str, using: str, *, lock: str = ""
+) -> dict[str, tuple[int, list[str], str, str]]:
+    """Of the functions that heard these, and run on events now: version, patterns, and as whom."""
+    with connections[using].cursor() as cursor:
+        cursor.execute(_FUNCTIONS + lock, [list({each.function_id for each in heard}), environment_id])
+        return {function_id: tuple(rest) for function_id, *rest in cursor.fetchall()}
+
+
+def _wants(listening: Mapping[str, tuple[int, list[str], str, str]], each: Heard, event_type: str | None) -> bool:
+    """Whether its function is still there, and was not deployed without this event since. `event_type`: None where the
+    event is not kept any more."""
+    found = listening.get(each.function_id)
+    return found is not None and (event_type is None or covers(found[1], event_type))
+
+
+def _read(
+    heard: Sequence[Heard], listening: Mapping[str, tuple[int, list[str], str, str]], using: str
+) -> tuple[list[Heard], dict[str, OutboxEvent | None]]:
+    """The first of what was heard, as many as have AT_ONCE together, and the events by id that are wanted, None where
+    one is not kept any more. What is not wanted is not read, nor is the `data` of one that has more than LARGEST."""
     known = OutboxEvent.objects.using(using).filter(event_id__in=[each.event_id for each in heard])
-    sizes = dict(known.annotate(size=OctetLength("data")).values_list("event_id", "size"))
+    kept = known.annotate(size=OctetLength("data")).values_list("event_id", "type", "size")
+    types_and_sizes = {event_id: (event_type, size) for event_id, event_type, size in kept}
     batch: list[Heard] = []
+    found: dict[str, OutboxEvent | None] = {}
+    large = []
     total = 0
     for each in heard:
-        total += sizes.get(each.event_id, 0)
-        if batch and total > AT_ONCE:
-            break
+        event_type, size = types_and_sizes.get(each.event_id, (None, 0))
+        if _wants(listening, each, event_type) and each.event_id not in found:
+            total += size
+            if found and total > AT_ONCE:
+                break
+            found[each.event_id] = None
+            if size > LARGEST:
+                large.append(each.event_id)
         batch.append(each)
-    found: dict[str, OutboxEvent | None] = dict.fromkeys(each.event_id for each in batch)
-    large = [event_id for event_id in found if sizes.get(event_id, 0) > LARGEST]
     found |= {event.event_id: event for event in known.filter(event_id__in=found.keys() - set(large))}
     return batch, found | {event.event_id: event for event in known.filter(event_id__in=large).defer("data")}
 
@@ -335,7 +384,9 @@ def _fate_of(event: OutboxEvent | None, payloads: Payloads, *, is_hopeless: bool
         return replace(fate, error=_error("EventTooCostly", "event_too_costly", message))
     except (OperationalError, InterfaceError):
         raise
-    except Exception:
+    except Exception as error:
+        if lost_connection(error):
+            raise
         logger.exception("no run can be made of an event", extra={"event_id": event.event_id})
         return replace(fate, error=_error("PlatformError", "platform", "no input could be made of the event"))
 

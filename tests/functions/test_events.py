@@ -55,6 +55,7 @@ ALL_SCOPES = ("functions:deploy", "functions:invoke", "rows:read", "webhooks:rea
 def _nobody_is_suspended(place: Place) -> Any:
     suspension.forget(place.cluster)
     heard._known.clear()
+    heard._costly.clear()
     yield
     suspension.forget(place.cluster)
 
@@ -609,6 +610,73 @@ def test_a_flood_holds_up_neither_the_environment_s_calls_nor_its_neighbours(
     assert found is not None
     assert found[0].run_id == late, "half of the seats are never theirs"
     assert claims.claim(using) is None
+
+
+def slow_to_read(make_tracker: Any) -> Tracker:
+    """Role `server` reads a note unless some patterns are in it: tenths of a second for such as LONG."""
+    hard = {"$or": [{"body": {"$like": f"%a{'_' * (2 * gap + 1)}b%"}} for gap in range(45)] + [{"n": 1}]}
+    columns = {"body": {"type": "text"}, "n": {"type": "integer", "default": 1}}
+    rules = {"server": {"read": {"where": hard}, "insert": {}}}
+    made: Tracker = make_tracker({"tables": {"notes": {"columns": columns, "rules": rules}}}, name="Slow")
+    put(made, "owner", "tell", ONE, on=["notes.insert"])
+    for _ in range(2):
+        assert made.post("key", "/rows/notes", [{"body": "ab" * 20_000}] * 20).status == 201
+    return made
+
+
+def test_events_that_take_long_are_decided_a_few_at_a_time_and_after_the_others(
+    tracker: Tracker, place: Place, make_tracker: Any
+) -> None:
+    using = place.cluster
+    slow = slow_to_read(make_tracker)
+    put(tracker, "owner", "tell", ONE, on=["lists.insert"])
+    relay(using)
+    assert 0 < heard.queue(using) < 20
+    write(tracker)
+    relay(using)
+    assert list(heard._costly[using]) == [slow.environment_id]
+    assert 1 < heard.queue(using) < 20
+    assert len(runs(place, environment_id=place.environment_id)) == 1
+    made = runs(place, environment_id=slow.environment_id)
+    left = Heard.objects.using(using).filter(environment_id=slow.environment_id)
+    assert len(made) == 40 - left.count(), "one run for each that is gone"
+    assert len({run.event_id for run in made}) == len(made)
+    assert not left.filter(event_id__in=[run.event_id for run in made]).exists()
+
+
+def test_what_a_function_heard_that_is_gone_is_not_decided(
+    place: Place, make_tracker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    using = place.cluster
+    slow = slow_to_read(make_tracker)
+    relay(using)
+    assert slow.delete("owner", "/functions/tell").status in (200, 204)
+    monkeypatch.setattr(heard, "_fate_of", None)  # whoever asks fails
+    assert heard.queue(using) == 0
+    assert waiting(place) == 0
+    assert list(heard._costly[using]) == []
+
+
+def test_a_function_is_deleted_while_its_events_are_decided(
+    place: Place, make_tracker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not locked for so long, and has no run after it is gone."""
+    using = place.cluster
+    slow = slow_to_read(make_tracker)
+    relay(using)
+    decide, answers = heard._fate_of, []
+
+    def decide_meanwhile(*args: Any, **more: Any) -> Any:
+        if not answers:
+            answers.extend(side_by_side(1, lambda: slow.delete("owner", "/functions/tell").status))
+        return decide(*args, **more)
+
+    monkeypatch.setattr(heard, "_fate_of", decide_meanwhile)
+    assert heard.queue(using) == 0
+    assert answers[0] in (200, 204)
+    assert runs(place) == []
+    heard.queue(using)
+    assert waiting(place) == 0
 
 
 def test_a_bulk_write_of_thousands_is_heard_in_bounded_turns(
