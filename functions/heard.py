@@ -140,7 +140,7 @@ SELECT id, active_version, events, events_kind, events_id FROM platform.function
 """
 # Held until the runs that name them are committed, so that a deletion comes before or after. Whoever deploys at this
 # moment is waited for: one that is not found is gone, and its events with it.
-_LOCK: Final = " FOR KEY SHARE"
+_FUNCTIONS_HELD: Final = f"{_FUNCTIONS} FOR KEY SHARE"
 _ROOM: Final = _QUEUED.format(environment="%s", most="%s")
 _QUEUE: Final = f"""
 WITH made AS (
@@ -284,7 +284,7 @@ def _queue(
         cursor.execute(_IN_ORDER, ["on"])
         # Who wants which of them is asked first, and again when it is decided what they are: no function is locked for
         # as long as that takes, and what nobody wants is not decided.
-        listening = _listening(heard, environment_id, using)
+        listening = _listening(heard, environment_id, using, _FUNCTIONS)
         batch, events_of_batch = _read(heard, listening, using)
         if not batch:
             return 0, 0
@@ -300,7 +300,7 @@ def _queue(
                 event = events_of_batch[each.event_id]
                 fates[each.event_id] = _fate_of(event, payloads, is_hopeless=is_hopeless)
                 turn.book(environment_id)
-        listening = _listening(decided, environment_id, using, lock=_LOCK)
+        listening = _listening(decided, environment_id, using, _FUNCTIONS_HELD)
         made: list[_NewRun] = []
         for each in decided:
             fate = fates.get(each.event_id)
@@ -322,11 +322,11 @@ def _queue(
 
 
 def _listening(
-    heard: Sequence[Heard], environment_id: str, using: str, *, lock: str = ""
+    heard: Sequence[Heard], environment_id: str, using: str, statement: str
 ) -> dict[str, tuple[int, list[str], str, str]]:
     """Of the functions that heard these, and run on events now: version, patterns, and as whom."""
     with connections[using].cursor() as cursor:
-        cursor.execute(_FUNCTIONS + lock, [list({each.function_id for each in heard}), environment_id])
+        cursor.execute(statement, [list({each.function_id for each in heard}), environment_id])
         return {function_id: tuple(rest) for function_id, *rest in cursor.fetchall()}
 
 
