@@ -720,7 +720,11 @@ def test_what_waits_costs_no_more_the_more_there_is(
     assert of_heard.read < 2 * heard.ROUNDS * 6 * heard.ROOM
     assert of_runs.read < 2 * heard.ROUNDS * 3 * heard.ROOM
     assert len(runs(place)) == 2
-    assert waiting(place) <= 40_002 - 2 * heard.ROUNDS * (heard.ROOM - 1), "what nobody wants goes by thousands"
+    calls = 1
+    while waiting(place) > 40_002 - 2 * heard.ROUNDS * (heard.ROOM - 1):
+        heard.queue(using)
+        calls += 1
+    assert calls <= 2 * heard.ROUNDS, "what nobody wants goes batch by batch, and by many of them where there is time"
 
 
 def test_a_suspended_project_s_wait(tracker: Tracker, place: Place) -> None:
