@@ -245,24 +245,19 @@ def _plans(environment_ids: Collection[str]) -> dict[str, str]:
     return {each: known[0] for each in environment_ids if (known := _known.get(each)) is not None}
 
 
-def _queue_some(environment_id: str, seats: int, using: str) -> tuple[int, int]:
+def _queue_some(environment_id: str, seats: int, using: str, *, most: int | None = None) -> tuple[int, int]:
     try:
-        return _queue(environment_id, seats, using)
+        return _queue(environment_id, seats, using, most=most)
     except (OperationalError, InterfaceError):
         raise  # says nothing against any event
     except Exception as error:
         if is_away(error):
             raise  # nor does this: a session that PostgreSQL ended has another name
-        # One of them cannot be written, and nobody says which. The first goes alone, the others with the next batch.
-        try:
-            return _queue(environment_id, seats, using, most=1)
-        except (OperationalError, InterfaceError):
-            raise
-        except Exception as error:
-            if is_away(error):
-                raise
-            logger.exception("an event's run cannot be written", extra={"environment_id": environment_id})
-            return _queue(environment_id, seats, using, most=1, is_hopeless=True)
+        if most != 1:
+            # One of them cannot be written, and nobody says which. The first goes alone, the others in the next batch.
+            return _queue_some(environment_id, seats, using, most=1)
+        logger.exception("an event's run cannot be written", extra={"environment_id": environment_id})
+        return _queue(environment_id, seats, using, most=1, is_hopeless=True)
 
 
 def _queue(
