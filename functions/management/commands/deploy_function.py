@@ -8,11 +8,11 @@ codes: 0 done, 1 refused and nothing changed.
 import json
 import os
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, ArgumentTypeError
 from pathlib import Path
 from typing import Any, Final
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from accounts import audit
 from functions import serializers, services, subscriptions
@@ -21,6 +21,7 @@ from functions.management.terminal import plain, sentences
 from functions.models import Secret
 from platform_site.api.callers import Caller, Place
 from platform_site.api.fields import failed
+from platform_site.exemplified import ExemplifiedCommand
 from rows.management.places import HELP, place_named
 
 _EXAMPLES: Final = """
@@ -50,14 +51,9 @@ def _secret(text: str) -> tuple[str, str]:
     return text, value
 
 
-class Command(BaseCommand):
+class Command(ExemplifiedCommand):
     help = "Deploy a module as a function's new version, which answers from now on, or change its settings alone."
-
-    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> Any:
-        parser = super().create_parser(prog_name, subcommand, **kwargs)
-        parser.formatter_class = RawDescriptionHelpFormatter
-        parser.epilog = _EXAMPLES
-        return parser
+    epilog = _EXAMPLES
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("environment", metavar="ENV", help=HELP)

@@ -4,11 +4,11 @@ Standard output carries what a program reads: the URL of a new address, or a lin
 everything for people goes to standard error. Exit codes: 0 done, 1 refused and nothing changed.
 """
 
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from argparse import ArgumentParser
 from typing import Any, Final
 
 import orjson
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from accounts import audit
 from functions import services as functions
@@ -17,6 +17,7 @@ from functions.management.callers import caller_named
 from functions.management.terminal import sentences
 from platform_site.api.callers import Place
 from platform_site.api.fields import failed
+from platform_site.exemplified import ExemplifiedCommand
 from rows.management.places import HELP, place_named
 
 _EXAMPLES: Final = """
@@ -31,14 +32,9 @@ examples:
 """
 
 
-class Command(BaseCommand):
+class Command(ExemplifiedCommand):
     help = "Make, list or revoke the addresses by which a provider's webhooks reach a function."
-
-    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> Any:
-        parser = super().create_parser(prog_name, subcommand, **kwargs)
-        parser.formatter_class = RawDescriptionHelpFormatter
-        parser.epilog = _EXAMPLES
-        return parser
+    epilog = _EXAMPLES
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("environment", metavar="ENV", help=HELP)

@@ -6,12 +6,12 @@ for people go to standard error. Exit codes: 0 it succeeded or was queued, 1 ref
 
 import json
 import sys
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from functions import executor, serializers, services
 from functions.management.callers import caller_named
@@ -19,6 +19,7 @@ from functions.management.terminal import plain, sentences, tame
 from functions.models import Run
 from platform_site.api import bodies, exact
 from platform_site.api.callers import ENVIRONMENT_SCOPES, Caller, Place
+from platform_site.exemplified import ExemplifiedCommand
 from projects import roles
 from rows.management.places import HELP, place_named
 
@@ -35,14 +36,9 @@ examples:
 """
 
 
-class Command(BaseCommand):
+class Command(ExemplifiedCommand):
     help = "Invoke a function and print its output; its log goes to standard error."
-
-    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> Any:
-        parser = super().create_parser(prog_name, subcommand, **kwargs)
-        parser.formatter_class = RawDescriptionHelpFormatter
-        parser.epilog = _EXAMPLES
-        return parser
+    epilog = _EXAMPLES
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("environment", metavar="ENV", help=HELP)

@@ -1,15 +1,16 @@
 """`manage.py import_rows`: rows of a CSV or NDJSON file into a table, all or none of them."""
 
 import sys
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from argparse import ArgumentParser
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, Final
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from tqdm import tqdm
 
 from platform_site.arguments import whole
+from platform_site.exemplified import ExemplifiedCommand
 from rows import importing
 from rows.importing import BadLines, Interfered, NoSuchTable, Report, TooLong
 from rows.management.places import HELP, place_named
@@ -30,14 +31,9 @@ examples:
 """
 
 
-class Command(BaseCommand):
+class Command(ExemplifiedCommand):
     help = "Import the rows of a CSV or NDJSON file into a table of an environment: all of them, or none."
-
-    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> Any:
-        parser = super().create_parser(prog_name, subcommand, **kwargs)
-        parser.formatter_class = RawDescriptionHelpFormatter
-        parser.epilog = _EPILOG
-        return parser
+    epilog = _EPILOG
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("environment", metavar="ENV", help=HELP)

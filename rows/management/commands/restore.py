@@ -1,16 +1,17 @@
 """`manage.py restore`: a backup as a new preview branch, or as the tables of an environment."""
 
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any, Final
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.db import Error
 from tqdm import tqdm
 
 from accounts import audit
 from platform_site.api import sqlstates
 from platform_site.api.errors import QuotaExceeded
+from platform_site.exemplified import ExemplifiedCommand
 from projects.errors import BranchesQuotaReached, NameTaken, NoSuchProject
 from projects.serializers import NewBranch
 from rows import backups
@@ -34,14 +35,9 @@ examples:
 """
 
 
-class Command(BaseCommand):
+class Command(ExemplifiedCommand):
     help = "Restore a backup of an environment into a new preview branch, or into an environment."
-
-    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> Any:
-        parser = super().create_parser(prog_name, subcommand, **kwargs)
-        parser.formatter_class = RawDescriptionHelpFormatter
-        parser.epilog = _EPILOG
-        return parser
+    epilog = _EPILOG
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("file", metavar="FILE", help="as `manage.py backup` wrote it")

@@ -8,13 +8,13 @@ import json
 import re
 import sys
 import time
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from argparse import ArgumentParser
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.db import Error as DatabaseError
 
 from accounts import audit
@@ -23,6 +23,7 @@ from platform_site.api.callers import Place
 from platform_site.api.errors import ApiError
 from platform_site.api.fields import timestamp
 from platform_site.arguments import whole
+from platform_site.exemplified import ExemplifiedCommand
 from projects.errors import NoSuchEnvironment, SchemaLost
 from rows import indexing, schemas
 from rows.ddl import Operation, TookTooLong
@@ -46,14 +47,9 @@ examples:
 """
 
 
-class Command(BaseCommand):
+class Command(ExemplifiedCommand):
     help = "Show, plan, apply and revert the schema document of an environment."
-
-    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> Any:
-        parser = super().create_parser(prog_name, subcommand, **kwargs)
-        parser.formatter_class = RawDescriptionHelpFormatter
-        parser.epilog = _EXAMPLES
-        return parser
+    epilog = _EXAMPLES
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         verbs = parser.add_subparsers(dest="verb", metavar="show|plan|apply|history|revert", required=True)
@@ -259,7 +255,7 @@ class Command(BaseCommand):
         self.stderr.write(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", text), style or (lambda plain: plain))
 
 
-def _mark(command: BaseCommand, operation: Operation) -> tuple[str, Callable[[str], str]]:
+def _mark(command: ExemplifiedCommand, operation: Operation) -> tuple[str, Callable[[str], str]]:
     verb = operation.name.partition(" ")[0]
     if operation.destructive:
         return "-", command.style.ERROR

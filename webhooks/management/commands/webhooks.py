@@ -3,17 +3,18 @@
 import re
 import signal
 import threading
-from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, ArgumentTypeError
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.db import Error, connections
 
 from accounts import audit
 from platform_site.api import outbound
 from platform_site.api.callers import Place
 from platform_site.api.errors import ApiError
+from platform_site.exemplified import ExemplifiedCommand
 from rows import events
 from rows.management.places import HELP, place_named
 from webhooks import services
@@ -46,14 +47,9 @@ def _escaped(found: re.Match[str]) -> str:
     return f"\\u{ord(found[0]):04x}"
 
 
-class Command(BaseCommand):
+class Command(ExemplifiedCommand):
     help = "List the webhooks of an environment, send their deliveries again, or forward its events to a local address."
-
-    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> Any:
-        parser = super().create_parser(prog_name, subcommand, **kwargs)
-        parser.formatter_class = RawDescriptionHelpFormatter
-        parser.epilog = _EXAMPLES
-        return parser
+    epilog = _EXAMPLES
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         verbs = parser.add_subparsers(dest="verb", metavar="list|replay|listen", required=True)

@@ -1,0 +1,17 @@
+"""A command whose `--help` ends with examples, or whatever else is laid out in lines."""
+
+from argparse import RawDescriptionHelpFormatter
+from typing import Any, ClassVar
+
+from django.core.management.base import BaseCommand, CommandParser
+
+
+class ExemplifiedCommand(BaseCommand):
+    """Its `epilog` is shown as it stands."""
+
+    epilog: ClassVar[str]
+
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
+        return super().create_parser(
+            prog_name, subcommand, formatter_class=RawDescriptionHelpFormatter, epilog=self.epilog, **kwargs
+        )
