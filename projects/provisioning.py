@@ -22,7 +22,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any, Final
 
 from django.conf import settings
@@ -31,6 +30,7 @@ from psycopg import sql
 
 from platform_site.api import ids, signals
 from platform_site.api.callers import Place
+from platform_site.api.sweeps import after_commit
 from projects import failpoints, presence
 from projects.models import Environment
 
@@ -155,7 +155,8 @@ def create_schema(cursor: Any, environment_id: str) -> None:
     cursor.execute(_quoted("CREATE SCHEMA {}", environment_id))
     cursor.execute(_quoted(f"COMMENT ON SCHEMA {{}} IS '{IN_THE_MAKING}'", environment_id))
     # What fails here is done by the next sweep.
-    transaction.on_commit(partial(_take_mark_away, environment_id, cursor.db.alias), robust=True)
+    cluster = cursor.db.alias
+    after_commit(f"the mark of {environment_id}", _take_mark_away, environment_id, cluster, using=cluster)
 
 
 def _take_mark_away(environment_id: str, cluster: str) -> None:

@@ -1,10 +1,17 @@
-"""A database that refuses everybody but superusers, as one does that is restarting, while others of its server go on."""
+"""A database that refuses everybody but superusers, as one does that is restarting, while others of its server go on;
+and one session that ends."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import psycopg
 from psycopg import sql
+
+from platform_site.services import postgres
+from platform_site.services.layout import Layout
 
 _CUT = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND usename = 'platform'"
 
@@ -19,3 +26,10 @@ def away(superuser: "psycopg.Connection[tuple[object, ...]]", name: str) -> Iter
         yield
     finally:
         superuser.execute(limit.format(sql.Identifier(name), -1))
+
+
+def cut_off(connection: Any) -> None:
+    """The session behind one of Django's connections ends; the connection learns of it by its next statement."""
+    pid = connection.connection.info.backend_pid
+    with postgres.connect(Layout(Path(os.environ["DATA_DIR"]))) as superuser:
+        superuser.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])

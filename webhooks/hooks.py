@@ -1,12 +1,12 @@
 """What `webhooks` does when the floors below speak: wake a worker for an event, follow branches and deletions."""
 
-from functools import partial
 from typing import Any
 
 from django.db import connections, transaction
 
 from platform_site.api import chains, nudges, signals
 from platform_site.api.callers import Place
+from platform_site.api.sweeps import after_commit
 from projects import outbox
 from projects.models import Environment
 from rows.outbox import ANY, EventInterest, record
@@ -94,7 +94,7 @@ _BATCH = 1000
 def close_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
     """Nothing of it is sent once its deletion is answered, however long its history takes to go."""
     # What is done is done: in a region that is away nothing is claimed, and `forget_environment` marks them, too.
-    transaction.on_commit(partial(_close, environment_id, cluster), robust=True)
+    after_commit(f"the webhooks of {environment_id}", _close, environment_id, cluster, using=cluster)
 
 
 def _close(environment_id: str, cluster: str) -> None:

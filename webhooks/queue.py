@@ -17,7 +17,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 import orjson
-from django.db import connections
+import psycopg
+from django.db import Error, connections
 
 from platform_site.api import waits
 from projects.suspension import suspended_in
@@ -247,17 +248,21 @@ SELECT coalesce(bool_or(claimed_until > now()), false), count(*) < %(most)s
 def wait_for_claims(using: str, *webhook_ids: str) -> None:
     """Return when no attempt of these webhooks starts any more that was claimed before now: as soon as nothing is
     claimed, where so little is due that all of it can be looked at, and after START_WITHIN and UNDER_WAY in any case.
-    Call it after the commit that has switched them off."""
+    Call it after the commit that has switched them off. Raises what the database does, when as long has passed."""
     waits.begin()
     end = time.monotonic() + (START_WITHIN + UNDER_WAY).total_seconds()
-    for webhook_id in webhook_ids:
-        while (left := end - time.monotonic()) > 0:
-            with connections[using].cursor() as cursor:
-                cursor.execute(_CLAIMS_OF_THE_FIRST, {"webhook": webhook_id, "most": LOOKED_AT})
-                has_claims, is_all = cursor.fetchone()
-            if is_all and not has_claims:
-                break
-            time.sleep(min(left, LOOK_AGAIN) if is_all else left)
+    try:
+        for webhook_id in webhook_ids:
+            while (left := end - time.monotonic()) > 0:
+                with connections[using].cursor() as cursor:
+                    cursor.execute(_CLAIMS_OF_THE_FIRST, {"webhook": webhook_id, "most": LOOKED_AT})
+                    has_claims, is_all = cursor.fetchone()
+                if is_all and not has_claims:
+                    break
+                time.sleep(min(left, LOOK_AGAIN) if is_all else left)
+    except (Error, psycopg.Error):  # a dispatcher that has not lost its connection may still begin what it claimed
+        time.sleep(max(0.0, end - time.monotonic()))
+        raise
 
 
 def _claimed(row: tuple[Any, ...], stopwatch: float) -> Claimed:

@@ -10,7 +10,6 @@ a backlog of the usual size says at once what became of it; a longer one follows
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any, Final
 
 from django.db import transaction
@@ -22,6 +21,7 @@ from accounts.audit import Actor
 from platform_site.api import keyring
 from platform_site.api.callers import Caller, Place
 from platform_site.api.plans import plan_limits
+from platform_site.api.sweeps import after_commit
 from projects import presence
 from rows import interests
 from rows.outbox import record as record_event
@@ -276,7 +276,7 @@ def _where(place: Place) -> dict[str, str]:
 def _promise_that_nothing_starts(webhook_id: str, using: str) -> None:
     """Once the transaction at hand has committed, wait until no attempt starts that was claimed before."""
     # What is done is done: a region that goes away while its claims run out does not make it undone.
-    transaction.on_commit(partial(wait_for_claims, using, webhook_id), using=using, robust=True)
+    after_commit(f"claims of {webhook_id}", wait_for_claims, using, webhook_id, using=using, committed=using)
 
 
 def _check_that_it_is_sent_to(webhook: Webhook) -> None:

@@ -29,10 +29,9 @@ from functions import claims
 from platform_site.api import sweeps
 from platform_site.celery import app, stop_the_second_clocks
 from platform_site.figures import rollups
-from platform_site.services import postgres
-from platform_site.services.layout import Layout
 from projects import leftovers, provisioning, removal
 from rows.models import CurrentVersion, DepartureDue
+from tests.away import cut_off
 from tests.faults.harm import FAKETIME
 from tests.serving import wait_for
 
@@ -91,11 +90,7 @@ def test_a_sweep_that_fails_or_whose_connection_dies_keeps_nobody_from_the_next(
         sweeps.Sweep("tests.bad", 1, bad).run()
     assert sweeps.Sweep("tests.bad", 1, lambda: None).run() is True
 
-    def cut() -> None:
-        with postgres.connect(Layout(Path(os.environ["DATA_DIR"]))) as connection:
-            connection.execute("SELECT pg_terminate_backend(%s)", [connections["default"].connection.info.backend_pid])
-
-    assert sweeps.Sweep("tests.cut", 1, cut).run() is True
+    assert sweeps.Sweep("tests.cut", 1, lambda: cut_off(connections["default"])).run() is True
     connections.close_all()
     assert sweeps.Sweep("tests.cut", 1, lambda: None).run() is True
 

@@ -2,31 +2,34 @@
 
 import json
 import os
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import connections
+from django.db import connections, transaction
 from django.test import override_settings
 from django.utils import timezone
 from standardwebhooks import Webhook as Verifier
 from standardwebhooks import WebhookVerificationError
 from svix.webhooks import Webhook as SvixVerifier
 
+from accounts.audit import SYSTEM
 from accounts.models import AuditEntry
 from platform_site.api import chains
 from platform_site.services import postgres
 from platform_site.services.layout import Layout
+from projects.environments import place_of
 from rows import payloads
 from rows.outbox import OutboxEvent
 from tests.api.receiver import Receiver, answer, headers
-from tests.away import away
+from tests.away import away, cut_off
 from tests.rows.conftest import Tracker
 from tests.rows.tracker import DOCUMENT
 from tests.webhooks.conftest import Post, bodies
-from webhooks import tasks
+from webhooks import services, tasks
 from webhooks.backlog import settle
 from webhooks.dispatcher import Dispatcher
 from webhooks.models import Attempt, Delivery, TrailEntry, Webhook
@@ -352,6 +355,19 @@ def test_after_its_deletion_no_attempt_starts(
     assert tracker.get("owner", "/webhooks").json == {"data": []}
     assert dispatch() == 0
     assert receiver.requests == []
+
+
+def test_a_region_that_goes_away_after_a_deletion_undoes_nothing_and_the_answer_waits_for_what_was_claimed(
+    tracker: Tracker, subscribe: Post
+) -> None:
+    webhook = subscribe(events=["lists.insert"])
+    place, region = place_of(tracker.environment_id), connections[tracker.project.cluster]
+    started = time.monotonic()
+    with transaction.atomic(using=region.alias):
+        transaction.on_commit(lambda: cut_off(region), using=region.alias)  # before what else follows the commit
+        services.delete_webhook(place, webhook["id"], actor=SYSTEM)
+    assert time.monotonic() - started >= 1, "nobody has said that nothing is under way"
+    assert tracker.get("owner", "/webhooks").json == {"data": []}
 
 
 def test_while_a_secret_rotates_old_and_new_verify(
