@@ -199,6 +199,7 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"line": {"()": f"{_formatters}Formatter"}, "access": {"()": f"{_formatters}AccessFormatter"}},
+    "filters": {"failed_tasks": {"()": "platform_site.api.logs.FailedTasks"}},
     "handlers": {
         "stderr": {"class": "logging.StreamHandler", "formatter": "line"},
         "access": {"class": "platform_site.api.logs.AccessHandler", "formatter": "access"},
@@ -208,7 +209,8 @@ LOGGING = {
         "platform.access": {"handlers": ["access"], "level": "INFO", "propagate": False},
         "django": {"handlers": [], "level": "INFO", "propagate": True},
         # Sweeps come every few seconds; their coming and going is no news, and their failures are logged all the same.
-        **{f"celery.{name}": {"level": "WARNING"} for name in ("beat", "worker.strategy", "app.trace")},
+        **{f"celery.{name}": {"level": "WARNING"} for name in ("beat", "worker.strategy")},
+        "celery.app.trace": {"level": "WARNING", "filters": ["failed_tasks"]},
         # The access log has every status, and `platform.errors` what became of a host: of these only traces are news.
         "django.request": {"level": "ERROR"},
         "django.security.DisallowedHost": {"level": "CRITICAL"},

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
 import orjson
+from django.db.utils import InterfaceError, OperationalError
 
 from platform_site.api.batches import Batch
 from platform_site.api.requests import close_request, current_request_id, open_request
@@ -258,3 +259,17 @@ def _end(task_id: str, **_: Any) -> None:
 
 def _keep_logging(**_: Any) -> None:
     """A receiver of `setup_logging` is how Celery is told that logging is set up already."""
+
+
+class FailedTasks(logging.Filter):
+    """Celery's record of a task that failed, without its `data`, in which all of it stands once more. Where the task
+    only lacked a database it is one line: a sweep does the same when that is back (`platform_site.api.nudges`)."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        task = record.__dict__.pop("data", {}).get("name")
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, OperationalError | InterfaceError):
+            record.levelno, record.levelname = logging.WARNING, "WARNING"
+            record.msg, record.args, record.exc_info = "a task waits for PostgreSQL", (), None
+            record.__dict__ |= {"task": task, "why": type(error).__name__}
+        return True

@@ -11,12 +11,14 @@ from urllib.parse import quote
 
 import pytest
 from celery.contrib.testing.worker import start_worker
+from django.db import connection
 from hypothesis import given
 from hypothesis import strategies as st
 
 from platform_site.api.logs import JsonAccessFormatter, JsonFormatter, TextAccessFormatter, TextFormatter, redact
 from platform_site.api.requests import close_request, current_request_id, open_request
 from platform_site.celery import app, stop_the_second_clocks
+from tests.away import cut_off
 from tests.client import Api
 
 JWT = "eyJhbGciOiJFUzI1NiIsImtpZCI6IngifQ.eyJzdWIiOiJ1c3JfMSJ9.c2lnbmF0dXJlLXNpZ25hdHVyZQ"
@@ -238,3 +240,30 @@ def test_a_task_carries_the_id_of_the_request_that_nudged_it() -> None:
     assert other is not None
     assert other.startswith("req_"), "a task that no request caused has an id of its own"
     assert current_request_id() is None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_task_that_lost_its_database_is_one_line_and_any_other_failure_one_trace(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @app.task(name="tests.lose_the_database", shared=False)
+    def lose() -> None:
+        connection.ensure_connection()
+        cut_off(connection)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+
+    @app.task(name="tests.fail", shared=False)
+    def fail() -> None:
+        raise ValueError("of our own making")
+
+    for task in (lose, fail):
+        task.apply()
+    connection.close()
+    lost, failed = [json.loads(JsonFormatter().format(record)) for record in caplog.records]
+    assert (lost["level"], lost["message"]) == ("warning", "a task waits for PostgreSQL")
+    assert (lost["task"], lost["why"]) == ("tests.lose_the_database", "OperationalError")
+    assert "trace" not in lost
+    assert "ValueError: of our own making" in failed["trace"]
+    assert failed["message"].startswith("Task tests.fail[")
+    assert "data" not in failed
