@@ -28,7 +28,7 @@ def workloads(on: Stage, seconds: float) -> Iterator[Figures]:
     key, client = _door(on)
     _deploy(client, "sum", SUM)
     _deploy(client, "read", READ)
-    warm, task = "/v1/functions/sum/invoke", {"input": {"id": on.setting.task}}
+    warm, task = "/v1/functions/sum/invoke", {"input": {"id": on.setting.tasks[0]}}
     yield on.measure("bare view", [request(on.port, "GET", "/v1/bench/bare", None)], seconds)
     yield on.measure("nothing, as a key", [request(on.port, "GET", "/v1/bench/nothing-somewhere", key)], seconds)
     for what, clients in (("invoke, warm", 16), ("invoke, warm, one client", 1)):

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -19,6 +20,8 @@ from platform_site.services import postgres
 from tests.benchmarks.stage import CLIENTS, HEAD, Figures, Stage, line, stage
 
 OWNERS, LISTS, TASKS, ASKING = 1_000, 1_000, 100_000, 64
+EACH = 50
+"""As many tasks of each who asks are asked for."""
 
 OWN = {"owner_id": "$user.id"}
 DOCUMENT: dict[str, Any] = {
@@ -67,8 +70,8 @@ class Setting:
     owners: list[str]
     """The owners behind the tokens."""
     key: str
-    task: str
-    """One of the first owner's."""
+    tasks: list[str]
+    """Some of the first owner's."""
 
 
 def build() -> Setting:
@@ -115,7 +118,7 @@ def build() -> Setting:
         [token_of(user, place.environment_id) for user in asking],
         [user.pk for user in asking],
         key_for(place.environment_id, "rows:read", "rows:write", "rows:bypass_rules"),
-        f"tsk_{users.index(asking[0].pk) or OWNERS:08}",
+        [f"tsk_{(users.index(asking[0].pk) or OWNERS) + OWNERS * number:08}" for number in range(EACH)],
     )
 
 
@@ -143,10 +146,10 @@ def questions(setting: Setting, port: int) -> dict[str, tuple[list[bytes], Any]]
     rows: dict[str, list[str]] = {}
     for owner in setting.owners:
         listed = services.list_rows(
-            setting.place, Principal("user", user_id=owner), "tasks", services.ListQuery(limit=50)
+            setting.place, Principal("user", user_id=owner), "tasks", services.ListQuery(limit=EACH)
         )
         rows[owner] = [row["id"] for row in json.loads(listed.body)["data"]]
-    of_owners = [(token, owner, task) for number in range(50)
+    of_owners = [(token, owner, task) for number in range(EACH)
                  for token, owner in zip(setting.tokens, setting.owners, strict=True)
                  for task in [rows[owner][number]]]  # fmt: skip
 
@@ -222,7 +225,8 @@ def lists_of(setting: Setting) -> list[str]:
 
 
 def pgbench(setting: Setting, statement: Any, found: Any, seconds: float) -> float | None:
-    """Transactions a second of `pgbench -M prepared` with the same statement, for one owner's values."""
+    """Transactions a second of `pgbench -M prepared` with the same statement, for one owner's values: of one of her
+    tasks at random, since sixteen who update the same one would wait for one another."""
     import re
 
     from django.db import connections
@@ -238,7 +242,7 @@ def pgbench(setting: Setting, statement: Any, found: Any, seconds: float) -> flo
         "environment": setting.place.environment_id.encode(),
         "version": str(environment(setting.place).version).encode(),
         "limit": b"21",
-        "id": setting.task.encode(),
+        "id": setting.tasks[0].encode(),
         After(0): b"2026-02-01 00:00:00+00",
         After(1): b"tsk_00044640",
         Cell("priority"): b"3",
@@ -246,20 +250,21 @@ def pgbench(setting: Setting, statement: Any, found: Any, seconds: float) -> flo
     if any(key not in known for key in statement.keys if isinstance(key, Cell)):
         return None
     principal = Principal("user", user_id=setting.owners[0])
-    values = statement.bind(known, found.wire if found else (), principal)
-    variables = [
-        word for number, value in enumerate(values, 1) for word in ("-D", f"p{number}={(value or b'').decode()}")
-    ]
+    values = {f"p{number}": (value or b"").decode() for number, value in enumerate(
+        statement.bind(known, found.wire if found else (), principal), 1
+    )}  # fmt: skip
+    text = statement.sql.decode().replace("'YYYY", "E'YYYY").replace("HH24:MI:SS", r"HH24\072MI\072SS")  # no variables
+    text = re.sub(r"\$(\d+)", r":p\1", text) + ";\n"
+    by_id = next((name for name, value in values.items() if value == setting.tasks[0]), None)
     facts = connections[setting.place.cluster].get_connection_params()
-    with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
-        text = (
-            statement.sql.decode().replace("'YYYY", "E'YYYY").replace("HH24:MI:SS", r"HH24\072MI\072SS")
-        )  # no variables
-        script.write(re.sub(r"\$(\d+)", r":p\1", text) + ";\n")
-        script.flush()
+    with tempfile.TemporaryDirectory() as directory:
+        options = [f"-D{name}={value}" for name, value in values.items()]
+        for task in setting.tasks if by_id else setting.tasks[:1]:
+            options += ["-D", f"{task}={task}", "-f", f"{directory}/{task}.sql"]
+            Path(directory, f"{task}.sql").write_text(re.sub(rf":{by_id}\b", f":{task}", text))
         done = subprocess.run(
-            [str(binary), "-n", "-M", "prepared", "-f", script.name, "-c", str(CLIENTS), "-j", "2", "-T", str(max(1, round(seconds))),
-             *variables, "-h", facts["host"], "-U", facts["user"], facts["dbname"]],
+            [str(binary), "-n", "-M", "prepared", "-c", str(CLIENTS), "-j", "2", "-T", str(max(1, round(seconds))),
+             *options, "-h", facts["host"], "-U", facts["user"], facts["dbname"]],
             env=os.environ | {"PGPASSWORD": facts.get("password", ""), "PGOPTIONS": facts["options"]},
             capture_output=True, text=True, check=False,
         )  # fmt: skip
