@@ -191,7 +191,15 @@ def _queue_batch(using: str, plans: Mapping[str, str]) -> tuple[int, bool]:
             .annotate(is_busy=Exists(last_run))
             .order_by("next_run_at")
         )
-        decided = [_decide(function, now, plans, is_busy=function.is_busy) for function in due[:BATCH]]
+        found = list(due[:BATCH])
+        decided = [_decide(function, now, plans, is_busy=function.is_busy) for function in found]
+        for function, each in zip(found, decided, strict=True):
+            if each.stopped is not None:
+                trail.note(
+                    using, "function.schedule_stopped", target_id=function.pk,
+                    environment_id=function.environment_id or "", name=function.name, reason=each.stopped,
+                    scheduled_as=function.scheduled_id,
+                )  # fmt: skip
         with connections[using].cursor() as cursor:
             columns = [[getattr(each, field.name) for each in decided] for field in fields(_Decided)]
             cursor.execute(_CARRY_OUT, columns)
