@@ -1,8 +1,10 @@
 """The trail of who did what: one append-only row per change, written by the service in its own transaction.
 
-So an entry exists if and only if its change does. What workers do by themselves in a region is written down there and
-brought here afterwards (`bring`). Actions are `<thing>.<verb in the past>`: `key.issued`,
-`user.disabled`. Secrets never enter `detail`. Read in the console; issue 2 items 4 and 7.
+So an entry exists if and only if its change does. `record` is for what the control database holds, and for what staff
+look at, before it is shown to them. What changes in a region is written down there, in the transaction of the change,
+and brought here afterwards (`rows.trail`); what changes both (a project, a branch, a user) belongs to its record here.
+Actions are `<thing>.<verb in the past>`: `key.issued`, `user.disabled`. Secrets never enter `detail`. Read in the
+console; issue 2 items 4 and 7.
 """
 
 from collections.abc import Iterable
@@ -51,7 +53,7 @@ def record(
     environment_id: str | None = None,
     **detail: Any,
 ) -> AuditEntry:
-    """Write one entry, in the transaction at hand; one INSERT.
+    """Write one entry, in the control database's transaction at hand; one INSERT.
 
     A caller's place fills in the project and environment where none is given. `detail` is JSON: names and counts, no
     secrets.

@@ -21,8 +21,7 @@ from django.db import connections, transaction
 from django.db.models import Exists, OuterRef
 from django.db.models.functions import Now
 
-from accounts import audit
-from accounts.audit import Actor
+from accounts.audit import SYSTEM, Actor
 from functions import cron
 from functions.errors import SchedulesQuotaReached
 from functions.models import Function, Run
@@ -34,6 +33,7 @@ from platform_site.api.fields import timestamp
 from platform_site.api.plans import plan_limits
 from projects.environments import place_of
 from projects.suspension import plans_of_active, suspended_in
+from rows import trail
 
 logger = logging.getLogger("platform.functions")
 
@@ -191,7 +191,15 @@ def _queue_batch(using: str, plans: Mapping[str, str]) -> tuple[int, bool]:
             .annotate(is_busy=Exists(last_run))
             .order_by("next_run_at")
         )
-        decided = [_decide(function, now, plans, is_busy=function.is_busy) for function in due[:BATCH]]
+        found = list(due[:BATCH])
+        decided = [_decide(function, now, plans, is_busy=function.is_busy) for function in found]
+        for function, each in zip(found, decided, strict=True):
+            if each.stopped is not None:
+                trail.note(
+                    using, "function.schedule_stopped", target_id=function.pk,
+                    environment_id=function.environment_id or "", name=function.name, reason=each.stopped,
+                    scheduled_as=function.scheduled_id,
+                )  # fmt: skip
         with connections[using].cursor() as cursor:
             columns = [[getattr(each, field.name) for each in decided] for field in fields(_Decided)]
             cursor.execute(_CARRY_OUT, columns)
@@ -234,10 +242,9 @@ def stop(started: Started) -> None:
             .update(next_run_at=None, schedule_stopped=Function.Stopped.CALLER_GONE)
         )
         if stopped:
-            audit.record(
-                "function.schedule_stopped", actor=audit.SYSTEM, target_id=started.function_id,
-                project_id=place.project_id, environment_id=place.environment_id, name=started.function_name,
-                reason=Function.Stopped.CALLER_GONE.value, scheduled_as=started.caller_id,
+            trail.record(
+                place, "function.schedule_stopped", actor=SYSTEM, target_id=started.function_id,
+                name=started.function_name, reason=Function.Stopped.CALLER_GONE.value, scheduled_as=started.caller_id,
             )  # fmt: skip
 
 

@@ -8,7 +8,6 @@ from typing import Any, Final
 from django.db import connections, transaction
 from django.db.models.functions import Now
 
-from accounts import audit
 from accounts.audit import Actor
 from functions import endings, executor, removal, runs, schedules, subscriptions, wakeups
 from functions.errors import FunctionsQuotaReached, Loop, NoSuchFunction, NoSuchRun, NoSuchVersion, RunEnded
@@ -24,6 +23,7 @@ from platform_site.api.callers import Caller, Place
 from platform_site.api.errors import Unavailable, ValidationFailed
 from platform_site.api.plans import plan_limits
 from projects import presence
+from rows import trail
 
 NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}", re.ASCII)
 DEFAULT_TIMEOUT_MS: Final = 5_000
@@ -83,12 +83,12 @@ def deploy(
             author_id=actor.id,
         )
         _set_aside(function, place, values)
+        trail.record(
+            place, "function.deployed", actor=actor, target_id=function.pk, name=name, version=function.active_version,
+            sha256=source_hash, **_said_of_what_runs_it(function, values),
+        )  # fmt: skip
     if warm:
         _warm(place, function, source_hash, source)
-    audit.record(
-        "function.deployed", actor=actor, target_id=function.pk, **_where(place), name=name,
-        version=function.active_version, sha256=source_hash, **_said_of_what_runs_it(function, values),
-    )  # fmt: skip
     return function, is_new
 
 
@@ -113,11 +113,11 @@ def configure(
         _set_up(function, place, values, by=runs_as or schedules.caller_of(actor))
         function.save(using=using)
         _set_aside(function, place, values)
-    audit.record(
-        "function.configured", actor=actor, target_id=function.pk, **_where(place), name=name,
-        changed=sorted(values.keys() - {"secrets"}), secrets=sorted(values.get("secrets") or {}),
-        **_said_of_what_runs_it(function, values),
-    )  # fmt: skip
+        trail.record(
+            place, "function.configured", actor=actor, target_id=function.pk, name=name,
+            changed=sorted(values.keys() - {"secrets"}), secrets=sorted(values.get("secrets") or {}),
+            **_said_of_what_runs_it(function, values),
+        )  # fmt: skip
     return function
 
 
@@ -178,7 +178,7 @@ def activate(place: Place, name: str, version: int, *, actor: Caller | Actor) ->
         changed = ["active_version", "updated_at", *schedules.FIELDS, *subscriptions.FIELDS]
         function.save(using=using, update_fields=changed)
         function.refresh_from_db(using=using)
-    audit.record("function.activated", actor=actor, target_id=function.pk, **_where(place), name=name, version=version)
+        trail.record(place, "function.activated", actor=actor, target_id=function.pk, name=name, version=version)
     return function
 
 
@@ -192,10 +192,10 @@ def stop_schedule(place: Place, name: str, *, actor: Actor) -> None:
             return
         function.next_run_at, function.schedule_stopped = None, Function.Stopped.OPERATOR
         function.save(using=using, update_fields=["next_run_at", "schedule_stopped"])
-    audit.record(
-        "function.schedule_stopped", actor=actor, target_id=function.pk, **_where(place), name=name,
-        reason=Function.Stopped.OPERATOR.value, scheduled_as=function.scheduled_id,
-    )  # fmt: skip
+        trail.record(
+            place, "function.schedule_stopped", actor=actor, target_id=function.pk, name=name,
+            reason=Function.Stopped.OPERATOR.value, scheduled_as=function.scheduled_id,
+        )  # fmt: skip
 
 
 def stop_events(place: Place, name: str, *, actor: Actor) -> None:
@@ -209,10 +209,10 @@ def stop_events(place: Place, name: str, *, actor: Actor) -> None:
         function.events_stopped = Function.Stopped.OPERATOR
         function.save(using=using, update_fields=["events_stopped"])
         subscriptions.refresh(place.environment_id, using)
-    audit.record(
-        "function.events_stopped", actor=actor, target_id=function.pk, **_where(place), name=name,
-        reason=Function.Stopped.OPERATOR.value, runs_as=function.events_id,
-    )  # fmt: skip
+        trail.record(
+            place, "function.events_stopped", actor=actor, target_id=function.pk, name=name,
+            reason=Function.Stopped.OPERATOR.value, runs_as=function.events_id,
+        )  # fmt: skip
 
 
 def delete_function(place: Place, name: str, *, actor: Caller | Actor) -> None:
@@ -223,7 +223,7 @@ def delete_function(place: Place, name: str, *, actor: Caller | Actor) -> None:
         removal.begin(place.cluster, function.pk)
         if function.events is not None:
             subscriptions.refresh(place.environment_id, place.cluster)
-    audit.record("function.deleted", actor=actor, target_id=function.pk, **_where(place), name=name)
+        trail.record(place, "function.deleted", actor=actor, target_id=function.pk, name=name)
 
 
 def begin(
@@ -298,13 +298,14 @@ def cancel(place: Place, name: str, run_id: str, *, actor: Caller | Actor) -> Ru
     """Cancel a run: at once if it is queued, else as soon as its process looks. Raises NoSuchRun, RunEnded."""
     function = function_of(place, name)
     run = run_of(place, function, run_id)
-    was_open, told = endings.request_cancel(place.cluster, run.pk)
-    if not was_open:
-        raise RunEnded
+    with transaction.atomic(using=place.cluster):
+        was_open, told = endings.request_cancel(place.cluster, run.pk)
+        if not was_open:
+            raise RunEnded
+        trail.record(place, "run.cancelled", actor=actor, target_id=run_id)
     executor.pool().cancel(run.pk)  # if it is this process's own; `functions.watch` finds it elsewhere
     if told:
         wakeups.tell(place.cluster)
-    audit.record("run.cancelled", actor=actor, target_id=run_id, **_where(place))
     run.refresh_from_db(using=place.cluster)
     return run
 
@@ -428,7 +429,3 @@ def _said_of_what_runs_it(function: Function, values: Mapping[str, Any]) -> dict
     if "on" in values:
         said |= {"on": function.events, "on_as": function.events_id}
     return said
-
-
-def _where(place: Place) -> dict[str, str]:
-    return {"project_id": place.project_id, "environment_id": place.environment_id}

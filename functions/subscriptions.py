@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from django.db import transaction
 
-from accounts import audit
+from accounts.audit import SYSTEM
 from functions.errors import SubscriptionsQuotaReached
 from functions.models import Function
 from functions.runs import Started
@@ -25,7 +25,7 @@ from platform_site.api.callers import Caller, Place
 from platform_site.api.errors import Forbidden, ValidationFailed
 from platform_site.api.plans import plan_limits
 from projects.environments import place_of
-from rows import events, interests
+from rows import events, interests, trail
 
 FIELDS: Final = ("events_kind", "events_id")
 """What `activated` may change of a function."""
@@ -149,8 +149,7 @@ def stop(started: Started) -> None:
         )
         if stopped:
             refresh(started.environment_id, using)
-            audit.record(
-                "function.events_stopped", actor=audit.SYSTEM, target_id=started.function_id,
-                project_id=place.project_id, environment_id=place.environment_id, name=started.function_name,
-                reason=Function.Stopped.CALLER_GONE.value, runs_as=started.caller_id,
+            trail.record(
+                place, "function.events_stopped", actor=SYSTEM, target_id=started.function_id,
+                name=started.function_name, reason=Function.Stopped.CALLER_GONE.value, runs_as=started.caller_id,
             )  # fmt: skip

@@ -13,7 +13,7 @@ made. Format and use: docs/backups.md.
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -25,7 +25,6 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.dateparse import parse_datetime
 from psycopg import sql
 
-from accounts import audit
 from accounts.audit import Actor
 from platform_site.api import ids, signals, sqlstates
 from platform_site.api.callers import Caller, Place
@@ -33,7 +32,7 @@ from platform_site.api.requests import current_request_id
 from platform_site.api.sweeps import apart
 from platform_site.postgres import limits
 from projects import services as projects
-from rows import branching, ddl, departures, documents, registry, schemas
+from rows import branching, ddl, departures, documents, registry, schemas, trail
 from rows.archives import Archive, Damaged, Progress, Writer
 from rows.documents import EMPTY, InvalidDocument, Schema, Table
 from rows.execution import opened_door
@@ -350,8 +349,7 @@ def restore_into(
     part), LockNotWon (tables in use; try again), DatabaseError.
     """
     try:
-        with ExitStack() as trail:
-            summary, due = _restore_into(content, place, replace, actor, progress, trail)
+        summary, due = _restore_into(content, place, replace, actor, progress)
     except BaseException:
         registry.forget(place.environment_id)  # which may know the version that was taken back
         raise
@@ -361,9 +359,8 @@ def restore_into(
 
 
 def _restore_into(
-    content: Content, place: Place, replace: bool, actor: Caller | Actor, progress: Progress, trail: ExitStack
+    content: Content, place: Place, replace: bool, actor: Caller | Actor, progress: Progress
 ) -> tuple[Summary, DepartureDue]:
-    """`trail` gets the control database's transaction with the audit entry, to be committed after the region's."""
     began = departures.now()
     connection = connections[place.cluster]
     beside = f"restore_{ids.suffix()}"
@@ -384,13 +381,11 @@ def _restore_into(
         departures.let_go(place, content.taken_at)
         parts = {name: _load_part(place, name, content) for name, part in _parts.items() if part.is_empty(place)}
         due = departures.put_down(place, began)
-        trail.enter_context(transaction.atomic())
-        audit.record(
+        trail.record(
+            place,
             "environment.restored",
             actor=actor,
             target_id=place.environment_id,
-            project_id=place.project_id,
-            environment_id=place.environment_id,
             source=content.source_id,
             taken_at=content.taken_at.isoformat(),
             version=version,

@@ -5,14 +5,16 @@ outside Django's registry (`rows.dynamic`). Design section 6.
 """
 
 import json
+from functools import partial
 from typing import Any, ClassVar
 
 from django.db import models
 from django.db.models.functions import Now
 
+from platform_site.api import ids
 from rows.outbox import EventInterest, OutboxEvent
 
-__all__ = ["CurrentVersion", "DepartureDue", "EventInterest", "OutboxEvent", "SchemaVersion"]
+__all__ = ["CurrentVersion", "DepartureDue", "EventInterest", "OutboxEvent", "SchemaVersion", "TrailEntry"]
 
 
 class CurrentVersion(models.Model):
@@ -85,3 +87,23 @@ class DepartureDue(models.Model):
 
     def __str__(self) -> str:
         return f"{self.environment_id} since {self.since:%Y-%m-%d %H:%M:%S}"
+
+
+class TrailEntry(models.Model):
+    """An entry of the audit trail on its way to the control database (`rows.trail`): its columns are those of
+    `accounts.AuditEntry`. It outlives its environment, and goes when it has arrived."""
+
+    id = models.CharField(primary_key=True, max_length=30, default=partial(ids.new, "aud"), editable=False)
+    """Its id there, too."""
+    at = models.DateTimeField(db_default=Now(), editable=False)
+    actor_kind = models.CharField(max_length=10)
+    actor_id = models.CharField(max_length=30, null=True)
+    action = models.CharField(max_length=60)
+    target_id = models.CharField(max_length=64)
+    project_id = models.CharField(max_length=30, null=True)
+    environment_id = models.CharField(max_length=30)
+    detail = models.JSONField(default=dict)
+    request_id = models.CharField(max_length=64, null=True)
+
+    def __str__(self) -> str:
+        return f"{self.action} {self.target_id}"

@@ -12,24 +12,23 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, TypeVar
 
 from django.conf import settings
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.db import Error as DatabaseError
-from django.db import connections, transaction
 from django.db.models import QuerySet
 
-from accounts import audit
 from accounts.audit import Actor
 from platform_site.api import nudges, signals, sqlstates
 from platform_site.api.callers import Caller, Place
 from platform_site.api.plans import plan_limits
 from platform_site.api.requests import current_request_id
+from platform_site.api.sweeps import apart
 from projects import failpoints, presence, provisioning
 from projects.errors import SchemaLost
 from projects.models import Environment
-from rows import ddl, documents, planning, reading, rules, uniques
+from rows import ddl, documents, planning, reading, rules, trail, uniques
 from rows.ddl import LockNotWon, Operation
 from rows.documents import ACTIONS, EMPTY, InvalidDocument, Schema
 from rows.models import CurrentVersion, SchemaVersion
@@ -204,25 +203,11 @@ def change(
                 lambda: until_done.enter_context(uniques.made(place, made, limit_ms=limit, progress=progress))
             )
         outcome = _with_patience(lambda: _change_once(place, raw, state, plan, made, actor, reverts_to))
-    # The trail is in another database: written once the change is there to stay.
-    transaction.on_commit(partial(_record, place, outcome, actor, reverts_to), using=place.cluster)
     if outcome.indexes_due:
         from rows.tasks import make_indexes
 
         nudges.nudge(make_indexes, place.environment_id, using=place.cluster)
     return outcome
-
-
-def _record(place: Place, outcome: Outcome, actor: Caller | Actor, reverts_to: int | None) -> None:
-    audit.record(
-        "schema.applied" if reverts_to is None else "schema.reverted",
-        actor=actor,
-        target_id=place.environment_id,
-        project_id=place.project_id,
-        environment_id=place.environment_id,
-        version=outcome.version,
-        operations=[operation.name for operation in outcome.operations],
-    )
 
 
 def revert(
@@ -368,12 +353,17 @@ def _change_once(
         CurrentVersion.objects.using(place.cluster).filter(pk=row.pk).update(
             version=record.version, indexes_due=indexes_due
         )
+        operations = [operation.name for operation in applied.operations]
         signals.schema_migrated.send(
-            sender=SchemaVersion,
-            place=place,
+            sender=SchemaVersion, place=place, version=record.version, operations=operations, using=place.cluster
+        )
+        trail.record(
+            place,
+            "schema.applied" if reverts_to is None else "schema.reverted",
+            actor=actor,
+            target_id=place.environment_id,
             version=record.version,
-            operations=[operation.name for operation in applied.operations],
-            using=place.cluster,
+            operations=operations,
         )
         failpoints.reach("schema.before_commit")
     failpoints.reach("schema.after_commit")
@@ -402,11 +392,13 @@ def locked_version(place: Place) -> CurrentVersion:
 @contextmanager
 def _migrating(place: Place) -> Generator[None]:
     """The environment says `migrating` meanwhile. It is a word for people: what keeps two changes apart is the lock,
-    and a crash in here leaves the word to the sweep (`rows.tasks`)."""
+    and what goes wrong with it at the end is left to the sweep (`rows.tasks`), as after a crash."""
     status = Environment.Status
     meant = Environment.objects.filter(pk=place.environment_id)
     meant.filter(status=status.READY).update(status=status.MIGRATING)
     try:
         yield
     finally:
-        meant.filter(status=status.MIGRATING).update(status=status.READY)
+        # What was changed stays so, though the control database went away meanwhile.
+        with apart(f"{place.environment_id}, still called migrating", using=DEFAULT_DB_ALIAS):
+            meant.filter(status=status.MIGRATING).update(status=status.READY)

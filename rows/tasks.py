@@ -1,4 +1,4 @@
-"""What workers do for `rows`: indexes of large tables, and what a crash in a schema change left behind."""
+"""What workers do for `rows`: indexes of large tables, what a crash in a schema change left behind, and the trail."""
 
 import logging
 import time
@@ -13,7 +13,7 @@ from platform_site.api.callers import Place
 from platform_site.api.sweeps import apart, sweep, sweep_of_each_region
 from projects.environments import place_of
 from projects.models import Environment
-from rows import departures, indexing, uniques
+from rows import departures, indexing, trail, uniques
 from rows.models import CurrentVersion, DepartureDue
 
 log = logging.getLogger("platform.rows")
@@ -83,6 +83,22 @@ def let_go_of_the_departed() -> None:
                         due.delete()
                     else:
                         departures.settle(place, due)
+
+
+@shared_task
+def bring_trail(using: str) -> None:
+    """Bring what was written down in a region to the trail. What cannot be brought now is left to the sweep."""
+    if using in settings.REGION_DATABASES:
+        with apart(f"entries of the trail in {using}", using=using):
+            while trail.bring_oldest(using) > 0:
+                pass
+
+
+@sweep(every=30)
+def bring_trail_that_is_left() -> None:
+    """Entries of the trail that whoever made the change could not bring."""
+    for using in settings.REGION_DATABASES:
+        bring_trail(using)
 
 
 def _is_quiet(environment_id: str, cluster: str) -> bool:

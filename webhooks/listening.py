@@ -17,7 +17,7 @@ from accounts import audit
 from platform_site.api import outbound
 from platform_site.api.callers import Place
 from platform_site.api.outbound.networks import networks
-from rows import interests
+from rows import interests, trail
 from webhooks import services, wakeups
 from webhooks.attempts import attempt
 from webhooks.models import Webhook
@@ -84,7 +84,9 @@ class Listener:
 
 _GONE = "listens_until < now() AND deleted_at IS NULL"
 _WHERE = f"SELECT DISTINCT environment_id FROM platform.webhooks_webhook WHERE {_GONE}"  # noqa: S608 - a constant
-_END = f"UPDATE platform.webhooks_webhook SET deleted_at = now() WHERE environment_id = %s AND {_GONE}"  # noqa: S608
+_END = f"""
+UPDATE platform.webhooks_webhook SET deleted_at = now() WHERE environment_id = %s AND {_GONE} RETURNING id, url
+"""  # noqa: S608 - a constant
 
 
 def end_listeners(using: str) -> int:
@@ -98,6 +100,9 @@ def end_listeners(using: str) -> int:
         with transaction.atomic(using=using), connections[using].cursor() as cursor:
             interests.lock(environment_id, using)
             cursor.execute(_END, [environment_id])
-            ended += cursor.rowcount
+            gone = cursor.fetchall()
+            for webhook_id, url in gone:
+                trail.note(using, "webhook.deleted", target_id=webhook_id, environment_id=environment_id, url=url)
+            ended += len(gone)
             interests.refresh(environment_id, using)
     return ended

@@ -196,7 +196,8 @@ class Attempt(models.Model):
 
 
 class TrailEntry(models.Model):
-    """An entry of the audit trail on its way to the control database (`webhooks.trail`)."""
+    """An entry of the audit trail as processes of the release before write it down, and nobody else: `rows.trail` has
+    columns for who it was, which they would not bring along. Goes with the next release."""
 
     id = _id("aud")
     """Its id there, too."""

@@ -16,16 +16,15 @@ from django.db import transaction
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
-from accounts import audit
 from accounts.audit import Actor
 from platform_site.api import keyring
 from platform_site.api.callers import Caller, Place
 from platform_site.api.plans import plan_limits
 from platform_site.api.sweeps import after_commit
 from projects import presence
-from rows import interests
+from rows import interests, trail
 from rows.outbox import record as record_event
-from webhooks import signing, trail, wakeups
+from webhooks import signing, wakeups
 from webhooks.attempts import SECRET_PURPOSE
 from webhooks.backlog import FIRST, MOST_ATTEMPTS, settle_one
 from webhooks.errors import NoSuchDelivery, NoSuchWebhook, NothingToRedeliver, WebhooksQuotaReached
@@ -62,7 +61,7 @@ def create_webhook(place: Place, values: Mapping[str, Any], *, actor: Caller | A
             **values,
         )
         interests.refresh(place.environment_id, using)
-    audit.record("webhook.created", actor=actor, target_id=webhook.pk, **_where(place), url=webhook.url)
+        trail.record(place, "webhook.created", actor=actor, target_id=webhook.pk, url=webhook.url)
     return webhook, secret
 
 
@@ -106,12 +105,11 @@ def change_webhook(
             if webhook.enabled != was_enabled:
                 settle_one(using, webhook.pk, batch=FIRST)
             webhook.refresh_from_db(using=using)
+            trail.record(place, "webhook.changed", actor=actor, target_id=webhook.pk, fields=sorted(values))
         interests.refresh(place.environment_id, using)
         wakeups.after_commit(using)
         if was_enabled and (not webhook.enabled or webhook.url != url_before):
             _promise_that_nothing_starts(webhook.pk, using)
-    if values:
-        audit.record("webhook.changed", actor=actor, target_id=webhook.pk, **_where(place), fields=sorted(values))
     return webhook
 
 
@@ -125,7 +123,7 @@ def delete_webhook(place: Place, webhook_id: str, *, actor: Caller | Actor) -> N
         webhook.save(using=using, update_fields=["deleted_at"])
         interests.refresh(place.environment_id, using)
         _promise_that_nothing_starts(webhook.pk, using)
-    audit.record("webhook.deleted", actor=actor, target_id=webhook_id, **_where(place), url=webhook.url)
+        trail.record(place, "webhook.deleted", actor=actor, target_id=webhook_id, url=webhook.url)
 
 
 def rotate_secret(place: Place, webhook_id: str, *, actor: Caller | Actor) -> tuple[Webhook, str]:
@@ -141,7 +139,7 @@ def rotate_secret(place: Place, webhook_id: str, *, actor: Caller | Actor) -> tu
             updated_at=Now(),
         )
         webhook.refresh_from_db(using=using)
-    audit.record("webhook.secret_rotated", actor=actor, target_id=webhook_id, **_where(place))
+        trail.record(place, "webhook.secret_rotated", actor=actor, target_id=webhook_id)
     return webhook, secret
 
 
@@ -153,8 +151,8 @@ def send_test(place: Place, webhook_id: str, *, actor: Caller | Actor) -> str:
         event_id = record_event(
             "webhook.test", {"webhook_id": webhook.pk}, using=using, environment_id=place.environment_id
         )
+        trail.record(place, "webhook.tested", actor=actor, target_id=webhook_id, event_id=event_id)
         wakeups.after_commit(using)
-    audit.record("webhook.tested", actor=actor, target_id=webhook_id, **_where(place), event_id=event_id)
     return event_id
 
 
@@ -179,8 +177,8 @@ def redeliver(place: Place, webhook_id: str, delivery_id: str, *, actor: Caller 
         ):
             raise NothingToRedeliver("An attempt of this delivery is under way at this moment.")
         delivery.refresh_from_db(using=using)
+        trail.record(place, "delivery.resent", actor=actor, target_id=delivery_id)
         wakeups.after_commit(using)
-    audit.record("delivery.resent", actor=actor, target_id=delivery_id, **_where(place))
     return delivery
 
 
@@ -196,8 +194,8 @@ def recover(place: Place, webhook_id: str, since: datetime, *, actor: Caller | A
         webhook.save(using=using, update_fields=["recover_from", "recover_until"])
         count = settle_one(using, webhook.pk, batch=FIRST).changed
         webhook.refresh_from_db(using=using, fields=["recover_from"])
+        trail.record(place, "webhook.recovered", actor=actor, target_id=webhook_id, deliveries=count)
         wakeups.after_commit(using)
-    audit.record("webhook.recovered", actor=actor, target_id=webhook_id, **_where(place), deliveries=count)
     return Recovery(count, is_all=webhook.recover_from is None)
 
 
@@ -222,7 +220,6 @@ def disable_failing(using: str, webhook_id: str, reason: str) -> bool:
         trail.note(
             using, "webhook.disabled", target_id=webhook_id, environment_id=webhook.environment_id, reason=reason
         )
-        wakeups.bring_trail(using)
     return True
 
 
@@ -267,10 +264,6 @@ def copy_webhooks(source: Place, target: Place) -> None:
 
 def _sealed(secret: str) -> bytes:
     return keyring.seal(secret.encode(), purpose=SECRET_PURPOSE)
-
-
-def _where(place: Place) -> dict[str, str]:
-    return {"project_id": place.project_id, "environment_id": place.environment_id}
 
 
 def _promise_that_nothing_starts(webhook_id: str, using: str) -> None:

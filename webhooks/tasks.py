@@ -11,13 +11,16 @@ from typing import Any
 from celery import current_app, shared_task, signals
 from django.conf import settings
 
+from accounts.audit import SYSTEM
 from platform_site.api import nudges
 from platform_site.api.sweeps import apart, sweep, sweep_of_each_region
 from projects.environments import place_of
-from webhooks import control, hooks, loops, retention, trail
+from rows import trail
+from webhooks import control, hooks, loops, retention
 from webhooks.backlog import settle
 from webhooks.clocks import mend_future_times
 from webhooks.listening import end_listeners
+from webhooks.models import TrailEntry
 from webhooks.queue import longest_wait
 
 logger = logging.getLogger("platform.webhooks")
@@ -66,22 +69,19 @@ def carry_over_what_is_left() -> None:
 
 @shared_task
 def bring_trail_over(using: str) -> None:
-    """Bring what workers did by themselves to the trail. What cannot be brought now is left to the sweep."""
+    """Bring what processes of the release before wrote down for the trail: what their workers did by themselves. They
+    nudge this; the rest is left to the sweep. Both go with their table."""
     if using in settings.REGION_DATABASES:
-        _bring_trail_over(using)
-
-
-def _bring_trail_over(using: str) -> None:
-    with apart(f"entries of the trail in {using}", using=using):
-        while trail.bring_over(using) > 0:
-            pass
+        with apart(f"entries of the trail in {using}, as the release before writes them", using=using):
+            while trail.bring_oldest(using, TrailEntry, actor_kind=SYSTEM.kind) > 0:
+                pass
 
 
 @sweep(every=30)
 def bring_trail_that_is_left() -> None:
-    """Entries of the trail whose nudge was lost."""
+    """The same, of those whose nudge was lost."""
     for using in settings.REGION_DATABASES:
-        _bring_trail_over(using)
+        bring_trail_over(using)
 
 
 @sweep_of_each_region(every=settings.WEBHOOK_SWEEP_SECONDS)

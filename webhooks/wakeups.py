@@ -15,10 +15,3 @@ def after_control_commit(environment_id: str) -> None:
     from webhooks.tasks import carry_over_control_events
 
     nudges.nudge(carry_over_control_events, environment_id)
-
-
-def bring_trail(using: str) -> None:
-    """Let a worker bring over what the region's transaction at hand writes down for the trail."""
-    from webhooks.tasks import bring_trail_over
-
-    nudges.nudge(bring_trail_over, using, using=using)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from django.conf import settings
 from django.db import transaction
 
-from accounts import audit, markers
+from accounts import markers
 from accounts.audit import Actor
 from functions.callers import caller_again
 from functions.errors import AddressesQuotaReached, ForUsersOnly, NoSuchAddress
@@ -20,6 +20,7 @@ from functions.services import function_of
 from platform_site.api import ids
 from platform_site.api.callers import Caller, Place
 from platform_site.api.errors import Forbidden
+from rows import trail
 
 MOST: Final = 10
 """Addresses of one function, on every plan."""
@@ -60,8 +61,8 @@ def make(
             runs_as_id=runs_as.id,
         )
         address.refresh_from_db(using=place.cluster)
+        _record("function.inbound_made", place, function, address, actor)
     records.prove(tokens.digest(token))
-    _record("function.inbound_made", place, function, address, actor)
     return Shown(address, is_stopped=False), f"{settings.BASE_URL}/v1/inbound/{token}"
 
 
@@ -83,7 +84,7 @@ def revoke(place: Place, name: str, address_id: str, *, actor: Caller | Actor) -
             raise NoSuchAddress("The function has no such inbound address.")
         markers.revoke(records.names_of(bytes(address.token_hash)), using=using)
         known.delete()
-    _record("function.inbound_revoked", place, function, address, actor)
+        _record("function.inbound_revoked", place, function, address, actor)
 
 
 def _may_invoke(kind: str, caller_id: str, place: Place) -> bool:
@@ -92,7 +93,7 @@ def _may_invoke(kind: str, caller_id: str, place: Place) -> bool:
 
 
 def _record(action: str, place: Place, function: Function, address: InboundAddress, actor: Caller | Actor) -> None:
-    audit.record(
-        action, actor=actor, target_id=function.pk, project_id=place.project_id, environment_id=place.environment_id,
-        name=function.name, address=address.pk, label=address.label, runs_as=address.runs_as_id,
+    trail.record(
+        place, action, actor=actor, target_id=function.pk, name=function.name, address=address.pk, label=address.label,
+        runs_as=address.runs_as_id,
     )  # fmt: skip

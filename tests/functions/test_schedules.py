@@ -31,6 +31,7 @@ from projects import suspension
 from projects.environments import place_of
 from projects.models import Environment, Member
 from rows.models import OutboxEvent
+from rows.tasks import bring_trail
 from tests.away import away
 from tests.client import Answer
 from tests.functions.test_api import SUM, deploy, invoke
@@ -375,6 +376,10 @@ def test_one_that_cannot_be_read_stops_and_keeps_nobody_from_running(tracker: Tr
     assert schedules.queue_due(place.cluster) == 1
     odd = shown(tracker, "odd")
     assert (odd["next_run_at"], odd["schedule_stopped"]) == (None, "unreadable")
+    bring_trail(place.cluster)
+    entry = AuditEntry.objects.get(action="function.schedule_stopped")
+    assert (entry.actor_kind, entry.environment_id, entry.detail["name"]) == ("system", place.environment_id, "odd")
+    assert entry.detail["reason"] == "unreadable"
     assert put(tracker, "owner", "odd", schedule=RARELY).json["schedule_stopped"] is None
 
 

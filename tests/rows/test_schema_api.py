@@ -1,7 +1,10 @@
 """`/v1/schema` through the public door: read, rehearse, apply, confirm, history, back; and who may."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -335,13 +338,19 @@ def test_each_environment_has_its_own_schema(schema: Schema, api: Api) -> None:
 def test_the_trail_says_who_changed_what_once_it_is_there_to_stay(
     schema: Schema, alice: User, django_capture_on_commit_callbacks: Any
 ) -> None:
-    with django_capture_on_commit_callbacks(using=catalog.REGION, execute=True):
+    @contextmanager
+    def committed() -> Iterator[None]:
+        capture = partial(django_capture_on_commit_callbacks, execute=True)
+        with capture(using="default"), capture(using=catalog.REGION):
+            yield
+
+    with committed():
         schema.put(TRACKER)
-    with django_capture_on_commit_callbacks(using=catalog.REGION, execute=True):
+        assert not AuditEntry.objects.filter(action__startswith="schema.").exists()
+    with committed():
         schema.put({"tables": {}})
         schema.put(TRACKER, dry_run=True)
-        assert not AuditEntry.objects.filter(action__startswith="schema.").exclude(detail__version=1).exists()
-    with django_capture_on_commit_callbacks(using=catalog.REGION, execute=True):
+    with committed():
         schema.revert(0, confirm=["drop table lists", "drop table tasks"])
     first, second = AuditEntry.objects.filter(action__startswith="schema.").order_by("at", "id")
     assert (first.action, first.actor_id, first.environment_id) == ("schema.applied", alice.pk, schema.environment.pk)

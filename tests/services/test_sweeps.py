@@ -21,10 +21,10 @@ import functions.tasks
 import platform_site.tasks
 import projects.tasks
 import rows.tasks
+import rows.trail
 import webhooks.control
 import webhooks.retention
 import webhooks.tasks
-import webhooks.trail
 from functions import claims
 from platform_site.api import sweeps
 from platform_site.celery import app, stop_the_second_clocks
@@ -270,7 +270,8 @@ def test_a_nudge_for_a_regions_frequent_sweep_is_for_its_clock_which_keeps_its_c
 def _walks() -> Iterator[tuple[str, Callable[[], object], tuple[Any, str]]]:
     """Every sweep that walks regions, and what it asks of each, whose first argument is the region."""
     yield "control events", webhooks.tasks.carry_over_what_is_left, (webhooks.control, "carry_over")
-    yield "the trail", webhooks.tasks.bring_trail_that_is_left, (webhooks.trail, "bring_over")
+    yield "the trail", rows.tasks.bring_trail_that_is_left, (rows.trail, "bring_oldest")
+    yield "the trail as it was", webhooks.tasks.bring_trail_that_is_left, (rows.trail, "bring_oldest")
     yield "orphans", projects.tasks.finish_and_clean, (provisioning, "drop_orphans")
     yield "leftovers", projects.tasks.remove_leftovers, (leftovers, "find")
     yield "indexes", rows.tasks.settle, (CurrentVersion.objects, "using")

@@ -23,6 +23,8 @@ from platform_site.services import postgres
 from platform_site.services.layout import Layout
 from projects.environments import place_of
 from rows import payloads
+from rows import tasks as rows_tasks
+from rows.models import TrailEntry
 from rows.outbox import OutboxEvent
 from tests.api.receiver import Receiver, answer, headers
 from tests.away import away, cut_off
@@ -32,7 +34,7 @@ from tests.webhooks.conftest import Post, bodies
 from webhooks import services, tasks
 from webhooks.backlog import settle
 from webhooks.dispatcher import Dispatcher
-from webhooks.models import Attempt, Delivery, TrailEntry, Webhook
+from webhooks.models import Attempt, Delivery, Webhook
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -299,21 +301,39 @@ def test_without_the_control_database_outcomes_are_booked_and_what_is_disabled_h
     waiting = TrailEntry.objects.using(tracker.project.cluster)
     with postgres.connect(Layout(Path(os.environ["DATA_DIR"]))) as superuser, away(superuser, control):
         assert dispatch() == 1
-        tasks.bring_trail_that_is_left()
+        rows_tasks.bring_trail_that_is_left()
         noted = waiting.get()
     connections["default"].close()
     (delivery,) = deliveries(tracker, webhook)
     assert [each["response_status"] for each in delivery["attempts"]] == [410]
     assert tracker.get("owner", f"/webhooks/{webhook['id']}").json["disabled_reason"] == "gone"
     assert not entries.exists()
-    tasks.bring_trail_that_is_left()
+    rows_tasks.bring_trail_that_is_left()
     assert not waiting.exists()
     waiting.bulk_create([noted])  # as if the process had died before it took it away
-    tasks.bring_trail_over(tracker.project.cluster)
+    rows_tasks.bring_trail(tracker.project.cluster)
     assert not waiting.exists()
     entry = entries.get()
     assert (entry.pk, entry.at, entry.actor_kind, entry.actor_id) == (noted.pk, noted.at, "system", None)
     assert (entry.environment_id, entry.detail) == (tracker.environment_id, {"reason": "gone"})
+
+
+def test_what_a_worker_of_the_release_before_writes_down_for_the_trail_is_brought_as_well(tracker: Tracker) -> None:
+    using, moment = tracker.project.cluster, datetime(2026, 11, 24, 9, 30, tzinfo=UTC)
+    facts = ["aud_01k0000000000000000000000a", moment, "webhook.disabled", "wh_1", tracker.environment_id]
+    with connections[using].cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO webhooks_trailentry (id, at, action, target_id, environment_id, detail)"
+            """ VALUES (%s, %s, %s, %s, %s, '{"reason": "gone"}')""",
+            facts,
+        )
+        tasks.bring_trail_that_is_left()
+        cursor.execute("SELECT count(*) FROM webhooks_trailentry")
+        assert cursor.fetchone() == (0,)
+    entry = AuditEntry.objects.get(target_id="wh_1")
+    assert [entry.pk, entry.at, entry.action, entry.target_id, entry.environment_id] == facts
+    assert (entry.actor_kind, entry.actor_id, entry.project_id, entry.request_id) == ("system", None, None, None)
+    assert entry.detail == {"reason": "gone"}
 
 
 def test_who_empties_the_queue_does_not_wait_for_the_trail(

@@ -16,8 +16,10 @@ from django.db.models.functions import Now
 from django.test import override_settings
 from standardwebhooks import Webhook as Verifier
 
+from accounts.models import AuditEntry
 from projects.environments import place_of
 from rows.outbox import EventInterest
+from rows.tasks import bring_trail
 from tests.api.receiver import Receiver, answer, headers
 from tests.rows.conftest import Tracker
 from tests.serving import ROOT, Up, wait_for
@@ -66,6 +68,11 @@ def test_a_terminal_that_was_killed_leaves_nothing_once_its_time_is_over(tracker
         assert end_listeners(using) == 1
         assert tracker.get("owner", "/webhooks").json["data"] == []
         assert not EventInterest.objects.using(using).exists()
+        assert end_listeners(using) == 0
+        bring_trail(using)
+        entry = AuditEntry.objects.get(action="webhook.deleted")
+        assert (entry.target_id, entry.environment_id) == (listener.webhook_id, tracker.environment_id)
+        assert (entry.actor_kind, entry.detail) == ("system", {"url": receiver.url()})
         with pytest.raises(NoLongerListening):
             next(listener.pending())
 
