@@ -5,9 +5,10 @@ runs those beyond the newest VISITS of an environment, however young: anybody ma
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from django.db import connections, transaction
+from django.db import connections
 
 from platform_site.api import ids
+from platform_site.postgres.indexed import by_index
 
 KEPT: Final = timedelta(days=7)
 VISITS: Final = 10_000
@@ -20,7 +21,8 @@ DELETE FROM platform.functions_run
                WHERE id < %(oldest)s AND phase = 'ended' AND ended_at < now() - %(age)s
                ORDER BY id LIMIT %(batch)s FOR UPDATE SKIP LOCKED)
 """
-# In leaps from one environment with visits to the next, by the index `run_visit`.
+# In leaps from one environment with visits to the next, by the index `run_visit`. The environment is asked for by
+# BETWEEN, since no other index has that order.
 _CROWDED = """
 WITH RECURSIVE reached AS (
     (SELECT environment_id FROM platform.functions_run WHERE caller_kind = 'anonymous' ORDER BY environment_id LIMIT 1)
@@ -37,9 +39,6 @@ SELECT reached.environment_id, beyond.id
           AND r.environment_id BETWEEN reached.environment_id AND reached.environment_id
         ORDER BY r.environment_id DESC, r.id DESC OFFSET %s LIMIT 1) beyond
 """
-# Whatever the planner believes: by statistics of another moment it reads all runs, each minute. For the same reason the
-# environment is asked for by BETWEEN: no other index has that order.
-_BY_INDEX = "SELECT set_config('enable_sort', 'off', true), set_config('enable_seqscan', 'off', true)"
 _PURGE_VISITS = """
 DELETE FROM platform.functions_run
  WHERE id IN (SELECT id FROM platform.functions_run
@@ -57,8 +56,7 @@ def purge(using: str, *, older_than: timedelta = KEPT) -> int:
 
 def purge_visits(using: str, *, but: int = VISITS) -> int:
     """Forget ended runs of visitors `but` for the newest so many of each environment. Returns how many."""
-    with transaction.atomic(using=using), connections[using].cursor() as cursor:
-        cursor.execute(_BY_INDEX)
+    with by_index(using) as cursor:
         cursor.execute(_CROWDED, [but])
         crowded = cursor.fetchall()
     return sum(
