@@ -28,6 +28,7 @@ from functions.endings import TOLD
 from functions.models import Function, Heard
 from functions.runs import visitor_seats
 from functions.subscriptions import covers
+from functions.weights import weighed
 from platform_site.api import chains, ids
 from platform_site.api.plans import plan_limits
 from platform_site.api.sqlstates import is_away, lost_connection
@@ -146,11 +147,13 @@ _QUEUE: Final = f"""
 WITH made AS (
     INSERT INTO platform.functions_run
            (id, environment_id, function_id, version, status, phase, is_async, trigger, event_id, input, error, logs,
-            walls, caller_kind, caller_id, request_id, depth, attempts, concurrency, created_at, ended_at, duration_ms)
+            walls, caller_kind, caller_id, request_id, depth, attempts, concurrency, created_at, ended_at, duration_ms,
+            weight)
     SELECT id, environment_id, function_id, version, CASE WHEN error IS NULL THEN 'running' ELSE 'failed' END,
            CASE WHEN error IS NULL THEN 'queued' ELSE 'ended' END, true, 'event', event_id, input, error, '[]', '{{}}',
            caller_kind, caller_id, request_id, depth, 0, concurrency, clock_timestamp(),
-           CASE WHEN error IS NOT NULL THEN now() END, CASE WHEN error IS NOT NULL THEN 0 END
+           CASE WHEN error IS NOT NULL THEN now() END, CASE WHEN error IS NOT NULL THEN 0 END,
+           CASE WHEN error IS NOT NULL THEN {weighed("octet_length(input)", "caller_kind")} END
       FROM json_to_recordset(%s::json) AS made (
            id text, environment_id text, function_id text, version int, event_id text, input text, error jsonb,
            caller_kind text, caller_id text, request_id text, depth smallint, concurrency int)

@@ -59,6 +59,9 @@ class PlanLimits:
     visitor_queued_bytes: int
     """What the inputs of those may have together."""
     run_output_bytes: int
+    run_history_bytes: int
+    """What an environment's ended runs may take of the disk, but for those for publishable keys; beyond it the oldest
+    go before their seven days. About so much (`functions.weights`), and far more than ordinary use leaves."""
 
 
 PLANS: Final[Mapping[str, PlanLimits]] = MappingProxyType(
@@ -90,6 +93,7 @@ PLANS: Final[Mapping[str, PlanLimits]] = MappingProxyType(
             visitor_queued_runs=100,
             visitor_queued_bytes=32 * 1024 * 1024,
             run_output_bytes=256 * 1024,
+            run_history_bytes=2 * 1024**3,
         ),
         "pro": PlanLimits(
             name="pro",
@@ -118,6 +122,7 @@ PLANS: Final[Mapping[str, PlanLimits]] = MappingProxyType(
             visitor_queued_runs=1_000,
             visitor_queued_bytes=128 * 1024 * 1024,
             run_output_bytes=1024 * 1024,
+            run_history_bytes=20 * 1024**3,
         ),
         "team": PlanLimits(
             name="team",
@@ -146,6 +151,7 @@ PLANS: Final[Mapping[str, PlanLimits]] = MappingProxyType(
             visitor_queued_runs=5_000,
             visitor_queued_bytes=512 * 1024 * 1024,
             run_output_bytes=6 * 1024 * 1024,
+            run_history_bytes=100 * 1024**3,
         ),
     }
 )
