@@ -18,17 +18,26 @@ def characters(count: int) -> str:
     return "".join(secrets.choice(_ALPHABET) for _ in range(count))
 
 
-def _checksum(text: str) -> str:
-    value, checksum = crc32(text.encode()), ""
-    for _ in range(_CHECKSUM):
+def spelled(value: int, count: int) -> str:
+    """The last `count` digits of the number in base62."""
+    text = ""
+    for _ in range(count):
         value, digit = divmod(value, 62)
-        checksum = _ALPHABET[digit] + checksum
-    return checksum
+        text = _ALPHABET[digit] + text
+    return text
+
+
+def _checksum(text: str) -> str:
+    return spelled(crc32(text.encode()), _CHECKSUM)
 
 
 def make(prefix: str, count: int) -> str:
     """A fresh secret with `count` random characters between prefix and checksum."""
-    text = prefix + characters(count)
+    return checked(prefix + characters(count))
+
+
+def checked(text: str) -> str:
+    """A secret of these characters: with its checksum."""
     return text + _checksum(text)
 
 

@@ -13,7 +13,7 @@ from django.db.models import Q
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 
 from accounts.console import link, staff
-from functions import highlight, history, services, subscriptions
+from functions import highlight, history, retention, services, subscriptions
 from functions.inbound import services as inbound
 from functions.models import Function, Run, Secret, Version
 from functions.visits import KEPT_BYTES
@@ -97,6 +97,7 @@ class FunctionAdmin(RegionAdmin):
             "first_query": query_with(request),
             "counts": [(status, bounded_count(_with(runs, status))) for status in Run.Status.values],
             "latest": _briefly(runs)[:10],
+            "runs_since": retention.shortened_at(thing),
         }
 
     def verbs_of(self, thing: Function) -> dict[str, Verb]:

@@ -8,7 +8,7 @@ class FunctionsConfig(AppConfig):
         from accounts import openings
 
         # Importing checks registers them.
-        from functions import checks, heard, hooks, runs, schedules, services, subscriptions  # noqa: F401
+        from functions import admission, checks, heard, hooks, runs, schedules, services, subscriptions  # noqa: F401
         from functions.archive import Functions
         from functions.executor import SECRET_PURPOSE
         from functions.models import Function, Heard
@@ -22,6 +22,8 @@ class FunctionsConfig(AppConfig):
         set_usage_counter("functions_per_environment", services.count_functions)
         set_usage_counter("schedules_per_environment", schedules.count_schedules)
         set_usage_counter("event_functions_per_environment", subscriptions.count_subscriptions)
+        set_usage_counter("queued_runs", admission.count_waiting)
+        set_usage_counter("queued_bytes", admission.count_bytes)
         set_usage_counter("visitor_queued_runs", runs.count_waiting_visits)
         set_usage_counter("visitor_queued_bytes", runs.count_waiting_bytes)
         openings.register(functions=services.public_functions)

@@ -13,7 +13,8 @@ from django.db import InterfaceError, OperationalError, connections
 
 from functions.runs import Started
 from functions.together import Together
-from functions.visits import Kept, forget_input, kept
+from functions.visits import Kept, end_without_outcome, kept
+from functions.weights import weighed
 from platform_site.api import ids
 from platform_site.api.requests import current_request_id
 from rows import execution
@@ -30,43 +31,46 @@ _TELL_END: Final = b"""
                       AND (i.table_name, i.action) IN (('*', '*'), ('function.run', '*')))
     RETURNING 1
 """
+_SIZE_OF_OUTCOME: Final = "coalesce(octet_length($4::text), 0) + pg_column_size($6::jsonb)"
 # $1 run, $2 attempt, $3 status, $4 output, $5 error, $6 log, $7 walls, $8 milliseconds, $9 event, $10 the function's
 # name, $11 what is not kept of it (null: all is); $12 and $13 are those of `Together`. `_WRITE_WHOLE` has in their
 # place $12 function, $13 version, $14 input, $15 kind of caller, $16 its id, $17 request, $18 depth, $19 how it came
 # about.
-_END: Final = (
-    b"""
+_END: Final = b"""
 WITH ended AS (
     UPDATE platform.functions_run
        SET status = $3::text, phase = 'ended', output = $4::text, error = $5::jsonb, logs = $6::jsonb,
            walls = $7::text[], duration_ms = $8::int, ended_at = now(), claimed_until = NULL, slot = NULL,
-           not_kept = $11::text[], input = CASE WHEN 'input' = ANY ($11::text[]) THEN '' ELSE input END
+           not_kept = $11::text[], input = CASE WHEN 'input' = ANY ($11::text[]) THEN '' ELSE input END,
+           weight = %b
      WHERE id = $1::text AND attempts = $2::int AND phase = 'executing'
  RETURNING id, environment_id, version, request_id, depth
 ), told AS (%b)
 SELECT EXISTS (SELECT 1 FROM ended), EXISTS (SELECT 1 FROM told),
        CASE WHEN $12::boolean THEN set_config('synchronous_commit', 'off', true) END, $13::text
-"""
-    % _TELL_END
+""" % (
+    weighed(
+        f"CASE WHEN 'input' = ANY ($11::text[]) THEN 0 ELSE octet_length(input) END + {_SIZE_OF_OUTCOME}",
+        "caller_kind",
+    ).encode(),
+    _TELL_END,
 )
 _ends: Final = Together(_END, is_durable=True)
-_WRITE_WHOLE: Final = (
-    b"""
+_WRITE_WHOLE: Final = b"""
 WITH ended AS (
     INSERT INTO platform.functions_run
            (id, environment_id, function_id, version, status, phase, is_async, input, output, error, logs, walls,
-            not_kept, caller_kind, caller_id, request_id, depth, trigger, attempts, started_at, ended_at, duration_ms)
+            not_kept, caller_kind, caller_id, request_id, depth, trigger, attempts, started_at, ended_at, duration_ms,
+            weight)
     SELECT $1::text, f.environment_id, f.id, $13::int, $3::text, 'ended', false, $14::text, $4::text, $5::jsonb,
            $6::jsonb, $7::text[], $11::text[], $15::text, $16::text, $17::text, $18::smallint, $19::text, $2::int,
-           now() - $8::int * interval '1 ms', now(), $8::int
+           now() - $8::int * interval '1 ms', now(), $8::int, %b
       FROM platform.functions_function f WHERE f.id = $12::text AND f.environment_id IS NOT NULL
     ON CONFLICT (id) DO NOTHING
  RETURNING id, environment_id, version, request_id, depth
 ), told AS (%b)
 SELECT EXISTS (SELECT 1 FROM ended), EXISTS (SELECT 1 FROM told)
-"""
-    % _TELL_END
-)
+""" % (weighed(f"octet_length($14::text) + {_SIZE_OF_OUTCOME}", "$15::text").encode(), _TELL_END)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +147,7 @@ TOLD = """
 _CANCEL = f"""
 WITH asked AS (
     UPDATE platform.functions_run r
-       SET cancel_requested_at = now(), {forget_input("r.phase = 'queued'")},
+       SET cancel_requested_at = now(), {end_without_outcome("r.phase = 'queued'")},
            status = CASE WHEN phase = 'queued' THEN 'failed' ELSE status END,
            error = CASE WHEN phase = 'queued'
                         THEN '{{"name": "Cancelled", "reason": "cancelled", "message": "the run was cancelled"}}'::jsonb

@@ -8,8 +8,9 @@ because the event is settled once, the second because its row is gone; unique in
 
 Why two steps: the relay serves all of a region's webhooks, and must not wait for the control database to say on which
 plan an environment is, nor make ten thousand runs of one bulk write before it goes on. What was heard costs a line, and
-waits here without end and in order; of these at most ROOM are queued in an environment at the same time, which take
-half of its seats and come after its calls (`functions.claims`). Environments take turns, ROOM at a time.
+waits here without end and in order; of these at most ROOM are queued in an environment at the same time, and no more
+once their inputs have as many bytes as its plan lets wait; they take half of its seats and come after its calls
+(`functions.claims`). Environments take turns, ROOM at a time.
 """
 
 import json
@@ -28,8 +29,9 @@ from functions.endings import TOLD
 from functions.models import Function, Heard
 from functions.runs import visitor_seats
 from functions.subscriptions import covers
+from functions.weights import weighed
 from platform_site.api import chains, ids
-from platform_site.api.plans import plan_limits
+from platform_site.api.plans import PlanLimits, plan_limits
 from platform_site.api.sqlstates import is_away, lost_connection
 from platform_site.api.sweeps import apart
 from platform_site.postgres.sizes import OctetLength
@@ -118,10 +120,10 @@ RECURSIVE reached AS (
 """A common table expression: the environments in which something waits, and null."""
 # By the index that has the order: without statistics the planner expects few, and would fetch and sort all of them.
 _IN_ORDER: Final = "SELECT set_config('enable_sort', %s, true)"
-# Of `run_turn_of_crowd`, no more than the room and what visitors have there.
+# Of `run_turn_of_crowd`, no more than the room and what visitors have there. No input is read for its size.
 _QUEUED: Final = """
-SELECT count(*)
-  FROM (SELECT FROM platform.functions_run r
+SELECT count(*), coalesce(sum(octet_length(input)), 0)
+  FROM (SELECT input FROM platform.functions_run r
          WHERE r.phase = 'queued' AND r.environment_id = {environment}
            AND (r.caller_kind = 'anonymous' OR r.trigger = 'event') AND r.trigger = 'event' LIMIT {most}) few
 """
@@ -129,7 +131,7 @@ _WAITING: Final = f"""
 WITH {REACHED}
 SELECT reached.environment_id
   FROM reached
- CROSS JOIN LATERAL ({_QUEUED.format(environment="reached.environment_id", most="%(half)s + 1")}) queued (count)
+ CROSS JOIN LATERAL ({_QUEUED.format(environment="reached.environment_id", most="%(half)s + 1")}) queued (count, size)
  WHERE reached.environment_id <> ALL (%(suspended)s::text[]) AND queued.count <= %(half)s
 """  # noqa: S608 - constants
 # One worker at a time queues of an environment, so that runs are made in order; another has nothing to do there.
@@ -146,11 +148,13 @@ _QUEUE: Final = f"""
 WITH made AS (
     INSERT INTO platform.functions_run
            (id, environment_id, function_id, version, status, phase, is_async, trigger, event_id, input, error, logs,
-            walls, caller_kind, caller_id, request_id, depth, attempts, concurrency, created_at, ended_at, duration_ms)
+            walls, caller_kind, caller_id, request_id, depth, attempts, concurrency, created_at, ended_at, duration_ms,
+            weight)
     SELECT id, environment_id, function_id, version, CASE WHEN error IS NULL THEN 'running' ELSE 'failed' END,
            CASE WHEN error IS NULL THEN 'queued' ELSE 'ended' END, true, 'event', event_id, input, error, '[]', '{{}}',
            caller_kind, caller_id, request_id, depth, 0, concurrency, clock_timestamp(),
-           CASE WHEN error IS NOT NULL THEN now() END, CASE WHEN error IS NOT NULL THEN 0 END
+           CASE WHEN error IS NOT NULL THEN now() END, CASE WHEN error IS NOT NULL THEN 0 END,
+           CASE WHEN error IS NOT NULL THEN {weighed("octet_length(input)", "caller_kind")} END
       FROM json_to_recordset(%s::json) AS made (
            id text, environment_id text, function_id text, version int, event_id text, input text, error jsonb,
            caller_kind text, caller_id text, request_id text, depth smallint, concurrency int)
@@ -221,9 +225,9 @@ def queue(using: str) -> int:
     for environment_id in costly.one_of(plans):
         costly.discard(environment_id)
         with apart(f"what functions of {environment_id} heard", using=using):
-            seats = visitor_seats(plan_limits(plans[environment_id]).function_concurrency)
+            limits = plan_limits(plans[environment_id])
             for _ in range(ROUNDS):
-                looked_at, made = _queue_some(environment_id, seats, using)
+                looked_at, made = _queue_some(environment_id, limits, using)
                 queued += made
                 turn.book(environment_id)
                 if not looked_at or turn.has_had(environment_id):
@@ -245,9 +249,9 @@ def _plans(environment_ids: Collection[str]) -> dict[str, str]:
     return {each: known[0] for each in environment_ids if (known := _known.get(each)) is not None}
 
 
-def _queue_some(environment_id: str, seats: int, using: str, *, most: int | None = None) -> tuple[int, int]:
+def _queue_some(environment_id: str, limits: PlanLimits, using: str, *, most: int | None = None) -> tuple[int, int]:
     try:
-        return _queue(environment_id, seats, using, most=most)
+        return _queue(environment_id, limits, using, most=most)
     except (OperationalError, InterfaceError):
         raise  # says nothing against any event
     except Exception as error:
@@ -255,13 +259,13 @@ def _queue_some(environment_id: str, seats: int, using: str, *, most: int | None
             raise  # nor does this: a session that PostgreSQL ended has another name
         if most != 1:
             # One of them cannot be written, and nobody says which. The first goes alone, the others in the next batch.
-            return _queue_some(environment_id, seats, using, most=1)
+            return _queue_some(environment_id, limits, using, most=1)
         logger.exception("an event's run cannot be written", extra={"environment_id": environment_id})
-        return _queue(environment_id, seats, using, most=1, is_hopeless=True)
+        return _queue(environment_id, limits, using, most=1, is_hopeless=True)
 
 
 def _queue(
-    environment_id: str, seats: int, using: str, *, most: int | None = None, is_hopeless: bool = False
+    environment_id: str, limits: PlanLimits, using: str, *, most: int | None = None, is_hopeless: bool = False
 ) -> tuple[int, int]:
     """One batch, in one transaction. Returns how much of what was heard is dealt with, and how many runs are queued for
     it. `is_hopeless`: no input can be made of the event in it."""
@@ -270,8 +274,9 @@ def _queue(
         if not cursor.fetchone()[0]:
             return 0, 0
         cursor.execute(_ROOM, [environment_id, ROOM])
-        room = ROOM - cursor.fetchone()[0]
-        if room <= 0:
+        count, size = cursor.fetchone()
+        room = ROOM - count
+        if room <= 0 or size >= limits.queued_bytes:
             return 0, 0
         cursor.execute(_IN_ORDER, ["off"])
         waiting = Heard.objects.using(using).filter(environment_id=environment_id).order_by("sequence")
@@ -297,6 +302,7 @@ def _queue(
                 turn.book(environment_id)
         listening = _listening(decided, environment_id, using, _FUNCTIONS_HELD)
         made: list[_NewRun] = []
+        seats = visitor_seats(limits.function_concurrency)
         for each in decided:
             fate = fates.get(each.event_id)
             if fate is None or fate.is_hidden or not _wants(listening, each, fate.type):

@@ -12,7 +12,7 @@ from django.db import connections
 
 from functions.endings import TOLD
 from functions.runs import Started
-from functions.visits import forget_input
+from functions.visits import end_without_outcome
 
 LOST_ATTEMPTS: Final = 3
 """How often a run is begun at all when workers keep dying under it."""
@@ -71,7 +71,7 @@ WITH lost AS (
 ), failed AS (
     UPDATE platform.functions_run r
        SET status = 'failed', phase = 'ended', slot = NULL, ended_at = now(), claimed_until = NULL,
-           {forget_input()},
+           {end_without_outcome()},
            -- The service may have stood still for longer than the 24 days that the column holds.
            duration_ms = least(extract(epoch FROM now() - r.started_at) * 1000, 2147483647),
            error = CASE WHEN lost.is_cancelled

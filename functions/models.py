@@ -60,6 +60,8 @@ class Function(models.Model):
     events_kind = models.CharField(max_length=10, null=True)
     events_id = models.CharField(max_length=30, null=True)
     """Who named the events or deployed last: `account` or `key`, whose rights these runs have."""
+    runs_since = models.DateTimeField(null=True)
+    """Where its history begins, if runs of it went before their time (`functions.retention`)."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     updated_at = models.DateTimeField(db_default=Now())
 
@@ -193,6 +195,8 @@ class Run(models.Model):
     """Of a visitor's run, which of `input`, `output` and `logs` were too large (`functions.visits`); null: none."""
     caller_kind = models.CharField(max_length=10)
     caller_id = models.CharField(max_length=30)
+    weight = models.IntegerField(null=True)
+    """Of an ended run that is in the sample, the bytes of history for which it stands (`functions.weights`)."""
     network = models.BigIntegerField(null=True)
     """Of a visitor's run, where it came from, as a number of the environment's own (`functions.networks`)."""
     turn_at = models.DateTimeField(null=True)
@@ -245,6 +249,13 @@ class Run(models.Model):
             # Of visitors alone, of whose runs the oldest go before their time (`functions.retention`).
             models.Index(
                 fields=["environment_id", "id"], condition=models.Q(caller_kind="anonymous"), name="run_visit"
+            ),
+            # A sample, by which a history is found that has grown too large.
+            models.Index(
+                fields=["environment_id", "function", "id"],
+                include=["weight"],
+                condition=models.Q(weight__isnull=False),
+                name="run_weighed",
             ),
             # For the console: what ended in the last minutes, and what a request led to.
             models.Index(fields=["ended_at"], condition=models.Q(ended_at__isnull=False), name="run_ended"),

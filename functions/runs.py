@@ -21,6 +21,7 @@ import orjson
 from django.conf import settings
 from django.db import IntegrityError, connections
 
+from functions import admission
 from functions.errors import NoSuchFunction, TooManyRuns, TooManyVisits
 from functions.networks import Visit, has_share, open_to_all
 from functions.together import Together
@@ -168,7 +169,8 @@ def begin(
     visit: Visit | None = None,
     trigger: str = "call",
 ) -> Started:
-    """Make the run, executing (a lease is ours) or queued. One statement.
+    """Make the run, executing (a lease is ours) or queued. One statement; a queued one of a visitor takes one more, and
+    now and then one of somebody else (`functions.admission`).
 
     One that executes is committed when this returns, and on disk before it can have any effect: a row that it writes
     and its end come later in the same log and wait for it, and `make_durable` goes before what leaves the database.
@@ -176,7 +178,7 @@ def begin(
     down whole. In a transaction of the caller's, and where it is queued, its commit waits as any other.
 
     `visit` says where a visitor comes from; without it their network has no share of its own. Raises NoSuchFunction
-    (or one that this kind of caller may not invoke), TooManyRuns, TooManyVisits.
+    (or one that this kind of caller may not invoke), TooManyRuns, TooManyVisits, TooManyQueued.
     """
     limit, is_visit = plan_limits(place.plan).function_concurrency, caller.kind == "anonymous"
     may_take = theirs = visitor_seats(limit) if is_visit else limit
@@ -186,6 +188,8 @@ def begin(
     input_bytes = input_text.encode()
     if is_async and is_visit:
         behind = _check_room_for_a_visit(place, visit, len(input_bytes))
+    elif is_async:
+        admission.admit(place, caller, trigger, len(input_bytes))
     # A queued one needs it until it ends.
     is_kept = is_async or is_input_kept(caller.kind, trigger, input_bytes)
     run_id, request_id = ids.new("run"), current_request_id()

@@ -10,6 +10,7 @@ from rest_framework.exceptions import ValidationError
 
 from functions import cron, subscriptions
 from functions.models import Function, Run, Version
+from functions.retention import shortened_at
 from functions.visits import KEPT_BYTES
 from platform_site.api import fields
 from platform_site.api.fields import Serializer, timestamp
@@ -159,6 +160,11 @@ class FunctionDetail(Serializer):
         help_text="Why it runs on none; it goes on once they are named again.",
     )
     on_as = fields.CharField(allow_null=True, help_text="The key or account that runs on events execute as.")
+    runs_since = fields.DateTimeField(
+        allow_null=True,
+        help_text="Where its history begins, if runs of the last seven days went before their time: it took more than "
+        "run_history_bytes of the plan.",
+    )
     secrets = fields.ListField(child=fields.CharField(), help_text="Names only.")
     created_at = fields.DateTimeField()
     updated_at = fields.DateTimeField()
@@ -250,6 +256,7 @@ def function_detail(function: Function, secrets: list[str]) -> dict[str, Any]:
         "on": function.events,
         "on_stopped": function.events_stopped,
         "on_as": function.events_id,
+        "runs_since": None if (since := shortened_at(function)) is None else timestamp(since),
         "secrets": sorted(secrets),
         "created_at": timestamp(function.created_at),
         "updated_at": timestamp(function.updated_at),

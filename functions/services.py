@@ -239,8 +239,8 @@ def begin(
 ) -> Started:
     """Make a run of the function, to be executed by us now or by a worker. `visit` says where a visitor comes from.
 
-    Raises NoSuchFunction, TooManyRuns, TooManyVisits, and Conflict for a chain of calls that has become a loop
-    (reliability F27).
+    Raises NoSuchFunction, TooManyRuns, TooManyVisits, TooManyQueued, and Conflict for a chain of calls that has become
+    a loop (reliability F27).
     """
     if not NAME.fullmatch(name):
         raise NoSuchFunction
@@ -287,7 +287,7 @@ def enqueue(
 ) -> str:
     """Queue a run and return its id. It is committed with the transaction at hand, then a worker is nudged.
 
-    Raises NoSuchFunction, TooManyVisits.
+    Raises NoSuchFunction, TooManyVisits, TooManyQueued.
     """
     queued = begin(place, caller, name, input_text, depth=depth, is_async=True, visit=visit, trigger=trigger)
     wakeups.after_commit(place.cluster)

@@ -111,6 +111,12 @@ def forget_visits(using: str) -> None:
     retention.purge_visits(using)
 
 
+@sweep_of_each_region(every=300)
+def shorten_histories(using: str) -> None:
+    """Of a history that takes more of the disk than the plan allows, the oldest goes."""
+    retention.shorten(using)
+
+
 @shared_task
 def remove_deleted(using: str) -> None:
     """Remove what functions have left that were deleted with a long history. A region that is away is left to the

@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import orjson
 
+from functions.weights import weighed
+
 KEPT_BYTES: Final = 16 * 1024
 KIND: Final = "anonymous"
 _ON_EVENTS: Final = "event"
@@ -35,12 +37,15 @@ def is_input_kept(caller_kind: str, trigger: str, input_text: bytes) -> bool:
     return (caller_kind != KIND and trigger != _ON_EVENTS) or len(input_text) <= KEPT_BYTES
 
 
-def forget_input(when: str = "true") -> str:
-    """Two assignments of an UPDATE that ends runs `r` without an outcome; `when` is SQL."""
+def end_without_outcome(when: str = "true") -> str:
+    """Three assignments of an UPDATE that ends runs `r`: what becomes of the input, and what is left is weighed. `when`
+    is SQL."""
     is_strangers = f"(r.caller_kind = '{KIND}' OR r.trigger = '{_ON_EVENTS}')"
     is_too_large = f"{when} AND {is_strangers} AND octet_length(r.input) > {KEPT_BYTES}"
+    weight = weighed(f"CASE WHEN {is_too_large} THEN 0 ELSE octet_length(r.input) END", "r.caller_kind")
     return f"""input = CASE WHEN {is_too_large} THEN '' ELSE r.input END,
-           not_kept = CASE WHEN {is_too_large} THEN '{{input}}' ELSE r.not_kept END"""
+           not_kept = CASE WHEN {is_too_large} THEN '{{input}}' ELSE r.not_kept END,
+           weight = CASE WHEN {when} THEN {weight} END"""
 
 
 def kept(

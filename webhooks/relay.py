@@ -98,6 +98,9 @@ def _relay(using: str, batch: int, only: str | None, *, why: str | None = None) 
     if only is not None:
         waiting = waiting.filter(environment_id=only)
     elif costly := list(_costly[using]):
+        # Walks over what these have waiting: 70 ms for 100,000, before the quarter of a second that they compute. To
+        # begin where the last look ended would pass over what commits late, and so turn round the events of one row;
+        # an index by environment would be paid by every write.
         waiting = waiting.exclude(environment_id__in=costly)
     with transaction.atomic(using=using):
         due = list(

@@ -4,14 +4,18 @@ One trip to Redis fetches what is remembered of the address and raises the count
 nothing is remembered, PostgreSQL is asked for the environment and in its region for the address. As whom the function
 runs is looked up each time (`functions.callers`), so what its maker may not do any more the address does not do either.
 
-Unknown, revoked and stopped addresses get the same 404. A token has 190 random bits: no guess is right, and what is
+Unknown, revoked and stopped addresses get the same 404. A token has 125 random bits: no guess is right, and what is
 bounded is how often PostgreSQL is asked. Ones that cannot be ask nothing and count for nothing. Ones that there are not
 are remembered for a while, and count for the environment that they name, if there is such a one; who has sent many is
 stopped before the next look-up. That never meets an address that leads somewhere, since providers send for many from
-the same network, and anybody can point a provider at URLs that they made up: Redis has a proof of each from its making
-on (`records`). Should it be emptied, a sweep tells it again; until then this process knows what it has met by itself.
+the same network, and anybody can point a provider at URLs that they made up: a token says by itself that it was made
+here (`tokens.is_ours`), and is no guess. What is revoked says so, too; so these are bounded by themselves, for each
+environment, which alone has them. And of each that there is Redis has a proof from its making on (`records`): that is
+for tokens from before they said so, and those whose key was dropped. Should Redis be emptied, a sweep tells it again;
+until then this process knows what it has met by itself.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,6 +35,8 @@ _proven: Final[dict[str, None]] = {}
 """Addresses that this process has met before, by their names in Redis."""
 _OF_NO_ENVIRONMENT: Final = "inbound"
 """Where tokens count that name an environment which is not there."""
+_MADE_HERE: Final = "inbound made here"
+"""Where tokens count, for their environment, that lead nowhere any more but were made here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +60,17 @@ def arrive(request: HttpRequest, token: str) -> Arrival:
     begun = limits.begin_visit(request, trip, name)
     is_new = name not in _proven
     proof = trip.get(records.proof_name(token_hash)) if is_new else None
-    counted = (environment_id, _OF_NO_ENVIRONMENT) if is_new else ()
-    guesses = [limits.Refusals(request, trip, each) for each in counted]
+    counters = _counters(environment_id, token) if is_new else ()
+    refusals = [limits.Refusals(request, trip, each) for each in counters]
     trip.run()
     if known.value == GONE:
         raise NoSuchAddress
     record = records.from_bytes(known.value)
     if record is None:
         if known.value is None and (proof is None or proof.value != records.PROVEN):
-            for each in guesses:
+            for each in refusals:
                 each.check()
-        record = _looked_up(request, environment_id, token_hash)
+        record = _looked_up(request, environment_id, token)
     _prove(name)
     begun.settle(record.plan, record.address_id)
     again = caller_again(record.runs_as_kind, record.runs_as_id, environment_id)
@@ -75,13 +81,21 @@ def arrive(request: HttpRequest, token: str) -> Arrival:
     return Arrival(record, caller, place)
 
 
-def _looked_up(request: HttpRequest, environment_id: str, token_hash: bytes) -> Record:
+def _counters(environment_id: str, token: str) -> Sequence[str]:
+    """Where this token counts if it leads nowhere: at the first, or where its environment is not there at the last."""
+    if tokens.is_ours(token):
+        return (f"{_MADE_HERE}\0{environment_id}",)
+    return environment_id, _OF_NO_ENVIRONMENT
+
+
+def _looked_up(request: HttpRequest, environment_id: str, token: str) -> Record:
+    token_hash = tokens.digest(token)
     place = place_of(environment_id)
     record = None if place is None else records.look_up(place, token_hash)
     if record is None:
         _proven.pop(records.cache_name(token_hash), None)
         records.remember_none(token_hash)
-        limits.count_refused(request, _OF_NO_ENVIRONMENT if place is None else environment_id)
+        limits.count_refused(request, _counters(environment_id, token)[-1 if place is None else 0])
         raise NoSuchAddress
     return record
 

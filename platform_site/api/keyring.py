@@ -5,7 +5,8 @@ functions). The purpose is bound in as associated data, so that a value copied i
 `seal_under` is for what must stay closed to whoever steals the database: only the holder of `secret` can have it
 opened.
 
-`mac` and `is_mac` are for what goes out and comes back unchanged, or is nothing: values that are stored nowhere.
+`mac` and `is_mac` are for what goes out and comes back unchanged, or is nothing: values that are stored nowhere. `macs`
+is for who spells them otherwise.
 
 `settings.ENCRYPTION_KEYS` (64 hex digits each): the first one seals, all of them unseal. To rotate: put a new key
 first, restart, run `manage.py rotate_encryption_keys`, drop the old key. A models module names its sealed columns with
@@ -20,7 +21,7 @@ NIST SP 800-38D allows 2^32 random nonces a key; at ten sealed values a second t
 import hashlib
 import hmac
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -132,7 +133,12 @@ def mac(message: bytes, *, purpose: str) -> bytes:
 def is_mac(given: bytes, message: bytes, *, purpose: str) -> bool:
     """Whether `mac` made `given` for this message and purpose, with whichever platform key. Each is compared in
     constant time."""
-    return any(hmac.compare_digest(given, _mac(key, message, purpose)) for key in _current().mac_keys)
+    return any(hmac.compare_digest(given, known) for known in macs(message, purpose=purpose))
+
+
+def macs(message: bytes, *, purpose: str) -> Iterator[bytes]:
+    """What `mac` makes of the message with each of the platform's keys, the first one's first."""
+    return (_mac(key, message, purpose) for key in _current().mac_keys)
 
 
 def _mac(key: bytes, message: bytes, purpose: str) -> bytes:

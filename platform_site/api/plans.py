@@ -49,11 +49,19 @@ class PlanLimits:
     function_concurrency: int
     """Synchronous runs of one environment at the same time, and as many queued ones; the next are refused or wait. At
     least two: visitors may hold half of them, and the only one would be theirs for good."""
+    queued_runs: int
+    """Queued runs that wait in one environment, of each kind of caller: keys and members, inbound addresses, app users,
+    of whom one has an eighth. About so many (`functions.admission`)."""
+    queued_bytes: int
+    """What the inputs of those may have together."""
     visitor_queued_runs: int
     """Queued runs for publishable keys that wait in one environment; a few more where several come at one moment."""
     visitor_queued_bytes: int
     """What the inputs of those may have together."""
     run_output_bytes: int
+    run_history_bytes: int
+    """What an environment's ended runs may take of the disk, but for those for publishable keys; beyond it the oldest
+    go before their seven days. About so much (`functions.weights`), and far more than ordinary use leaves."""
 
 
 PLANS: Final[Mapping[str, PlanLimits]] = MappingProxyType(
@@ -80,9 +88,12 @@ PLANS: Final[Mapping[str, PlanLimits]] = MappingProxyType(
             function_timeout_ms=10_000,
             function_memory_mb=128,
             function_concurrency=4,
+            queued_runs=5_000,
+            queued_bytes=64 * 1024 * 1024,
             visitor_queued_runs=100,
             visitor_queued_bytes=32 * 1024 * 1024,
             run_output_bytes=256 * 1024,
+            run_history_bytes=2 * 1024**3,
         ),
         "pro": PlanLimits(
             name="pro",
@@ -106,9 +117,12 @@ PLANS: Final[Mapping[str, PlanLimits]] = MappingProxyType(
             function_timeout_ms=60_000,
             function_memory_mb=256,
             function_concurrency=16,
+            queued_runs=20_000,
+            queued_bytes=256 * 1024 * 1024,
             visitor_queued_runs=1_000,
             visitor_queued_bytes=128 * 1024 * 1024,
             run_output_bytes=1024 * 1024,
+            run_history_bytes=20 * 1024**3,
         ),
         "team": PlanLimits(
             name="team",
@@ -132,9 +146,12 @@ PLANS: Final[Mapping[str, PlanLimits]] = MappingProxyType(
             function_timeout_ms=300_000,
             function_memory_mb=512,
             function_concurrency=64,
+            queued_runs=100_000,
+            queued_bytes=1024 * 1024 * 1024,
             visitor_queued_runs=5_000,
             visitor_queued_bytes=512 * 1024 * 1024,
             run_output_bytes=6 * 1024 * 1024,
+            run_history_bytes=100 * 1024**3,
         ),
     }
 )

@@ -584,6 +584,25 @@ def test_many_wait_in_order_and_few_of_them_are_queued(
     assert waiting(place) == 0
 
 
+def test_of_large_ones_fewer_are_queued(tracker: Tracker, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heard, "ROOM", 20)
+    put(tracker, "owner", "tell", ONE, on=["lists.insert"])
+    for _ in range(4):
+        write(tracker)
+    relay(place.cluster)
+    assert heard.queue(place.cluster) == 4
+    write(tracker)
+    relay(place.cluster)
+    queued = Run.objects.using(place.cluster).filter(phase="queued")
+    small = runs(place)[0].input
+    queued.update(input="x" * (plans.PLANS["free"].queued_bytes // 4))
+    assert heard.queue(place.cluster) == 0
+    assert waiting(place) == 1
+    queued.update(input=small)
+    assert heard.queue(place.cluster) == 1
+    assert (waiting(place), queued.count()) == (0, 5)
+
+
 def test_a_flood_holds_up_neither_the_environment_s_calls_nor_its_neighbours(
     tracker: Tracker, place: Place, make_tracker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

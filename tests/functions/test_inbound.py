@@ -7,6 +7,7 @@ import base64
 import hashlib
 import hmac
 import json
+import re
 import threading
 import time
 from typing import Any
@@ -17,7 +18,7 @@ from django.conf import settings as configured
 from django.db import connections, transaction
 from django.test import override_settings
 
-from accounts import audit, services
+from accounts import audit, opaque, services
 from accounts.models import AuditEntry, ServerKey, User
 from functions.archive import Functions
 from functions.inbound import arrivals, records, tokens
@@ -30,6 +31,7 @@ from platform_site.services import valkey
 from projects import services as projects
 from projects.models import Member
 from tests.client import Answer
+from tests.emptying import flush_redis
 from tests.functions.test_api import deploy, invoke
 from tests.functions.test_schedules import own_key
 from tests.projects.conftest import (
@@ -664,7 +666,21 @@ def test_one_that_is_known_is_found_by_one_trip_to_redis(tracker: Tracker, trips
 
 
 def forged(environment_id: str) -> str:
+    """Made up by somebody who knows the form of tokens, and not the platform's keys."""
+    return f"/v1/inbound/{opaque.make('hk_' + environment_id.removeprefix('env_'), 32)}"
+
+
+def gone(environment_id: str) -> str:
+    """As one that was made here and revoked."""
     return f"/v1/inbound/{tokens.make(environment_id)}"
+
+
+def of_the_release_before(place: Place, path: str) -> str:
+    """The address with a token that does not say that it was made here."""
+    old, token = forged(place.environment_id), path.rpartition("/")[2]
+    row = InboundAddress.objects.using(place.cluster).filter(token_hash=tokens.digest(token))
+    assert row.update(token_hash=tokens.digest(old.rpartition("/")[2])) == 1
+    return old
 
 
 def test_what_is_no_address_gets_one_answer(tracker: Tracker) -> None:
@@ -749,10 +765,78 @@ def test_nobody_has_a_provider_kept_out_of_somebody_elses_address(
     assert trips.statements == [], "nobody makes PostgreSQL work by guessing"
 
 
+def test_when_redis_was_emptied_guesses_keep_no_address_out(
+    tracker: Tracker,
+    settings: Any,
+    trips: RoundTrips,  # noqa: F811
+) -> None:
+    deploy(tracker, "tell", TELL)
+    path, queued = address(tracker, "tell", **{"async": False}), address(tracker, "tell")
+    flush_redis()
+    arrivals._proven.clear()
+    settings.RATE_LIMIT_FACTOR = 1
+    for environment_id in (lambda: tracker.environment_id, lambda: ids.new("env")):
+        unknown = [send(tracker, forged(environment_id())).status for _ in range(125)]
+        assert unknown == [404] * 120 + [429] * 5
+    trips.reset()
+    assert send(tracker, forged(tracker.environment_id)).status == 429
+    assert trips.statements == [], "a guess asks no database"
+    answers = send(tracker, path), send(tracker, queued)
+    assert [each.status for each in answers] == [200, 202], [each.json for each in answers]
+
+
+def test_what_is_revoked_asks_the_database_so_often_and_counts_for_its_environment_alone(
+    tracker: Tracker,
+    place: Place,
+    settings: Any,
+    trips: RoundTrips,  # noqa: F811
+) -> None:
+    deploy(tracker, "tell", TELL)
+    path, old = address(tracker, "tell"), of_the_release_before(place, address(tracker, "tell"))
+    flush_redis()
+    settings.RATE_LIMIT_FACTOR = 1
+    for environment_id in (environment_of(tracker.project, "development").pk, ids.new("env")):
+        many = [send(tracker, gone(environment_id)).status for _ in range(122)]
+        assert many == [404] * 120 + [429] * 2
+        trips.reset()
+        assert send(tracker, gone(environment_id)).status == 429
+        assert trips.statements == []
+    assert [send(tracker, each).status for each in (path, old)] == [202, 202]
+
+
+def test_a_token_whose_key_was_dropped_is_as_one_from_before_there_were_any(
+    tracker: Tracker, place: Place, settings: Any
+) -> None:
+    deploy(tracker, "tell", TELL)
+    path = address(tracker, "tell")
+    token, keys = path.rpartition("/")[2], list(configured.ENCRYPTION_KEYS)
+    settings.ENCRYPTION_KEYS = ["ab" * 32, *keys]
+    assert tokens.is_ours(token)
+    settings.ENCRYPTION_KEYS = ["ab" * 32]
+    assert not tokens.is_ours(token)
+    settings.RATE_LIMIT_FACTOR = 1
+    unknown = [send(tracker, forged(tracker.environment_id)).status for _ in range(121)]
+    assert unknown == [404] * 120 + [429]
+    settings.ENCRYPTION_KEYS = ["ab" * 32, *keys[1:]]
+    assert not tokens.is_ours(token)
+    assert send(tracker, path).status == 202, "its proof is in Redis"
+
+
+def test_no_part_of_a_token_can_be_changed(place: Place) -> None:
+    token = tokens.make(place.environment_id)
+    assert (tokens.environment_of(token), tokens.is_ours(token)) == (place.environment_id, True)
+    assert re.fullmatch(r"hk_[0-9a-z]{26}[0-9A-Za-z]{38}", token), "as the release before reads them"
+    for at in range(len("hk_"), len(token) - 6):
+        other = "1" if token[at] == "0" else "0"
+        changed = opaque.checked(token[:at] + other + token[at + 1 : -6])
+        assert tokens.environment_of(changed) is None or not tokens.is_ours(changed), at
+    assert not tokens.is_ours(forged(place.environment_id).rpartition("/")[2])
+
+
 def test_redis_is_told_again_which_addresses_there_are(tracker: Tracker, place: Place, settings: Any) -> None:
     deploy(tracker, "tell", TELL)
     made = [make(tracker, "tell").json for _ in range(2)]
-    path, revoked = (each["url"].removeprefix(configured.BASE_URL) for each in made)
+    path, revoked = (of_the_release_before(place, each["url"].removeprefix(configured.BASE_URL)) for each in made)
     assert tracker.delete("owner", f"/functions/tell/inbound/{made[1]['id']}").status == 204
     for each in (path, revoked):
         valkey.client(configured.LAYOUT).delete(*records.names_of(tokens.digest(each.rpartition("/")[2])))
@@ -792,8 +876,8 @@ def test_a_revoked_address_is_bounded_like_any_that_is_not_there(
     assert tracker.delete("owner", "/functions/tell").status == 204
     provider = "203.0.113.9"
     settings.RATE_LIMIT_FACTOR = 1
-    unknown = [send(tracker, forged(tracker.environment_id), remote_addr=provider).status for _ in range(121)]
-    assert unknown == [404] * 120 + [429]
+    others = [send(tracker, gone(tracker.environment_id), remote_addr=provider).status for _ in range(121)]
+    assert others == [404] * 120 + [429]
     for path in (first, second):
         as_after_a_deployment(path)  # and the mark is gone
         trips.reset()

@@ -206,7 +206,7 @@ def test_visitors_are_executed_where_nobody_else_waits(open_to_all: Tracker, pla
 # ── Backlog ──
 
 
-def test_so_many_queued_runs_of_visitors_wait_and_others_without_end(
+def test_so_many_queued_runs_of_visitors_wait_and_others_queue_on(
     open_to_all: Tracker, place: Place, make_tracker: Any
 ) -> None:
     pile_up(place, MOST - 1)

@@ -1,0 +1,205 @@
+"""How much may wait: queued runs of keys, of inbound addresses and of app users have a budget each.
+
+Through the API; what waits already is put there by SQL, longer ago than any run that a test makes.
+"""
+
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from functions import admission, runs
+from functions.admission import Kind
+from functions.models import Run
+from platform_site.api import ids
+from platform_site.api.callers import Place
+from platform_site.api.plans import PLANS
+from projects.environments import place_of
+from tests.client import Answer
+from tests.functions.test_api import SUM, deploy, invoke
+from tests.functions.test_inbound import address, send
+from tests.functions.test_queue import key_of
+from tests.functions.test_visitors import a_history, gather_statistics, queue, statistics
+from tests.projects.conftest import RoundTrips, key_for, publishable_key_for, trips  # noqa: F401 - a fixture
+from tests.rows.conftest import Tracker
+from tests.rows.tracker import DOCUMENT
+from tests.serving import wait_for
+from tests.webhooks.touched import touched
+
+pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+
+FREE = PLANS["free"]
+MOST = FREE.queued_runs
+SHARE = MOST // admission.SHARE
+STEP = SHARE // admission.STEPS
+"""What a user queues at first without a look."""
+
+
+@pytest.fixture
+def busy(tracker: Tracker) -> Tracker:
+    """`sum` is deployed; `server` shows a server key, `visitor` a publishable one."""
+    tracker.tokens["server"] = key_for(tracker.environment_id, "functions:invoke")
+    tracker.tokens["visitor"] = publishable_key_for(tracker.environment_id)
+    deploy(tracker, "sum", SUM, invoke="public")
+    return tracker
+
+
+def pile_up(place: Place, count: int, kind: str, caller_id: str, *, trigger: str = "call", size: int = 2) -> None:
+    """So many queued runs of `sum` with an input of so many bytes."""
+    with connections[place.cluster].cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO platform.functions_run (id, environment_id, function_id, version, status, phase, is_async,"
+            "       trigger, input, logs, walls, caller_kind, caller_id, depth, concurrency, attempts, created_at)"
+            " SELECT %s || lpad(n::text, 8, '0'), f.environment_id, f.id, 1, 'running', 'queued', true, %s,"
+            "        repeat('x', %s), '[]', '{}', %s, %s, 0, 1, 0, now() - interval '1 hour' + n * interval '1 ms'"
+            "   FROM platform.functions_function f, generate_series(1, %s) n"
+            "  WHERE f.environment_id = %s AND f.name = 'sum'",
+            [ids.new("run")[:22], trigger, size, kind, caller_id, count, place.environment_id],
+        )
+
+
+def user_id(tracker: Tracker, who: str) -> str:
+    run_id = queue(tracker, who).json["run_id"]
+    found = Run.objects.using(tracker.project.cluster).get(pk=run_id)
+    found.delete()
+    return found.caller_id
+
+
+def statuses(tracker: Tracker, who: str, count: int) -> list[int]:
+    return [queue(tracker, who).status for _ in range(count)]
+
+
+def as_another_process() -> None:
+    """One that knows nothing yet."""
+    for memory in (admission._budgets, admission._shares):
+        memory.__init__()  # type: ignore[misc]
+
+
+def waiting(place: Place) -> int:
+    return Run.objects.using(place.cluster).filter(phase="queued").count()
+
+
+def refused(answer: Answer, words: str) -> None:
+    assert (answer.status, answer.error, answer.headers["Retry-After"]) == (429, "rate_limited", "10")
+    assert words in answer.json["error"]["message"]
+    assert not {name for name in answer.headers if name.lower().startswith("x-run")}
+
+
+def test_a_flooded_address_takes_the_budget_of_addresses_and_nobody_elses(busy: Tracker, place: Place) -> None:
+    path = address(busy, "sum")
+    pile_up(place, MOST - 1, "account", "usr_x", trigger="inbound")
+    assert send(busy, path).status == 202
+    refused(send(busy, path), f"{MOST:,} queued runs by inbound addresses. So many wait.")
+    refused(send(busy, path), "So many wait.")
+    assert waiting(place) == MOST
+    for who in ("server", "alice", "owner", "visitor"):
+        assert queue(busy, who).status == 202, who
+    assert invoke(busy, "sum", {"a": 1, "b": 1}, who="alice").status == 200
+    shown = busy.get("owner", "/limits").json["limits"]["queued_runs"]
+    assert shown == {"limit": MOST, "used": MOST}
+
+
+def test_keys_and_members_have_a_budget_too(busy: Tracker, place: Place) -> None:
+    path = address(busy, "sum")
+    pile_up(place, MOST, "key", "key_x")
+    for who in ("server", "owner"):
+        refused(queue(busy, who), f"{MOST:,} queued runs of keys and members. So many wait.")
+    assert queue(busy, "alice").status == 202
+    assert send(busy, path).status == 202
+    assert invoke(busy, "sum", {"a": 1, "b": 1}, who="server").status == 200, "one that does not wait"
+    assert waiting(place) == MOST + 2
+
+
+def test_one_user_takes_an_eighth_and_the_others_queue_on(busy: Tracker, place: Place) -> None:
+    alice = user_id(busy, "alice")
+    pile_up(place, SHARE, "user", alice)
+    tried = statuses(busy, "alice", STEP + 2)
+    assert tried == [202] * STEP + [429] * 2, "what the look before has given away, and no more"
+    refused(queue(busy, "alice"), "less than an eighth is yours")
+    assert statuses(busy, "bob", STEP + 20) == [202] * (STEP + 20)
+    assert queue(busy, "server").status == 202
+
+
+def test_who_has_some_waiting_leaves_half_to_those_who_have_none(busy: Tracker, place: Place) -> None:
+    pile_up(place, MOST // 2, "user", "usr_x")
+    tried = statuses(busy, "alice", STEP + 3)
+    assert tried[0] == 202
+    assert tried[-2:] == [429, 429]
+    assert queue(busy, "bob").status == 202
+    pile_up(place, MOST // 2, "user", "usr_y")
+    as_another_process()
+    refused(queue(busy, "bob"), "So many wait.")
+
+
+def test_large_inputs_are_counted_by_their_bytes(busy: Tracker, place: Place) -> None:
+    path = address(busy, "sum")
+    large = FREE.queued_bytes // 64
+    pile_up(place, 63, "key", "key_x", trigger="inbound", size=large)
+    before = waiting(place)
+    assert send(busy, path, b"x" * 500_000).status == 202
+    assert send(busy, path, b"x" * 500_000).status == 202
+    refused(send(busy, path, b"x" * 500_000), f"{FREE.queued_bytes:,} bytes of input in queued runs by inbound")
+    assert send(busy, path, b"{}").status == 202, "there is room for a small one"
+    assert waiting(place) == before + 3
+    assert queue(busy, "alice").status == 202
+    used = busy.get("owner", "/limits").json["limits"]["queued_bytes"]["used"]
+    assert 63 * large + 1_000_000 < used <= FREE.queued_bytes
+
+
+def test_it_is_found_out_when_there_is_room_again(busy: Tracker, place: Place) -> None:
+    pile_up(place, MOST, "key", "key_x")
+    refused(queue(busy, "server"), "So many wait.")
+    Run.objects.using(place.cluster).filter(phase="queued").update(phase="ended", status="failed")
+    refused(queue(busy, "server"), "So many wait.")
+    wait_for("another look", lambda: queue(busy, "server").status == 202)
+
+
+def test_an_environments_backlog_is_nobody_elses(busy: Tracker, place: Place, make_tracker: Any) -> None:
+    pile_up(place, MOST, "key", "key_x")
+    refused(queue(busy, "server"), "So many wait.")
+    other: Tracker = make_tracker(DOCUMENT, name="Other")
+    deploy(other, "sum", SUM)
+    assert queue(other, "owner").status == 202
+
+
+# ── What it costs ──
+
+
+def test_a_queued_call_has_one_statement_as_a_rule(
+    busy: Tracker,
+    place: Place,
+    trips: RoundTrips,  # noqa: F811
+) -> None:
+    def looks(who: str, count: int) -> int:
+        trips.reset()
+        assert statuses(busy, who, count) == [202] * count
+        return len([each for each in trips.statements if "octet_length(input)" in each])
+
+    assert looks("server", 1) == 1, "nothing is known of the environment"
+    assert looks("server", 50) == 0
+    assert looks("alice", 2) == 1, "nor of what its users have waiting"
+    assert looks("bob", STEP) == 0
+    assert looks("bob", SHARE // admission.STEPS) == 1
+
+
+@statistics
+def test_a_look_reads_what_waits_and_no_more_than_the_budget(
+    busy: Tracker, place: Place, make_tracker: Any, statistics: bool
+) -> None:
+    using = place.cluster
+    a_history(place)
+    other: Tracker = make_tracker(DOCUMENT, name="Other")
+    neighbour = place_of(other.environment_id)
+    assert neighbour is not None
+    deploy(other, "sum", SUM)
+    pile_up(neighbour, 20_000, "key", "key_x")
+    pile_up(place, 500, "user", "usr_x")
+    if statistics:
+        gather_statistics(using)
+    for where, kind, most, expected in ((place, Kind.USERS, 500, 500), (neighbour, Kind.KEYS, MOST, MOST)):
+        with touched(using, "platform.functions_run") as cost:
+            assert admission._look(where, kind, "key_x", MOST)[0].runs == expected
+        assert cost.read <= most
+    with touched(using, "platform.functions_run") as cost:
+        runs.begin(place, key_of(place), "sum", "{}")
+    assert cost.read <= 2 * FREE.function_concurrency

@@ -1,0 +1,196 @@
+"""How much of the disk a history takes: weighed run by run, and shortened where the plan allows no more."""
+
+from itertools import count
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.test import Client
+from django.utils import timezone
+from hypothesis import given
+from hypothesis import strategies as some
+
+from functions import endings, leases, retention, runs
+from functions.models import Function, Run
+from functions.weights import ROW, UNIT, weighed
+from platform_site.api import ids
+from platform_site.api.callers import Place
+from platform_site.api.fields import timestamp
+from platform_site.api.plans import PLANS
+from projects.environments import place_of
+from tests.functions.test_api import SUM, deploy, invoke
+from tests.functions.test_console import FUNCTIONS, console, of, page  # noqa: F401 - a fixture
+from tests.functions.test_queue import key_of
+from tests.functions.test_visitors import a_history, gather_statistics, statistics
+from tests.projects.conftest import key_for, publishable_key_for
+from tests.rows.conftest import Tracker
+from tests.rows.tracker import DOCUMENT
+from tests.webhooks.touched import touched
+
+pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
+
+BUDGET = PLANS["free"].run_history_bytes
+FIRST = 'export default ({text}, ctx) => { console.log("x".repeat(4000)); return text.slice(0, 240_000) }'
+LARGE = "x" * 900_000
+
+
+@pytest.fixture
+def busy(tracker: Tracker) -> Tracker:
+    tracker.tokens["server"] = key_for(tracker.environment_id, "functions:invoke")
+    tracker.tokens["visitor"] = publishable_key_for(tracker.environment_id)
+    deploy(tracker, "sum", SUM)
+    deploy(tracker, "other", SUM)
+    deploy(tracker, "first", FIRST, invoke="public")
+    return tracker
+
+
+_piles = count(1)
+
+
+def kept(place: Place, name: str) -> list[Run]:
+    found = Run.objects.using(place.cluster).filter(function__name=name, environment_id=place.environment_id)
+    return list(found.order_by("created_at", "id"))
+
+
+def pile_up(place: Place, name: str, many: int, weight: int | None, *, phase: str = "ended") -> None:
+    """So many runs that have ended, the oldest an hour ago, each of which stands for so many bytes."""
+    with connections[place.cluster].cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO platform.functions_run (id, environment_id, function_id, version, status, phase, is_async,"
+            "       input, logs, walls, caller_kind, caller_id, depth, concurrency, attempts, weight, created_at)"
+            " SELECT %s || lpad(n::text, 8, '0'), f.environment_id, f.id, 1, 'running', %s, true,"
+            "        '{}', '[]', '{}', 'key', 'key_x', 0, 1, 0, %s, now() - interval '1 hour' + n * interval '1 ms'"
+            "   FROM platform.functions_function f, generate_series(1, %s) n"
+            "  WHERE f.environment_id = %s AND f.name = %s",
+            [f"{ids.new('run')[:16]}{next(_piles):06}", phase, weight, many, place.environment_id, name],
+        )
+
+
+# ── Weighed ──
+
+
+def test_a_large_run_stands_for_what_it_has(busy: Tracker, place: Place) -> None:
+    for who in ("server", "alice"):
+        assert invoke(busy, "first", {"text": LARGE}, who=who).status == 200
+    for run in kept(place, "first"):
+        assert run.weight is not None
+        told = ROW + len(run.input.encode()) + len((run.output or "").encode()) + 4000
+        assert UNIT < told < run.weight < told + 500, "and its log"
+
+
+def test_a_run_that_ends_without_an_outcome_is_weighed_too(busy: Tracker, place: Place) -> None:
+    using = place.cluster
+    cancelled, lost = (runs.begin(place, key_of(place), "sum", "{}", is_async=True).run_id for _ in range(2))
+    found = Run.objects.using(using)
+    found.filter(pk__in=(cancelled, lost)).update(input="x" * (2 * UNIT))
+    endings.request_cancel(using, cancelled)
+    gone_by = "2020-01-01T00:00:00Z"
+    found.filter(pk=lost).update(
+        phase="executing", attempts=leases.LOST_ATTEMPTS, claimed_until=gone_by, started_at=gone_by
+    )
+    assert leases.settle_lost(using)[1] == 1
+    assert [run.weight for run in kept(place, "sum")] == [ROW + 2 * UNIT] * 2
+
+
+def test_one_that_has_not_ended_is_not(busy: Tracker, place: Place) -> None:
+    begun = runs.begin(place, key_of(place), "sum", "{}")
+    Run.objects.using(place.cluster).filter(pk=begun.run_id).update(input="x" * (2 * UNIT))
+    endings.request_cancel(place.cluster, begun.run_id)
+    [run] = kept(place, "sum")
+    assert (run.phase, run.weight) == ("executing", None)
+
+
+def test_of_small_ones_so_many_are_weighed_that_the_sum_is_right(place: Place) -> None:
+    many, size = 1_000_000, 2_000
+    with connections[place.cluster].cursor() as cursor:
+        cursor.execute(
+            f"SELECT count(weight), sum(weight), count(theirs) FROM (SELECT {weighed(str(size), kind('key'))} AS weight,"  # noqa: S608
+            f" {weighed(str(2 * UNIT), kind('anonymous'))} AS theirs FROM generate_series(1, {many})) sample"
+        )
+        weighed_ones, total, theirs = cursor.fetchone()
+    right = many * (ROW + size)
+    assert abs(total - right) < 0.12 * right, "six times the deviation"
+    assert weighed_ones == total // UNIT, "an entry for each UNIT"
+    assert theirs == 0, "visitors' are bounded otherwise"
+
+
+def kind(name: str) -> str:
+    return f"'{name}'::text"
+
+
+@given(some.lists(some.integers(1, 1000), min_size=1, max_size=8), some.integers(1, 4000))
+def test_each_keeps_as_much_as_makes_the_budget_together(weights: list[int], budget: int) -> None:
+    most = retention.level(weights, budget)
+    left = sum(min(each, most) for each in weights)
+    assert left <= budget
+    assert left == sum(weights) or left > budget - len(weights), "and no less"
+
+
+# ── Shortened ──
+
+
+def test_a_storm_pushes_out_its_own_history_and_no_others(
+    console: Client,  # noqa: F811
+    busy: Tracker,
+    place: Place,
+    make_tracker: Any,
+) -> None:
+    other: Tracker = make_tracker(DOCUMENT, name="Other")
+    deploy(other, "sum", SUM)
+    neighbour = place_of(other.environment_id)
+    assert neighbour is not None
+    share = BUDGET // 32
+    pile_up(place, "other", 8, share)
+    pile_up(neighbour, "sum", 32, share)
+    pile_up(place, "sum", 20, None)  # small ones that stand for nothing, in between
+    pile_up(place, "sum", 3, None, phase="queued")
+    pile_up(place, "sum", 40, share)
+    weighed_ones = [run.pk for run in kept(place, "sum") if run.weight]
+    assert retention.shorten(place.cluster) > 0
+    left = kept(place, "sum")
+    assert [run.pk for run in left if run.weight] == weighed_ones[-24:]
+    assert len([run for run in left if run.phase == "queued"]) == 3, "what waits stays"
+    assert len(kept(place, "other")) == 8
+    assert len(kept(neighbour, "sum")) == 32
+    assert retention.shorten(place.cluster) == 0
+    shown = {name: busy.get("owner", f"/functions/{name}").json["runs_since"] for name in ("sum", "other", "first")}
+    since = Function.objects.using(place.cluster).get(name="sum", environment_id=place.environment_id).runs_since
+    assert since is not None
+    assert shown == {"sum": timestamp(since), "other": None, "first": None}
+    assert max(run.created_at for run in left if run.phase == "queued") <= since
+    assert min(run.created_at for run in left if run.weight) > since
+    for name, is_said in (("sum", True), ("other", False)):
+        function = Function.objects.using(place.cluster).get(name=name, environment_id=place.environment_id)
+        assert ("went before their time" in page(console, of(function.pk, FUNCTIONS))) is is_said
+
+
+def test_what_is_long_ago_is_not_said_any_more(busy: Tracker, place: Place) -> None:
+    found = Function.objects.using(place.cluster).filter(name="sum", environment_id=place.environment_id)
+    found.update(runs_since=timezone.now() - retention.KEPT)
+    assert busy.get("owner", "/functions/sum").json["runs_since"] is None
+
+
+def test_the_largest_plan_shortens_later(busy: Tracker, place: Place) -> None:
+    pile_up(place, "sum", 20, BUDGET // 8)
+    busy.project.plan = "pro"
+    busy.project.save()
+    assert retention.shorten(place.cluster) == 0
+    assert len(kept(place, "sum")) == 20
+
+
+@statistics
+def test_a_look_reads_the_sample_and_what_goes(busy: Tracker, place: Place, statistics: bool) -> None:
+    a_history(place)
+    pile_up(place, "sum", 5_000, None)
+    pile_up(place, "other", 30, BUDGET // 60)
+    if statistics:
+        gather_statistics(place.cluster)
+    with touched(place.cluster, "platform.functions_run") as cost:
+        assert retention.shorten(place.cluster) == 0
+    assert cost.read <= 35
+    pile_up(place, "first", 90, BUDGET // 60)
+    with touched(place.cluster, "platform.functions_run") as cost:
+        gone = retention.shorten(place.cluster)
+    assert gone in (60, 61)
+    assert cost.read <= 400
+    assert len(kept(place, "sum")) == 6_000
