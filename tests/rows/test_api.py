@@ -160,6 +160,34 @@ def test_nothing_sent_changes_nothing(tracker: Tracker) -> None:
     assert tracker.patch("alice", "/rows/tasks/tsk_missing", {}).status == 404
 
 
+def test_a_refused_write_says_what_is_true_of_a_row_that_is_seen(tracker: Tracker) -> None:
+    """One answer for a row that is missing, hidden, or seen and not to be changed; "that you can see" is not true of
+    the last."""
+    document = json.loads(json.dumps(DOCUMENT))
+    document["tables"]["tasks"]["rules"]["user"]["read"] = [{"where": {"owner_id": "$user.id"}}, {"columns": ["title"]}]
+    tracker.apply(document)
+    home = new_list(tracker, "alice")
+    task = new_task(tracker, "alice", home)
+    seen = tracker.get("bob", f"/rows/tasks/{task}")
+    assert seen.status == 200
+
+    refused = [
+        tracker.patch("bob", f"/rows/tasks/{task}", {"done": True}),
+        tracker.patch("bob", "/rows/tasks/tsk_missing", {"done": True}),
+        tracker.delete("bob", f"/rows/tasks/{task}"),
+        tracker.delete("bob", "/rows/tasks/tsk_missing"),
+        tracker.patch("alice", f"/rows/lists/{home}", {"name": "Mine"}),  # nobody of her role changes lists
+        tracker.delete("alice", f"/rows/lists/{home}"),
+    ]
+    assert {(each.status, each.error) for each in refused} == {(404, "not_found")}
+    assert {each.json["error"]["message"] for each in refused} == {"There is nothing here that you may change."}
+    assert tracker.get("bob", f"/rows/tasks/{task}").body == seen.body
+
+    unwelcome = tracker.post("alice", "/rows/lists", {"name": "Another"})
+    assert (unwelcome.status, unwelcome.json["error"]["message"]) == (404, "You may insert no rows into lists.")
+    assert len(tracker.get("owner", "/rows/lists").json["data"]) == 1
+
+
 def test_scopes_and_roles(tracker: Tracker) -> None:
     home = new_list(tracker, "alice")
     for who in ("key", "owner", "viewer", "reader", "operator", "alice"):
