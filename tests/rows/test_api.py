@@ -204,6 +204,26 @@ def test_scopes_and_roles(tracker: Tracker) -> None:
     assert tracker.get("key", f"/rows/lists/{home}").json["name"] == "Home"
 
 
+def test_who_lacks_a_scope_is_told_in_words_for_them(tracker: Tracker) -> None:
+    """A key is made with scopes; whoever signed in chose none and has a role, or is a user of the application."""
+    for who, method, path, message in (
+        ("reader", "PATCH", "/rows/lists/lst_x", "This needs the scope rows:write."),
+        ("viewer", "PATCH", "/rows/lists/lst_x", "This needs the scope rows:write, which your role in the project "
+         "does not give."),
+        ("alice", "GET", "/users", "This needs the scope users:manage, which users of an application do not have."),
+        ("alice", "GET", "/functions", "Users of an application invoke functions and see their own runs, and no more "
+         "of them."),
+    ):  # fmt: skip
+        answer = tracker.api.request(
+            method,
+            f"/v1{path}",
+            token=tracker.tokens[who],
+            environment=tracker.environment_id,
+            json={} if method == "PATCH" else None,
+        )
+        assert (answer.status, answer.json["error"]["message"]) == (403, message)
+
+
 def test_many_rows_at_once_and_the_same_request_twice(tracker: Tracker) -> None:
     home = new_list(tracker, "alice")
     bodies = [{"title": str(number), "list_id": home} for number in range(3)]
