@@ -269,6 +269,29 @@ def test_explain_says_which_clause_refuses(tracker: Tracker) -> None:
     assert tracker.post("key", "/rows/tasks/explain", {"id": task, "as": "member"}).json["visible"] is True
 
 
+def test_explain_says_that_related_rows_decide(tracker: Tracker) -> None:
+    """A verdict that stands beside the cells of one row alone would seem to contradict them."""
+    document = json.loads(json.dumps(DOCUMENT))
+    members = {"list.tasks": {"$some": {"owner_id": "$user.id", "comments": {"$none": {"stars": 1}}}}}
+    document["tables"]["tasks"]["rules"]["user"]["read"] = {"where": {"$or": [{"owner_id": "$user.id"}, members]}}
+    tracker.apply(document)
+    home = new_list(tracker, "alice")
+    task = new_task(tracker, "alice", home)
+    bob = tracker.users["bob"]
+    asked = {"id": task, "as": bob}
+
+    def clause() -> dict[str, Any]:
+        told = tracker.post("owner", "/rows/tasks/explain", asked).json
+        (found,) = next(rule for rule in told["rules"] if rule["action"] == "read")["clauses"]
+        return dict(found)
+
+    alice = tracker.users["alice"]
+    why = f'owner_id is "{alice}"; the rows of list.tasks.comments are asked; $user.id is "{bob}"'
+    assert (clause()["verdict"], clause()["why"]) == (False, why)
+    assert tracker.post("key", "/rows/tasks", {"title": "his", "list_id": home, "owner_id": bob}).status == 201
+    assert (clause()["verdict"], clause()["why"]) == (True, why)
+
+
 def test_explain_speaks_of_the_rules_that_hold_now(tracker: Tracker) -> None:
     """Though nothing else was asked since they changed, and though this process still knows the old ones."""
     home = tracker.post("key", "/rows/lists", {"name": "Home", "owner_id": tracker.users["alice"]}).json["id"]
