@@ -73,9 +73,8 @@ def over_keys(caller: Caller, environment_id: str | None, *, to_issue: bool = Fa
     """
     if caller.kind == "account":
         return _of_account(caller, environment_id, to_issue)
-    if not caller.may(MANAGE) or caller.place is None:
-        raise Forbidden(f"This needs the scope {MANAGE}.")
-    if environment_id not in (None, caller.place.environment_id):
+    caller.need(MANAGE)
+    if caller.place is None or environment_id not in (None, caller.place.environment_id):
         raise NotFound
     return KeyAuthority(
         environment_id=caller.place.environment_id,

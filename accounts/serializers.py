@@ -7,6 +7,7 @@ import re
 from typing import Any, ClassVar, Final, get_args
 
 import orjson
+from rest_framework.exceptions import ErrorDetail
 from rest_framework.serializers import ValidationError
 
 from accounts import emails, passwords
@@ -53,6 +54,24 @@ class PasswordField(CharField):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(trim_whitespace=False, write_only=True, **kwargs)
+
+
+class ChosenPasswordField(PasswordField):
+    """A password that somebody may choose, so that what is wrong with it is named beside the other fields.
+
+    Whether it is like its user's data is for the services, which know the user.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(max_length=passwords.LONGEST_CHOSEN, **kwargs)
+
+    def to_internal_value(self, data: Any) -> str:
+        value = str(super().to_internal_value(data))
+        try:
+            passwords.check_chosen(value)
+        except errors.ValidationFailed as error:
+            raise ValidationError([ErrorDetail(each.message, each.code) for each in error.fields]) from None
+        return value
 
 
 class RoleField(CharField):
@@ -136,7 +155,7 @@ class MeInput(Serializer):
     """What one may change of oneself. A new password needs the current one beside it."""
 
     name = CharField(required=False, allow_blank=True, max_length=LONGEST_NAME)
-    password = PasswordField(required=False, max_length=passwords.LONGEST_CHOSEN)
+    password = ChosenPasswordField(required=False)
     current_password = PasswordField(required=False, max_length=passwords.LONGEST_OFFERED)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
@@ -186,12 +205,12 @@ class UserFields(Serializer):
 
 
 class UserInput(UserFields):
-    password = PasswordField(max_length=passwords.LONGEST_CHOSEN)
+    password = ChosenPasswordField()
 
 
 class UserChange(UserFields):
     email = EmailField(required=False)
-    password = PasswordField(required=False, max_length=passwords.LONGEST_CHOSEN)
+    password = ChosenPasswordField(required=False)
     disabled = BooleanField(required=False)
 
 

@@ -129,7 +129,9 @@ def refresh(text: str, *, device: Device) -> Grant:
     """
     offered = refresh_tokens.parse(text)
     if offered is None:
-        raise InvalidGrant
+        raise InvalidGrant(
+            "This is no whole refresh token: they begin with rt_, and a character is missing or mistyped."
+        )
     signing_keys.signing()
     with transaction.atomic():
         session = (

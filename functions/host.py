@@ -22,7 +22,7 @@ from functions import together
 from functions.runtime.process import HostError
 from platform_site.api import bodies, chains, outbound, sqlstates
 from platform_site.api.callers import Caller, Place
-from platform_site.api.errors import ApiError, Forbidden
+from platform_site.api.errors import ApiError
 from platform_site.api.pagination import DEFAULT_LIMIT, MAX_LIMIT
 from rows import services
 from rows.bulk import MAX_ROWS, BulkQuery
@@ -138,22 +138,18 @@ class RunHost:
             raise HostError("the arguments are not an object", code="validation_failed", name="TypeError")
         match operation:
             case "rows.list" | "rows.get":
-                self._need("rows:read")
+                self._caller.need("rows:read")
                 with self._interruptible():
                     return self._read(operation, arguments)
             case (
                 "rows.insert" | "rows.upsert" | "rows.update" | "rows.remove" | "rows.update_many" | "rows.remove_many"
             ):
-                self._need("rows:write")
+                self._caller.need("rows:write")
                 with self._interruptible():
                     return self._write(operation, arguments)
             case "fetch":
                 return self._fetch(arguments, seconds)
         raise HostError("there is no such operation", code="not_found", name="NotFound")
-
-    def _need(self, scope: str) -> None:
-        if not self._caller.may(scope):
-            raise Forbidden(f"This needs the scope {scope}.")
 
     def _read(self, operation: str, arguments: dict[str, Any]) -> bytes:
         query = _query(arguments, _QUERY_MEMBERS)

@@ -49,7 +49,7 @@ class NamedViewSet(ApiViewSet):
     def _for_makers(self) -> None:
         """App users invoke functions and see their own runs; what a function is made of is not theirs to read."""
         if self.caller.kind == "user":
-            raise Forbidden
+            raise Forbidden("Users of an application invoke functions and see their own runs, and no more of them.")
 
     def _missed(self, name: str) -> str:
         """The same for one that is not there and one that this caller may not invoke. Names the environment, since what

@@ -171,7 +171,7 @@ def _team_of(caller: Caller, project_id: str, needed: ProjectRole, *, though_sus
     """The project whose team is asked about, as `project_for`. Raises Forbidden for anybody but an account, besides."""
     project = project_for(caller, project_id, needed, though_suspended=though_suspended)
     if caller.kind != "account":
-        raise Forbidden("Members are handled by signed-in accounts, not by keys.")
+        raise Forbidden("Members are handled by platform accounts that have signed in.")
     return project
 
 

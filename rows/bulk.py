@@ -12,13 +12,13 @@ from django.db import DatabaseError, transaction
 
 from platform_site.api import cursors
 from platform_site.api.callers import Place
-from platform_site.api.errors import NotFound, ValidationFailed
+from platform_site.api.errors import ValidationFailed
 from rows import bodies, cascades, filters, reads, writes, writing
 from rows.asking import Asking, asked
 from rows.attempts import Attempt, announce
 from rows.compiler import LIMIT, After, Cell
 from rows.documents import Table
-from rows.refusals import refusal_by_constraint, unknown_users
+from rows.refusals import NotToBeWritten, refusal_by_constraint, unknown_users
 from rows.rules import Access, Principal
 from rows.selection import DEFAULT_ORDER
 from rows.writing import BulkShape, ChosenShape, UpdateShape
@@ -70,7 +70,7 @@ def delete_rows(place: Place, principal: Principal, table: str, query: BulkQuery
 def _update(asking: Asking, name: str, query: BulkQuery, body: Any, depth: int) -> Changed:
     table, access = asking.table(name)
     if access.read is None or access.update is None:
-        raise NotFound
+        raise NotToBeWritten
     attempt = _change(asking, table, access, body, depth)
     with transaction.atomic(using=asking.environment.alias):
         chosen = _choose(asking, table, "update", query)
@@ -133,7 +133,7 @@ def _update_one(asking: Asking, name: str, row_id: str, body: Any, depth: int) -
 def _delete(asking: Asking, name: str, query: BulkQuery, depth: int) -> Changed:
     table, access = asking.table(name)
     if access.read is None or access.delete is None:
-        raise NotFound
+        raise NotToBeWritten
     with transaction.atomic(using=asking.environment.alias):
         chosen = _choose(asking, table, "delete", query)
         if chosen.ids:

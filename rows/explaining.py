@@ -22,6 +22,7 @@ from rows.conditions import (
     Condition,
     Operand,
     Path,
+    Quantified,
     Search,
     Variable,
     leaves,
@@ -150,6 +151,7 @@ def _why(condition: Condition, facts: _Facts) -> str:
     """What the row and the principal hold that the clause speaks about."""
     cells = facts.cells
     told = [f"{spelled(path)} is {_json(cells[path])}" for path in dict.fromkeys(_paths(condition)) if path in cells]
+    told += [f"the rows of {way} are asked" for way in dict.fromkeys(_ways(condition))]
     for variable in dict.fromkeys(_variables(condition)):
         value = resolve(variable, facts.principal, facts.now)
         if value is None:
@@ -181,6 +183,15 @@ def _paths(condition: Condition) -> Iterable[Path]:
     """The cells that a condition looks at, but for those of many rows."""
     for part in parts(condition):
         yield from paths_of(part)
+
+
+def _ways(condition: Condition) -> Iterable[str]:
+    """The relations whose rows a condition asks about, such as `board.members`. There may be many rows, and the asker
+    may not know of all: none is told, only that the cells which are told are not all that decides."""
+    for part in parts(condition):
+        if isinstance(part, Quantified):
+            further = [f"{part.hop.relation}.{way}" for way in _ways(part.condition)]
+            yield from further or [part.hop.relation]
 
 
 def _is_known(asking: Asking, table: str, path: Path) -> bool:

@@ -35,6 +35,14 @@ from rows.sizes import Shares
 from rows.values import MAX_ROW_BYTES
 from rows.writing import AfterwardsShape, DeleteShape, ProbeShape, UpdateShape
 
+
+class NotToBeWritten(NotFound):
+    """The answer to a write of what is not there, is hidden from who asks, or may be seen by them and not changed: the
+    same for all three [contract 4.8], so its words must be true of all three."""
+
+    message = "There is nothing here that you may change."
+
+
 # ── What the probe found ────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -43,7 +51,7 @@ def probed(asking: Asking, attempt: Attempt) -> tuple[list[bool], ApiError | Non
     itself from being written."""
     rows = asking.read(asking.statement(ProbeShape(attempt.shape), writing.probe), attempt.named)
     if not rows:
-        return [], NotFound()
+        return [], NotToBeWritten()
     matches, *rest = [cell == b"t" for cell in rows[0]]
     return rest, None if matches else PreconditionFailed()
 
@@ -121,7 +129,7 @@ def _checked(asking: Asking, attempt: Attempt, verdicts: Sequence[bool]) -> ApiE
 def _rule(attempt: Attempt) -> WriteRule:
     rule: WriteRule | None = getattr(attempt.access, attempt.action)
     if rule is None:
-        raise NotFound
+        raise NotToBeWritten
     return rule
 
 
@@ -132,7 +140,7 @@ def _check_refused(asking: Asking, attempt: Attempt, clauses: Iterable[Clause]) 
         column for clause in clauses for column in _columns_of(clause.condition) if column in known
     )  # fmt: skip
     if not named:
-        return NotFound()
+        return NotToBeWritten()
     message = "The rules do not allow this value."
     return ValidationFailed(fields=[FieldError(column, "not_allowed", message) for column in named])
 

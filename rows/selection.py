@@ -65,6 +65,9 @@ def _worded(
     key = (sight.token, table, text)
     found = memo.get(key)
     if found is None:
+        if not all(map(str.strip, text.split(","))):
+            message = f'A name is empty: names stand between commas. To ask for none, leave "{member}" out.'
+            raise ValidationFailed.of(member, "unknown", message)
         found = read(text, table, sight)
         memo.put(key, found)
     return found

@@ -15,7 +15,7 @@ from django.db import DatabaseError, transaction
 
 from platform_site.api import ids
 from platform_site.api.callers import Place
-from platform_site.api.errors import Conflict, FieldError, NotFound, ValidationFailed
+from platform_site.api.errors import Conflict, FieldError, ValidationFailed
 from platform_site.api.fields import WHOLE_BODY
 from rows import bodies, cascades, compiler, sizes, values, writing
 from rows.asking import MAX_RUNS, Asking, asked
@@ -25,6 +25,7 @@ from rows.documents import MAX_ERRORS, NOW, RANDOM, Column, Table
 from rows.execution import Row
 from rows.reads import RowAnswer, etag_of
 from rows.refusals import (
+    NotToBeWritten,
     probed,
     refusal_by_constraint,
     refusal_of,
@@ -164,7 +165,7 @@ def new_rows(asking: Asking, name: str, bodies: Sequence[Any], depth: int, *, nu
     of all of them, which begin with the row's number if they are `numbered`."""
     table, access = asking.table(name)
     if access.insert is None:
-        raise NotFound
+        raise NotToBeWritten(f"You may insert no rows into {name}.")
     attempts: list[Attempt] = []
     errors: list[FieldError] = []
     size = 0
@@ -314,7 +315,7 @@ def update(
     """As `update_row`, in the transaction at hand."""
     table, access = asking.table(name)
     if access.read is None or access.update is None or not values.ROW_ID.fullmatch(row_id):
-        raise NotFound
+        raise NotToBeWritten
     rule = access.update
 
     def further(cells: bodies.Cells, errors: list[FieldError]) -> list[FieldError]:
@@ -374,7 +375,7 @@ def _unchanged(asking: Asking, attempt: Attempt, row_id: str) -> RowAnswer:
     rows = asking.read(asking.statement(ReadShape(attempt.table.name), compiler.read), attempt.named)
     if not rows:
         asking.verify()
-        raise NotFound
+        raise NotToBeWritten
     return _answer_of(row_id, rows[0][0])
 
 
@@ -384,7 +385,7 @@ def _unchanged(asking: Asking, attempt: Attempt, row_id: str) -> RowAnswer:
 def _delete(asking: Asking, name: str, row_id: str, matches: Sequence[str] | None, depth: int) -> None:
     table, access = asking.table(name)
     if access.read is None or access.delete is None or not values.ROW_ID.fullmatch(row_id):
-        raise NotFound
+        raise NotToBeWritten
     named: Named = {ROW_ID: row_id.encode()}
     if matches is not None:
         named[ETAGS] = values.wire("text[]", tuple(matches))

@@ -5,7 +5,14 @@ from typing import Any
 from accounts import passwords
 from accounts.lifecycle import pools
 from accounts.lifecycle.models import AccountEmail, PoolSettings, SignUpMode
-from accounts.serializers import LONGEST_NAME, ClaimsField, EmailField, PasswordField, RoleField
+from accounts.serializers import (
+    LONGEST_NAME,
+    ChosenPasswordField,
+    ClaimsField,
+    EmailField,
+    PasswordField,
+    RoleField,
+)
 from platform_site.api.fields import (
     CharField,
     ChoiceField,
@@ -26,7 +33,7 @@ class TokenField(CharField):
 
 class SignUpInput(Serializer):
     email = EmailField()
-    password = PasswordField(max_length=passwords.LONGEST_CHOSEN)
+    password = ChosenPasswordField()
     name = CharField(required=False, allow_blank=True, max_length=LONGEST_NAME)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from platform_site.api.errors import ProjectSuspended
+from platform_site.api.errors import Forbidden, ProjectSuspended
 
 CallerKind = Literal["account", "user", "key", "anonymous"]
 """`anonymous` is whoever shows a publishable key, which anybody may hold: it is nobody in particular."""
@@ -34,6 +34,14 @@ ENVIRONMENT_SCOPES: Final = frozenset(SCOPES) - {"projects:create", "projects:de
 """What a key bound to an environment may hold."""
 PUBLISHABLE_SCOPES: Final = frozenset({"rows:read", "rows:write", "functions:invoke"})
 """What a publishable key may hold: the doors that have rules of their own for who is not signed in."""
+
+_LACKED_BY: Final[dict[CallerKind, str]] = {
+    "key": "",
+    "anonymous": "",
+    "user": ", which users of an application do not have",
+    "account": ", which your role in the project does not give",
+}
+"""A key is made with scopes. Who signs in never chose any, and finds none to look for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +102,8 @@ class Caller:
 
     def may(self, scope: str) -> bool:
         return scope in self.scopes
+
+    def need(self, scope: str) -> None:
+        """Raise Forbidden, in words for this kind of caller, if it lacks the scope."""
+        if not self.may(scope):
+            raise Forbidden(f"This needs the scope {scope}{_LACKED_BY[self.kind]}.")

@@ -42,7 +42,6 @@ from platform_site.api.bodies import StrictJSONParser
 from platform_site.api.callers import Caller, Place
 from platform_site.api.errors import (
     ApiError,
-    Forbidden,
     MethodNotAllowed,
     ProjectSuspended,
     Unauthorized,
@@ -309,8 +308,8 @@ class ApiViewSet(ViewSet):
             self._caller = caller = self._authenticate()
             request.__dict__["caller"] = caller
             scope = self.required_scopes[self.action]
-            if scope is not None and scope not in caller.scopes:
-                raise Forbidden(f"This needs the scope {scope}.")
+            if scope is not None:
+                caller.need(scope)
         query_string = request.META.get("QUERY_STRING", "")
         is_ours = query_string and not self.foreign_queries
         self.query = read_parameters(query_string, self._allowed_parameters()) if is_ours else {}

@@ -35,6 +35,20 @@ def manager(production: Environment, make_key: Callable[..., tuple[ServerKey, st
     return make_key(production, "users:manage")[1]
 
 
+def test_a_weak_password_is_named_beside_the_other_fields(api: Api, manager: str, production: Environment) -> None:
+    signed_up = {"email": "nia", "password": "short"}
+    services_own = signed_up | {"role": "server"}
+    for answer, fields in (
+        (api.post("/v1/users", token=manager, json=services_own), ["email", "password", "role"]),
+        (api.post("/v1/auth/signup", environment=production.pk, json=signed_up), ["email", "password"]),
+    ):
+        assert (answer.status, answer.error) == (422, "validation_failed")
+        assert sorted(field["field"] for field in answer.json["error"]["fields"]) == fields
+        codes = {field["field"]: field["code"] for field in answer.json["error"]["fields"]}
+        assert codes["password"] == "password_too_short"
+    assert not User.objects.filter(environment_id=production.pk).exists()
+
+
 def test_a_user_is_created_read_and_signs_in(api: Api, manager: str, production: Environment) -> None:
     answer = api.post("/v1/users", token=manager, json=NEW)
     assert answer.status == 201

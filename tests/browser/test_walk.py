@@ -293,3 +293,20 @@ def test_a_keyboard_is_enough_to_press_a_button_and_to_answer_its_question(
     page.get_by_role("button", name="Disable").focus()
     page.keyboard.press("Enter")
     expect(page.get_by_text("The webhook is disabled.")).to_be_visible()
+
+
+def test_a_tenants_text_turns_the_direction_of_nothing_but_itself(
+    window: Callable[..., Page], served: Up, world: World
+) -> None:
+    """A name may hold U+202E, and what the platform says behind it is read as it stands: regions, ids."""
+    renamed = world.api.request(
+        "PATCH", f"/v1/projects/{world.project_id}", token=world.token, json={"name": "a\u202eb"}
+    )
+    assert renamed.status == 200
+    page = window()
+    sign_in(page, served)
+    page.goto(f"{served.base_url}/admin/webhooks/webhook/?environment={world.environment_id}")
+    name, shown_id = page.locator(".where p a").nth(1).bounding_box(), page.locator(".where p code").bounding_box()
+    assert name is not None
+    assert shown_id is not None
+    assert name["x"] + name["width"] <= shown_id["x"]

@@ -200,7 +200,8 @@ def test_inbound_addresses_are_made_listed_and_revoked(tracker: Tracker, deploy:
     ):
         with pytest.raises(CommandError, match=why):
             run(*command, *arguments)
-    assert run(*command, "sum") == ("", "")
+    listed, said = run(*command, "sum")
+    assert (listed, "no inbound address" in said) == ("", True)  # a program reads an empty list, people a sentence
     url, said = run(*command, "sum", "--as", owner, "--label", "Stripe", "--wait")
     assert url.strip().rpartition("/")[2] not in said
     (shown,) = [json.loads(line) for line in run(*command, "sum")[0].splitlines()]

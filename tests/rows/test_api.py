@@ -160,6 +160,34 @@ def test_nothing_sent_changes_nothing(tracker: Tracker) -> None:
     assert tracker.patch("alice", "/rows/tasks/tsk_missing", {}).status == 404
 
 
+def test_a_refused_write_says_what_is_true_of_a_row_that_is_seen(tracker: Tracker) -> None:
+    """One answer for a row that is missing, hidden, or seen and not to be changed; "that you can see" is not true of
+    the last."""
+    document = json.loads(json.dumps(DOCUMENT))
+    document["tables"]["tasks"]["rules"]["user"]["read"] = [{"where": {"owner_id": "$user.id"}}, {"columns": ["title"]}]
+    tracker.apply(document)
+    home = new_list(tracker, "alice")
+    task = new_task(tracker, "alice", home)
+    seen = tracker.get("bob", f"/rows/tasks/{task}")
+    assert seen.status == 200
+
+    refused = [
+        tracker.patch("bob", f"/rows/tasks/{task}", {"done": True}),
+        tracker.patch("bob", "/rows/tasks/tsk_missing", {"done": True}),
+        tracker.delete("bob", f"/rows/tasks/{task}"),
+        tracker.delete("bob", "/rows/tasks/tsk_missing"),
+        tracker.patch("alice", f"/rows/lists/{home}", {"name": "Mine"}),  # nobody of her role changes lists
+        tracker.delete("alice", f"/rows/lists/{home}"),
+    ]
+    assert {(each.status, each.error) for each in refused} == {(404, "not_found")}
+    assert {each.json["error"]["message"] for each in refused} == {"There is nothing here that you may change."}
+    assert tracker.get("bob", f"/rows/tasks/{task}").body == seen.body
+
+    unwelcome = tracker.post("alice", "/rows/lists", {"name": "Another"})
+    assert (unwelcome.status, unwelcome.json["error"]["message"]) == (404, "You may insert no rows into lists.")
+    assert len(tracker.get("owner", "/rows/lists").json["data"]) == 1
+
+
 def test_scopes_and_roles(tracker: Tracker) -> None:
     home = new_list(tracker, "alice")
     for who in ("key", "owner", "viewer", "reader", "operator", "alice"):
@@ -174,6 +202,26 @@ def test_scopes_and_roles(tracker: Tracker) -> None:
             assert (answer.status, answer.error) == (403, "forbidden")
     assert tracker.post("reader", "/rows/lists/explain", {"id": home}).status == 403
     assert tracker.get("key", f"/rows/lists/{home}").json["name"] == "Home"
+
+
+def test_who_lacks_a_scope_is_told_in_words_for_them(tracker: Tracker) -> None:
+    """A key is made with scopes; whoever signed in chose none and has a role, or is a user of the application."""
+    for who, method, path, message in (
+        ("reader", "PATCH", "/rows/lists/lst_x", "This needs the scope rows:write."),
+        ("viewer", "PATCH", "/rows/lists/lst_x", "This needs the scope rows:write, which your role in the project "
+         "does not give."),
+        ("alice", "GET", "/users", "This needs the scope users:manage, which users of an application do not have."),
+        ("alice", "GET", "/functions", "Users of an application invoke functions and see their own runs, and no more "
+         "of them."),
+    ):  # fmt: skip
+        answer = tracker.api.request(
+            method,
+            f"/v1{path}",
+            token=tracker.tokens[who],
+            environment=tracker.environment_id,
+            json={} if method == "PATCH" else None,
+        )
+        assert (answer.status, answer.json["error"]["message"]) == (403, message)
 
 
 def test_many_rows_at_once_and_the_same_request_twice(tracker: Tracker) -> None:
@@ -219,6 +267,29 @@ def test_explain_says_which_clause_refuses(tracker: Tracker) -> None:
         assert tracker.post("owner", "/rows/tasks/explain", body).status == status
     assert tracker.post("owner", "/rows/nothing/explain", {"id": task}).status == 404
     assert tracker.post("key", "/rows/tasks/explain", {"id": task, "as": "member"}).json["visible"] is True
+
+
+def test_explain_says_that_related_rows_decide(tracker: Tracker) -> None:
+    """A verdict that stands beside the cells of one row alone would seem to contradict them."""
+    document = json.loads(json.dumps(DOCUMENT))
+    members = {"list.tasks": {"$some": {"owner_id": "$user.id", "comments": {"$none": {"stars": 1}}}}}
+    document["tables"]["tasks"]["rules"]["user"]["read"] = {"where": {"$or": [{"owner_id": "$user.id"}, members]}}
+    tracker.apply(document)
+    home = new_list(tracker, "alice")
+    task = new_task(tracker, "alice", home)
+    bob = tracker.users["bob"]
+    asked = {"id": task, "as": bob}
+
+    def clause() -> dict[str, Any]:
+        told = tracker.post("owner", "/rows/tasks/explain", asked).json
+        (found,) = next(rule for rule in told["rules"] if rule["action"] == "read")["clauses"]
+        return dict(found)
+
+    alice = tracker.users["alice"]
+    why = f'owner_id is "{alice}"; the rows of list.tasks.comments are asked; $user.id is "{bob}"'
+    assert (clause()["verdict"], clause()["why"]) == (False, why)
+    assert tracker.post("key", "/rows/tasks", {"title": "his", "list_id": home, "owner_id": bob}).status == 201
+    assert (clause()["verdict"], clause()["why"]) == (True, why)
 
 
 def test_explain_speaks_of_the_rules_that_hold_now(tracker: Tracker) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from decimal import Decimal
+from functools import partial
 from pathlib import Path as Path_
 from typing import Any
 
@@ -780,6 +781,18 @@ def order_refusal(text: Any, sight: Any = ALICE) -> tuple[str, str]:
 )
 def test_what_an_order_refuses(text: Any, code: str) -> None:
     assert order_refusal(text)[0] == code
+
+
+@pytest.mark.parametrize("text", ["", " ", ",", "title,", ",title"])
+@pytest.mark.parametrize("member", ["order", "with", "columns"])
+def test_an_empty_name_is_said_to_be_one(member: str, text: str) -> None:
+    parse: Any = {"order": parse_order, "with": parse_with, "columns": partial(parse_columns, withs=())}[member]
+    with pytest.raises(ValidationFailed) as refused:
+        parse(text, "tasks", ALICE)
+    (field,) = refused.value.fields
+    assert (field.field, field.code) == (member, "unknown")
+    assert field.message.startswith("A name is empty")
+    assert f'"{member}"' in field.message
 
 
 @pytest.mark.parametrize(

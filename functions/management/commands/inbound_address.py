@@ -14,7 +14,7 @@ from accounts import audit
 from functions import services as functions
 from functions.inbound import serializers, services
 from functions.management.callers import caller_named
-from functions.management.terminal import sentences
+from functions.management.terminal import plain, sentences
 from platform_site.api.callers import Place
 from platform_site.api.fields import failed
 from platform_site.exemplified import ExemplifiedCommand
@@ -56,8 +56,11 @@ class Command(ExemplifiedCommand):
                 services.revoke(place, name, options["revoke"], actor=audit.SYSTEM)
                 self.stderr.write("The address is revoked.", self.style.SUCCESS)
             else:
-                for each in services.all_of(place, functions.function_of(place, name)):
+                addresses = services.all_of(place, functions.function_of(place, name))
+                for each in addresses:
                     self.stdout.write(orjson.dumps(serializers.address_detail(each)).decode())
+                if not addresses:
+                    self.stderr.write(f"{name} has no inbound address; --as makes one.", plain)
 
     def _make(self, place: Place, name: str, options: dict[str, Any]) -> None:
         runs_as, _ = caller_named(options["caller"], place)

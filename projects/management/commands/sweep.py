@@ -36,9 +36,11 @@ class Command(BaseCommand):
         if options["drop"]:
             self._drop(options["drop"])
             return
-        for sweep in all_sweeps():
-            if sweep.function in (tasks.finish_and_clean, tasks.remove_leftovers) and not sweep.run():
-                self.stdout.write("Another process is sweeping at this moment.")
+        ours = [sweep for sweep in all_sweeps() if sweep.function in (tasks.finish_and_clean, tasks.remove_leftovers)]
+        if all([sweep.run() for sweep in ours]):  # a list: the second is not left out for the first
+            self.stdout.write("Swept.", self.style.SUCCESS)
+        else:
+            self.stdout.write("Another process is sweeping at this moment.")
 
     def _check(self) -> None:
         differences = 0
