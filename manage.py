@@ -20,11 +20,12 @@ def main() -> None:
         # migrations take, and there is none.
         gc.disable()
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "platform_site.settings")
-    from django.core.management import execute_from_command_line
     from django.db import Error
 
+    from platform_site.overview import Overview
+
     try:
-        execute_from_command_line(sys.argv)
+        Overview(sys.argv).execute()
         sys.stdout.flush()
     except (Error, UnicodeEncodeError) as error:
         from platform_site import complaints

@@ -30,7 +30,7 @@ _PAUSE_SECONDS: Final = 1.0
 
 
 class Command(migrate.Command):
-    help = "Migrates the control database and every region database (or only the one that --database names)."
+    help = "Migrate the control database and every region database (or only the one that --database names)."
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)

@@ -20,7 +20,7 @@ from platform_site.services.layout import Layout, region_database
 
 
 class Command(BaseCommand):
-    help = "Records what the migrations say to a new database, for quick first starts. After changing a migration."
+    help = "Record what the migrations say to a new database, for quick first starts. After changing a migration."
     requires_system_checks = ()
 
     def handle(self, *args: Any, **options: Any) -> None:

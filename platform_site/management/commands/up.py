@@ -9,7 +9,7 @@ from platform_site.services import up
 
 
 class Command(BaseCommand):
-    help = "Starts everything in this terminal: PostgreSQL, Valkey, web, worker, and a demo to try."
+    help = "Start everything in this terminal: PostgreSQL, Valkey, web, worker, and a demo to try."
     requires_system_checks = ()
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

@@ -29,7 +29,7 @@ class Command(BaseCommand):
     A task's own deadline ends it; leases in PostgreSQL bring back what a killed worker had begun.
     """
 
-    help = "Runs a worker for the named queues until SIGTERM; tasks that run may end first."
+    help = "Run a worker for the named queues until SIGTERM; tasks that run may end first."
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -14,7 +14,7 @@ from projects.serializers import NewProject
 
 
 class Command(BaseCommand):
-    help = "Makes a project with its development and production environments and prints their ids."
+    help = "Make a project with its development and production environments and print their ids."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("name", help="1-64 characters")

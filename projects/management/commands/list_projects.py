@@ -13,7 +13,7 @@ from projects.models import Member, Project, Region
 
 class Command(BaseCommand):
     help = (
-        "Lists projects: id, region, plan, state, owner, name; under each its environments: id, status, name. Words "
+        "List projects: id, region, plan, state, owner, name; under each its environments: id, status, name. Words "
         "after it narrow the list, as in the console."
     )
 

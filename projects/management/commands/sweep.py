@@ -14,7 +14,7 @@ from projects import leftovers, provisioning, tasks
 
 
 class Command(BaseCommand):
-    help = "Finishes deletions that a crash left half done, and drops schemas and rows that no environment owns."
+    help = "Finish deletions that a crash left half done, and drop schemas and rows that no environment owns."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(

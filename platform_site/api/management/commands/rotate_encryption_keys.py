@@ -12,7 +12,7 @@ from platform_site.api import rotation
 
 class Command(BaseCommand):
     help = (
-        "Seals every secret in the databases anew with the first of ENCRYPTION_KEYS, while the service runs. Put the "
+        "Seal every secret in the databases anew with the first of ENCRYPTION_KEYS, while the service runs. Put the "
         "new key first, restart all processes, run this, then drop the old key. Safe to interrupt and to run again."
     )
     requires_migrations_checks = True
