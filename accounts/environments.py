@@ -19,6 +19,9 @@ class Directory(Protocol):
     def place_of(self, environment_id: str) -> Place | None:
         """The place as nobody in particular sees it; None if it cannot be reached."""
 
+    def place_named(self, text: str) -> Place | None:
+        """The place of `env_…` or of `prj_…/name`, as operators name it; None if there is none."""
+
     def stay(self, environment_id: str) -> None:
         """Let the environment not be deleted until the control transaction at hand ends. Raises an error that is a 404
         if it has been."""

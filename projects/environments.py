@@ -59,6 +59,16 @@ def place_of(environment_id: str) -> Place | None:
 _PLACE: Final = Compiled(lambda pk: Environment.objects.reachable().filter(pk=pk).places_as_json())
 
 
+def place_named(text: str) -> Place | None:
+    """The place of `env_…` or of `prj_…/name`, as operators name it; None if there is none. At most two queries."""
+    project_id, is_path, name = text.partition("/")
+    if not is_path:
+        return place_of(text)
+    named = Environment.objects.reachable().filter(project_id=project_id, name=name)
+    environment_id = named.values_list("pk", flat=True).first()
+    return None if environment_id is None else place_of(environment_id)
+
+
 class EnvironmentDirectory:
     """Implements `accounts.environments.Directory`."""
 
@@ -71,6 +81,10 @@ class EnvironmentDirectory:
     def place_of(self, environment_id: str) -> Place | None:
         """As the function of this name. One query."""
         return place_of(environment_id)
+
+    def place_named(self, text: str) -> Place | None:
+        """As the function of this name. At most two queries."""
+        return place_named(text)
 
     def stay(self, environment_id: str) -> None:
         """As `presence.stay`."""

@@ -16,8 +16,12 @@ from django.core.management.base import BaseCommand, CommandError
 
 from accounts import environments
 from accounts.models import User
+from platform_site.api.callers import Place
 from platform_site.api.errors import ApiError
 from platform_site.api.fields import Serializer, failed
+
+ENVIRONMENT = "the environment: its id (env_…), or the project's id and its name (prj_…/production)"
+"""The help of an argument that `place_named` reads."""
 
 
 class Command(BaseCommand):
@@ -95,21 +99,22 @@ def account(id_or_email: str) -> User:
 def add_pool_arguments(parser: ArgumentParser) -> None:
     """`--environment ENV` or `--platform`: one of the two."""
     owner = parser.add_mutually_exclusive_group(required=True)
-    owner.add_argument("--environment", metavar="ENV", help="id of the environment, env_…")
+    owner.add_argument("--environment", metavar="ENV", help=ENVIRONMENT)
     owner.add_argument("--platform", action="store_true", help="platform accounts instead of an environment's users")
 
 
 def environment(options: dict[str, Any]) -> str | None:
     """The environment that the options name, None for the platform. Raises CommandError."""
-    environment_id: str | None = options["environment"]
-    if environment_id is not None and environments.directory().pool_of(environment_id) is None:
-        raise no_environment(environment_id)
-    return environment_id
+    named: str | None = options["environment"]
+    return None if named is None else place_named(named).environment_id
 
 
-def no_environment(named: str) -> CommandError:
-    """What to raise for an environment that is not there."""
-    return CommandError(f'There is no environment "{named}". `manage.py list_projects` shows those that there are.')
+def place_named(text: str) -> Place:
+    """The place of `env_…` or of `prj_…/name`. Raises CommandError."""
+    place = environments.directory().place_named(text)
+    if place is None:
+        raise CommandError(f'There is no environment "{text}". `manage.py list_projects` shows those that there are.')
+    return place
 
 
 def pool(options: dict[str, Any]) -> str | None:

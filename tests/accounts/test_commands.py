@@ -93,6 +93,11 @@ def test_without_a_terminal_a_command_names_the_ways_that_it_has(una: User, monk
         (["create_account", "a@example.com", "--password", PASSWORD, "--name", "x" * 201], "name"),
         (["create_account"], "email"),
         (["create_user", "env_01k60000000000000000000000", "a@example.com", "--no-password"], "no environment"),
+        (
+            ["create_user", "prj_01k60000000000000000000000/production", "a@example.com", "--no-password"],
+            "no environment",
+        ),
+        (["create_user", "{project}/staging", "a@example.com", "--no-password"], "no environment"),
         (["create_user", "{production}", "a@example.com", "--no-password", "--role", "server"], "role"),
         (["create_user", "{production}", "a@example.com", "--no-password", "--claims", "[]"], "object"),
         (["create_user", "{production}", "a@example.com", "--no-password", "--claims", "{"], "JSON"),
@@ -113,13 +118,9 @@ def test_a_wrong_argument_is_a_sentence_and_changes_nothing(
     alice: User, production: Environment, arguments: list[str], said: str
 ) -> None:
     before = (User.objects.count(), ServerKey.objects.count(), AuditEntry.objects.count())
+    places = {"{production}": production.pk, "{project}/staging": f"{production.project_id}/staging"}
     with pytest.raises((CommandError, SystemExit)) as refused:
-        run(
-            *[
-                argument.format(production=production.pk) if argument == "{production}" else argument
-                for argument in arguments
-            ]
-        )
+        run(*[places.get(argument, argument) for argument in arguments])
     assert said in str(refused.value)
     assert (User.objects.count(), ServerKey.objects.count(), AuditEntry.objects.count()) == before
 
@@ -138,6 +139,17 @@ def test_issue_key_prints_the_secret_once_and_alone(api: Api, production: Enviro
     assert len(made["scopes"]) == 15
     assert made["expires_at"] is not None
     assert api.get("/v1/auth/me", token=made["secret"]).json["id"] == made["id"]
+
+
+def test_an_environment_may_be_named_by_its_project_and_name(api: Api, production: Environment) -> None:
+    path = f"{production.project_id}/production"
+    secret = run("issue_key", "CI", "--environment", path, "--scopes", "rows:read")[0].strip()
+    assert ServerKey.objects.get().environment_id == production.pk
+    assert api.get("/v1/auth/me", token=secret).json["environment_id"] == production.pk
+    made, _ = run("create_user", path, "vic@example.com", "--no-password", "--json")
+    assert json.loads(made)["environment_id"] == production.pk
+    settings, _ = run("sign_up_settings", "--environment", path, "--json")
+    assert json.loads(settings)["sign_up"] == "off"
 
 
 def test_issue_key_makes_a_publishable_one_that_revoke_key_ends(api: Api, production: Environment) -> None:

@@ -4,7 +4,7 @@ import json
 from argparse import ArgumentParser, ArgumentTypeError
 from typing import Any
 
-from accounts import audit, environments, serializers, services
+from accounts import audit, serializers, services
 from accounts.management import terminal
 
 
@@ -23,7 +23,7 @@ class Command(terminal.Command):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument("environment", metavar="ENVIRONMENT", help="id of the environment, env_…")
+        parser.add_argument("environment", metavar="ENVIRONMENT", help=terminal.ENVIRONMENT)
         parser.add_argument("email", help="address to sign in with")
         parser.add_argument("--name", help="display name")
         parser.add_argument("--role", help="role for rules, such as editor")
@@ -31,9 +31,7 @@ class Command(terminal.Command):
         terminal.add_password_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        pool_id = environments.directory().pool_of(options["environment"])
-        if pool_id is None:
-            raise terminal.no_environment(options["environment"])
+        pool_id = terminal.place_named(options["environment"]).pool_id
         given = {name: options[name] for name in ("email", "name", "role", "claims") if options[name] is not None}
         with terminal.sentences():
             values = terminal.validated(serializers.UserFields, given)

@@ -29,7 +29,7 @@ class Command(terminal.Command):
         super().add_arguments(parser)
         parser.add_argument("name", help="what the key is for, shown in lists")
         owner = parser.add_mutually_exclusive_group(required=True)
-        owner.add_argument("--environment", metavar="ENV", help="id of the environment, env_…")
+        owner.add_argument("--environment", metavar="ENV", help=terminal.ENVIRONMENT)
         owner.add_argument("--account", metavar="ACCOUNT", help="id (usr_…) or e-mail of the platform account")
         parser.add_argument(
             "--scopes", nargs="+", metavar="SCOPE", help="what the key may do; default: all a key of this kind may hold"

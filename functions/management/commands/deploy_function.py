@@ -15,6 +15,7 @@ from typing import Any, Final
 from django.core.management.base import CommandError
 
 from accounts import audit
+from accounts.management.terminal import ENVIRONMENT, place_named
 from functions import serializers, services, subscriptions
 from functions.management.callers import caller_named
 from functions.management.terminal import plain, sentences
@@ -22,7 +23,6 @@ from functions.models import Secret
 from platform_site.api.callers import Caller, Place
 from platform_site.api.fields import failed
 from platform_site.exemplified import ExemplifiedCommand
-from rows.management.places import HELP, place_named
 
 _EXAMPLES: Final = """
 The module is loaded once behind the walls of the runtime before anything changes; what does not load is refused with
@@ -56,7 +56,7 @@ class Command(ExemplifiedCommand):
     epilog = _EXAMPLES
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("environment", metavar="ENV", help=HELP)
+        parser.add_argument("environment", metavar="ENV", help=ENVIRONMENT)
         parser.add_argument("name", metavar="NAME", help="of the function: a-z, 0-9, _ and -, beginning with a letter")
         parser.add_argument(
             "file",

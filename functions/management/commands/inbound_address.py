@@ -11,6 +11,7 @@ import orjson
 from django.core.management.base import CommandError
 
 from accounts import audit
+from accounts.management.terminal import ENVIRONMENT, place_named
 from functions import services as functions
 from functions.inbound import serializers, services
 from functions.management.callers import caller_named
@@ -18,7 +19,6 @@ from functions.management.terminal import plain, sentences
 from platform_site.api.callers import Place
 from platform_site.api.fields import failed
 from platform_site.exemplified import ExemplifiedCommand
-from rows.management.places import HELP, place_named
 
 _EXAMPLES: Final = """
 An address is a URL by which a provider's webhooks reach the function, as --as and with the rights that it has at that
@@ -37,7 +37,7 @@ class Command(ExemplifiedCommand):
     epilog = _EXAMPLES
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("environment", metavar="ENV", help=HELP)
+        parser.add_argument("environment", metavar="ENV", help=ENVIRONMENT)
         parser.add_argument("name", metavar="NAME", help="of the function")
         what = parser.add_mutually_exclusive_group()
         what.add_argument(

@@ -13,6 +13,7 @@ from typing import Any, Final
 import orjson
 from django.core.management.base import CommandError
 
+from accounts.management.terminal import ENVIRONMENT, place_named
 from functions import executor, serializers, services
 from functions.management.callers import caller_named
 from functions.management.terminal import plain, sentences, tame
@@ -21,7 +22,6 @@ from platform_site.api import bodies, exact
 from platform_site.api.callers import ENVIRONMENT_SCOPES, Caller, Place
 from platform_site.exemplified import ExemplifiedCommand
 from projects import roles
-from rows.management.places import HELP, place_named
 
 _FAILED: Final = 3
 _EXAMPLES: Final = """
@@ -41,7 +41,7 @@ class Command(ExemplifiedCommand):
     epilog = _EXAMPLES
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("environment", metavar="ENV", help=HELP)
+        parser.add_argument("environment", metavar="ENV", help=ENVIRONMENT)
         parser.add_argument("name", metavar="NAME", help="of the function")
         parser.add_argument(
             "--input", default="{}", metavar="JSON", help="an object; @FILE reads a file, - standard input (default {})"

@@ -9,10 +9,10 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import Error
 from tqdm import tqdm
 
+from accounts.management.terminal import ENVIRONMENT, place_named
 from platform_site.api import sqlstates
 from rows import backups, exporting, schemas
 from rows.backups import NotRestorable
-from rows.management.places import HELP, place_named
 
 
 class Command(BaseCommand):
@@ -22,7 +22,7 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("environment", metavar="ENV", help=HELP)
+        parser.add_argument("environment", metavar="ENV", help=ENVIRONMENT)
         parser.add_argument("--to", metavar="FILE", help="default: <id>-<time>.zip in this directory")
         parser.add_argument("--replace", action="store_true", help="overwrite the file if it is there")
         parser.add_argument("--no-progress", action="store_true")

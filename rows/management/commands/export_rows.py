@@ -12,10 +12,10 @@ from typing import IO, Any
 from django.core.management.base import BaseCommand, CommandError
 from tqdm import tqdm
 
+from accounts.management.terminal import ENVIRONMENT, place_named
 from rows import exporting
 from rows.exporting import NoSuchColumn
 from rows.importing import NoSuchTable
-from rows.management.places import HELP, place_named
 from rows.record_files import FORMATS, format_of
 
 
@@ -26,7 +26,7 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("environment", metavar="ENV", help=HELP)
+        parser.add_argument("environment", metavar="ENV", help=ENVIRONMENT)
         parser.add_argument("table", metavar="TABLE")
         parser.add_argument("file", metavar="FILE", nargs="?", default="-", help="default -, standard output")
         parser.add_argument("--format", choices=FORMATS, help="default: what the file's name says, else ndjson")

@@ -9,11 +9,11 @@ from typing import IO, Any, Final
 from django.core.management.base import CommandError
 from tqdm import tqdm
 
+from accounts.management.terminal import ENVIRONMENT, place_named
 from platform_site.arguments import whole
 from platform_site.exemplified import ExemplifiedCommand
 from rows import importing
 from rows.importing import BadLines, Interfered, NoSuchTable, Report, TooLong
-from rows.management.places import HELP, place_named
 from rows.record_files import FORMATS, InvalidFile, RecordFile, format_of
 
 _EPILOG: Final = """
@@ -36,7 +36,7 @@ class Command(ExemplifiedCommand):
     epilog = _EPILOG
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("environment", metavar="ENV", help=HELP)
+        parser.add_argument("environment", metavar="ENV", help=ENVIRONMENT)
         parser.add_argument("table", metavar="TABLE")
         parser.add_argument("file", metavar="FILE", help="- reads standard input")
         parser.add_argument("--format", choices=FORMATS, help="default: what the file's name says")

@@ -9,6 +9,7 @@ from django.db import Error
 from tqdm import tqdm
 
 from accounts import audit
+from accounts.management.terminal import place_named
 from platform_site.api import sqlstates
 from platform_site.api.errors import QuotaExceeded
 from platform_site.exemplified import ExemplifiedCommand
@@ -18,7 +19,6 @@ from rows import backups
 from rows.archives import Archive, Damaged, NotUnderstood
 from rows.backups import Content, NotEmpty, Summary
 from rows.ddl import LockNotWon
-from rows.management.places import place_named
 from rows.schemas import TablesQuotaReached
 
 _EPILOG: Final = """

@@ -18,6 +18,7 @@ from django.core.management.base import CommandError
 from django.db import Error as DatabaseError
 
 from accounts import audit
+from accounts.management.terminal import ENVIRONMENT, place_named
 from platform_site.api import bodies, sqlstates
 from platform_site.api.callers import Place
 from platform_site.api.errors import ApiError
@@ -28,7 +29,6 @@ from projects.errors import NoSuchEnvironment, SchemaLost
 from rows import indexing, schemas
 from rows.ddl import Operation, TookTooLong
 from rows.documents import InvalidDocument
-from rows.management.places import HELP, place_named
 from rows.models import SchemaVersion
 from rows.schema_answers import applied_by
 from rows.schemas import Outcome
@@ -55,7 +55,7 @@ class Command(ExemplifiedCommand):
         verbs = parser.add_subparsers(dest="verb", metavar="show|plan|apply|history|revert", required=True)
 
         show = verbs.add_parser("show", help="print the document (or that of an earlier version)")
-        show.add_argument("environment", metavar="ENV", help=HELP)
+        show.add_argument("environment", metavar="ENV", help=ENVIRONMENT)
         show.add_argument("--version", type=int, dest="number", metavar="N", help="an earlier version")
         show.add_argument("--json", action="store_true", help="with version, time and author around the document")
 
@@ -69,20 +69,20 @@ class Command(ExemplifiedCommand):
         self._add_change(apply)
 
         history = verbs.add_parser("history", help="list all versions, the newest first")
-        history.add_argument("environment", metavar="ENV", help=HELP)
+        history.add_argument("environment", metavar="ENV", help=ENVIRONMENT)
         history.add_argument(
             "--limit", type=whole(1, 9_999_999), default=20, metavar="N", help="at most so many (default 20)"
         )
         history.add_argument("--json", action="store_true", help="one JSON object a line")
 
         revert = verbs.add_parser("revert", help="bring back an earlier version's document, as a new version")
-        revert.add_argument("environment", metavar="ENV", help=HELP)
+        revert.add_argument("environment", metavar="ENV", help=ENVIRONMENT)
         revert.add_argument("number", type=int, metavar="VERSION", help="the version to go back to; 0 is no tables")
         self._add_change(revert)
 
     @staticmethod
     def _add_document(parser: ArgumentParser) -> None:
-        parser.add_argument("environment", metavar="ENV", help=HELP)
+        parser.add_argument("environment", metavar="ENV", help=ENVIRONMENT)
         parser.add_argument("file", metavar="FILE", help="the document, JSON in UTF-8; - reads standard input")
 
     @staticmethod

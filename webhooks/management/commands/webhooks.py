@@ -11,12 +11,12 @@ from django.core.management.base import CommandError
 from django.db import Error, connections
 
 from accounts import audit
+from accounts.management.terminal import ENVIRONMENT, place_named
 from platform_site.api import outbound
 from platform_site.api.callers import Place
 from platform_site.api.errors import ApiError
 from platform_site.exemplified import ExemplifiedCommand
 from rows import events
-from rows.management.places import HELP, place_named
 from webhooks import services
 from webhooks.listening import Listener, NoLongerListening
 from webhooks.models import Webhook
@@ -54,9 +54,9 @@ class Command(ExemplifiedCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         verbs = parser.add_subparsers(dest="verb", metavar="list|replay|listen", required=True)
         listing = verbs.add_parser("list", help="each webhook with its success rate")
-        listing.add_argument("environment", metavar="ENV", help=HELP)
+        listing.add_argument("environment", metavar="ENV", help=ENVIRONMENT)
         replay = verbs.add_parser("replay", help="send again, with the old ids and bodies and a new schedule")
-        replay.add_argument("environment", metavar="ENV", help=HELP)
+        replay.add_argument("environment", metavar="ENV", help=ENVIRONMENT)
         replay.add_argument("webhook", metavar="WEBHOOK", help="its id (wh_…)")
         which = replay.add_mutually_exclusive_group(required=True)
         which.add_argument(
@@ -64,7 +64,7 @@ class Command(ExemplifiedCommand):
         )
         which.add_argument("--delivery", metavar="ID", help="this delivery (dlv_…)")
         listening = verbs.add_parser("listen", help="forward events to a local address for as long as this runs")
-        listening.add_argument("environment", metavar="ENV", help=HELP)
+        listening.add_argument("environment", metavar="ENV", help=ENVIRONMENT)
         listening.add_argument("--forward", required=True, metavar="URL", help="such as http://127.0.0.1:3000/hook")
         listening.add_argument(
             "--events", default="*", metavar="LIST", help="patterns with commas: tasks.insert,lists.* (default: all)"
