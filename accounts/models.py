@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from django.contrib.auth.models import AbstractBaseUser, BaseUserManager, PermissionsMixin
 from django.contrib.postgres.fields import ArrayField
 from django.db import models, transaction
+from django.db.models.fields.json import KeyTransform
 from django.db.models.functions import Lower, Now
 from django.db.models.lookups import Exact
 
@@ -205,6 +206,14 @@ class AuditEntry(models.Model):
     class Meta:
         ordering: ClassVar = ["-at", "-id"]
         verbose_name_plural = "audit entries"
+        indexes: ClassVar = [
+            # Of a function that entries are about one may have ended: what became of it, by its id.
+            models.Index(
+                KeyTransform("address", "detail"),
+                condition=models.Q(detail__has_key="address"),
+                name="audit_of_address",
+            ),
+        ]
 
     def __str__(self) -> str:
         return f"{self.action} {self.target_id or ''}"

@@ -20,7 +20,17 @@ from functions.visits import KEPT_BYTES
 from platform_site.api import cursors
 from platform_site.api.callers import Place
 from platform_site.api.errors import ValidationFailed
-from projects.region_pages import PAGE, Listed, RegionAdmin, Verb, bounded_count, list_address, listed, query_with
+from projects.region_pages import (
+    COUNTED,
+    PAGE,
+    Listed,
+    RegionAdmin,
+    Verb,
+    bounded_count,
+    list_address,
+    listed,
+    query_with,
+)
 from projects.texts import difference, readable
 
 _CALLERS: Final = {
@@ -146,19 +156,12 @@ class RunAdmin(RegionAdmin):
         conditions = {name: asked[name] for name in ("status", "trigger") if asked[name]}
         functions = Function.objects.using(using).filter(environment_id=place.environment_id).order_by("name")
         facts = [place.environment_id, *asked.values()]
-        if asked["function"]:
-            runs = Run.objects.using(using).filter(
-                function__name=asked["function"], function__environment_id=place.environment_id
-            )
-            page = listed(request, _briefly(runs.filter(**conditions)), ["-created_at", "-id"], "runs", facts)
-        else:
-            page = _of_environment(request, place, conditions, facts)
         return {
             "asked": asked,
             "statuses": Run.Status.values,
             "triggers": Run.Trigger.values,
             "functions": functions.only("name"),
-            "page": page,
+            "page": _page_of(request, place, conditions, asked["function"], facts),
             "first_query": query_with(request),
         }
 
@@ -190,8 +193,8 @@ def _named(kind: str | None, caller_id: str | None) -> str:
     return link(_CALLERS[kind], caller_id) if kind in _CALLERS else "–"
 
 
-def _of_environment(request: HttpRequest, place: Place, conditions: Mapping[str, str], facts: list[Any]) -> Listed:
-    """A page of all runs of the environment that fit."""
+def _page_of(request: HttpRequest, place: Place, conditions: Mapping[str, str], name: str, facts: list[Any]) -> Listed:
+    """A page of the runs that fit, of the function of that name or of all in the environment."""
     cursor, problem = request.GET.get("cursor") or None, None
     after: Any = None
     if cursor is not None:
@@ -199,7 +202,7 @@ def _of_environment(request: HttpRequest, place: Place, conditions: Mapping[str,
             after = cursors.decode("console.runs", facts, cursor)
         except ValidationFailed:
             problem, cursor = "That page belongs to another list; here is the first one.", None
-    runs = history.newest(place, conditions, after=after, limit=PAGE + 1)
+    runs = history.newest(place, conditions, name=name, after=after, limit=PAGE + 1)
     next_query = None
     if len(runs) > PAGE:
         del runs[PAGE:]
@@ -210,11 +213,10 @@ def _of_environment(request: HttpRequest, place: Place, conditions: Mapping[str,
 
 
 def _with(runs: Any, status: str) -> Any:
-    """Runs of one function with this status, by an index: the rare ones have theirs, and most of the rest succeeded, so
-    the newest are counted. Without the order the planner reads the table until it has seen enough."""
+    """Runs of one function with this status, as many as are counted, by an index: `functions.history`."""
     if status == Run.Status.RUNNING:
         return runs.filter(Q(phase=Run.Phase.QUEUED) | Q(phase=Run.Phase.EXECUTING))
-    return runs.filter(status=status).order_by("-created_at", "-id")
+    return history.newest_of(runs, {"status": status}, COUNTED + 1)
 
 
 def _briefly(runs: Any) -> Any:

@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -20,6 +20,9 @@ from functions import claims, endings, runs
 from functions.endings import Ending
 from functions.errors import NoSuchFunction
 from functions.host import RunHost
+from functions.inbound import responses
+from functions.inbound.responses import BadResponse, Response
+from functions.models import Run
 from functions.runs import Started
 from functions.runtime import scratch
 from functions.runtime.errors import LoadFailed, RuntimeFailed
@@ -50,6 +53,8 @@ class Ended:
     ending: Ending
     is_timeout: bool
     told: bool
+    response: Response | None = None
+    """What the function answers to who waits at an inbound address, where that is no plain output."""
 
 
 def pool() -> Pool:
@@ -131,12 +136,19 @@ def execute(started: Started, caller: Caller, place: Place) -> Ended:
     except Exception:
         logger.exception("a run failed on our side", extra={"run_id": started.run_id})
         outcome = _failure("platform", "PlatformError", "something went wrong on our side")
+    response = None
+    if started.trigger == Run.Trigger.INBOUND and not started.is_async and outcome.output is not None:
+        try:
+            response = responses.read(outcome.output)
+        except BadResponse as error:
+            wrong = {"name": "BadResponse", "message": str(error), "stack": None}
+            outcome = replace(outcome, output=None, reason="user_error", error=wrong)
     ending = _ending(outcome, walls)
     if ending.status == "failed" and started.is_async and outcome.reason != "cancelled":
         if claims.try_again(started, timedelta(seconds=min(60, 2**started.attempt))):
             return Ended(ending, outcome.reason == "timeout", False)
     _, told = endings.end(started, ending)
-    return Ended(ending, outcome.reason == "timeout", told)
+    return Ended(ending, outcome.reason == "timeout", told, response)
 
 
 def _failure(reason: Any, name: str, message: str) -> Outcome:

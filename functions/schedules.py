@@ -26,9 +26,10 @@ from functions import cron
 from functions.errors import SchedulesQuotaReached
 from functions.models import Function, Run
 from functions.runs import Started
+from functions.standing import Way
 from platform_site.api import ids
 from platform_site.api.callers import Caller, Place
-from platform_site.api.errors import Forbidden, ValidationFailed
+from platform_site.api.errors import ValidationFailed
 from platform_site.api.fields import timestamp
 from platform_site.api.plans import plan_limits
 from projects.environments import place_of
@@ -50,7 +51,7 @@ def deployed(function: Function, place: Place, values: Mapping[str, Any], *, by:
 
     `values` may hold `schedule`: a text of `cron.normal`, or null. Without it the schedule stays as it is, stopped or
     not; the same one again starts one that is stopped, and loses no time of one that is not. Its runs execute as `by`
-    from now on. Raises ValidationFailed, Forbidden, SchedulesQuotaReached.
+    from now on. Raises ValidationFailed, SchedulesQuotaReached.
     """
     if "schedule" in values and (function.next_run_at is None or values["schedule"] != function.schedule):
         _set(function, place, values["schedule"], by)
@@ -71,20 +72,22 @@ def _set(function: Function, place: Place, text: str | None, by: Caller | None) 
 
 
 def activated(function: Function, *, by: Caller | None) -> None:
-    """Another version answers: scheduled runs execute as `by` from now on, who chose it. Raises ValidationFailed,
-    Forbidden."""
+    """Another version answers: scheduled runs execute as `by` from now on, who chose it and may (`way`). Raises
+    ValidationFailed."""
     if function.next_run_at is None:
         return
     if function.invoke == "user":
         message = 'A schedule invokes as a key or a member, and the function is for app users only: its "invoke".'
         raise ValidationFailed.of("schedule", "for_users_only", message)
     if by is not None:
-        if not by.may("functions:invoke"):
-            raise Forbidden(
-                "The function has a schedule, and would run by it as you: that needs functions:invoke, too. "
-                'Deploy it with "schedule": null to take the schedule away.'
-            )
         function.scheduled_kind, function.scheduled_id = by.kind, by.id
+
+
+def way(function: Function) -> Way | None:
+    """What it takes to stand behind its schedule; None where it has none that runs it."""
+    if function.next_run_at is None:
+        return None
+    return Way("by a schedule", 'deploy it with "schedule": null', ("functions:invoke",))
 
 
 def copied(text: str | None) -> dict[str, Any]:

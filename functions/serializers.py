@@ -206,6 +206,8 @@ class ListedRun(Serializer):
     status = fields.ChoiceField(choices=Run.Status.values)
     started_at = fields.DateTimeField()
     duration_ms = fields.IntegerField()
+    trigger = fields.ChoiceField(choices=Run.Trigger.values, help_text="How it came about.")
+    event_id = fields.CharField(allow_null=True, help_text="The event that it runs on.")
     error = fields.CharField(required=False)
 
 
@@ -228,8 +230,6 @@ class RunDetail(ListedRun):
     logs = fields.ListField(child=LogLine())
     attempts = fields.IntegerField()
     version = fields.IntegerField()
-    trigger = fields.ChoiceField(choices=Run.Trigger.values)
-    event_id = fields.CharField(allow_null=True, help_text="The event that it runs on.")
     phase = fields.ChoiceField(choices=Run.Phase.values)
     walls = fields.ListField(child=fields.CharField())
     not_kept = fields.ListField(
@@ -273,7 +273,7 @@ def version_detail(version: Version, active: int) -> dict[str, Any]:
 
 
 def listed_run(run: Run) -> dict[str, Any]:
-    """As in the contract's section 4.12. A run that still runs shows the time that has passed."""
+    """As in the contract's section 4.12, and how it came about. One that still runs shows the time that has passed."""
     started = run.started_at or run.created_at
     duration = run.duration_ms
     if duration is None:
@@ -283,6 +283,8 @@ def listed_run(run: Run) -> dict[str, Any]:
         "status": run.status,
         "started_at": timestamp(started),
         "duration_ms": duration,
+        "trigger": run.trigger,
+        "event_id": run.event_id,
     }
     if run.status == Run.Status.FAILED:
         shown["error"] = error_text(run.error)
@@ -309,8 +311,6 @@ def run_detail(run: Run, *, with_stack: bool) -> dict[str, Any]:
         "logs": [log_line(line) for line in run.logs],
         "attempts": run.attempts,
         "version": run.version,
-        "trigger": run.trigger,
-        "event_id": run.event_id,
         "phase": run.phase,
         "walls": run.walls,
         "not_kept": run.not_kept or [],

@@ -9,7 +9,7 @@ from django.db import connections, transaction
 from django.db.models.functions import Now
 
 from accounts.audit import Actor
-from functions import endings, executor, removal, runs, schedules, subscriptions, wakeups
+from functions import endings, executor, removal, runs, schedules, standing, subscriptions, wakeups
 from functions.errors import FunctionsQuotaReached, Loop, NoSuchFunction, NoSuchRun, NoSuchVersion, RunEnded
 from functions.executor import SECRET_PURPOSE, Ended
 from functions.inbound import records as inbound
@@ -128,8 +128,15 @@ def _set_up(function: Function, place: Place, values: Mapping[str, Any], *, by: 
             setattr(function, setting, values[setting])
     schedules.deployed(function, place, values, by=by)
     subscriptions.deployed(function, place, values, by=by)
+    _check_standing(function, place.cluster, by)
     inbound.activated(function, place.cluster, by=by)
     function.updated_at = Now()
+
+
+def _check_standing(function: Function, using: str, by: Caller | None) -> None:
+    """Raises Forbidden unless `by` may stand behind all that runs the function by itself, as it does from now on."""
+    ways = (schedules.way(function), subscriptions.way(function), inbound.way(function, using))
+    standing.check(by, ways)
 
 
 def _set_aside(function: Function, place: Place, values: Mapping[str, Any]) -> None:
@@ -174,6 +181,7 @@ def activate(place: Place, name: str, version: int, *, actor: Caller | Actor) ->
         by = schedules.caller_of(actor)
         schedules.activated(function, by=by)
         subscriptions.activated(function, by=by)
+        _check_standing(function, using, by)
         inbound.activated(function, using, by=by)
         changed = ["active_version", "updated_at", *schedules.FIELDS, *subscriptions.FIELDS]
         function.save(using=using, update_fields=changed)

@@ -21,8 +21,9 @@ from accounts.audit import SYSTEM
 from functions.errors import SubscriptionsQuotaReached
 from functions.models import Function
 from functions.runs import Started
+from functions.standing import Way
 from platform_site.api.callers import Caller, Place
-from platform_site.api.errors import Forbidden, ValidationFailed
+from platform_site.api.errors import ValidationFailed
 from platform_site.api.plans import plan_limits
 from projects.environments import place_of
 from rows import events, interests, trail
@@ -49,7 +50,7 @@ def deployed(function: Function, place: Place, values: Mapping[str, Any], *, by:
 
     `values` may hold `on`: patterns, or null or an empty list for none. Without it they stay as they are, stopped or
     not; the same ones again start what is stopped. Its runs execute as `by` from now on. Raises ValidationFailed,
-    Forbidden, SubscriptionsQuotaReached.
+    SubscriptionsQuotaReached.
     """
     if "on" in values:
         patterns = values["on"] or None
@@ -71,22 +72,23 @@ def _set(function: Function, place: Place, patterns: list[str] | None, by: Calle
 
 
 def activated(function: Function, *, by: Caller | None) -> None:
-    """Another version answers: runs on events execute as `by` from now on, who chose it. Raises ValidationFailed,
-    Forbidden."""
+    """Another version answers: runs on events execute as `by` from now on, who chose it and may (`way`). Raises
+    ValidationFailed."""
     if not is_listening(function):
         return
     if function.invoke == "user":
         message = 'Events invoke as a key or a member, and the function is for app users only: its "invoke".'
         raise ValidationFailed.of("on", "for_users_only", message)
-    if by is None:
-        return
-    needed = [*SCOPES, *(["webhooks:read"] if covers(function.events or (), _NAMES_A_URL) else [])]
-    if missing := [scope for scope in needed if not by.may(scope)]:
-        raise Forbidden(
-            f"The function runs on events, and would be told of them and run as you: that needs {', '.join(missing)}, "
-            'too. Deploy it with "on": null to take its events away.'
-        )
-    function.events_kind, function.events_id = by.kind, by.id
+    if by is not None:
+        function.events_kind, function.events_id = by.kind, by.id
+
+
+def way(function: Function) -> Way | None:
+    """What it takes to stand behind its events, and to be told of them; None where it runs on none."""
+    if not is_listening(function):
+        return None
+    scopes = (*SCOPES, "webhooks:read") if covers(function.events or (), _NAMES_A_URL) else SCOPES
+    return Way("on events", 'deploy it with "on": null', scopes)
 
 
 def is_listening(function: Function) -> bool:

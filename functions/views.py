@@ -16,7 +16,7 @@ from django.utils.functional import cached_property
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.exceptions import ValidationError as InvalidField
 
-from functions import networks, serializers, services, waiting
+from functions import history, networks, serializers, services, waiting
 from functions.errors import NoSuchFunction, NoSuchRun, RunEnded
 from functions.executor import Ended
 from functions.filters import RunFilter
@@ -173,7 +173,7 @@ class RunViewSet(NamedViewSet):
         "retrieve": "functions:read",
         "cancel": "functions:invoke",
     }
-    query_parameters = {"list": frozenset({"status", "limit"})}
+    query_parameters = {"list": frozenset({"status", "trigger", "limit"})}
     also_raises = {"invoke": (FunctionTimeout, RateLimited, Unavailable), "cancel": (RunEnded,)}
     optional_bodies = frozenset({"invoke"})
 
@@ -324,7 +324,11 @@ class RunViewSet(NamedViewSet):
         return answer(shown)
 
     @extend_schema(
-        parameters=[OpenApiParameter("status", str, enum=Run.Status.values), LIMIT],
+        parameters=[
+            OpenApiParameter("status", str, enum=Run.Status.values),
+            OpenApiParameter("trigger", str, enum=Run.Trigger.values, description="How they came about."),
+            LIMIT,
+        ],
         responses=serializers.RunList,
     )
     def list(self, request: HttpRequest, name: str) -> HttpResponseBase:
@@ -333,11 +337,9 @@ class RunViewSet(NamedViewSet):
         recent = (
             self._visible(self._function(name)).filter(created_at__gte=Now() - HISTORY).defer("input", "output", "logs")
         )
-        given = {"status": self.query["status"]} if "status" in self.query else {}
-        if given.get("status") == "":
-            raise ValidationFailed.of("status", "not_among", "status must be succeeded, failed or running.")
-        found = RunFilter(given, queryset=recent).checked()
-        return answer({"data": [listed_run(run) for run in found.order_by("-created_at", "-id")[:limit]]})
+        given = {name: self.query[name] for name in RunFilter.base_filters if name in self.query}
+        found = history.newest_of(recent, RunFilter(given).wanted(), limit)
+        return answer({"data": [listed_run(run) for run in found]})
 
     @extend_schema(responses=serializers.RunDetail)
     def retrieve(self, request: HttpRequest, name: str, run_id: str) -> HttpResponseBase:

@@ -11,7 +11,7 @@ two. What keeps them together:
 * A schema that is made carries a mark (a comment in the catalogue), which goes once its row is committed. So one that
   has a mark and no row was never anybody's, and is dropped. One without either had a row once: since a row goes after
   its schema, the control database has forgotten it, as after a restore to an earlier moment. It is kept, and named in
-  the log, until an operator decides (`manage.py sweep`).
+  the log and in the console, until an operator decides (`projects.forgotten`).
 * Dropping: the row is marked first and removed last, so a crash in between leaves a mark that the sweep finds.
 
 Every function may run twice, and at the same time in two processes. Design section 5; reliability F25.
@@ -231,9 +231,21 @@ def forgotten(cluster: str) -> list[str]:
     """The cluster's schemas whose environments the control database has forgotten, by id. Raises DatabaseError."""
     without_owner, _ = compare(cluster)
     marked = in_the_making(without_owner, cluster)
-    unmarked = [each for each in without_owner if each not in marked]
-    # One that is deleted at this moment loses both, one after the other.
-    return [each for each in unmarked if is_gone(each) and has_schema(each, cluster)]
+    return [each for each in without_owner if each not in marked and _is_kept_alone(each, cluster)]
+
+
+def is_forgotten(environment_id: str, cluster: str) -> bool:
+    """Whether the cluster has the schema of such an environment. Raises DatabaseError."""
+    return (
+        ids.matches("env", environment_id)
+        and not in_the_making([environment_id], cluster)
+        and _is_kept_alone(environment_id, cluster)
+    )
+
+
+def _is_kept_alone(environment_id: str, cluster: str) -> bool:
+    """One that is deleted at this moment loses both, one after the other."""
+    return is_gone(environment_id) and has_schema(environment_id, cluster)
 
 
 def compare(cluster: str, *, batch: int = _ORPHANS_PER_LOOK) -> tuple[list[str], list[str]]:

@@ -43,8 +43,8 @@ def problem_with(pattern: str) -> str | None:
 
 
 def matches(patterns: Iterable[str], event_type: str) -> bool:
-    """Whether one of `patterns` covers an event of this type. `*` covers all but `webhook.test`, which is only sent to
-    the webhook that asked for it."""
+    """Whether one of `patterns` covers an event of this type. `*.insert` and `tasks.*` are of rows, and a system event
+    is named in full; `*` covers all but `webhook.test`, which is only sent to the webhook that asked for it."""
     table, _, action = event_type.rpartition(".")
     is_row = event_type not in SYSTEM_EVENTS
     for pattern in patterns:
@@ -60,8 +60,9 @@ def matches(patterns: Iterable[str], event_type: str) -> bool:
 def interests(patterns: Iterable[str]) -> set[tuple[str, str]]:
     """The (table, action) pairs, `*` for any, whose writes must leave an event in the outbox for these patterns.
 
-    System events stand by what happens, such as `("function.run", "*")`; no table can have such a name. `("*", "*")`
-    is all that happens, rows or not.
+    System events stand by what happens, such as `("function.run", "*")`; a table may be called `schema` all the same,
+    and then leaves events that `matches` finds nobody for. `("*", "*")` is all that happens, rows or not; `("*",
+    "insert")` is rows alone.
     """
     found = set()
     for pattern in patterns:

@@ -11,9 +11,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, Protocol
 
 from django.db import connections
+from django.db.models import Q
 
 from rows import events
-from rows.outbox import EventInterest, OutboxEvent
+from rows.outbox import ANY, EventInterest, OutboxEvent
 
 PatternsOf = Callable[[str, str], Iterable[Sequence[str]]]
 """`(environment_id, using)` to the event patterns of each subscription. One query."""
@@ -70,6 +71,13 @@ def refresh(environment_id: str, using: str) -> None:
         EventInterest(environment_id=environment_id, table_name=table, action=action)
         for table, action in sorted(wanted - known.keys())
     )
+
+
+def is_wanted(event_type: str, environment_id: str, using: str) -> bool:
+    """Whether somebody wants this system event: by its name, or everything. One query."""
+    [(name, action)] = events.interests([event_type])
+    by_name_or_all = Q(table_name=name, action=action) | Q(table_name=ANY, action=ANY)
+    return EventInterest.objects.using(using).filter(by_name_or_all, environment_id=environment_id).exists()
 
 
 def lock(environment_id: str, using: str) -> None:

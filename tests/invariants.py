@@ -12,6 +12,8 @@ from typing import Any
 import orjson
 from django.apps import apps
 
+from functions.inbound.responses import CONTENT_POLICY
+
 CODES = {
     "invalid_request": {400, 408},
     "invalid_grant": {400},
@@ -67,7 +69,7 @@ def check(status: int, headers: Mapping[str, str], body: bytes, json: Any) -> No
     if status == 204:
         assert body == b"", "204 with a body"
         return
-    if status < 400:
+    if status < 400 or headers.get("Content-Security-Policy") == CONTENT_POLICY:  # the words of a tenant's function
         return
     assert headers["Content-Type"] == "application/json", f"{status} as {headers['Content-Type']}"
     assert isinstance(json, dict), f"{status} is no object: {body[:200]!r}"

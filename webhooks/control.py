@@ -28,7 +28,7 @@ SELECT told.event_id, told.environment_id, told.type, told.data, told.request_id
        event_id text, environment_id text, type text, data text, request_id text, depth smallint,
        created_at timestamptz)
  WHERE EXISTS (SELECT 1 FROM platform.rows_eventinterest i
-                WHERE i.environment_id = told.environment_id
+                WHERE i.environment_id = told.environment_id AND i.action = '*'
                   AND i.table_name IN ('*', regexp_replace(told.type, '[.][^.]*$', '')))
     ON CONFLICT (event_id) DO NOTHING
 """

@@ -9,7 +9,8 @@ from platform_site.api.callers import Place
 from platform_site.api.sweeps import after_commit
 from projects import outbox
 from projects.models import Environment
-from rows.outbox import ANY, EventInterest, record
+from rows import interests
+from rows.outbox import record
 from webhooks import services, wakeups
 from webhooks.leaps import BY_INDEX
 from webhooks.queue import wait_for_claims
@@ -34,8 +35,7 @@ def wake_for_event(*, using: str, **_: Any) -> None:
 def tell_of_migration(*, place: Place, version: int, using: str, **_: Any) -> None:
     """A `schema.migrated` event for whoever wants one, in the transaction of the change. It names the version and says
     no more: whoever may make a webhook may not therefore read the names of all tables and columns."""
-    wanting = EventInterest.objects.using(using).filter(environment_id=place.environment_id)
-    if wanting.filter(table_name__in=[ANY, "schema"]).exists():
+    if interests.is_wanted("schema.migrated", place.environment_id, using):
         record(
             "schema.migrated",
             {"version": version},

@@ -16,12 +16,14 @@ from typing import Final
 
 import orjson
 from django.db import connections
+from django.db.models import QuerySet
 
 from accounts import markers
 from functions.models import Function, InboundAddress
+from functions.standing import Way
 from platform_site.api import store
 from platform_site.api.callers import Caller, Place
-from platform_site.api.errors import Forbidden, ValidationFailed
+from platform_site.api.errors import ValidationFailed
 from platform_site.api.plans import PLANS
 
 
@@ -128,9 +130,9 @@ def note_use(place: Place, address_id: str) -> None:
 
 
 def activated(function: Function, using: str, *, by: Caller | None) -> None:
-    """Another version answers: its addresses run as `by` from now on, who chose it; as before where that is None, staff
-    or a command. In the transaction that has the function's lock. Raises ValidationFailed, Forbidden."""
-    addresses = InboundAddress.objects.using(using).filter(function_id=function.pk)
+    """Another version answers: its addresses run as `by` from now on, who chose it and may (`way`); as before where
+    that is None, staff or a command. In the transaction that has the function's lock. Raises ValidationFailed."""
+    addresses = _of(function, using)
     hashes = list(addresses.values_list("token_hash", flat=True))
     if not hashes:
         return
@@ -139,13 +141,19 @@ def activated(function: Function, using: str, *, by: Caller | None) -> None:
         raise ValidationFailed.of("invoke", "has_addresses", message)
     if by is None:
         return
-    if not by.may("functions:invoke"):
-        raise Forbidden(
-            "The function has inbound addresses, and would run by them as you: that needs functions:invoke, too. "
-            "Revoke them, or deploy with a key that may."
-        )
     addresses.update(runs_as_kind=by.kind, runs_as_id=by.id)
     markers.ask(cache_name(bytes(each)) for each in hashes)
+
+
+def way(function: Function, using: str) -> Way | None:
+    """What it takes to stand behind its addresses; None where it has none. One query."""
+    if not _of(function, using).exists():
+        return None
+    return Way("by inbound addresses", "revoke its inbound addresses", ("functions:invoke",))
+
+
+def _of(function: Function, using: str) -> QuerySet[InboundAddress]:
+    return InboundAddress.objects.using(using).filter(function_id=function.pk)
 
 
 def delete_all(using: str, function_id: str) -> None:

@@ -7,7 +7,7 @@ from django.db import Error
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import OpenApiResponse, extend_schema
 
 from functions import services as functions
 from functions import waiting
@@ -15,6 +15,7 @@ from functions.errors import AddressesQuotaReached, ForUsersOnly, Loop, NoSuchAd
 from functions.executor import Ended
 from functions.inbound import arrivals, messages, records, serializers, services
 from functions.inbound.arrivals import Arrival
+from functions.inbound.responses import CONTENT_POLICY, Response
 from functions.models import Run
 from functions.runs import Started
 from functions.views import NamedViewSet
@@ -31,7 +32,17 @@ from platform_site.api.views import ApiViewSet, answer, created, never_stored, n
 
 log = logging.getLogger("platform.functions")
 
-_OUTPUTS = {(200, "application/json"): OpenApiTypes.ANY, (200, "text/plain"): str}
+_OWN_WORDS = OpenApiResponse(
+    str,
+    description="What the function says itself by `$response`: any status but a redirect, with the status's own body in"
+    " the place of an error's. Also of another text or JSON type.",
+)
+_OUTPUTS = {
+    (200, "application/json"): OpenApiTypes.ANY,
+    (200, "text/plain"): str,
+    ("default", "text/plain"): _OWN_WORDS,
+    ("default", "text/xml"): _OWN_WORDS,
+}
 
 
 class InboundAddressViewSet(NamedViewSet):
@@ -79,13 +90,13 @@ class InboundViewSet(ApiViewSet):
     @extend_schema(operation_id="deliverInbound", request=None, responses={**_OUTPUTS, 202: serializers.Queued})
     def post(self, request: HttpRequest, token: str) -> HttpResponseBase:
         """Call a function by its inbound address, with any body. It is queued, or answers with its output: as the
-        address says."""
+        address says. What it returns as `$response` is its own status, headers and body."""
         arrival = self._arrive(token)
         return self._queued(arrival, token) if arrival.record.is_async else self._output(arrival, token)
 
     @extend_schema(operation_id="verifyInbound", responses=_OUTPUTS)
     def get(self, request: HttpRequest, token: str) -> HttpResponseBase:
-        """Call a function by its inbound address and wait for its output, as providers do that send a challenge."""
+        """Call a function by its inbound address and wait for its answer, as providers do that send a challenge."""
         return self._output(self._arrive(token), token)
 
     @extend_schema(exclude=True)
@@ -113,7 +124,8 @@ class InboundViewSet(ApiViewSet):
         return answer({"run_id": run_id}, 202)
 
     def _output(self, arrival: Arrival, token: str) -> HttpResponseBase:
-        """What the function returns: a text as it is, which is how a challenge is answered, anything else as JSON."""
+        """What the function returns: a text as it is, which is how a challenge is answered, anything else as JSON, or
+        the answer that it words itself."""
         try:
             with waiting.room.seat(arrival.place.environment_id):
                 waits.begin()
@@ -126,7 +138,9 @@ class InboundViewSet(ApiViewSet):
         except NoSuchFunction:
             raise NoSuchAddress from None
         _note_use(arrival)
-        return never_stored(_answer(started, ended))
+        answered = never_stored(_answer(started, ended))
+        answered.headers["Content-Security-Policy"] = CONTENT_POLICY
+        return answered
 
     def _input(self, arrival: Arrival, token: str) -> str:
         request = self.request._request
@@ -144,10 +158,20 @@ def _answer(started: Started, ended: Ended) -> HttpResponse:
         raise FunctionTimeout(extra={"run_id": started.run_id})
     if ended.ending.status != Run.Status.SUCCEEDED:
         raise FunctionFailed(extra={"run_id": started.run_id})
+    if ended.response is not None:
+        return _worded(ended.response)
     output = ended.ending.output or "null"
     if output.startswith('"'):
         return HttpResponse(orjson.loads(output), content_type="text/plain; charset=utf-8")
     return answer(output.encode())
+
+
+def _worded(response: Response) -> HttpResponse:
+    """The function's own answer."""
+    made = HttpResponse(response.body, status=response.status, headers={**response.headers})
+    if "content-type" not in response.headers:
+        del made.headers["Content-Type"]
+    return made
 
 
 def _note_use(arrival: Arrival) -> None:

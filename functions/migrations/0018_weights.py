@@ -3,7 +3,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("functions", "0016_runs_on_events"),
+        ("functions", "0017_runs_by_how"),
     ]
 
     operations = [

@@ -467,7 +467,7 @@ async function run(frame: any, handler: (input: unknown, ctx: unknown) => unknow
     setAsyncContext(outside);
     const output = await NativePromise.race([work, stopped]);
     if (output instanceof NativeResponse) {
-      throw new NativeTypeError("a function returns its output itself, not a Response: return {ok: true}, say");
+      throw new NativeTypeError("a function returns its output itself, not a Response: return {ok: true}, say, or {$response: {status, headers, body}} to a provider");
     }
     if (isStream(output)) {
       throw new NativeTypeError("a function returns its output whole, not a generator or a stream: gather its items into an array");

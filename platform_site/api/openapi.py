@@ -94,7 +94,7 @@ class ApiSchema(AutoSchema):
             if is_repeatable:
                 told.append("Idempotency-Replayed")
             answer["headers"] = _headers(told) | answer.get("headers", {})
-            answer["description"] = _SUCCESSES.get(status, "Done.")
+            answer["description"] = _SUCCESSES.get(status) or answer["description"] or "Done."
         for status, meant in _by_status(_errors(view, operation)).items():
             responses[status] = _error_answer(meant)
         operation["responses"] = dict(sorted(responses.items()))

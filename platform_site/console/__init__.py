@@ -49,6 +49,8 @@ def navigation(request: HttpRequest) -> list[dict[str, Any]]:
             for name, icon, label in entries
             if (link := list_of(label, request)) is not None
         ]
+        if title == "Where":
+            items.append({"title": "Forgotten schemas", "icon": "folder_off", "link": reverse("console:forgotten")})
         if items:
             groups.append({"title": title, "separator": True, "items": items})
     return groups

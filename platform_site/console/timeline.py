@@ -22,7 +22,8 @@ from django.db import Error, connections
 from django.db.models import Q
 
 from accounts.models import AuditEntry
-from functions.models import Function, Run
+from functions import history
+from functions.models import Function, InboundAddress, Run
 from platform_site.api import ids
 from projects.environments import place_of
 from rows import schemas
@@ -70,7 +71,7 @@ class Entry:
 
     at: datetime
     kind: str
-    """`audit`, `event`, `delivery`, `attempt`, `run` or `request`."""
+    """`audit`, `event`, `delivery`, `attempt`, `run`, `address` or `request`."""
     id: str
     title: str
     facts: tuple[tuple[str, str], ...] = ()
@@ -108,14 +109,16 @@ def of(text: str, environment_id: str = "") -> Timeline:
     if kind in CONTROL_KINDS:
         for column in CONTROL_KINDS[kind]:
             gathered.audit(**{column: text})
+    if kind == "inb":  # entries about it are about its function
+        gathered.audit(detail__has_key="address", detail__address=text)
     if kind == "env":
         _in(found, _cluster_of(text), lambda using: _environment(gathered, using, text))
-    elif environment_id and kind not in CONTROL_KINDS and kind not in ("evt", "req"):
+    elif environment_id and kind not in CONTROL_KINDS and kind not in ("evt", "req", "inb"):
         cluster = _cluster_of(environment_id)
         if cluster is None:
             found.hint = f"There is no environment {environment_id}, or it cannot be reached."
         _in(found, cluster, lambda using: _row(gathered, using, text, environment_id))
-    elif kind in ("wh", "evt", "dlv", "fn", "run"):
+    elif kind in ("wh", "evt", "dlv", "fn", "run", "inb"):
         for region in settings.REGION_DATABASES:
             _in(found, region, lambda using: _thing(gathered, using, str(kind), text))
     elif kind in (None, "req"):
@@ -226,9 +229,24 @@ def _thing(gathered: _Gathered, using: str, kind: str, text: str) -> None:
         runs = list(_runs(using).filter(pk=text))
         gathered.runs(using, runs)
         gathered.events(using, Q(event_id__in=[run.event_id for run in runs if run.event_id]))
+    elif kind == "inb":
+        _address(gathered, using, text)
     else:
         newest_runs = _runs(using).filter(function_id=text).order_by("-created_at", "-id")
         gathered.runs(using, list(newest_runs[: MOST + 1]))
+
+
+def _address(gathered: _Gathered, using: str, address_id: str) -> None:
+    """An inbound address, and which of the newest runs by those of its function came by this one: that stands in their
+    inputs alone, where no header or body can spell it (its quotes would be escaped)."""
+    address = InboundAddress.objects.using(using).select_related("function").filter(pk=address_id).first()
+    if address is None:
+        return
+    gathered.add([_address_entry(address, using)])
+    runs = Run.objects.using(using).filter(function_id=address.function_id)
+    newest = [*history.newest_of(runs, {"trigger": Run.Trigger.INBOUND}, MOST).values_list("pk", flat=True)]
+    by_it = _runs(using).filter(pk__in=newest, input__contains=f'"address_id":"{address_id}"')
+    gathered.runs(using, list(by_it.order_by("-created_at", "-id")))
 
 
 def _environment(gathered: _Gathered, using: str, environment_id: str) -> None:
@@ -356,6 +374,18 @@ def _run_entry(run: Run, function: Function | None, region: str) -> Entry:
         depth=2 if run.event_id else 1 if run.request_id else 0,
         region=region,
     )
+
+
+def _address_entry(address: InboundAddress, region: str) -> Entry:
+    facts = [
+        ("function", address.function_id),
+        ("environment", address.function.environment_id or ""),
+        ("runs as", f"{address.runs_as_kind} {address.runs_as_id}"),
+        ("uses", f"{address.uses:,}"),
+    ]
+    facts += [("last used", f"{address.last_used_at:%Y-%m-%d %H:%M:%S}")] if address.last_used_at else []
+    title = f"{address.function.name}: an inbound address"
+    return Entry(address.created_at, "address", address.pk, title, tuple(facts), region=region)
 
 
 def _hint(kind: str | None, environment_id: str) -> str:

@@ -223,7 +223,7 @@ def test_the_pages_fit_a_telephone_in_both_themes(window: Callable[..., Page], s
     """Nothing stands out of the window; without an environment each page leads to one."""
     webhook = world.make("webhooks", url=LONG, events=["*"])
     here = f"?environment={served.facts['environments']['production']}"
-    paths = ["", "timeline/", "projects/project/", f"projects/project/{quote(served.facts['project_id'])}/change/",
+    paths = ["", "timeline/", "forgotten/", "projects/project/", f"projects/project/{quote(served.facts['project_id'])}/change/",
              "accounts/user/", "accounts/auditentry/", "accounts/serverkey/add/", "security/",
              "accounts/signingkey/", "platform_site/endpointfigure/", "platform_site/functionfigure/", f"webhooks/webhook/{quote(webhook['id'])}/change/",
              *(f"{each}/{here}" for each in OF_AN_ENVIRONMENT)]  # fmt: skip

@@ -89,13 +89,13 @@ class World:
             "duration_ms": 40,
             "ended_at": datetime.now(UTC),
             "attempts": 1,
+            "input": '"an input\'s secret"',
         }
         return Run.objects.using(REGION).create(
             environment_id=self.environment.pk,
             version=1,
             status=status,
             is_async=False,
-            input='"an input\'s secret"',
             caller_kind="key",
             caller_id=ids.new("key"),
             request_id=request_id,

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any
 
+import orjson
 import pytest
 from django.db import OperationalError, connections
 from django.test import Client
@@ -15,7 +16,7 @@ from accounts import audit
 from accounts.models import AuditEntry, User
 from accounts.staff import roles
 from accounts.staff.roles import StaffRole
-from functions.models import Function
+from functions.models import Function, InboundAddress
 from platform_site.api import ids
 from platform_site.api.requests import close_request, open_request
 from platform_site.console import timeline
@@ -102,6 +103,42 @@ def test_the_runs_on_an_event_are_part_of_its_story(world: World, from_where: st
     [entry] = [entry for entry in shown.entries if entry.id == run.pk]
     assert ("event", event.event_id) in entry.facts
     assert entry.depth == 2
+
+
+def an_address(world: World) -> InboundAddress:
+    return InboundAddress.objects.using(REGION).create(
+        function=world.function, token_hash=ids.new("inb").encode(), label="a tenant's words", is_async=True,
+        runs_as_kind="key", runs_as_id=ids.new("key"), uses=3,
+    )  # fmt: skip
+
+
+def came_by(address: InboundAddress, **told: str) -> str:
+    return orjson.dumps({"method": "POST", **told, "address_id": address.pk, "body": "a tenant's"}).decode()
+
+
+def test_an_inbound_address_leads_to_its_function_its_runs_and_its_trail(world: World) -> None:
+    address, other = an_address(world), an_address(world)
+    run = world.run(trigger="inbound", input=came_by(address), request_id=ids.new("req"))
+    claimed = f'"address_id":"{address.pk}"'
+    world.run(trigger="inbound", input=came_by(other, query=claimed, headers=claimed))
+    world.run(trigger="call", input=came_by(address))
+    facts = {"actor": audit.SYSTEM, "target_id": world.function.pk, "environment_id": world.environment.pk}
+    made, ended, _ = (
+        audit.record("function.inbound_made", **facts, address=address.pk),
+        audit.record("function.inbound_revoked", **facts, address=address.pk),
+        audit.record("function.inbound_made", **facts, address=other.pk),
+    )
+    shown = found(address.pk)
+    assert ids_of(shown) == {address.pk, run.pk, made.pk, ended.pk}
+    [entry] = [entry for entry in shown.entries if entry.kind == "address"]
+    assert entry.title == "sum: an inbound address"
+    assert ("function", world.function.pk) in entry.facts
+    assert ("uses", "3") in entry.facts
+    assert ids_of(found(address.pk, world.environment.pk)) == ids_of(shown)
+    address_id = address.pk
+    address.delete()
+    assert ids_of(found(address_id)) == {made.pk, ended.pk}, "what became of one that is revoked"
+    assert "Nothing is kept" in found(ids.new("inb")).hint
 
 
 @pytest.mark.parametrize(("status", "expected"), [("pending", "2026-01-02 03:04:05"), ("held", None)])
@@ -246,8 +283,29 @@ def test_each_lookup_has_an_index(console: Client, world: World) -> None:
         for text in (*story.ids, story.request_id, world.webhook.pk, world.function.pk, world.environment.pk):
             found(text)
         found("tasks/tsk_1", world.environment.pk)
+        found(an_address(world).pk)
         assert console.get(f"/admin/waiting/{REGION}/").status_code == 200
     assert len(plans) > 20
     for plan in plans:
         for table in large:
             assert f"Seq Scan on {table}" not in plan, plan
+
+
+def test_the_trail_of_an_address_has_an_index(world: World) -> None:
+    plans: list[str] = []
+
+    def explained(execute: Any, statement: str, parameters: Any, many: bool, context: Any) -> Any:
+        if "address" in str(parameters):
+            with context["connection"].cursor() as cursor:
+                cursor.cursor.execute("SET LOCAL enable_seqscan = off")
+                cursor.cursor.execute(f"EXPLAIN {statement}", parameters)
+                plans.append("\n".join(line for (line,) in cursor.cursor.fetchall()))
+        return execute(statement, parameters, many, context)
+
+    audit.record("function.inbound_made", actor=audit.SYSTEM, target_id=world.function.pk, address=ids.new("inb"))
+    with connections["default"].cursor() as cursor:
+        cursor.execute("ANALYZE accounts_auditentry")
+    with connections["default"].execute_wrapper(explained):
+        found(ids.new("inb"))
+    [plan] = plans
+    assert "audit_of_address" in plan

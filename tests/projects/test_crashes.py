@@ -12,7 +12,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connections, transaction
 
-from accounts.models import User
+from accounts.models import AuditEntry, User
 from platform_site.api import ids
 from projects import provisioning, tasks
 from projects.models import Environment, Member, Project
@@ -205,6 +205,10 @@ def test_what_the_control_database_has_forgotten_is_kept_until_an_operator_drops
             call_command("sweep", drop=environment_id)
     every_project_is_whole()
     assert Project.objects.get() == kept
+    entries = AuditEntry.objects.filter(action="environment.schema_dropped").order_by("target_id")
+    assert [(each.target_id, each.actor_kind, each.detail["tables"]) for each in entries] == [
+        (forgotten[0], "system", 1), (forgotten[1], "system", 0),
+    ]  # fmt: skip
 
 
 def test_a_region_that_goes_away_after_the_commit_undoes_nothing_and_the_sweep_ends_it(alice: User) -> None:

@@ -30,6 +30,13 @@ def make_user(tracker: Tracker, name: str = "carol") -> str:
     return str(made.json["id"])
 
 
+def change_schema(tracker: Tracker) -> None:
+    document = tracker.get("owner", "/schema").json["document"]
+    document["tables"]["more"] = {"columns": {"title": {"type": "text"}}}
+    changed = tracker.call("owner", "PUT", "/schema", json={"document": document})
+    assert changed.status == 200, changed.json
+
+
 def carry_all(tracker: Tracker) -> int:
     return carry_over(tracker.project.cluster)
 
@@ -83,6 +90,48 @@ def test_what_nobody_wants_stays_out_of_the_region(tracker: Tracker, subscribe: 
     make_user(other)
     assert carry_all(tracker) == 1
     assert not OutboxEvent.objects.using(tracker.project.cluster).exists()
+
+
+@pytest.mark.parametrize("events", [["*.insert"], ["*.update", "*.delete"], ["*.*"], ["tasks.*"], ["tasks.insert"],
+                                    ["environment.ready"]])  # fmt: skip
+def test_patterns_of_rows_bring_no_system_event(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch, events: list[str]
+) -> None:
+    """Neither to the webhook nor into its region: neither of a user nor of a schema."""
+    carry_all(tracker)
+    subscribe(events=events)
+    OutboxEvent.objects.using(tracker.project.cluster).all().delete()
+    make_user(tracker)
+    assert carry_all(tracker) == 1
+    change_schema(tracker)
+    assert not OutboxEvent.objects.using(tracker.project.cluster).exists()
+    dispatch()
+    assert bodies(receiver) == []
+
+
+@pytest.mark.parametrize("events", [["*"], ["tasks.insert", "*"], ["auth.user.created", "schema.migrated"]])
+def test_system_events_come_by_their_name_or_with_all(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch, events: list[str]
+) -> None:
+    carry_all(tracker)
+    subscribe(events=events)
+    make_user(tracker)
+    change_schema(tracker)
+    carry_all(tracker)
+    dispatch()
+    assert sorted(body["type"] for body in bodies(receiver)) == ["auth.user.created", "schema.migrated"]
+
+
+def test_a_function_on_rows_hears_of_no_user_and_one_on_all_does(tracker: Tracker) -> None:
+    carry_all(tracker)
+    for name, on in (("rows", ["*.insert"]), ("all", ["*"])):
+        outbox = OutboxEvent.objects.using(tracker.project.cluster)
+        outbox.all().delete()
+        body = {"source": "export default () => 1", "on": on}
+        assert tracker.call("owner", "PUT", f"/functions/{name}", json=body).status == 201
+        make_user(tracker, name)
+        carry_all(tracker)
+        assert [each.type for each in outbox.all()] == (["auth.user.created"] if on == ["*"] else [])
 
 
 def test_a_branch_that_is_ready_is_told_where_it_came_from(

@@ -9,8 +9,9 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db import Error
 
+from accounts import audit
 from platform_site.api.sweeps import all_sweeps
-from projects import leftovers, provisioning, tasks
+from projects import forgotten, leftovers, provisioning, tasks
 
 
 class Command(BaseCommand):
@@ -71,9 +72,9 @@ class Command(BaseCommand):
     def _drop(self, environment_id: str) -> None:
         for cluster in settings.REGION_DATABASES:
             try:
-                if environment_id not in provisioning.forgotten(cluster):
-                    continue
-                provisioning.drop_orphan(environment_id, cluster)
+                forgotten.drop(environment_id, cluster, actor=audit.SYSTEM)
+            except forgotten.NotForgotten:
+                continue
             except (Error, provisioning.SchemaBusy) as error:
                 raise CommandError(f"{cluster}: {type(error).__name__}. Try again.") from None
             self.stdout.write(f"{cluster}  {environment_id}  dropped")

@@ -1,0 +1,128 @@
+"""What a function answers to who waits at an inbound address, where it says more than an output. Pure computation.
+
+    {"$response": {"status": 410, "headers": {"content-type": "text/xml", "retry-after": "60"}, "body": "<Response/>"}}
+
+`status`, `headers` and `body` (or `body_base64`) may each be left out: 200, none, nothing. The executor reads it as the
+call ends, so that one which cannot be sent is the run's own failure; `views` sends it. In any other run it is an output
+like all others.
+
+The address is on the platform's own host, where the console's cookies live, and whoever deploys the function is a
+tenant. So nothing that he chooses may act there: a content type is one that no browser executes, styles with or shows
+as a page, or XML, which the sandbox of `CONTENT_POLICY` keeps from it; the headers are those that providers ask for and
+nothing else knows; a redirect to wherever is no status. Nothing is stored by a cache, which would answer for a revoked
+address. What cannot be sent is refused and not mended: a provider that asked for it would be told something else.
+"""
+
+import base64
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+CONTENT_POLICY: Final = "sandbox; default-src 'none'; frame-ancestors 'none'"
+"""Of every answer that a function words: a page of its own in no origin, without scripts, forms and windows."""
+_MARK: Final = "$response"
+_MEMBERS: Final = frozenset({"status", "headers", "body", "body_base64"})
+_TEXTS: Final = frozenset({"text/plain", "text/csv", "text/xml", "application/xml"})
+"""Sent with the charset in which they are."""
+_OTHERS: Final = frozenset({"application/json", "application/octet-stream", "application/x-www-form-urlencoded"})
+_JSON: Final = re.compile(r"application/[a-z0-9][a-z0-9.-]{0,60}\+json", re.ASCII)
+_TYPE: Final = re.compile(r"([^;\s]{1,100})(?:\s*;\s*charset=\"?utf-8\"?)?\s*", re.IGNORECASE)
+_HEADERS: Final = frozenset({"content-type", "retry-after", "x-adobesign-clientid", "x-hook-secret"})
+"""By the last two Adobe and Asana (with others) are told that an address is meant: they want their own value again."""
+_VALUE: Final = re.compile(r"[!-~](?:[ -~]{0,998}[!-~])?", re.ASCII)
+_BODILESS: Final = frozenset({204, 205})
+
+
+class BadResponse(Exception):
+    """A `$response` that cannot be sent, in words for who wrote the function."""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """Header names are in lower case; there is a `content-type` unless `status` has no body."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+def read(output: str) -> Response | None:
+    """The response that an output (JSON text) is; None where it is a plain one. Raises BadResponse."""
+    if not output.startswith("{") or _MARK not in output:
+        return None
+    members = orjson.loads(output)
+    if _MARK not in members:
+        return None
+    if len(members) > 1:
+        raise BadResponse(f"{_MARK} stands alone, without other members beside it")
+    return _response(members[_MARK])
+
+
+def _response(given: Any) -> Response:
+    if not isinstance(given, dict):
+        raise BadResponse(f"{_MARK} is an object with status, headers, and body or body_base64")
+    if unknown := given.keys() - _MEMBERS:
+        raise BadResponse(f"{_MARK} has no member {_named(min(unknown))}: status, headers, body or body_base64")
+    status = _status(given.get("status", 200))
+    headers = _headers(given.get("headers", {}))
+    body = _body(given)
+    if status in _BODILESS:
+        if body or "content-type" in headers:
+            raise BadResponse(f"a {status} has no body and no content-type")
+        return Response(status, headers, b"")
+    usual = "application/octet-stream" if "body_base64" in given else "text/plain; charset=utf-8"
+    return Response(status, {"content-type": usual, **headers}, body)
+
+
+def _status(given: Any) -> int:
+    if type(given) is not int or not (200 <= given <= 299 or 400 <= given <= 599):
+        raise BadResponse("status is a number from 200 to 299 or from 400 to 599: there are no redirects")
+    return given
+
+
+def _headers(given: Any) -> dict[str, str]:
+    if not isinstance(given, dict):
+        raise BadResponse('headers is an object, {"content-type": "text/xml"} say')
+    headers: dict[str, str] = {}
+    for written, value in given.items():
+        name = written.lower()
+        if name not in _HEADERS:
+            raise BadResponse(f"the header {_named(written)} is not sent: {', '.join(sorted(_HEADERS))}")
+        if name in headers:
+            raise BadResponse(f"the header {name} comes twice")
+        if not isinstance(value, str) or _VALUE.fullmatch(value) is None:
+            raise BadResponse(f"the header {name} is a text of 1 to 1,000 printable ASCII characters")
+        headers[name] = _content_type(value) if name == "content-type" else value
+    return headers
+
+
+def _content_type(given: str) -> str:
+    """As it is sent. No other charset and no other parameter: what a browser makes of them is not for a tenant."""
+    found = _TYPE.fullmatch(given)
+    kind = found[1].lower() if found is not None else ""
+    if kind in _TEXTS:
+        return f"{kind}; charset=utf-8"
+    if kind in _OTHERS or _JSON.fullmatch(kind) is not None:
+        return kind
+    kinds = ", ".join(sorted(_TEXTS | _OTHERS))
+    raise BadResponse(f"the content-type {_named(given)} is not sent: {kinds} or one that ends in +json, in UTF-8")
+
+
+def _body(given: Mapping[str, Any]) -> bytes:
+    body, encoded = given.get("body", ""), given.get("body_base64", "")
+    if not isinstance(body, str) or not isinstance(encoded, str):
+        raise BadResponse("body is a text, and body_base64 bytes in base64: JSON.stringify makes JSON one")
+    if "body" in given and "body_base64" in given:
+        raise BadResponse("of body and body_base64 there is one")
+    try:
+        return body.encode() or base64.b64decode(encoded, validate=True)
+    except ValueError as error:
+        raise BadResponse("body_base64 is no base64") from error
+
+
+def _named(text: str) -> str:
+    """What the code wrote, as far as it helps to find it."""
+    return ascii(text[:60])

@@ -1,0 +1,56 @@
+"""Schemas whose environments the control database has forgotten, as after a restore to an earlier moment.
+
+No sweep drops one: somebody's rows are in it, and they are there again once the control database is restored to a later
+moment. Operators see them in the console and by `manage.py sweep --check`, and let go of one by name there or by
+`sweep --drop`. `projects.provisioning` says how one is told from a schema in the making.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from accounts import audit
+from accounts.audit import Actor
+from platform_site.api import ids
+from projects import provisioning
+
+
+class NotForgotten(Exception):
+    """The region has no schema of that environment, or the control database knows it (again)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What can be said of one without the control database: the id tells when it was made."""
+
+    environment_id: str
+    made_at: datetime
+    tables: int
+    size: int
+    """Bytes of its tables without their indexes."""
+
+
+def described(environment_id: str, cluster: str) -> Forgotten:
+    """Two queries. Raises DatabaseError."""
+    return Forgotten(
+        environment_id,
+        ids.made_at(environment_id),
+        provisioning.count_tables(environment_id, cluster),
+        provisioning.size_of(environment_id, cluster),
+    )
+
+
+def drop(environment_id: str, cluster: str, *, actor: Actor) -> None:
+    """Drop such a schema for good, with what the region keeps of its environment.
+
+    The entry in the trail comes first and stays, however far it gets: what is lost is lost by somebody's word, and no
+    transaction spans both databases. Raises NotForgotten (and leaves no entry), SchemaBusy, DatabaseError; what was
+    dropped by then stays dropped, and it can be asked for again.
+    """
+    if not provisioning.is_forgotten(environment_id, cluster):
+        raise NotForgotten
+    found = described(environment_id, cluster)
+    audit.record(
+        "environment.schema_dropped", actor=actor, target_id=environment_id, environment_id=environment_id,
+        region=cluster, tables=found.tables,
+    )  # fmt: skip
+    provisioning.drop_orphan(environment_id, cluster)
