@@ -246,6 +246,20 @@ def test_every_operation_cut_off_twice_is_done_or_refused_and_then_done_once(lab
     none(lab.problems)
 
 
+@pytest.mark.parametrize(
+    ("operation", "statement"),
+    [
+        ("replaceSchema", "CREATE TABLE"),
+        ("revertSchema", "DROP TABLE"),
+    ],
+)
+def test_what_was_once_half_done_or_a_mistake_of_ours(lab: Lab, operation: str, statement: str) -> None:
+    clean = lab.clean(operation)
+    [at] = [number for number, step in enumerate(clean.steps, 1) if statement in step]
+    assert lab.cut(operation, clean, at, How.UNANSWERED)
+    none(lab.problems)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize(
