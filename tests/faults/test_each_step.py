@@ -251,6 +251,8 @@ def test_every_operation_cut_off_twice_is_done_or_refused_and_then_done_once(lab
     [
         ("replaceSchema", "CREATE TABLE"),
         ("revertSchema", "DROP TABLE"),
+        ("confirmSignUp", 'INSERT INTO "accounts_session"'),
+        ("acceptInvitation", 'INSERT INTO "accounts_session"'),
     ],
 )
 def test_what_was_once_half_done_or_a_mistake_of_ours(lab: Lab, operation: str, statement: str) -> None:
