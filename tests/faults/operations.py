@@ -17,6 +17,7 @@ from accounts.oauth import proofs
 from platform_site import demo
 from platform_site.services.layout import Layout
 from projects.environments import place_of
+from projects.tasks import finish_and_clean
 from tests.accounts.oauth.conftest import APP, HOST, s256
 from tests.accounts.oauth.identity_provider import CLIENT_ID, CLIENT_SECRET, IdentityProvider, Person, sign_in_at
 from tests.accounts.postbox import Postbox, token_in
@@ -26,6 +27,7 @@ from webhooks.relay import relay_batch
 
 REGION: Final = "us-east-1"
 """Where everything is that the calls are about."""
+MOST_BRANCHES: Final = 10
 PASSWORD: Final = "a nut, a bolt, a wheel"
 VERIFIER: Final = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk"
 DIARIES: Final = {
@@ -183,7 +185,16 @@ class World:
     def a_project(self) -> dict[str, str]:
         return {"project_id": self.do("createProject", {"name": self.name("Notes"), "plan": "team"}, bare=True)["id"]}
 
+    def room_for_a_branch(self) -> None:
+        found = self.do("listEnvironments", bare=True, **self.project)["data"]
+        branches = [each["id"] for each in found if each["name"].startswith("blue-")]
+        if len(branches) > MOST_BRANCHES:
+            for each in branches:
+                self.do("deleteBranch", bare=True, environment_id=each, **self.project)
+            finish_and_clean()
+
     def a_branch(self) -> dict[str, str]:
+        self.room_for_a_branch()
         body = {"name": self.name("blue"), "from": "production", "data": "full"}
         made = self.do("createBranch", body, **self.project)
         return {"environment_id": made["id"], **self.project}
@@ -513,6 +524,7 @@ def delete_project(w: World) -> Call:
 
 @call_of
 def create_branch(w: World) -> Call:
+    w.room_for_a_branch()
     body = {"name": w.name("blue"), "from": "production", "data": "full"}
     return w.call("createBranch", body, bare=True, **w.project)
 

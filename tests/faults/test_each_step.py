@@ -6,7 +6,7 @@ down for no operation: it is what the same call does, once and twice, with nothi
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -28,7 +28,7 @@ from tests.accounts.postbox import Postbox
 from tests.client import Answer, Api
 from tests.emptying import flush_redis
 from tests.faults.contents import Changes, Databases, changes
-from tests.faults.cuts import Cuts, How, postgres_behind
+from tests.faults.cuts import Cuts, How, postgres_behind, redis_behind
 from tests.faults.operations import CALLS, PLACES, REGION, TAKES_KEY, Call, Make, World
 from tests.serving import wait_for
 from webhooks.tasks import carry_over_what_is_left
@@ -87,6 +87,10 @@ class Lab:
     world: World
     cuts: Cuts
     databases: Databases
+    is_needed: bool = True
+    """Whether the service may say that it cannot do without what the wire leads to."""
+    look_again: Callable[[], None] = lambda: None
+    """Called before each trial: what the process thinks of the other end is forgotten."""
     trials: int = 0
     problems: list[str] = field(default_factory=list)
 
@@ -99,6 +103,7 @@ class Lab:
         connections.close_all()
         for alias in ("default", REGION):
             connections[alias].ensure_connection()
+        self.look_again()
         return call
 
     def send(self, call: Call) -> Answer:
@@ -140,7 +145,9 @@ class Lab:
         found = [f"took {took:.1f} s"] if took > HANGS else []
         again, more = self._afterwards(call, clean, before, answer, at_once=at_once)
         found += more
-        if clean.is_read and call.method == "GET" and how is not How.AWAY and is_refused(answer):
+        if is_refused(answer) and not self.is_needed:
+            found.append("refused, and could do without")
+        elif is_refused(answer) and clean.is_read and call.method == "GET" and how is not How.AWAY:
             found.append("nobody read it once more")
         if found:
             order = "again at once" if at_once else "sweeps first"
@@ -225,40 +232,55 @@ def sweep() -> None:
 
 
 @pytest.fixture
-def lab(api: Api, settings: Any, tmp_path: Path, postbox: Postbox) -> Iterator[Lab]:  # noqa: F811
+def world(api: Api, settings: Any, tmp_path: Path, postbox: Postbox) -> Iterator[World]:  # noqa: F811
     app.loader.import_default_modules()  # where the sweeps are
     settings.RATE_LIMIT_FACTOR = 100_000
     settings.ORPHAN_GRACE_SECONDS = settings.DELETION_GRACE_SECONDS = 0
     settings.FUNCTION_LEASE = timedelta(seconds=2)
-    with running() as idp, Databases(("default", REGION)) as databases:
-        world = World(api, tmp_path, postbox, idp)
-        with postgres_behind() as cuts:
-            yield Lab(world, cuts, databases)
+    with running() as idp:
+        yield World(api, tmp_path, postbox, idp)
+
+
+@pytest.fixture
+def lab(world: World) -> Iterator[Lab]:
+    """With a wire to PostgreSQL."""
+    with Databases(("default", REGION)) as databases, postgres_behind() as cuts:
+        yield Lab(world, cuts, databases)
+
+
+@pytest.fixture
+def lab_with_redis(world: World, settings: Any) -> Iterator[Lab]:
+    """With a wire to Redis."""
+
+    def look_again() -> None:
+        settings.REDIS_TIMEOUT = settings.REDIS_TIMEOUT  # another store: this one would not ask for a second
+
+    with Databases(("default", REGION)) as databases, redis_behind() as cuts:
+        yield Lab(world, cuts, databases, is_needed=False, look_again=look_again)
 
 
 def none(problems: list[str]) -> None:
     assert not problems, f"{len(problems)} trials:\n" + "\n".join(problems)
 
 
+@pytest.mark.timeout(300)
 def test_every_operation_cut_off_twice_is_done_or_refused_and_then_done_once(lab: Lab) -> None:
     for operation in CALLS:
         lab.cut_twice(operation)
     none(lab.problems)
 
 
-@pytest.mark.parametrize(
-    ("operation", "statement"),
-    [
+@pytest.mark.timeout(300)
+def test_what_was_once_half_done_or_a_mistake_of_ours(lab: Lab) -> None:
+    for operation, statement in (
         ("replaceSchema", "CREATE TABLE"),
         ("revertSchema", "DROP TABLE"),
         ("confirmSignUp", 'INSERT INTO "accounts_session"'),
         ("acceptInvitation", 'INSERT INTO "accounts_session"'),
-    ],
-)
-def test_what_was_once_half_done_or_a_mistake_of_ours(lab: Lab, operation: str, statement: str) -> None:
-    clean = lab.clean(operation)
-    [at] = [number for number, step in enumerate(clean.steps, 1) if statement in step]
-    assert lab.cut(operation, clean, at, How.UNANSWERED)
+    ):
+        clean = lab.clean(operation)
+        [at] = [number for number, step in enumerate(clean.steps, 1) if statement in step]
+        assert lab.cut(operation, clean, at, How.UNANSWERED)
     none(lab.problems)
 
 
@@ -273,3 +295,13 @@ def test_every_operation_cut_off_at_each_step(lab: Lab, how: How, at_once: bool)
         lab.cut_at_each_step(operation, how, at_once=at_once)
     print(f"\n{lab.trials} trials: {how}, {'again at once' if at_once else 'sweeps first'}")
     none(lab.problems)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("how", How)
+def test_no_operation_needs_redis_at_any_step(lab_with_redis: Lab, how: How) -> None:
+    for operation in CALLS:
+        lab_with_redis.cut_at_each_step(operation, how, at_once=False)
+    print(f"\n{lab_with_redis.trials} trials: {how}")
+    none(lab_with_redis.problems)
