@@ -39,8 +39,8 @@ BEGUN_ANEW: Final = {"receiveSignInCallback"}
 """The browser's part of it is used up by the first answer, whatever that is: who was refused begins again, and is then
 recognised if the first try got so far."""
 ROWS_FIRST: Final = {"deleteUser", "deleteMe"}
-"""What their deletion does to rows is committed in the region before they are gone: 503 in between, and once more does
-the rest."""
+"""What their deletion does to rows is committed in the region just before they are gone: 503 in between, and once more
+does the rest."""
 NOT_COUNTED: Final = {
     **dict.fromkeys(("deliverInbound", "verifyInbound"), {f"{REGION}.functions_inboundaddress"}),
     **dict.fromkeys(
@@ -282,6 +282,13 @@ def test_what_was_once_half_done_or_a_mistake_of_ours(lab: Lab) -> None:
         [at] = [number for number, step in enumerate(clean.steps, 1) if statement in step]
         assert lab.cut(operation, clean, at, How.UNANSWERED)
     none(lab.problems)
+
+
+def test_hardly_anything_is_between_the_commit_of_a_users_rows_and_that_of_the_deletion(lab: Lab) -> None:
+    steps = lab.clean("deleteUser").steps
+    last = max(number for number, step in enumerate(steps) if REGION.replace("-", "_") in step)
+    assert steps[last].endswith("COMMIT")
+    assert ["INSERT" in step or "COMMIT" in step for step in steps[last + 1 :]] == [True, True], steps[last:]
 
 
 @pytest.mark.slow
