@@ -28,6 +28,7 @@ from webhooks.relay import relay_batch
 REGION: Final = "us-east-1"
 """Where everything is that the calls are about."""
 MOST_BRANCHES: Final = 10
+MOST_PROVIDERS: Final = 10
 PASSWORD: Final = "a nut, a bolt, a wheel"
 VERIFIER: Final = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk"
 DIARIES: Final = {
@@ -150,6 +151,16 @@ class World:
 
     def a_provider(self, name: str) -> dict[str, Any]:
         return {"name": name, "issuer": self.idp.issuer, "client_id": CLIENT_ID, "client_secret": CLIENT_SECRET}
+
+    def new_provider(self) -> dict[str, str]:
+        return {"provider_id": self.do("createIdentityProvider", self.another_provider())["id"]}
+
+    def another_provider(self) -> dict[str, Any]:
+        """There is room for it."""
+        found = [each["id"] for each in self.do("listIdentityProviders")["data"] if each["name"] != "acme"]
+        for each in found if len(found) > MOST_PROVIDERS else ():
+            self.do("deleteIdentityProvider", provider_id=each)
+        return self.a_provider(self.name("p"))
 
     def a_webhook(self) -> dict[str, Any]:
         return {"url": "https://example.com/hook", "events": ["tasks.*"]}
@@ -452,19 +463,17 @@ def update_settings(w: World) -> Call:
 
 @call_of
 def create_identity_provider(w: World) -> Call:
-    return w.call("createIdentityProvider", w.a_provider(w.name("p")))
+    return w.call("createIdentityProvider", w.another_provider())
 
 
 @call_of
 def update_identity_provider(w: World) -> Call:
-    made = w.do("createIdentityProvider", w.a_provider(w.name("p")))
-    return w.call("updateIdentityProvider", {"display_name": "Acme!"}, provider_id=made["id"])
+    return w.call("updateIdentityProvider", {"display_name": "Acme!"}, **w.new_provider())
 
 
 @call_of
 def delete_identity_provider(w: World) -> Call:
-    made = w.do("createIdentityProvider", w.a_provider(w.name("p")))
-    return w.call("deleteIdentityProvider", provider_id=made["id"])
+    return w.call("deleteIdentityProvider", **w.new_provider())
 
 
 @call_of
