@@ -248,7 +248,8 @@ def wrong_password(field: str = "current_password") -> ValidationFailed:
 
 
 def delete_user(user: User, *, actor: Caller | Actor) -> None:
-    """Delete a user with sessions and account keys; the floors above hear `user_deleted` in the same transaction.
+    """Delete a user with sessions and account keys; the floors above hear `user_deleting`, which they may refuse, and
+    `user_deleted` in the same transaction.
 
     Raises NotFound if another call did it first, Conflict for the last superuser.
     """
@@ -258,8 +259,11 @@ def delete_user(user: User, *, actor: Caller | Actor) -> None:
         locked = _locked(user.pk)
         sessions.end_where(Q(user_id=user.pk), "user_deleted")
         markers.revoke(_account_key_names(locked))
-        signals.user_deleted.send(sender=User, user_id=user.pk, pool_id=locked.environment_id)
+        signals.user_deleting.send(sender=User, user_id=user.pk, pool_id=locked.environment_id)
         locked.delete()
+        # As late as can be: rows that go with the user are gone when their region has committed, and we may still fail.
+        # But before the trail's entry, by whose moment an import or a restore knows who went while it ran.
+        signals.user_deleted.send(sender=User, user_id=user.pk, pool_id=locked.environment_id)
         audit.record("user.deleted", actor=actor, target_id=user.pk, environment_id=locked.environment_id)
 
 

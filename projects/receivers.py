@@ -10,7 +10,7 @@ from projects.models import Member, Project
 
 def connect() -> None:
     """Called once at start."""
-    signals.user_deleted.connect(keep_owners, dispatch_uid="projects.keep_owners")
+    signals.user_deleting.connect(keep_owners, dispatch_uid="projects.keep_owners")
 
 
 def keep_owners(*, user_id: str, pool_id: str | None, **_: Any) -> None:

@@ -324,7 +324,9 @@ def _run_steps(editor: RowSchemaEditor, plan: Plan) -> None:
                     step.django.database_forwards(states.LABEL, editor, before, state)
                     _refuse_unreadable(editor, plan, step)
             except DatabaseError as error:
-                raise meaning(step, error) from error
+                if (said := meaning(step, error)) is None:
+                    raise
+                raise said from error
 
 
 def _together(steps: Iterable[Step]) -> Iterator[list[Step]]:
@@ -392,8 +394,9 @@ def is_giant(columns: Iterable[Column]) -> sql.Composable:
     return sql.SQL("{} > {}").format(sql.SQL(" + ").join(sizes), sql.Literal(values.MAX_ROW_BYTES))
 
 
-def meaning(step: Step, error: DatabaseError) -> Exception:
-    """What a failed statement says about the document. PostgreSQL's own text carries values and stays behind."""
+def meaning(step: Step, error: DatabaseError) -> Exception | None:
+    """What a failed statement says about the document; None where it says nothing of that, so that the error itself is
+    the answer. PostgreSQL's own text carries values and stays behind."""
     state = sqlstates.sqlstate(error)
     if state in sqlstates.INTERFERED:
         return LockNotWon()
@@ -409,7 +412,7 @@ def meaning(step: Step, error: DatabaseError) -> Exception:
         return InvalidDocument([FieldError(step.path, "conflict", _MISFITS[state])])
     if state and state.startswith("22") and step.column:
         return InvalidDocument([FieldError(step.path, "invalid", f"existing values cannot become {step.column.type}")])
-    return error
+    return None
 
 
 def _operations(plan: Plan, recorded: Iterable[tuple[str, str]]) -> tuple[Operation, ...]:

@@ -142,7 +142,9 @@ def _make(cursor: Any, uniques: Sequence[NewUnique], limit_ms: int, progress: Pr
         try:
             cursor.execute(ddl.new_unique_sql(unique))
         except DatabaseError as error:
-            raise ddl.meaning(unique.step, error) from error
+            if (said := ddl.meaning(unique.step, error)) is None:
+                raise
+            raise said from error
 
 
 def _clear(cursor: Any) -> None:

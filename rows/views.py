@@ -70,6 +70,7 @@ _BULK_PARAMETERS = [
 class RowViewSet(ApiViewSet):
     """`/v1/rows/{table}` and `/v1/rows/{table}/{id}`."""
 
+    safe_posts = frozenset({"search", "explain"})
     required_scopes = {
         "list": "rows:read",
         "search": "rows:read",

@@ -4,6 +4,7 @@ An invitation is the e-mail that carries it (`AccountEmail`, id `inv_…`). It w
 manage users may invite them, and an invitation lasts no longer than that right of theirs.
 """
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from django.db import transaction
@@ -14,6 +15,7 @@ from accounts import audit, emails, environments, passwords, services
 from accounts.audit import Actor
 from accounts.lifecycle import links, outbox, sign_up
 from accounts.lifecycle.models import AccountEmail
+from accounts.lifecycle.sign_up import Made
 from accounts.models import ServerKey, User
 from accounts.services import UNSET, Unset
 from platform_site.api import ids
@@ -98,8 +100,16 @@ def withdraw(pool_id: str | None, invitation_id: str, *, actor: Caller | Actor) 
         )
 
 
-def accept(token: str, password: str, *, name: str | None = None, pool_id: str | None | Unset = UNSET) -> User:
-    """Make the user that was invited, its address verified. `name` replaces the one in the invitation.
+def accept(
+    token: str,
+    password: str,
+    then: Callable[[User], Made],
+    *,
+    name: str | None = None,
+    pool_id: str | None | Unset = UNSET,
+) -> Made:
+    """Make the user that was invited, its address verified. `name` replaces the one in the invitation. Returns what
+    `then` makes of the user, in the same transaction.
 
     Raises InvalidGrant (as for a used link where who sent it may invite no longer), ValidationFailed (the password is
     not good enough, or the address got an account meanwhile), QuotaExceeded, RateLimited.
@@ -109,4 +119,6 @@ def accept(token: str, password: str, *, name: str | None = None, pool_id: str |
         raise links.dead()
     chosen = found.details["name"] if name is None else name
     passwords.check_chosen(password, User(email=found.recipient, name=chosen))
-    return sign_up.make_user(found, password_hash=passwords.hashed(password), name=chosen, via="invitation")
+    password_hash = passwords.hashed(password)
+    with transaction.atomic():
+        return then(sign_up.make_user(found, password_hash=password_hash, name=chosen, via="invitation"))

@@ -20,6 +20,7 @@ from django.views.decorators.csrf import csrf_exempt
 from accounts import environments, passwords
 from accounts.lifecycle import invitations, links, oneself, pools, recovery, sign_up
 from accounts.lifecycle.models import AccountEmail, PoolSettings
+from accounts.models import User
 from accounts.serializers import LONGEST_NAME
 from platform_site.api import limits
 from platform_site.api.errors import ApiError, InvalidGrant
@@ -189,6 +190,11 @@ def _way_back(pool: PoolSettings, found: AccountEmail) -> str:
     return reverse("admin:index")
 
 
+def _signs_in_later(user: User) -> User:
+    """These pages start no session: the person signs in at the application."""
+    return user
+
+
 class ConfirmSignUp(LinkPage):
     kind = Kind.SIGN_UP
     form_class = PasswordForm
@@ -199,7 +205,7 @@ class ConfirmSignUp(LinkPage):
     done = "You can now sign in to {app} with {email}."
 
     def act(self, token: str, values: dict[str, Any]) -> object:
-        return sign_up.confirm(token, values["password"])
+        return sign_up.confirm(token, values["password"], _signs_in_later)
 
 
 class AcceptInvitation(LinkPage):
@@ -215,7 +221,7 @@ class AcceptInvitation(LinkPage):
         return {"name": found.details["name"]}
 
     def act(self, token: str, values: dict[str, Any]) -> object:
-        return invitations.accept(token, values["password"], name=values["name"])
+        return invitations.accept(token, values["password"], _signs_in_later, name=values["name"])
 
 
 class VerifyEmail(LinkPage):

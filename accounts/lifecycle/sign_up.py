@@ -6,7 +6,7 @@ the stranger could confirm by accident (an account "pre-hijacked", its password 
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from django.db import transaction
 
@@ -19,6 +19,7 @@ from accounts.services import UNSET, Unset
 from platform_site.api.errors import FieldError, Forbidden, InvalidGrant
 
 Kind = AccountEmail.Kind
+Made = TypeVar("Made")
 
 
 def ask(pool: Pool, *, email: str, password: str, name: str = "", admit: Callable[[], None] = lambda: None) -> None:
@@ -64,8 +65,9 @@ def _check_mode(pool_id: str | None) -> None:
         raise Forbidden(f"Nobody can sign up here by themselves: {_WHO_SAYS if pool_id else _NO_ENVIRONMENT}")
 
 
-def confirm(token: str, password: str, *, pool_id: str | None | Unset = UNSET) -> User:
-    """The address is theirs, and the password the one they chose: make the user, its address verified.
+def confirm(token: str, password: str, then: Callable[[User], Made], *, pool_id: str | None | Unset = UNSET) -> Made:
+    """The address is theirs, and the password the one they chose: make the user, its address verified. Returns what
+    `then` makes of the user, in the same transaction: the link is used up if both are done.
 
     Raises InvalidGrant (`token` or `password` named), Forbidden if the pool takes no sign-ups by now (the link works
     again once it does), ValidationFailed if the address got an account meanwhile, QuotaExceeded, RateLimited.
@@ -75,7 +77,10 @@ def confirm(token: str, password: str, *, pool_id: str | None | Unset = UNSET) -
     if not passwords.is_right(password, found.details["password_hash"]):
         links.count_wrong_password(found)
         raise wrong_password()
-    return make_user(found, password_hash=found.details["password_hash"], name=found.details["name"], via="sign_up")
+    with transaction.atomic():
+        return then(
+            make_user(found, password_hash=found.details["password_hash"], name=found.details["name"], via="sign_up")
+        )
 
 
 def wrong_password() -> InvalidGrant:

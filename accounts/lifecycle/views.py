@@ -4,12 +4,13 @@ The public ones name their pool as the token endpoint does. They count before th
 and by the e-mail that is named, and answer the same whether anybody has that e-mail. docs/sign-in.md.
 """
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from django.http import HttpRequest, HttpResponse
 from drf_spectacular.utils import extend_schema
 
-from accounts import sessions
+from accounts import sessions, signing_keys
 from accounts.lifecycle import invitations, letters, oneself, pools, recovery, serializers, sign_up
 from accounts.lifecycle.models import AccountEmail
 from accounts.lifecycle.pools import Pool
@@ -61,16 +62,20 @@ class _Public(ApiViewSet):
         """A link is tried. Raises RateLimited."""
         limits.count_token_request(self.request._request)
 
-    def enter(self, user: User, pool: Pool, method: str) -> HttpResponse:
-        """Sign in the user, who has just proven address and password."""
-        grant = sessions.start(
-            user,
-            environment_id=pool.environment_id,
-            device=device_of(self.request._request),
-            method=method,
-            password_hash=user.password,
-        )
-        return never_stored(answer(token_pair(grant)))
+    def entering(self, pool: Pool, method: str) -> Callable[[User], sessions.Grant]:
+        """What signs in a user who has just proven address and password, for the transaction that makes the user."""
+        signing_keys.signing()  # the first one is made outside of that transaction
+
+        def enter(user: User) -> sessions.Grant:
+            return sessions.start(
+                user,
+                environment_id=pool.environment_id,
+                device=device_of(self.request._request),
+                method=method,
+                password_hash=user.password,
+            )
+
+        return enter
 
 
 class SignUpViewSet(_Public):
@@ -116,8 +121,9 @@ class SignUpViewSet(_Public):
         values = self.read(serializers.LinkAndPassword)
         self.count_link()
         pool = self.pool()
-        user = sign_up.confirm(values["token"], values["password"], pool_id=pool.id)
-        return self.enter(user, pool, "sign_up")
+        entering = self.entering(pool, "sign_up")
+        grant = sign_up.confirm(values["token"], values["password"], entering, pool_id=pool.id)
+        return never_stored(answer(token_pair(grant)))
 
 
 class InvitationAcceptViewSet(_Public):
@@ -137,8 +143,11 @@ class InvitationAcceptViewSet(_Public):
         values = self.read(serializers.AcceptInput)
         self.count_link()
         pool = self.pool()
-        user = invitations.accept(values["token"], values["password"], name=values.get("name"), pool_id=pool.id)
-        return self.enter(user, pool, "invitation")
+        entering = self.entering(pool, "invitation")
+        grant = invitations.accept(
+            values["token"], values["password"], entering, name=values.get("name"), pool_id=pool.id
+        )
+        return never_stored(answer(token_pair(grant)))
 
 
 class PasswordResetViewSet(_Public):

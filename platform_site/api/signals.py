@@ -11,6 +11,7 @@ back with it. A receiver that must act afterwards uses `transaction.on_commit`. 
 | `environment_deleting` | projects | `environment_id`, `cluster`: marked, nobody can reach it any more |
 | `environment_deleted` | projects | `environment_id`, `cluster`: its schema is gone (see below) |
 | `user_created` | accounts | `user_id`, `pool_id` (None for a platform account) |
+| `user_deleting` | accounts | `user_id`, `pool_id`: still there, with memberships; who refuses raises |
 | `user_deleted` | accounts | `user_id`, `pool_id` (None for a platform account) |
 | `schema_migrated` | rows | `place`, `version`, `operations: list[str]`, `using` |
 | `row_written` | rows | `place`, `table`, `action`, `row_id`, `using` |
@@ -33,6 +34,7 @@ environment_branched: Final = Signal()
 environment_deleting: Final = Signal()
 environment_deleted: Final = Signal()
 user_created: Final = Signal()
+user_deleting: Final = Signal()
 user_deleted: Final = Signal()
 schema_migrated: Final = Signal()
 row_written: Final = Signal()

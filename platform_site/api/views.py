@@ -173,6 +173,8 @@ class ApiViewSet(ViewSet):
     description."""
     unsafe_reads: ClassVar[frozenset[str]] = frozenset()
     """The actions that change something although they answer GET: not for a second run by themselves."""
+    safe_posts: ClassVar[frozenset[str]] = frozenset()
+    """The actions that change nothing although they answer POST: run again where a read is."""
     tagged: ClassVar[frozenset[str]] = frozenset()
     """The actions whose success carries an `ETag`, for the description."""
     optional_bodies: ClassVar[frozenset[str]] = frozenset()
@@ -286,7 +288,8 @@ class ApiViewSet(ViewSet):
         a second run would not be the first one over again.
         """
         runs = 1
-        safe = request.method in ("GET", "HEAD") and self.action not in self.unsafe_reads
+        is_get = request.method in ("GET", "HEAD")
+        safe = self.action not in self.unsafe_reads if is_get else self.action in self.safe_posts
         committed = commits_of_this_thread()
         while True:
             try:

@@ -797,6 +797,7 @@ def test_modules_that_hang_while_they_are_tried_out_are_few_at_a_time(checking: 
 
 def test_environments_whose_modules_hang_turn_no_deployment_away_of_one_that_deployed_before(checking: Pool) -> None:
     good = Program("good", "env_good", b"export default () => 1;", 64)
+    checking.wait_seconds = 10.0
     checking.check(good)
     with ThreadPoolExecutor(2) as threads:
         tried = [threads.submit(checking.check, Program(f"hangs {each}", f"env_{each}", HANGING, 64)) for each in "ab"]
