@@ -244,7 +244,7 @@ class RunViewSet(NamedViewSet):
 
     def _enqueue(self, name: str, input_text: str, depth: int) -> str:
         """Queue a run, once per Idempotency-Key: the record points at the run."""
-        waits.begin(briefly=True)
+        waits.begin()
         using = self.place.cluster
         ticket = idempotency.read_ticket(self.request._request, self.caller)
         if ticket is None:

@@ -124,7 +124,7 @@ class Asking:
         return run_again_if_lost(self.connection, statement.sql, values)
 
     def write(self, statement: Statement, named: Mapping[Any, bytes | None], wires: Sequence[bytes] = ()) -> list[Row]:
-        waits.begin(briefly=True)  # what is written is committed, here or later, and a commit waits for the disk
+        waits.begin()  # what is written is committed, here or later, and a commit waits for the disk
         found = run_on(self.connection, statement.sql, self._bound(statement, named, wires))
         if kept.REPLICAS:
             replicas.written(self.environment.alias, self.environment.id)

@@ -112,7 +112,7 @@ class InboundViewSet(ApiViewSet):
         return arrival
 
     def _queued(self, arrival: Arrival, token: str) -> HttpResponseBase:
-        waits.begin(briefly=True)
+        waits.begin()
         try:
             run_id = functions.enqueue(
                 arrival.place, arrival.caller, arrival.record.function_name, self._input(arrival, token),

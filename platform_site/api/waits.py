@@ -6,16 +6,11 @@ server's bridge fills `begin_of_server` in; outside of it, in tests, workers and
 """
 
 from collections.abc import Callable
-from typing import Final
 
-BRIEFLY: Final = 3
-"""So many brief waits in one process go on side by side: with more, threads wait for the interpreter lock instead."""
-
-begin_of_server: Callable[[int | None], None] | None = None
+begin_of_server: Callable[[], None] | None = None
 
 
-def begin(*, briefly: bool = False) -> None:
-    """What this request does from here on is mostly waiting. `briefly`: for a millisecond or so, as a commit waits for
-    the disk. Costs no more than a lock."""
+def begin() -> None:
+    """What this request does from here on is mostly waiting. Costs no more than a lock."""
     if begin_of_server is not None:
-        begin_of_server(BRIEFLY if briefly else None)
+        begin_of_server()

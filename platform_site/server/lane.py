@@ -82,13 +82,12 @@ class Lane(Generic[Job]):
         if alarm:
             self._later(self._patience, self._tick)
 
-    def step_aside(self, most: int | None = None) -> None:
+    def step_aside(self) -> None:
         """Called in a job that will wait from here on: another thread takes the lane now. Nothing elsewhere, and where
-        `most` (no more than `most_aside`) have done so already."""
-        most = self._most_aside if most is None else min(most, self._most_aside)
+        `most_aside` have done so already."""
         thread = threading.current_thread()
         with self._lock:
-            if self._holder is thread and isinstance(thread, _Thread) and len(self._aside) < most:
+            if self._holder is thread and isinstance(thread, _Thread) and len(self._aside) < self._most_aside:
                 self._aside.add(thread)
                 self._holder = None
                 if self._line:

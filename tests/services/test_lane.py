@@ -254,30 +254,6 @@ def test_a_job_that_says_that_it_will_wait_is_passed_by_at_once_but_not_by_too_m
     asyncio.run(main())
 
 
-def test_brief_waits_have_a_smaller_number_of_their_own() -> None:
-    async def main() -> None:
-        stuck = threading.Event()
-        waiting: list[int] = []
-        async with a_lane(patience=30.0, most_aside=3) as line:
-
-            def waits(number: int) -> None:
-                line.lane.step_aside(1)
-                waiting.append(number)
-                stuck.wait(10)
-
-            line.lane.submit(lambda: waits(0))
-            line.lane.submit(lambda: waits(1))
-            served = threading.Event()
-            line.lane.submit(served.set)
-            await until(lambda: waiting == [0, 1])
-            await asyncio.sleep(0.05)
-            assert not served.is_set(), "the second holds the lane like any other"
-            stuck.set()
-            await until(served.is_set)
-
-    asyncio.run(main())
-
-
 def test_stepping_aside_outside_of_the_lane_does_nothing() -> None:
     async def main() -> None:
         async with a_lane(patience=30.0) as line:
