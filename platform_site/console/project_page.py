@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from django.db import Error, connections
 from django.db.models import Count
+from django.template.defaultfilters import filesizeformat
 
 from accounts.models import ServerKey
 from platform_site.api.plans import PlanLimits, plan_limits
@@ -51,12 +52,20 @@ class Used:
     """One limit of the plan: how much of it is used, and by which environment."""
 
     name: str
+    """As in `PlanLimits`."""
     where: str
     used: int
     limit: int
 
     @property
+    def title(self) -> str:
+        """`webhooks_per_environment` as people say it."""
+        return self.name.partition("_per_")[0].replace("_", " ").replace("app users", "users").capitalize()
+
+    @property
     def spelled(self) -> tuple[str, str]:
+        if self.name.endswith("_bytes"):
+            return filesizeformat(self.used), filesizeformat(self.limit)
         return f"{self.used:,}", f"{self.limit:,}"
 
     @property
@@ -155,11 +164,6 @@ def _usage(project: Project, environments: list[Environment]) -> list[Used]:
             continue
         for name, used in limits.used_in(place).items():
             where = "project" if name.endswith("_per_project") else environment.name
-            found.setdefault((name, where), Used(_spelled(name), where, used, getattr(allowed, name)))
+            found.setdefault((name, where), Used(name, where, used, getattr(allowed, name)))
     order = [field.name for field in fields(PlanLimits)]
-    return sorted(found.values(), key=lambda each: (each.where != "project", each.where, each.name in order))
-
-
-def _spelled(limit: str) -> str:
-    """`webhooks_per_environment` as people say it."""
-    return limit.partition("_per_")[0].replace("_", " ").replace("app users", "users").capitalize()
+    return sorted(found.values(), key=lambda each: (each.where != "project", each.where, order.index(each.name)))

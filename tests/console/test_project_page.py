@@ -67,6 +67,13 @@ def test_it_shows_what_the_project_has_and_each_number_leads_on(console: Client,
     assert "1: what changed" in text
     assert re.search(r"Webhooks production 1 \d+", text)
     assert re.search(r"Functions production 1 \d+", text)
+    used = text[text.index("Used of the plan") :]
+    assert re.search(r"Visitor queued bytes production 0.bytes 32.0.MB", used)
+    listed = [used.index(f"{name} {where} ") for name, where in (
+        ("Members", "project"), ("Keys", "development"), ("Webhooks", "development"), ("Visitor queued runs", "development"),
+        ("Keys", "production"), ("Functions", "production"),
+    )]  # fmt: skip
+    assert listed == sorted(listed), "in the order of the plan, one environment after the other"
     main = page[page.index('id="content"') :]
     links = {html.unescape(link) for link in re.findall(r'href="(/admin/[^"]+)"', main)}
     assert len(links) > 15
