@@ -4,7 +4,7 @@ So an entry exists if and only if its change does. `record` is for what the cont
 look at, before it is shown to them. What changes in a region is written down there, in the transaction of the change,
 and brought here afterwards (`rows.trail`); what changes both (a project, a branch, a user) belongs to its record here.
 Actions are `<thing>.<verb in the past>`: `key.issued`, `user.disabled`. Secrets never enter `detail`. Read in the
-console; issue 2 items 4 and 7.
+console.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
 """The verbs of users and server keys. Each changes the world once, in one transaction, with its audit entry.
 
 Called by the API, the console and the commands alike; whether the caller may is decided by `accounts.grants` (keys)
-and by the scope of the view. Sessions have their own verbs in `accounts.sessions`. Design section 4; issue 2 item 4.
+and by the scope of the view. Sessions have their own verbs in `accounts.sessions`. Design section 4.
 """
 
 from collections.abc import Collection, Iterable, Mapping

@@ -149,13 +149,13 @@ def _shorten(using: str, environment_id: str, function_id: str, most: int) -> in
         found = cursor.fetchone()
     if found is None:
         return 0
+    # Said first: cut off in between the batches, the next look may find that enough has gone, and would not say it.
+    Function.objects.using(using).filter(pk=function_id).update(runs_since=found[0])
     gone = _in_batches(using, _SHORTEN, {"function_id": function_id, "until": found[0]})
-    if gone:
-        Function.objects.using(using).filter(pk=function_id).update(runs_since=found[0])
-        logger.warning(
-            "the history of a function was shortened: it takes more than the plan allows",
-            extra={"environment": environment_id, "function_id": function_id, "runs": gone},
-        )
+    logger.warning(
+        "the history of a function was shortened: it takes more than the plan allows",
+        extra={"environment": environment_id, "function_id": function_id, "runs": gone},
+    )
     return gone
 
 

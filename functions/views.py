@@ -337,7 +337,7 @@ class RunViewSet(NamedViewSet):
         recent = (
             self._visible(self._function(name)).filter(created_at__gte=Now() - HISTORY).defer("input", "output", "logs")
         )
-        given = {name: self.query[name] for name in RunFilter.base_filters if name in self.query}
+        given = {parameter: self.query[parameter] for parameter in RunFilter.base_filters if parameter in self.query}
         found = history.newest_of(recent, RunFilter(given).wanted(), limit)
         return answer({"data": [listed_run(run) for run in found]})
 

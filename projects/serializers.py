@@ -5,10 +5,9 @@ from typing import Any, Final
 from django.core.validators import RegexValidator
 from rest_framework.serializers import DictField
 
-from accounts import passwords
 from accounts.lifecycle.models import AccountEmail
 from accounts.lifecycle.serializers import TokenField
-from accounts.serializers import LONGEST_NAME, PasswordField
+from accounts.serializers import LONGEST_NAME, ChosenPasswordField
 from platform_site.api import fields
 from platform_site.api.fields import Serializer, timestamp
 from projects import environments, origins
@@ -69,9 +68,7 @@ class NewMember(Serializer):
 
 class AcceptedInvitation(Serializer):
     token = TokenField()
-    password = PasswordField(
-        max_length=passwords.LONGEST_CHOSEN, required=False, help_text="Chosen by who has no account; it is made."
-    )
+    password = ChosenPasswordField(required=False, help_text="Chosen by who has no account; it is made.")
     name = fields.CharField(required=False, allow_blank=True, max_length=LONGEST_NAME)
 
 

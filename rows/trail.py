@@ -22,7 +22,7 @@ from accounts.models import AuditEntry
 from platform_site.api import nudges
 from platform_site.api.callers import Caller, Place
 from platform_site.api.requests import current_request_id
-from platform_site.api.sweeps import after_commit
+from platform_site.api.sweeps import after_commit, apart
 from rows.models import TrailEntry
 
 BATCH: Final = 200
@@ -73,7 +73,8 @@ def _bring_at_once(using: str, entry: TrailEntry) -> None:
 
 def _hand_over(using: str, entry: TrailEntry) -> None:
     _bring([entry])
-    after_commit(_WHAT, _forget, using, [entry], using=using)
+    with apart(_WHAT, using=using):
+        _forget(using, [entry])
 
 
 def bring_oldest(using: str, of: type[models.Model] = TrailEntry, **also: Any) -> int:

@@ -17,7 +17,6 @@ from platform_site.api import chains
 from platform_site.api.errors import (
     Conflict,
     FieldError,
-    Forbidden,
     PreconditionFailed,
     Unavailable,
     ValidationFailed,
@@ -257,8 +256,7 @@ class RowViewSet(ApiViewSet):
     @extend_schema(request=row_answers.ExplainQuestion, responses=row_answers.Explanation)
     def explain(self, request: HttpRequest, table: str) -> HttpResponseBase:
         """Why somebody sees a row or not: a verdict for each rule and clause, and the columns hidden from them."""
-        if not self.caller.may("rows:read"):
-            raise Forbidden("This needs the scope rows:read, too.")
+        self.caller.need("rows:read")
         asked = self.read(row_answers.ExplainQuestion)
         seen_as = self._principal_named(asked["as"]) if asked.get("as") else self._principal()
         knows_users = self.caller.may("users:manage")

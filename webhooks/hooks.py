@@ -2,17 +2,17 @@
 
 from typing import Any
 
-from django.db import connections, transaction
+from django.db import connections
 
 from platform_site.api import chains, nudges, signals
 from platform_site.api.callers import Place
 from platform_site.api.sweeps import after_commit
+from platform_site.postgres.indexed import by_index
 from projects import outbox
 from projects.models import Environment
 from rows import interests
 from rows.outbox import record
 from webhooks import services, wakeups
-from webhooks.leaps import BY_INDEX
 from webhooks.queue import wait_for_claims
 
 
@@ -140,8 +140,7 @@ def forget_some(environment_id: str, cluster: str) -> bool:
 
 
 def _forget_deliveries(cluster: str, facts: dict[str, Any]) -> int:
-    with transaction.atomic(using=cluster), connections[cluster].cursor() as cursor:
-        cursor.execute(BY_INDEX)
+    with by_index(cluster) as cursor:
         cursor.execute(_DELIVERIES, facts)
         found = [delivery_id for (delivery_id,) in cursor.fetchall()]
         cursor.execute(_ATTEMPTS_OF, {"ids": found})

@@ -27,9 +27,5 @@ def first_of_each(name: str, status: Literal["pending", "held"], order: str) -> 
 )"""  # noqa: S608 - constants
 
 
-BY_INDEX = "SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off"
-"""Before a statement that takes a page in the order of an index, in its transaction. By old statistics, or none, the
-planner may expect so little that it would read all there is, and sort it, for every page."""
-
 UNCLAIMED = "(d.claimed_until IS NULL OR d.claimed_until < now())"
 """No worker has the delivery `d` now; one that had it has died, or stands still."""

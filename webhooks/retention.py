@@ -6,11 +6,12 @@ Time counts neither for what a suspended project holds, nor for the record of wh
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from django.db import connections, transaction
+from django.db import connections
 
 from platform_site.api import ids
+from platform_site.postgres.indexed import by_index
 from projects.suspension import spared
-from webhooks.leaps import BY_INDEX, UNCLAIMED, first_of_each
+from webhooks.leaps import UNCLAIMED, first_of_each
 
 BATCH: Final = 1000
 
@@ -97,8 +98,7 @@ def purge(using: str, *, older_than: timedelta) -> int:
 def _purge_deliveries(using: str, facts: dict[str, Any]) -> int:
     total, after, is_more = 0, "", True
     while is_more:
-        with transaction.atomic(using=using), connections[using].cursor() as cursor:
-            cursor.execute(BY_INDEX)
+        with by_index(using) as cursor:
             cursor.execute(_PURGE_DELIVERIES, facts | {"after": after})
             after, is_more, gone = cursor.fetchone()
         total += int(gone)

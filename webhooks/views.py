@@ -135,8 +135,7 @@ class WebhookViewSet(ApiViewSet):
 
     def _may_carry_rows(self) -> None:
         """Who makes deliveries carry rows must be allowed to read rows."""
-        if not self.caller.may("rows:read"):
-            raise Forbidden("This needs the scope rows:read besides webhooks:write.")
+        self.caller.need("rows:read")
 
     def _may_tell_of(self, patterns: Sequence[str]) -> None:
         """The event of a run carries what its code threw, which is for those who may read functions."""

@@ -50,7 +50,7 @@ class LinkAndPassword(LinkInput):
 class ResetInput(LinkInput):
     """A link, and the new password."""
 
-    password = PasswordField(max_length=passwords.LONGEST_CHOSEN)
+    password = ChosenPasswordField()
 
 
 class AcceptInput(ResetInput):

@@ -98,8 +98,9 @@ def sweep(*, every: float, at_start: bool = False) -> Callable[[Callable[[], obj
 
 
 def sweep_of_each_region(*, every: float) -> Callable[[Callable[[str], object]], Callable[[str], object]]:
-    """As `sweep`, for a function of a region's alias that asks no database but that one. Each region has its own, which
-    goes on whatever becomes of the others and of the control database."""
+    """As `sweep`, for a function of a region's alias that connects to no database but that one; what it must know from
+    elsewhere, plans say, it asks aside and briefly. Each region has its own, which goes on whatever becomes of the
+    others and of the control database."""
 
     def register(function: Callable[[str], object]) -> Callable[[str], object]:
         for using in settings.REGION_DATABASES:

@@ -41,6 +41,10 @@ def test_a_weak_password_is_named_beside_the_other_fields(api: Api, manager: str
     for answer, fields in (
         (api.post("/v1/users", token=manager, json=services_own), ["email", "password", "role"]),
         (api.post("/v1/auth/signup", environment=production.pk, json=signed_up), ["email", "password"]),
+        *(
+            (api.post(f"/v1/auth/{path}", json={"token": "x" * 201, "password": "short"}), ["password", "token"])
+            for path in ("password-reset/confirm", "invitation/accept", "member-invitation/accept")
+        ),
     ):
         assert (answer.status, answer.error) == (422, "validation_failed")
         assert sorted(field["field"] for field in answer.json["error"]["fields"]) == fields

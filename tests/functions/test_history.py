@@ -4,7 +4,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from django.db import connections
+from django.db import OperationalError, connections
 from django.test import Client
 from django.utils import timezone
 from hypothesis import given
@@ -18,6 +18,7 @@ from platform_site.api.callers import Place
 from platform_site.api.fields import timestamp
 from platform_site.api.plans import PLANS
 from projects.environments import place_of
+from tests.away import cut_off
 from tests.functions.test_api import SUM, deploy, invoke
 from tests.functions.test_console import FUNCTIONS, console, of, page  # noqa: F401 - a fixture
 from tests.functions.test_queue import key_of
@@ -162,6 +163,28 @@ def test_a_storm_pushes_out_its_own_history_and_no_others(
     for name, is_said in (("sum", True), ("other", False)):
         function = Function.objects.using(place.cluster).get(name=name, environment_id=place.environment_id)
         assert ("went before their time" in page(console, of(function.pk, FUNCTIONS))) is is_said
+
+
+def test_what_was_cut_off_after_its_batches_is_said_all_the_same(
+    busy: Tracker, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "BATCH", 4)
+    pile_up(place, "sum", 24, BUDGET // 16)
+    deletions: list[str] = []
+
+    def cut_at_the_third(execute: Any, sql: str, *further: Any) -> Any:
+        if "DELETE" in sql:
+            deletions.append(sql)
+            if len(deletions) == 3:
+                cut_off(connections[place.cluster])
+        return execute(sql, *further)
+
+    with connections[place.cluster].execute_wrapper(cut_at_the_third), pytest.raises(OperationalError):
+        retention.shorten(place.cluster)
+    connections[place.cluster].close()
+    assert len(kept(place, "sum")) == 16
+    assert retention.shorten(place.cluster) == 0
+    assert busy.get("owner", "/functions/sum").json["runs_since"] is not None
 
 
 def test_what_is_long_ago_is_not_said_any_more(busy: Tracker, place: Place) -> None:

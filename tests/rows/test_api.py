@@ -206,10 +206,13 @@ def test_scopes_and_roles(tracker: Tracker) -> None:
 
 def test_who_lacks_a_scope_is_told_in_words_for_them(tracker: Tracker) -> None:
     """A key is made with scopes; whoever signed in chose none and has a role, or is a user of the application."""
+    tracker.tokens["modeller"] = key_for(tracker.environment_id, "schema:read", "webhooks:write")
     for who, method, path, message in (
         ("reader", "PATCH", "/rows/lists/lst_x", "This needs the scope rows:write."),
         ("viewer", "PATCH", "/rows/lists/lst_x", "This needs the scope rows:write, which your role in the project "
          "does not give."),
+        ("modeller", "POST", "/rows/lists/explain", "This needs the scope rows:read."),
+        ("modeller", "POST", "/webhooks", "This needs the scope rows:read."),
         ("alice", "GET", "/users", "This needs the scope users:manage, which users of an application do not have."),
         ("alice", "GET", "/functions", "Users of an application invoke functions and see their own runs, and no more "
          "of them."),
@@ -219,7 +222,7 @@ def test_who_lacks_a_scope_is_told_in_words_for_them(tracker: Tracker) -> None:
             f"/v1{path}",
             token=tracker.tokens[who],
             environment=tracker.environment_id,
-            json={} if method == "PATCH" else None,
+            json=None if method == "GET" else {},
         )
         assert (answer.status, answer.json["error"]["message"]) == (403, message)
 
