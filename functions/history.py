@@ -1,8 +1,9 @@
 """The newest runs of a function or of a whole environment, however many there are and however few of them are wanted.
 
 One index has each function's runs in order, another those of each trigger and status. So a status alone is looked for
-under each trigger, and the newest of those are the page: at most `limit` entries for each. An environment has no index
-that every run would have to pay for: each of its functions gives its newest. Called by the API's list and the console.
+under each trigger, and the newest of those are the page: at most `limit` entries for each. A third has those of each
+app user, who sees no others. An environment has no index that every run would have to pay for: each of its functions
+gives its newest. Called by the API's list and the console.
 """
 
 from collections.abc import Mapping

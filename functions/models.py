@@ -225,6 +225,12 @@ class Run(models.Model):
             # every run, since which are rare is each function's own: calls are, where thousands run on events. How it
             # answers for a status alone, or for a trigger: `functions.history`.
             models.Index(fields=["function", "trigger", "status", "-created_at", "-id"], name="run_by_how"),
+            # App users see their own runs alone: without this each page would walk over those of all others.
+            models.Index(
+                fields=["function", "caller_id", "-created_at", "-id"],
+                condition=models.Q(caller_kind="user"),
+                name="run_of_user",
+            ),
             models.Index(fields=["environment_id", "created_at"], condition=models.Q(phase="queued"), name="run_queue"),
             # Whose turn it is within an environment: `false` comes first, and no crowd's thousands are walked over.
             models.Index(

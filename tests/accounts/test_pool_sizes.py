@@ -12,6 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from accounts import audit, pool_sizes, services
 from accounts.models import PoolSize, ServerKey, User
 from accounts.receivers import delete_pool
+from platform_site.api import signals
 from platform_site.api.errors import QuotaExceeded
 from projects.models import Environment
 from tests.accounts.conftest import make_environment
@@ -51,6 +52,24 @@ def test_thirty_parallel_users_at_a_quota_of_twenty_are_twenty(alice: User) -> N
     at_once(*[lambda each=each: services.delete_user(each, actor=audit.SYSTEM) for each in outcomes if hasattr(each, "pk")])  # fmt: skip
     assert User.objects.in_pool(pool).count() == pool_sizes.users_of(pool) == 0
     make(pool, "again", 1)
+
+
+@pytest.mark.django_db(databases="__all__", transaction=True)
+def test_nobody_waits_for_the_rows_of_a_user_who_goes(alice: User) -> None:
+    """They may be thousands, in another database: their owner would keep everybody else from signing up."""
+    pool = make_environment(alice).pk
+    goes, made = make(pool, "goes"), []
+
+    def meanwhile(**_: Any) -> None:
+        made.extend(at_once(lambda: make(pool, "comes", 2)))
+
+    signals.user_deleted.connect(meanwhile)
+    try:
+        services.delete_user(goes, actor=audit.SYSTEM)
+    finally:
+        signals.user_deleted.disconnect(meanwhile)
+    assert list(User.objects.in_pool(pool)) == made
+    assert pool_sizes.users_of(pool) == 1
 
 
 def test_a_user_is_made_without_counting_the_pool(

@@ -281,7 +281,8 @@ def test_hardly_anything_is_between_the_commit_of_a_users_rows_and_that_of_the_d
     steps = lab.clean("deleteUser").steps
     last = max(number for number, step in enumerate(steps) if REGION.replace("-", "_") in step)
     assert steps[last].endswith("COMMIT")
-    assert ["INSERT" in step or "COMMIT" in step for step in steps[last + 1 :]] == [True, True], steps[last:]
+    kinds = ("DELETE", "INSERT", "COMMIT")
+    assert [kind in step for kind, step in zip(kinds, steps[last + 1 :], strict=True)] == [True] * 3, steps[last:]
 
 
 @pytest.mark.slow

@@ -23,8 +23,16 @@ STATUSES, TRIGGERS = Run.Status.values, Run.Trigger.values
 RARE = [("call", "failed"), ("call", "running"), ("inbound", "succeeded"), ("schedule", "failed"), ("event", "running")]
 
 
-def write_down(place: Place, count: int, trigger: str, status: str, *, minutes: int = 10) -> None:
-    """So many runs of `sum`, the last of them so long ago."""
+def write_down(
+    place: Place,
+    count: int,
+    trigger: str,
+    status: str,
+    *,
+    minutes: int = 10,
+    caller: tuple[str, str] = ("key", "key_x"),
+) -> None:
+    """So many runs of `sum`, the last of them so long ago, for who is named by kind and id."""
     with connections[place.cluster].cursor() as cursor:
         cursor.execute(
             "INSERT INTO platform.functions_run (id, environment_id, function_id, version, status, phase, is_async,"
@@ -33,7 +41,7 @@ def write_down(place: Place, count: int, trigger: str, status: str, *, minutes: 
             " SELECT %(prefix)s::text || lpad(n::text, 8, '0'), f.environment_id, f.id, 1, %(status)s::text,"
             "        CASE WHEN %(status)s::text = 'running' THEN 'queued' ELSE 'ended' END, true, %(trigger)s::text,"
             "        CASE WHEN %(trigger)s::text = 'event' THEN 'evt_' || right(%(prefix)s::text, 12) || n END,"
-            "        '{}', '[]', '{}', 'key', 'key_x', 0, 5, 0,"
+            "        '{}', '[]', '{}', %(caller_kind)s::text, %(caller_id)s::text, 0, 5, 0,"
             "        now() - %(minutes)s * interval '1 minute' - n * interval '1 ms'"
             "   FROM platform.functions_function f, generate_series(1, %(count)s) n"
             "  WHERE f.environment_id = %(environment_id)s AND f.name = 'sum'",
@@ -43,6 +51,8 @@ def write_down(place: Place, count: int, trigger: str, status: str, *, minutes: 
                 "trigger": trigger,
                 "minutes": minutes,
                 "count": count,
+                "caller_kind": caller[0],
+                "caller_id": caller[1],
                 "environment_id": place.environment_id,
             },
         )
@@ -129,3 +139,26 @@ def test_a_page_of_few_among_many_reads_its_page(
             with touched(place.cluster, "platform.functions_run") as cost:
                 page(console, path)
             assert cost.read <= 51 * 5, path
+
+
+@statistics
+def test_a_user_with_few_runs_among_those_of_many_reads_them_alone(
+    tracker: Tracker, place: Place, statistics: bool
+) -> None:
+    """So nobody who signed up makes PostgreSQL walk over a busy function's history, once for each request."""
+    deploy(tracker, "sum", SUM)
+    own = [invoke(tracker, "sum", {"a": 1, "b": 2}, who="alice").json["run_id"] for _ in range(3)]
+    gather_statistics(place.cluster)
+    for status in ("succeeded", "failed"):
+        for number in range(20):
+            write_down(place, 1_000, "call", status, caller=("user", f"usr_{number}"))
+    if statistics:
+        gather_statistics(place.cluster)
+    for trigger, status in product([None, *TRIGGERS], [None, *STATUSES]):
+        query = "&".join(f"{name}={value}" for name, value in (("trigger", trigger), ("status", status)) if value)
+        for who, runs in (("alice", own[::-1]), ("bob", [])):
+            with touched(place.cluster, "platform.functions_run") as cost:
+                got = tracker.get(who, f"{PATH}?{query}")
+            is_theirs = trigger in (None, "call") and status in (None, "succeeded")
+            assert [run["id"] for run in got.json["data"]] == (runs if is_theirs else []), (who, query)
+            assert cost.read <= A_PAGE * 4, (who, query)
