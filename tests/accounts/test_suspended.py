@@ -173,5 +173,5 @@ def test_the_time_of_e_mails_and_links_stands_still(
     shifted = AccountEmail.objects.get(kind="invitation").expires_at
     assert abs(shifted - left) < timedelta(minutes=5)
     assert outbox.purge() == 1, "what had expired before is not brought back"
-    accepted = invitations.accept(token_in(postbox.last(NIA)), BETTER, pool_id=production.pk)
+    accepted = invitations.accept(token_in(postbox.last(NIA)), BETTER, lambda user: user, pool_id=production.pk)
     assert accepted.email == NIA

@@ -48,8 +48,8 @@ def test_a_worker_collects(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_only_these_two_begin_without_it(command: str, expected: str) -> None:
     code = f"""
 import gc, runpy, sys
-import django.core.management as management
-management.execute_from_command_line = lambda argv: print(gc.isenabled())
+from django.core.management import ManagementUtility
+ManagementUtility.execute = lambda self: print(gc.isenabled())
 sys.argv = ["manage.py", "{command}"]
 runpy.run_path({str(ROOT / "manage.py")!r}, run_name="__main__")
 """
