@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from django.db import connections
-
 from functions.models import Run
 from platform_site.api.callers import Place
+from platform_site.postgres.indexed import by_index
 
 _NEWEST: Final = """
 SELECT r.id
@@ -51,7 +50,8 @@ def newest(
     place: Place, wanted: Mapping[str, str], *, name: str = "", after: tuple[datetime, str] | None, limit: int
 ) -> list[Run]:
     """Runs of the environment, or of its function of that name, with their function, the newest first; `wanted` may
-    name a status and a trigger; `after` is where the page before ended. Two queries, without input, output and log."""
+    name a status and a trigger; `after` is where the page before ended. Two queries, without input, output and log, and
+    what keeps the first to the indexes."""
     parameters: dict[str, Any] = {"environment_id": place.environment_id, "limit": limit, "name": name}
     conditions = []
     if wanted:
@@ -64,7 +64,7 @@ def newest(
     statement = _NEWEST.format(
         ways=_WAYS if wanted else "", conditions=" ".join(conditions), functions=_NAMED if name else ""
     )
-    with connections[place.cluster].cursor() as cursor:
+    with by_index(place.cluster) as cursor:
         cursor.execute(statement, parameters)
         ids = [run_id for (run_id,) in cursor.fetchall()]
     found = Run.objects.using(place.cluster).filter(pk__in=ids).select_related("function")
