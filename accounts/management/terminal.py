@@ -119,9 +119,9 @@ def place_named(text: str) -> Place:
 
 def pool(options: dict[str, Any]) -> str | None:
     """As `environment`, for what belongs to a pool of users. Raises CommandError, for a preview branch, too."""
-    environment_id = environment(options)
-    if environment_id is not None:
-        pool_id = environments.directory().pool_of(environment_id)
-        if pool_id != environment_id:
-            raise CommandError(f"This belongs to {pool_id}, from which {environment_id} branched.")
-    return environment_id
+    if options["environment"] is None:
+        return None
+    place = place_named(options["environment"])
+    if place.pool_id != place.environment_id:
+        raise CommandError(f"This belongs to {place.pool_id}, from which {place.environment_id} branched.")
+    return place.pool_id
