@@ -19,7 +19,7 @@ from accounts.console import staff
 from accounts.staff.roles import OPERATE
 from platform_site.api import sqlstates
 from projects import provisioning
-from projects.forgotten import Forgotten, NotForgotten, described, drop
+from projects.forgotten import NotForgotten, described, drop
 from projects.provisioning import SchemaBusy
 from projects.region_pages import Verb, is_confirmed
 
@@ -45,7 +45,8 @@ def _listed(request: HttpRequest) -> HttpResponse:
     for cluster in settings.REGION_DATABASES:
         try:
             found = provisioning.forgotten(cluster)
-            regions.append((cluster, [*_described(found[:SHOWN], cluster)], max(0, len(found) - SHOWN)))
+            shown = [described(each, cluster) for each in found[:SHOWN]]
+            regions.append((cluster, shown, max(0, len(found) - SHOWN)))
         except Error:
             away.append(cluster)
     context = _frame(request, "Forgotten schemas") | {
@@ -54,10 +55,6 @@ def _listed(request: HttpRequest) -> HttpResponse:
         "may_operate": request.user.has_perm(OPERATE),
     }
     return TemplateResponse(request, "admin/forgotten.html", context)
-
-
-def _described(environment_ids: list[str], cluster: str) -> list[Forgotten]:
-    return [described(each, cluster) for each in environment_ids]
 
 
 def _pressed(request: HttpRequest) -> HttpResponse:
