@@ -15,6 +15,7 @@ import psycopg
 
 from platform_site.services import launch, postgres
 from platform_site.services.layout import REGIONS, Layout, region_database
+from platform_site.services.listen import MOST_BY_DEFAULT
 from tests.serving import wait_for
 
 
@@ -44,7 +45,7 @@ class Standby:
         settings = {
             "listen_addresses": "",
             "unix_socket_directories": f'"{self.directory}"',
-            "max_connections": str(postgres.MAX_CONNECTIONS),
+            "max_connections": str(postgres.max_connections(MOST_BY_DEFAULT)),
             "hot_standby_feedback": "off",
             "max_standby_streaming_delay": "0",  # what conflicts with the replay is cancelled at once
             "fsync": "off",

@@ -1,10 +1,10 @@
 """The sockets of the service: one for each web worker, all of one address, made before anything else starts."""
 
-import os
 import socket
 from typing import Final
 
 from platform_site.arguments import whole
+from platform_site.services.cores import cores
 
 BACKLOG: Final = 1024
 
@@ -27,8 +27,10 @@ port_number: Final = whole(0, 65_535)
 number_of_workers: Final = whole(1, 1000)
 """For argparse."""
 
+MOST_BY_DEFAULT: Final = 32
+
 
 def default_workers() -> int:
-    """Two for each core: while one waits for PostgreSQL another runs (docs/performance.md)."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return 2 * cores
+    """Two for each core: while one waits for PostgreSQL another runs (docs/performance.md). On machines of more than 16
+    cores somebody should choose: each process has its connections to PostgreSQL and keeps functions warm."""
+    return min(2 * cores(), MOST_BY_DEFAULT)

@@ -27,13 +27,20 @@ from psycopg import sql
 from platform_site.services import launch
 from platform_site.services.layout import REGIONS, Layout, region_database
 
-MAX_CONNECTIONS: Final = 500
-"""One for each thread and database that it used: web workers have up to 16 threads each, the worker 32."""
+_CONNECTIONS_EACH: Final = 64
+"""Of one web process: up to 16 threads, each with a connection to each of four databases that it used."""
+_CONNECTIONS_OF_OTHERS: Final = 244
+"""The worker's 44 threads, in the same way, its clock and sweeps, commands beside the service."""
 START_SECONDS: Final = 60.0
 
 
 class PostgresFailed(RuntimeError):
     """The server did not start; the message carries the end of its log."""
+
+
+def max_connections(web_processes: int) -> int:
+    """What so many web processes and the rest of the service may have open at once."""
+    return _CONNECTIONS_OF_OTHERS + _CONNECTIONS_EACH * web_processes
 
 
 def binaries() -> Path:
@@ -106,10 +113,13 @@ def _initialise(layout: Layout, user: str | None, superuser_password: str) -> No
     fresh.rename(layout.postgres)
 
 
-def spawn(layout: Layout, *, durable: bool = True, output: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
+def spawn(
+    layout: Layout, *, web_processes: int = 4, durable: bool = True, output: IO[bytes] | None = None
+) -> subprocess.Popen[bytes]:
     """Start the server process, making the cluster on first use; it dies with the calling thread. Does not wait.
 
-    `durable=False` gives up crash safety for speed (tests). Raises PostgresFailed.
+    It has connections for as many `web_processes` with all their threads at work. `durable=False` gives up crash safety
+    for speed (tests). Raises PostgresFailed.
     """
     known = layout.ensure_secrets()
     user = server_user(layout)
@@ -121,7 +131,7 @@ def spawn(layout: Layout, *, durable: bool = True, output: IO[bytes] | None = No
         "listen_addresses": "",
         "unix_socket_directories": _quoted(layout.sockets),
         "unix_socket_permissions": "0700",
-        "max_connections": str(MAX_CONNECTIONS),
+        "max_connections": str(max_connections(web_processes)),
         "shared_buffers": "128MB",
         "wal_compression": "on",
         "log_line_prefix": "",

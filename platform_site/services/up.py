@@ -113,7 +113,7 @@ class _Run:
         self._environment = self._make_environment()
         self._postgres = Part(
             "postgres",
-            lambda output: postgres.spawn(layout, output=output),
+            lambda output: postgres.spawn(layout, web_processes=len(listeners), output=output),
             signal.SIGINT,
             stop_seconds=8,
             hush=(
