@@ -135,6 +135,16 @@ class Server(MPServer):
 
     def _stop_workers(self) -> None:
         self.wrks.extend(worker for worker in self._replaced if worker.is_alive())
+        # Granian looks twice, a millisecond apart, whether one has ended. One that has may look alive for longer than
+        # that, while another thread is about to note how it ended, and "refused to gracefully stop" would be untrue.
+        workers: list[Any] = self.wrks
+        until = time.monotonic() + STOP_SECONDS
+        for worker in workers:
+            worker.terminate()
+        for worker in workers:
+            while worker.is_alive() and time.monotonic() < until:
+                time.sleep(0.01)
+        self.workers_kill_timeout = 1  # those that are left have had their time
         super()._stop_workers()  # type: ignore[no-untyped-call]
 
 
