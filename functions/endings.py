@@ -155,7 +155,7 @@ WITH asked AS (
            ended_at = CASE WHEN phase = 'queued' THEN now() END,
            duration_ms = CASE WHEN phase = 'queued' THEN 0 ELSE duration_ms END,
            phase = CASE WHEN phase = 'queued' THEN 'ended' ELSE phase END
-     WHERE id = %(run_id)s AND phase <> 'ended'
+     WHERE id = %(run_id)s AND (phase = 'queued' OR phase = 'executing' AND cancel_requested_at IS NULL)
  RETURNING id, environment_id, function_id, version, request_id, depth, duration_ms, error, phase
 ), failed AS (
     SELECT * FROM asked WHERE phase = 'ended'
@@ -167,9 +167,10 @@ SELECT EXISTS (SELECT 1 FROM asked), EXISTS (SELECT 1 FROM told)
 def request_cancel(using: str, run_id: str) -> tuple[bool, bool]:
     """Cancel: a queued run ends at once, an executing one as soon as its process is told.
 
-    Returns whether it had not ended yet, and whether somebody is to be told of its end.
+    Returns whether that is new (it had not ended, and nobody had cancelled it), and whether somebody is to be told of
+    its end.
     """
     with connections[using].cursor() as cursor:
         cursor.execute(_CANCEL, {"run_id": run_id})
-        was_open, told = cursor.fetchone()
-    return bool(was_open), bool(told)
+        is_new, told = cursor.fetchone()
+    return bool(is_new), bool(told)

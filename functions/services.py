@@ -303,18 +303,20 @@ def enqueue(
 
 
 def cancel(place: Place, name: str, run_id: str, *, actor: Caller | Actor) -> Run:
-    """Cancel a run: at once if it is queued, else as soon as its process looks. Raises NoSuchRun, RunEnded."""
-    function = function_of(place, name)
-    run = run_of(place, function, run_id)
-    with transaction.atomic(using=place.cluster):
-        was_open, told = endings.request_cancel(place.cluster, run.pk)
-        if not was_open:
+    """Cancel a run: at once if it is queued, else as soon as its process looks, and once more is nothing new. Raises
+    NoSuchRun, RunEnded."""
+    using = place.cluster
+    run = run_of(place, function_of(place, name), run_id)
+    with transaction.atomic(using=using):
+        is_new, told = endings.request_cancel(using, run.pk)
+        if is_new:
+            trail.record(place, "run.cancelled", actor=actor, target_id=run_id)
+        elif not Run.objects.using(using).filter(pk=run.pk).exclude(phase=Run.Phase.ENDED).exists():
             raise RunEnded
-        trail.record(place, "run.cancelled", actor=actor, target_id=run_id)
     executor.pool().cancel(run.pk)  # if it is this process's own; `functions.watch` finds it elsewhere
     if told:
-        wakeups.tell(place.cluster)
-    run.refresh_from_db(using=place.cluster)
+        wakeups.tell(using)
+    run.refresh_from_db(using=using)
     return run
 
 

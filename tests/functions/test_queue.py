@@ -11,6 +11,7 @@ import pytest
 from django.conf import settings
 from django.db import OperationalError, connections, transaction
 
+from accounts.models import AuditEntry
 from functions import claims, endings, leases, runs, services, together, waiting
 from functions import watch as watching
 from functions.endings import Ending
@@ -288,6 +289,26 @@ def test_a_run_of_another_process_is_cancelled(executing: Any, place: Place) -> 
     assert endings.request_cancel(place.cluster, run.pk) == (True, False)  # all that the other process does
     wait_for("it ends", lambda: answers, 15)
     assert (answers[0].status, answers[0].json["error"]) == (200, "Cancelled: the run was cancelled")
+
+
+def test_a_run_that_executes_is_cancelled_by_the_first_who_asks(tracker: Tracker, place: Place) -> None:
+    deploy(tracker, "sum", SUM)
+    services.enqueue(place, key_of(place), "sum", "{}")
+    started = claimed(place.cluster)  # by a process that does not look
+    assert started is not None
+    run, path = (
+        Run.objects.using(place.cluster).filter(pk=started.run_id),
+        f"/functions/sum/runs/{started.run_id}/cancel",
+    )
+    assert [tracker.post("owner", path, {}).status for _ in range(3)] == [200, 200, 200]
+    [entry] = AuditEntry.objects.filter(action="run.cancelled")
+    assert (entry.target_id, entry.actor_kind) == (started.run_id, "account")
+    asked_at = run.get().cancel_requested_at
+    assert tracker.post("owner", path, {}).json["phase"] == "executing"
+    assert run.get().cancel_requested_at == asked_at
+    endings.end(started, Ending("succeeded", 1, "1"))
+    assert tracker.post("owner", path, {}).status == 409
+    assert AuditEntry.objects.filter(action="run.cancelled").count() == 1
 
 
 def test_the_lease_of_a_run_is_renewed_while_it_lives(executing: Any, place: Place) -> None:
