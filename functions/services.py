@@ -40,7 +40,8 @@ def deploy(
     runs_as: Caller | None = None,
     warm: bool = True,
 ) -> tuple[Function, bool]:
-    """Deploy a version of `name` and make it the active one; True if the function is new.
+    """Deploy a version of `name` and make it the active one; True if the function is new. A source that is that of the
+    newest version is that version: sent twice, it changes nothing twice.
 
     `values`: `source`, and optionally timeout_ms, memory_mb, allowed_hosts, invoke, attempts, schedule, on, `secrets`
     (name to value, null removes one; omitted ones stay). What is omitted stays as it was. By its schedule, on events
@@ -71,17 +72,21 @@ def deploy(
                 memory_mb=DEFAULT_MEMORY_MB,
             )
         _set_up(function, place, values, by=runs_as or schedules.caller_of(actor))
-        function.last_version += 1
+        newest = Version.objects.using(using).filter(function_id=function.pk, number=function.last_version)
+        is_new_version = not newest.filter(source_hash=source_hash).exists()
+        if is_new_version:
+            function.last_version += 1
         function.active_version = function.last_version
         function.save(using=using)
-        Version.objects.using(using).create(
-            function=function,
-            number=function.last_version,
-            source=source,
-            source_hash=source_hash,
-            author_kind=actor.kind,
-            author_id=actor.id,
-        )
+        if is_new_version:
+            Version.objects.using(using).create(
+                function=function,
+                number=function.last_version,
+                source=source,
+                source_hash=source_hash,
+                author_kind=actor.kind,
+                author_id=actor.id,
+            )
         _set_aside(function, place, values)
         trail.record(
             place, "function.deployed", actor=actor, target_id=function.pk, name=name, version=function.active_version,

@@ -101,7 +101,8 @@ class FunctionViewSet(NamedViewSet):
         responses={200: serializers.FunctionDetail, 201: serializers.FunctionDetail},
     )
     def put(self, request: HttpRequest, name: str) -> HttpResponseBase:
-        """Deploy a new version and make it the active one. What does not load is refused with its line and column."""
+        """Deploy a new version and make it the active one. What does not load is refused with its line and column. A
+        source that is that of the newest version makes no other one."""
         if not services.NAME.fullmatch(name):
             message = "A function's name is 1 to 63 of a-z, 0-9, _ and -, beginning with a letter."
             raise ValidationFailed.of("name", "invalid_name", message)

@@ -121,6 +121,22 @@ def test_a_version_can_be_rolled_back(tracker: Tracker) -> None:
     assert [(each["version"], each["is_active"]) for each in versions] == [(2, False), (1, True)]
 
 
+def test_the_source_of_the_newest_version_sent_again_makes_no_other(tracker: Tracker) -> None:
+    one, two = "export default () => 1", "export default () => 2"
+    deploy(tracker, "v", one)
+    deploy(tracker, "v", two, secrets={"A": "a"})
+    before = tracker.get("owner", "/functions/v/versions").json
+    again = deploy(tracker, "v", two, attempts=2)
+    assert (again.status, again.json["active_version"], again.json["secrets"]) == (200, 2, ["A"])
+    assert again.json["attempts"] == 2, "what belongs to the function changes as it says"
+    tracker.post("owner", "/functions/v/activate", {"version": 1})
+    assert deploy(tracker, "v", two).json["active_version"] == 2
+    assert tracker.get("owner", "/functions/v/versions").json == before
+    assert invoke(tracker, "v").json["output"] == 2
+    assert deploy(tracker, "v", one).json["active_version"] == 3, "an older one is deployed anew"
+    assert deploy(tracker, "v", one + "\n").json["active_version"] == 4
+
+
 def test_a_page_of_large_versions_ends_early_and_goes_on(tracker: Tracker) -> None:
     deploy(tracker, "v", "export default () => 1")
     function = Function.objects.using(tracker.project.cluster).get(name="v")

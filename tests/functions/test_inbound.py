@@ -426,7 +426,7 @@ def test_code_that_somebody_deploys_never_has_the_rights_of_who_made_the_address
     assert tracker.call("blind", "PUT", "/functions/lists", json={"source": LISTS}).status == 200
     assert send(tracker, path).status == 502, "it reads rows as a key that may not"
     assert [each["runs_as"] for each in listed(tracker, "lists")] == [blind]
-    assert tracker.call("owner", "PUT", "/functions/lists", json={"source": LISTS}).status == 200
+    assert tracker.call("owner", "PUT", "/functions/lists", json={"source": LISTS + "\n"}).status == 200
     assert send(tracker, path).json == 0
     tracker.post("blind", "/functions/lists/activate", {"version": 2})
     assert send(tracker, path).status == 502
@@ -445,7 +445,7 @@ def test_code_that_somebody_deploys_never_has_the_rights_of_who_made_the_address
 def test_what_staff_activate_runs_on_as_before(tracker: Tracker, place: Place) -> None:
     from functions import services as functions
 
-    deploy(tracker, "tell", TELL)
+    deploy(tracker, "tell", TELL + "\n")
     deploy(tracker, "tell", TELL)
     path, before = address(tracker, "tell"), listed(tracker, "tell")
     functions.activate(place, "tell", 1, actor=audit.SYSTEM)

@@ -119,8 +119,8 @@ class Command(ExemplifiedCommand):
                 self._say("The module loads. Nothing was deployed.", self.style.SUCCESS)
                 return
             function, is_new = services.deploy(place, name, values, actor=audit.SYSTEM, runs_as=runs_as, warm=False)
-        what = "a new function" if is_new else f"replaces version {function.active_version - 1}"
-        done = f"{function.name} version {function.active_version} is deployed ({what})."
+        what = " (a new function)" if is_new else ""
+        done = f"{function.name} version {function.active_version} is deployed{what}."
         self._answer(place, function, done, as_json=options["json"])
 
     def _configure(
