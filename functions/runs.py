@@ -19,17 +19,18 @@ from typing import Final
 
 import orjson
 from django.conf import settings
-from django.db import IntegrityError, connections
+from django.db import Error, IntegrityError, connections
 
 from functions import admission
 from functions.errors import NoSuchFunction, TooManyRuns, TooManyVisits
 from functions.networks import Visit, has_share, open_to_all
 from functions.together import Together
 from functions.visits import is_input_kept
-from platform_site.api import ids
+from platform_site.api import ids, sqlstates
 from platform_site.api.callers import Caller, Place
 from platform_site.api.plans import plan_limits
 from platform_site.api.requests import current_request_id
+from rows import execution
 
 LEASE_MARGIN: Final = timedelta(seconds=10)
 """How long beyond its timeout a run may take: then it is lost, if it is not by `FUNCTION_LEASE` (`functions.watch`)."""
@@ -125,6 +126,17 @@ SELECT id, name, active_version, source_hash, timeout_ms, memory_mb, array_to_js
        CASE WHEN $20::boolean THEN set_config('synchronous_commit', 'off', true) END, $21::text
   FROM chosen
 """
+# $1 run. As the row of `_CHOOSE`.
+_FIND_AGAIN: Final = b"""
+SELECT f.id, f.name, r.version, v.source_hash, f.timeout_ms, f.memory_mb, array_to_json(f.allowed_hosts),
+       (SELECT jsonb_object_agg(s.name, encode(s.sealed_value, 'hex'))
+          FROM platform.functions_secret s WHERE s.function_id = f.id AND s.sealed_value IS NOT NULL),
+       true, true, NULL
+  FROM platform.functions_run r
+  JOIN platform.functions_function f ON f.id = r.function_id
+  JOIN platform.functions_version v ON v.function_id = f.id AND v.number = r.version
+ WHERE r.id = $1::text
+"""
 # A seat is taken by an unique index, so that no race goes past the limit. Two that reach for the same one at the same
 # moment: the second waits for the first's commit and reaches again. Each begins to look at another seat, so that this
 # is rare and the first one looked at is mostly free: to look at all sixty-four and sort them cost more than the insert.
@@ -175,7 +187,9 @@ def begin(
     One that executes is committed when this returns, and on disk before it can have any effect: a row that it writes
     and its end come later in the same log and wait for it, and `make_durable` goes before what leaves the database.
     So a synchronous call waits for the disk once. If PostgreSQL crashes in between, `end` finds no run and writes it
-    down whole. In a transaction of the caller's, and where it is queued, its commit waits as any other.
+    down whole. In a transaction of the caller's, and where it is queued, its commit waits as any other. Where the
+    answer is lost with the connection, the run is looked for on a new one by the id that it has, and begun if it is not
+    there: nobody else would execute it, and it would keep its seat for as long as its lease.
 
     `visit` says where a visitor comes from; without it their network has no share of its own. Raises NoSuchFunction
     (or one that this kind of caller may not invoke), TooManyRuns, TooManyVisits, TooManyQueued.
@@ -213,14 +227,21 @@ def begin(
         b"%d" % theirs,
         trigger.encode(),
     ]
+    was_lost = False
     for _ in range(REACHES):
         start = int(random.random() * limit)  # noqa: S311 - not a secret
         seated = [*values, _seats(limit, may_take, start), None if is_kept else b"{input}", *origin]
         try:
-            found = (_queueings if is_async else _begins).run(place.cluster, seated)
-        except IntegrityError:  # the function was deleted before we could commit: look again
+            found = execution.run(place.cluster, _FIND_AGAIN, [run_id.encode()]) if was_lost else []
+            found = found or (_queueings if is_async else _begins).run(place.cluster, seated)
+        except IntegrityError:  # the function was deleted before we could commit, or it is there by now: look again
             if connections[place.cluster].in_atomic_block:
                 raise
+            continue
+        except Error as error:
+            if was_lost or connections[place.cluster].in_atomic_block or not sqlstates.lost_connection(error):
+                raise
+            was_lost = True
             continue
         if not found:
             raise NoSuchFunction
@@ -308,17 +329,17 @@ def secrets_of(secrets: bytes | None) -> dict[str, bytes]:
     return {name: bytes.fromhex(text) for name, text in orjson.loads(secrets or b"{}").items()}
 
 
-_SOURCE = """
-SELECT source FROM platform.functions_version WHERE function_id = %s AND number = %s
+_SOURCE: Final = b"""
+SELECT source FROM platform.functions_version WHERE function_id = $1::text AND number = $2::int
 """
 
 
 def source_of(started: Started) -> bytes:
     """The module's text. Asked once per process and version (`functions.executor` keeps it). Raises NoSuchFunction if
     the function was deleted since."""
-    with connections[started.cluster].cursor() as cursor:
-        cursor.execute(_SOURCE, [started.function_id, started.version])
-        found = cursor.fetchone()
-    if found is None:
+    values = [started.function_id.encode(), b"%d" % started.version]
+    found = execution.run_again_if_lost(connections[started.cluster], _SOURCE, values)
+    if not found:
         raise NoSuchFunction
-    return str(found[0]).encode()
+    [(source,)] = found
+    return source or b""

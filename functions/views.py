@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import orjson
-from django.db import IntegrityError, transaction
+from django.db import Error, IntegrityError, close_old_connections, transaction
 from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
@@ -244,39 +244,60 @@ class RunViewSet(NamedViewSet):
         return body.get("input"), body.get("async", False)
 
     def _enqueue(self, name: str, input_text: str, depth: int) -> str:
-        """Queue a run, once per Idempotency-Key: the record points at the run."""
+        """Queue a run, once per Idempotency-Key."""
         waits.begin()
-        using = self.place.cluster
         ticket = idempotency.read_ticket(self.request._request, self.caller)
-        if ticket is None:
+
+        def enqueue() -> str:
             return services.enqueue(self.place, self.caller, name, input_text, depth=depth, visit=self._visit)
-        with _together_with_its_record(using):
-            kept = idempotency.claim(ticket, using=using)
-            if kept is not None and kept.reference is not None:
-                return kept.reference
-            run_id = services.enqueue(self.place, self.caller, name, input_text, depth=depth, visit=self._visit)
-            idempotency.keep_reference(ticket, run_id, using=using)
-        return run_id
+
+        return enqueue() if ticket is None else self._under_key(ticket, enqueue)
 
     def _once(self, ticket: idempotency.Ticket, name: str, input_text: str, depth: int) -> HttpResponseBase:
         """A synchronous call under an Idempotency-Key: the run is committed with its record before it executes, and a
         repetition answers with what became of that run."""
-        using = self.place.cluster
-        with _together_with_its_record(using):
-            kept = idempotency.claim(ticket, using=using)
-            started = None
-            if kept is None or kept.reference is None:
-                started = services.begin(self.place, self.caller, name, input_text, depth=depth, visit=self._visit)
-                idempotency.keep_reference(ticket, started.run_id, using=using)
-        if started is not None:
+        begun: dict[str, Started] = {}
+
+        def begin() -> str:
+            started = services.begin(self.place, self.caller, name, input_text, depth=depth, visit=self._visit)
+            begun[started.run_id] = started
+            return started.run_id
+
+        run_id = self._under_key(ticket, begin)
+        if run_id in begun:
+            started = begun[run_id]
             return self._ended(started, services.execute(started, self.caller, self.place))
-        reference = kept.reference if kept is not None else None
-        run = self._waited(reference or "", 5)
+        run = self._waited(run_id, 5)
         if run is None:
-            return self._queued(name, reference or "")
+            return self._queued(name, run_id)
         response = self._of_record(run)
         response.headers[idempotency.REPLAYED] = "true"
         return response
+
+    def _under_key(self, ticket: idempotency.Ticket, make: Callable[[], str]) -> str:
+        """The id of the run that was made under this key: by an earlier request, or now by `make`; committed with the
+        record that points at it.
+
+        Where the connection is lost, the answer to the commit maybe, once more on a new one: the record then says
+        whether it came through.
+        """
+        try:
+            return self._made_or_found(ticket, make)
+        except Error as error:
+            if not sqlstates.lost_connection(error):
+                raise
+            close_old_connections()
+            return self._made_or_found(ticket, make)
+
+    def _made_or_found(self, ticket: idempotency.Ticket, make: Callable[[], str]) -> str:
+        using = self.place.cluster
+        with _together_with_its_record(using):
+            kept = idempotency.claim(ticket, using=using)
+            if kept is not None and kept.reference is not None:
+                return kept.reference
+            run_id = make()
+            idempotency.keep_reference(ticket, run_id, using=using)
+        return run_id
 
     def _waited(self, run_id: str, seconds: float) -> Run | None:
         """The run once it has ended, None if it has not after `seconds`."""

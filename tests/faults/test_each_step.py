@@ -38,8 +38,6 @@ pytestmark = [pytest.mark.django_db(transaction=True, databases="__all__")]
 BEGUN_ANEW: Final = {"receiveSignInCallback"}
 """The browser's part of it is used up by the first answer, whatever that is: who was refused begins again, and is then
 recognised if the first try got so far."""
-STILL_RUNS: Final = {("invokeFunction", 202)}
-"""The run was begun, and nobody executes it: it answers so until its lease ends."""
 ROWS_FIRST: Final = {"deleteUser", "deleteMe"}
 """What their deletion does to rows is committed in the region just before they are gone: 503 in between, and once more
 does the rest."""
@@ -170,7 +168,7 @@ class Lab:
         allowed = {clean.answer.status}
         if is_done is not False or call.operation in BEGUN_ANEW:
             allowed.add(clean.again.status)
-        if again.status not in allowed and (call.operation, again.status) not in STILL_RUNS:
+        if again.status not in allowed:
             found.append(f"then {again.status} {again.json}")
         if clean.is_swept or (at_once and not clean.is_read):
             sweep()
