@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final
 from urllib.parse import urlencode, urlsplit
 
 from django.conf import settings
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from drf_spectacular.types import OpenApiTypes
@@ -307,6 +308,8 @@ class SignInCallbackViewSet(_ForBrowsers):
     """`GET /v1/auth/callback/{provider_id}`: where a provider sends the browser back. No page of ours shows a code."""
 
     also_raises: ClassVar = {"receive": (ProjectSuspended,)}
+    unsafe_reads = frozenset({"receive"})
+    """The provider takes its code once: asked again, it would seem to refuse the person."""
 
     @_CALLBACK
     def receive(self, request: Any, provider_id: str) -> HttpResponse:
@@ -384,8 +387,8 @@ def _code_of(flow: Flow, provider: IdentityProvider, query: Mapping[str, str], p
             code_challenge=str(flow.code_challenge),
         )
     most = plan_limits(plan).app_users_per_environment if plan is not None else None
-    user = identities.recognise(provider, profile, most=most)
-    return _issued(user, flow, provider)
+    with transaction.atomic():  # nobody becomes a user, or is linked, and gets no code
+        return _issued(identities.recognise(provider, profile, most=most), flow, provider)
 
 
 def _issued(user: User, flow: Flow, provider: IdentityProvider) -> str:
