@@ -262,11 +262,11 @@ def delete_user(user: User, *, actor: Caller | Actor) -> None:
         markers.revoke(_account_key_names(locked))
         signals.user_deleting.send(sender=User, user_id=user.pk, pool_id=locked.environment_id)
         _delete_what_is_theirs(locked)
-        # As late as can be: rows that go with the user are gone when their region has committed, and we may still fail.
-        # But before the user's own row, with which that of the pool's size is locked: whoever else is made there would
-        # wait for thousands of rows to go. And before the trail's entry, by whose moment an import or a restore knows
-        # who went while it ran.
-        signals.user_deleted.send(sender=User, user_id=user.pk, pool_id=locked.environment_id)
+        # As late as can be: rows that go with the user are gone when their region has committed, and should we fail
+        # then, a sweep does the rest (`rows.leaving`). But before the user's own row, with which that of the pool's
+        # size is locked: whoever else is made there would wait for thousands of rows to go. And before the trail's
+        # entry, by whose moment an import or a restore knows who went while it ran.
+        signals.user_deleted.send(sender=User, user_id=user.pk, pool_id=locked.environment_id, actor=actor)
         User.objects.filter(pk=user.pk)._raw_delete(DEFAULT_DB_ALIAS)
         audit.record("user.deleted", actor=actor, target_id=user.pk, environment_id=locked.environment_id)
 

@@ -18,6 +18,7 @@ from rows import values, writing
 from rows.asking import Asking, asked
 from rows.attempts import Named, announce, event_values
 from rows.documents import Column, Table
+from rows.models import LeavingUser
 from rows.outbox import EventInterest
 from rows.rules import Principal
 from rows.writing import ChildrenShape, EventIds, Ids, ReleaseShape, RemovalShape
@@ -140,33 +141,39 @@ _OPERATOR: Final = Principal("key", bypass=True)
 _BATCH: Final = 500
 
 
-def let_go_of_user(place: Place, user_id: str, *, entirely: bool = True) -> None:
+def let_go_of_user(place: Place, user_id: str, *, leaving: LeavingUser | None) -> None:
     """Apply the policy of each user column to the rows that name a user who is no more: `null` or `delete`, in batches,
     each a transaction with its events. Design section 6; may run twice.
 
-    Where a row may not go because another refers to it: raises Conflict, and batches before that one stay done; or, if
-    not `entirely`, that row stays as it is and the others go.
+    `leaving` is put down with each batch, of a user who is about to be no more (`rows.leaving`); where a row may not go
+    because another refers to it, that raises Conflict, and batches before that one stay done. None: the user is gone
+    already, and such a row stays as it is.
     """
-    asked(place, _OPERATOR, lambda asking: _let_go_of_user(asking, user_id, entirely))
+    asked(place, _OPERATOR, lambda asking: _let_go_of_user(asking, user_id, leaving))
 
 
-def _let_go_of_user(asking: Asking, user_id: str, entirely: bool) -> None:
+def _let_go_of_user(asking: Asking, user_id: str, leaving: LeavingUser | None) -> None:
     asking.verify()  # its statements do not test the version
     tables = asking.environment.schema.tables.values()
     for policy in ("delete", "null"):  # first what may be refused
         for table in tables:
             for column in table.columns.values():
                 if column.on_user_delete == policy:
-                    staying: set[str] | None = None if entirely else set()
-                    while _let_go_of_some(asking, table, column, user_id, staying):
+                    staying: set[str] | None = None if leaving is not None else set()
+                    while _let_go_of_some(asking, table, column, user_id, leaving, staying):
                         pass
 
 
-def _let_go_of_some(asking: Asking, table: Table, column: Column, user_id: str, staying: set[str] | None) -> bool:
+def _let_go_of_some(
+    asking: Asking, table: Table, column: Column, user_id: str, leaving: LeavingUser | None, staying: set[str] | None
+) -> bool:
     """One batch. Whether there may be more. `staying` takes up the rows that may not go; None: that is a Conflict."""
-    with transaction.atomic(using=asking.environment.alias):
+    using = asking.environment.alias
+    with transaction.atomic(using=using):
         found = _referring(asking, table, column, [user_id], _BATCH + len(staying or ()))
         rows = [row_id for row_id in found if row_id not in (staying or ())]
+        if rows and leaving is not None:
+            LeavingUser.objects.using(using).bulk_create([leaving], ignore_conflicts=True)
         if rows and column.on_user_delete == "delete":
             if staying is None:
                 delete_with_referrers(asking, table, rows, 0)

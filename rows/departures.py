@@ -28,7 +28,7 @@ def now() -> datetime:
 def let_go(place: Place, since: datetime) -> None:
     """Apply the policies of user columns for all who went at `since` or later, as far as other rows allow."""
     for user_id in audit.users_deleted(place.pool_id, since):
-        cascades.let_go_of_user(place, user_id, entirely=False)
+        cascades.let_go_of_user(place, user_id, leaving=None)
 
 
 def put_down(place: Place, since: datetime) -> DepartureDue:

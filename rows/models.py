@@ -14,7 +14,15 @@ from django.db.models.functions import Now
 from platform_site.api import ids
 from rows.outbox import EventInterest, OutboxEvent
 
-__all__ = ["CurrentVersion", "DepartureDue", "EventInterest", "OutboxEvent", "SchemaVersion", "TrailEntry"]
+__all__ = [
+    "CurrentVersion",
+    "DepartureDue",
+    "EventInterest",
+    "LeavingUser",
+    "OutboxEvent",
+    "SchemaVersion",
+    "TrailEntry",
+]
 
 
 class CurrentVersion(models.Model):
@@ -87,6 +95,21 @@ class DepartureDue(models.Model):
 
     def __str__(self) -> str:
         return f"{self.environment_id} since {self.since:%Y-%m-%d %H:%M:%S}"
+
+
+class LeavingUser(models.Model):
+    """A user of whom rows have gone, or let go, while the control database had not yet committed the deletion
+    (`rows.leaving`). Who asked for it, and with which request, is what the trail will say."""
+
+    user_id = models.CharField(primary_key=True, max_length=30)
+    environment_id = models.CharField(max_length=30)
+    """The pool."""
+    actor_kind = models.CharField(max_length=10)
+    actor_id = models.CharField(max_length=30, null=True)
+    request_id = models.CharField(max_length=64, null=True)
+
+    def __str__(self) -> str:
+        return f"{self.user_id} leaves {self.environment_id}"
 
 
 class TrailEntry(models.Model):

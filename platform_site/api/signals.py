@@ -12,7 +12,7 @@ back with it. A receiver that must act afterwards uses `transaction.on_commit`. 
 | `environment_deleted` | projects | `environment_id`, `cluster`: its schema is gone (see below) |
 | `user_created` | accounts | `user_id`, `pool_id` (None for a platform account) |
 | `user_deleting` | accounts | `user_id`, `pool_id`: still there, with memberships; who refuses raises |
-| `user_deleted` | accounts | `user_id`, `pool_id` (None for a platform account) |
+| `user_deleted` | accounts | `user_id`, `pool_id` (None for a platform account), `actor` of the trail |
 | `schema_migrated` | rows | `place`, `version`, `operations: list[str]`, `using` |
 | `row_written` | rows | `place`, `table`, `action`, `row_id`, `using` |
 | `run_finished` | functions | `place`, `run_id`, `using` |
