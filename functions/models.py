@@ -183,6 +183,8 @@ class Run(models.Model):
     """How it came about."""
     event_id = models.CharField(max_length=30, null=True)
     """The event that it runs on."""
+    address_id = models.CharField(max_length=30, null=True)
+    """The inbound address by which it came, which may be revoked by now."""
     input = models.TextField()
     """JSON text as it came; empty where it was too large to be kept. It goes with the run's row after 7 days."""
     output = models.TextField(null=True)

@@ -68,6 +68,8 @@ class Started:
     cluster: str
     trigger: str = "call"
     """One of `Run.Trigger`."""
+    address_id: str | None = None
+    """The inbound address by which a synchronous one came."""
 
     @property
     def program_key(self) -> str:
@@ -83,8 +85,8 @@ def program_key(function_id: str, version: int, source_hash: str, memory_mb: int
 # $1 environment, $2 function, $3 kind of caller that must be allowed, $4 seats that it may take, $5 phase to begin in,
 # $6 run, $7 input, $8 kind of caller, $9 its id, $10 request, $11 depth, $12 margin and $13 lease (`lease_values`),
 # $14 those seats in the order in which to look at them (`_seats`), $15 what is not kept of it; of a visit $16 its
-# network, $17 how much later its turn comes, $18 the seats that are visitors'; $19 how it came about; $20 and $21 are
-# those of `Together`.
+# network, $17 how much later its turn comes, $18 the seats that are visitors'; $19 how it came about, $20 by which
+# inbound address; $21 and $22 are those of `Together`.
 _CHOOSE: Final = b"""
 WITH chosen AS (
     SELECT f.id, f.name, f.active_version, f.timeout_ms, f.memory_mb, f.allowed_hosts, v.source_hash,
@@ -105,12 +107,12 @@ WITH chosen AS (
        AND (f.invoke IN ('public', $3::text) OR (f.invoke IS NULL AND $3::text <> 'anonymous'))
 ), made AS (
     INSERT INTO platform.functions_run
-           (id, environment_id, function_id, version, status, phase, is_async, trigger, input, not_kept, logs, walls,
-            caller_kind, caller_id, network, turn_at, request_id, depth, concurrency, slot, attempts, created_at,
-            started_at, claimed_until)
-    SELECT $6::text, $1::text, id, active_version, 'running', $5::text, $5::text = 'queued', $19::text, $7::text,
-           $15::text[], '[]'::jsonb, '{}', $8::text, $9::text, $16::bigint, statement_timestamp() + $17::interval,
-           $10::text, $11::smallint, $4::int, slot,
+           (id, environment_id, function_id, version, status, phase, is_async, trigger, address_id, input, not_kept,
+            logs, walls, caller_kind, caller_id, network, turn_at, request_id, depth, concurrency, slot, attempts,
+            created_at, started_at, claimed_until)
+    SELECT $6::text, $1::text, id, active_version, 'running', $5::text, $5::text = 'queued', $19::text, $20::text,
+           $7::text, $15::text[], '[]'::jsonb, '{}', $8::text, $9::text, $16::bigint,
+           statement_timestamp() + $17::interval, $10::text, $11::smallint, $4::int, slot,
            CASE WHEN $5::text = 'executing' THEN 1 ELSE 0 END,
            CASE WHEN $5::text = 'executing' THEN now() ELSE statement_timestamp() END,
            CASE WHEN $5::text = 'executing' THEN now() END,
@@ -122,7 +124,7 @@ WITH chosen AS (
 )
 SELECT id, name, active_version, source_hash, timeout_ms, memory_mb, array_to_json(allowed_hosts), secrets,
        slot IS NOT NULL, EXISTS (SELECT 1 FROM made),
-       CASE WHEN $20::boolean THEN set_config('synchronous_commit', 'off', true) END, $21::text
+       CASE WHEN $21::boolean THEN set_config('synchronous_commit', 'off', true) END, $22::text
   FROM chosen
 """
 # A seat is taken by an unique index, so that no race goes past the limit. Two that reach for the same one at the same
@@ -167,7 +169,7 @@ def begin(
     depth: int = 0,
     is_async: bool = False,
     visit: Visit | None = None,
-    trigger: str = "call",
+    address_id: str | None = None,
 ) -> Started:
     """Make the run, executing (a lease is ours) or queued. One statement; a queued one of a visitor takes one more, and
     now and then one of somebody else (`functions.admission`).
@@ -177,19 +179,21 @@ def begin(
     So a synchronous call waits for the disk once. If PostgreSQL crashes in between, `end` finds no run and writes it
     down whole. In a transaction of the caller's, and where it is queued, its commit waits as any other.
 
-    `visit` says where a visitor comes from; without it their network has no share of its own. Raises NoSuchFunction
-    (or one that this kind of caller may not invoke), TooManyRuns, TooManyVisits, TooManyQueued.
+    `visit` says where a visitor comes from; without it their network has no share of its own. `address_id`: the inbound
+    address by which it came. Raises NoSuchFunction (or one that this kind of caller may not invoke), TooManyRuns,
+    TooManyVisits, TooManyQueued.
     """
     limit, is_visit = plan_limits(place.plan).function_concurrency, caller.kind == "anonymous"
     may_take = theirs = visitor_seats(limit) if is_visit else limit
     if visit is not None and visit.is_heavy and not is_async:
         may_take = open_to_all(theirs)
+    trigger = "call" if address_id is None else "inbound"
     behind = 0
     input_bytes = input_text.encode()
     if is_async and is_visit:
         behind = _check_room_for_a_visit(place, visit, len(input_bytes))
     elif is_async:
-        admission.admit(place, caller, trigger, len(input_bytes))
+        admission.admit(place, caller, len(input_bytes), address_id=address_id)
     # A queued one needs it until it ends.
     is_kept = is_async or is_input_kept(caller.kind, trigger, input_bytes)
     run_id, request_id = ids.new("run"), current_request_id()
@@ -212,6 +216,7 @@ def begin(
         b"%f s" % (behind * TURN.total_seconds()) if behind else None,
         b"%d" % theirs,
         trigger.encode(),
+        None if address_id is None else address_id.encode(),
     ]
     for _ in range(REACHES):
         start = int(random.random() * limit)  # noqa: S311 - not a secret
@@ -247,6 +252,7 @@ def begin(
                 caller_id=caller.id,
                 cluster=place.cluster,
                 trigger=trigger,
+                address_id=address_id,
             )
         if had_seat != b"t":
             break
@@ -264,14 +270,11 @@ SELECT count(*), coalesce(sum(octet_length(input)), 0), count(*) FILTER (WHERE n
 """
 
 
-def count_waiting_visits(place: Place) -> int:
-    """How many queued runs of visitors wait in the environment; no more than the plan's limit are counted."""
-    return _waiting_visits(place)[0]
-
-
-def count_waiting_bytes(place: Place) -> int:
-    """How many bytes their inputs have together."""
-    return _waiting_visits(place)[1]
+def waiting_visits(place: Place) -> tuple[int, int]:
+    """How many queued runs of visitors wait in the environment, and how many bytes their inputs have together; no more
+    than the plan's limit are counted."""
+    count, size, _ = _waiting_visits(place)
+    return count, size
 
 
 def _waiting_visits(place: Place, network: int | None = None) -> tuple[int, int, int]:

@@ -243,9 +243,10 @@ def begin(
     depth: int = 0,
     is_async: bool = False,
     visit: Visit | None = None,
-    trigger: str = Run.Trigger.CALL,
+    address_id: str | None = None,
 ) -> Started:
-    """Make a run of the function, to be executed by us now or by a worker. `visit` says where a visitor comes from.
+    """Make a run of the function, to be executed by us now or by a worker. `visit` says where a visitor comes from,
+    `address_id` by which inbound address it came.
 
     Raises NoSuchFunction, TooManyRuns, TooManyVisits, TooManyQueued, and Conflict for a chain of calls that has become
     a loop (reliability F27).
@@ -254,7 +255,9 @@ def begin(
         raise NoSuchFunction
     if depth >= chains.LONGEST:
         raise Loop(depth)
-    return runs.begin(place, caller, name, input_text, depth=depth, is_async=is_async, visit=visit, trigger=trigger)
+    return runs.begin(
+        place, caller, name, input_text, depth=depth, is_async=is_async, visit=visit, address_id=address_id
+    )
 
 
 def invoke(
@@ -265,13 +268,13 @@ def invoke(
     *,
     depth: int = 0,
     visit: Visit | None = None,
-    trigger: str = Run.Trigger.CALL,
+    address_id: str | None = None,
 ) -> tuple[Started, Ended]:
     """Run the function now and wait for its end. `input_text` is JSON.
 
     Raises NoSuchFunction, TooManyRuns. Contract section 4.11.
     """
-    started = begin(place, caller, name, input_text, depth=depth, visit=visit, trigger=trigger)
+    started = begin(place, caller, name, input_text, depth=depth, visit=visit, address_id=address_id)
     return started, execute(started, caller, place)
 
 
@@ -291,13 +294,13 @@ def enqueue(
     *,
     depth: int = 0,
     visit: Visit | None = None,
-    trigger: str = Run.Trigger.CALL,
+    address_id: str | None = None,
 ) -> str:
     """Queue a run and return its id. It is committed with the transaction at hand, then a worker is nudged.
 
     Raises NoSuchFunction, TooManyVisits, TooManyQueued.
     """
-    queued = begin(place, caller, name, input_text, depth=depth, is_async=True, visit=visit, trigger=trigger)
+    queued = begin(place, caller, name, input_text, depth=depth, is_async=True, visit=visit, address_id=address_id)
     wakeups.after_commit(place.cluster)
     return queued.run_id
 

@@ -104,12 +104,14 @@ def test_a_synchronous_run_that_a_crash_of_postgresql_forgot_is_written_down_at_
         "input",
         "walls",
         "caller_id",
+        "trigger",
+        "address_id",
         "version",
         "attempts",
         "slot",
         "environment_id",
     )
-    started = [runs.begin(place, key_of(place), "sum", '{"a":2}') for _ in range(2)]
+    started = [runs.begin(place, key_of(place), "sum", '{"a":2}', address_id="inb_x") for _ in range(2)]
     kept.filter(pk=started[0].run_id).delete()  # its commit had not reached the disk
     assert [endings.end(each, ending) for each in started] == [(True, True), (True, True)]
     forgotten, remembered = (kept.values(*whole).get(pk=each.run_id) for each in started)
