@@ -233,8 +233,9 @@ class Run(models.Model):
                 condition=models.Q(caller_kind="user"),
                 name="run_of_user",
             ),
-            models.Index(fields=["environment_id", "created_at"], condition=models.Q(phase="queued"), name="run_queue"),
-            # Whose turn it is within an environment: `false` comes first, and no crowd's thousands are walked over.
+            # Whose turn it is within an environment: `false` comes first, and no crowd's thousands are walked over. The
+            # only one of what is queued: beside one in another order the planner takes whichever has fewer pages, and
+            # sorts all that waits, as long as the statistics know of no queue.
             models.Index(
                 "environment_id",
                 models.ExpressionWrapper(
