@@ -14,6 +14,7 @@ from functions.retention import shortened_at
 from functions.visits import KEPT_BYTES
 from platform_site.api import fields
 from platform_site.api.fields import Serializer, timestamp
+from platform_site.api.plans import most_of
 from rows.event_fields import EventsField
 
 _HOST: Final = re.compile(
@@ -93,8 +94,8 @@ class OnField(EventsField):
 
 
 class Configuration(Serializer):
-    timeout_ms = fields.IntegerField(min_value=10, max_value=300_000, required=False)
-    memory_mb = fields.IntegerField(min_value=64, max_value=1024, required=False)
+    timeout_ms = fields.IntegerField(min_value=10, max_value=most_of("function_timeout_ms"), required=False)
+    memory_mb = fields.IntegerField(min_value=64, max_value=most_of("function_memory_mb"), required=False)
     allowed_hosts = HostsField(required=False)
     invoke = fields.ChoiceField(
         choices=["user", "key", "public"],

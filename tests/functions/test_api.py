@@ -17,8 +17,9 @@ from functions import leases, retention, runs
 from functions.models import Function, Run, Secret, Version
 from functions.worker import Worker
 from platform_site.api import idempotency
-from tests.client import Answer
-from tests.projects.conftest import publishable_key_for
+from platform_site.api.plans import PLANS
+from tests.client import Answer, Api
+from tests.projects.conftest import environment_of, key_for, make_project, publishable_key_for
 from tests.rows.conftest import Tracker
 from tests.rows.tracker import DOCUMENT
 
@@ -599,6 +600,22 @@ def test_a_malformed_deployment_names_its_fields(tracker: Tracker) -> None:
     for query in ("status=ended", "status=", "limit=0", "limit=101", "cursor=x"):
         assert tracker.get("owner", f"/functions/f/runs?{query}").status in (404, 422)
     assert tracker.get("owner", "/functions").json["data"] == []
+
+
+def test_what_a_plan_allows_can_be_asked_for_and_no_description_promises_more(tracker: Tracker, api: Api) -> None:
+    most = PLANS["team"]
+    described = api.get("/v1/openapi.json").json["components"]["schemas"]["Deployment"]["properties"]
+    for setting, ceiling in (("timeout_ms", most.function_timeout_ms), ("memory_mb", most.function_memory_mb)):
+        assert described[setting]["maximum"] == ceiling
+    owner = tracker.project.memberships.get(role="owner").user
+    for plan in PLANS.values():
+        environment = environment_of(make_project(owner, plan.name, plan=plan.name))
+        key = key_for(environment.pk, "functions:deploy")
+        for above, expected in ((0, 201), (1, 422)):
+            body = {"source": SUM, "memory_mb": plan.function_memory_mb + above}
+            got = api.request("PUT", f"/v1/functions/f{above}", token=key, json=body)
+            assert got.status == expected, got.json
+        assert got.fields == {"memory_mb": "out_of_range" if plan is most else "over_plan"}
 
 
 def configure(tracker: Tracker, name: str, who: str = "owner", **values: Any) -> Answer:
