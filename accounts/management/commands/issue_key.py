@@ -4,11 +4,15 @@ secret is printed once, alone on stdout.
 
 from argparse import ArgumentParser, ArgumentTypeError
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
+
+from django.core.management.base import CommandError
 
 from accounts import audit, grants, openings, serializers, services
 from accounts.management import terminal
 from platform_site.api.callers import ACCOUNT_SCOPES, ENVIRONMENT_SCOPES, PUBLISHABLE_SCOPES, SCOPES
+
+_ALL: Final = "all"
 
 
 def _days(text: str) -> timedelta:
@@ -32,7 +36,11 @@ class Command(terminal.Command):
         owner.add_argument("--environment", metavar="ENV", help=terminal.ENVIRONMENT)
         owner.add_argument("--account", metavar="ACCOUNT", help="id (usr_…) or e-mail of the platform account")
         parser.add_argument(
-            "--scopes", nargs="+", metavar="SCOPE", help="what the key may do; default: all a key of this kind may hold"
+            "--scopes",
+            nargs="+",
+            metavar="SCOPE",
+            help="what the key may do, or `all` that a key of this kind may hold, rows:bypass_rules among it; may be "
+            "left out for a publishable key, which then has all of its three",
         )
         parser.add_argument(
             "--publishable",
@@ -49,7 +57,11 @@ class Command(terminal.Command):
             authority, everything = grants.operators(account_id=account.pk), ACCOUNT_SCOPES
         if options["publishable"]:
             everything = PUBLISHABLE_SCOPES
-        scopes = options["scopes"] or everything
+        scopes = options["scopes"]
+        if scopes is None and not options["publishable"]:
+            raise CommandError(f"Say by --scopes what the key may do: some of {' '.join(sorted(everything))}, or all.")
+        if scopes in (None, [_ALL]):
+            scopes = sorted(everything)
         lifetime: timedelta | None = options["expires_in_days"]
         opened = openings.by_key(authority.environment_id, scopes) if options["publishable"] else None
         with terminal.sentences():
