@@ -8,6 +8,7 @@ does not grow with them. What the members mean is the business of `rows.backups`
 import hashlib
 import json
 import os
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -51,18 +52,21 @@ class Writer:
     """A backup in the making, used as a context manager. It has its name only when the block ends well.
 
     Until then it is at `unfinished`, where it can be read once `finish` was called. The file is for its owner alone
-    (0600): it holds rows. Raises FileExistsError unless `replace`, OSError.
+    (0600): it holds rows. What a process leaves there that is killed is in nobody's way: no two have the same name.
+    Raises FileExistsError unless `replace`, OSError.
     """
+
+    unfinished: Path
 
     def __init__(self, path: Path, *, replace: bool = False) -> None:
         if path.exists() and not replace:
             raise FileExistsError(path)
         self.path = path
-        self.unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
         self._members: dict[str, Member] = {}
 
     def __enter__(self) -> Self:
-        descriptor = os.open(self.unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor, unfinished = tempfile.mkstemp(prefix=f"{self.path.name}.", suffix=".part", dir=self.path.parent)
+        self.unfinished = Path(unfinished)
         self._file = os.fdopen(descriptor, "wb")
         self._zip = zipfile.ZipFile(self._file, "w", zipfile.ZIP_DEFLATED, compresslevel=1)
         return self
