@@ -4,7 +4,7 @@ called by name."""
 from datetime import datetime
 from typing import Any
 
-from platform_site.api import signals
+from platform_site.api import chains, signals
 from platform_site.api.callers import Place
 from platform_site.postgres import replicas
 from projects import branching as branching_of_projects
@@ -52,7 +52,7 @@ def let_go_of_user(*, user_id: str, pool_id: str | None, **_: Any) -> None:
     for environment_id in Environment.objects.filter(pool_id=pool_id).values_list("pk", flat=True):
         place = place_of(environment_id)
         if place is not None:
-            cascades.let_go_of_user(place, user_id)
+            cascades.let_go_of_user(place, user_id, depth=chains.depth_here(environment_id))
 
 
 def let_go_of_users_since(*, place: Place, since: datetime | None, **_: Any) -> None:

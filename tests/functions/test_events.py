@@ -303,6 +303,20 @@ def test_a_chain_of_users_and_of_schemas_is_cut(tracker: Tracker, place: Place) 
     assert 0 in {run.depth for run in made}, "one request's chain is not the next one's"
 
 
+def test_a_chain_of_users_that_take_their_rows_along_is_cut(tracker: Tracker, place: Place) -> None:
+    """A function that runs on the end of a row, and by the API makes and deletes a user whose row ends with them."""
+    lists = DOCUMENT["tables"]["lists"]
+    columns = {**lists["columns"], "owner": {"type": "user", "on_delete": "delete"}}
+    tracker.apply({"tables": {**DOCUMENT["tables"], "lists": {**lists, "columns": columns}}})
+    put(tracker, "owner", "tell", ONE, on=["lists.delete"])
+    for who, depth in (("alice", 3), ("bob", chains.LONGEST)):
+        made = tracker.post("key", "/rows/lists", {"name": who, "owner_id": tracker.users[who]})
+        assert made.status == 201, made.json
+        header = {chains.HEADER: chains.signed(depth, place.environment_id)}
+        assert tracker.call("owner", "DELETE", f"/users/{tracker.users[who]}", headers=header).status == 204
+    assert [(run.depth, run.status) for run in happen(place)] == [(3, "succeeded"), (chains.LONGEST, "failed")]
+
+
 def test_everything_is_not_the_end_of_runs(tracker: Tracker, place: Place) -> None:
     put(tracker, "owner", "tell", ONE, on=["*"])
     write(tracker)

@@ -256,6 +256,62 @@ def test_gone_disables_holds_and_tells(
     assert [each["status"] for each in deliveries(tracker, webhook)] == ["held"]
 
 
+def chained(tracker: Tracker, depth: int) -> dict[str, str]:
+    """The header of who was called by so many webhooks and functions in a row."""
+    return {chains.HEADER: chains.signed(depth, tracker.environment_id)}
+
+
+def test_a_receiver_that_asks_for_a_test_is_the_next_link_of_its_chain(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    webhook = subscribe(events=["lists.insert"])
+    path = f"/webhooks/{webhook['id']}/test"
+    for depth in (0, 3, chains.LONGEST):
+        assert tracker.post("owner", path, {}, headers=chained(tracker, depth)).status == 202
+    assert dispatch() == 2
+    sent = {headers(request)["x-platform-depth"] for request in receiver.requests}
+    assert {chains.depth_of({chains.META: each}, tracker.environment_id) for each in sent} == {1, 4}
+    assert sorted(each["status"] for each in deliveries(tracker, webhook)) == ["delivered", "delivered", "dropped"]
+
+
+def test_a_receiver_that_asks_for_its_delivery_again_is_the_next_link_of_its_chain(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    webhook = subscribe(events=["lists.insert"])
+    write_list(tracker)
+    assert dispatch() == 1
+    (delivery,) = deliveries(tracker, webhook)
+    path = f"/webhooks/{webhook['id']}/deliveries/{delivery['id']}/redeliver"
+    for depth in (3, 1):
+        assert tracker.post("owner", path, {}, headers=chained(tracker, depth)).status == 202
+        assert dispatch() == 1
+        last = headers(receiver.requests[-1])["x-platform-depth"]
+        assert chains.depth_of({chains.META: last}, tracker.environment_id) == 4, "a chain grows no shorter"
+    refused = tracker.post("owner", path, {}, headers=chained(tracker, chains.LONGEST))
+    assert (refused.status, refused.error) == (409, "conflict")
+    assert dispatch() == 0
+    assert [each["status"] for each in deliveries(tracker, webhook)] == ["delivered"]
+
+
+def test_what_a_receiver_sets_in_motion_by_being_gone_is_the_next_link_of_its_chain(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    """A function on `webhook.disabled` that makes another webhook and asks for a test of it, whose receiver is an
+    inbound address that answers 410."""
+    with Receiver() as watcher:
+        subscribe(url=watcher.url(), events=["webhook.disabled"])
+        receiver.behave = answer("410 Gone")
+        for depth in (3, chains.LONGEST - 1):
+            path = f"/webhooks/{subscribe(events=['lists.insert'])['id']}/test"
+            assert tracker.post("owner", path, {}, headers=chained(tracker, depth)).status == 202
+            dispatch()
+            dispatch()
+        (told,) = watcher.requests
+    assert chains.depth_of({chains.META: headers(told)["x-platform-depth"]}, tracker.environment_id) == 5
+    disabled = OutboxEvent.objects.using(tracker.project.cluster).filter(type="webhook.disabled").order_by("sequence")
+    assert [event.depth for event in disabled] == [4, chains.LONGEST]
+
+
 def test_a_receiver_that_has_only_failed_for_days_is_disabled_and_a_success_begins_the_days_anew(
     tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
 ) -> None:
