@@ -1,5 +1,6 @@
 """Seats, turns, cancelling and leases: who may execute, when, and for how long. Against real PostgreSQL and Deno."""
 
+import io
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -9,9 +10,10 @@ from typing import Any
 
 import pytest
 from django.conf import settings
+from django.core.management import call_command
 from django.db import OperationalError, connections, transaction
 
-from functions import claims, endings, leases, runs, services, together, waiting
+from functions import claims, endings, executor, leases, runs, services, together, waiting
 from functions import watch as watching
 from functions.endings import Ending
 from functions.errors import NoSuchFunction, TooManyRuns
@@ -87,6 +89,37 @@ def test_a_queued_run_whose_caller_nobody_can_look_up_loses_no_try(tracker: Trac
     connections["default"].close()
     wait_for("it is tried again", lambda: Worker(place.cluster).run() == 1, every=0.2)
     assert kept.values_list("status", "attempts").get() == ("succeeded", 1)
+
+
+def test_a_queued_run_waits_for_a_process_that_has_the_key_of_its_secrets(
+    tracker: Tracker, place: Place, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever changes keys seals with a new one before each process knows it: what was accepted is not lost by that.
+    Not for ever, as no run is; and a call that somebody waits for fails at once."""
+    known, new = settings.ENCRYPTION_KEYS, "ab" * 32
+    source = "export default (_: unknown, ctx: any) => ctx.secrets.TOKEN"
+    deploy(tracker, "tell", source, secrets={"TOKEN": "hush"})
+    kept = Run.objects.using(place.cluster)
+    settings.ENCRYPTION_KEYS = [new, *known]
+    call_command("rotate_encryption_keys", stdout=io.StringIO())
+    settings.ENCRYPTION_KEYS = known
+    queued = tracker.post("owner", "/functions/tell/invoke", {"async": True}).json["run_id"]
+    monkeypatch.setattr(executor, "_KEY_COMES", timedelta(seconds=1))
+    assert Worker(place.cluster).run() == 1
+    assert kept.values_list("id", "phase", "attempts", "slot").get() == (queued, "queued", 0, None)
+    called = invoke(tracker, "tell")
+    assert (called.json["status"], called.json["error"].partition(":")[0]) == ("failed", "SecretsClosed")
+    settings.ENCRYPTION_KEYS = [*known, new]
+    wait_for("it is tried again", lambda: Worker(place.cluster).run() == 1, every=0.2)
+    assert kept.values_list("status", "output", "attempts").get(pk=queued) == ("succeeded", '"hush"', 1)
+    settings.ENCRYPTION_KEYS = known
+    monkeypatch.setattr(executor, "_WAITS_FOR_KEY", timedelta(0))
+    late = tracker.post("owner", "/functions/tell/invoke", {"async": True}).json["run_id"]
+    assert Worker(place.cluster).run() == 1
+    ended = kept.get(pk=late)
+    assert (ended.status, ended.error["name"], ended.attempts) == ("failed", "SecretsClosed", 1)
+    settings.ENCRYPTION_KEYS = [*known, new]
+    call_command("rotate_encryption_keys", stdout=io.StringIO())
 
 
 def test_a_synchronous_run_that_a_crash_of_postgresql_forgot_is_written_down_at_its_end(
