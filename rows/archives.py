@@ -8,7 +8,6 @@ does not grow with them. What the members mean is the business of `rows.backups`
 import hashlib
 import json
 import os
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -17,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
+
+from rows.unfinished import beside
 
 FORMAT: Final = "backend-platform.environment"
 FORMAT_VERSION: Final = 2
@@ -52,8 +53,7 @@ class Writer:
     """A backup in the making, used as a context manager. It has its name only when the block ends well.
 
     Until then it is at `unfinished`, where it can be read once `finish` was called. The file is for its owner alone
-    (0600): it holds rows. What a process leaves there that is killed is in nobody's way: no two have the same name.
-    Raises FileExistsError unless `replace`, OSError.
+    (0600): it holds rows. Raises FileExistsError unless `replace`, OSError.
     """
 
     unfinished: Path
@@ -65,8 +65,7 @@ class Writer:
         self._members: dict[str, Member] = {}
 
     def __enter__(self) -> Self:
-        descriptor, unfinished = tempfile.mkstemp(prefix=f"{self.path.name}.", suffix=".part", dir=self.path.parent)
-        self.unfinished = Path(unfinished)
+        descriptor, self.unfinished = beside(self.path)
         self._file = os.fdopen(descriptor, "wb")
         self._zip = zipfile.ZipFile(self._file, "w", zipfile.ZIP_DEFLATED, compresslevel=1)
         return self

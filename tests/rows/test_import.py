@@ -404,14 +404,16 @@ class TestImport:
 
     @pytest.mark.parametrize("name", ["out.csv", "out.ndjson.gz"])
     def test_an_export_is_for_its_owner_alone(self, place: Place, tmp_path: Path, name: str) -> None:
-        for path in (tmp_path / name, tmp_path / f"{name}.part"):  # of before, and one that was cut off
-            path.touch(0o644)
+        cut_off = (f"{name}.part", f"{name}.{os.getpid()}.part")  # the second by a process of the same number
+        for before in (name, *cut_off):
+            (tmp_path / before).touch(0o644)
         umask = os.umask(0)
         try:
             run("export_rows", place.environment_id, "lists", str(tmp_path / name))
         finally:
             os.umask(umask)
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+        assert sorted(path.name for path in tmp_path.glob("*.part")) == sorted(cut_off)
 
     def test_an_export_has_the_columns_that_were_asked_for(self, place: Place, tmp_path: Path) -> None:
         query(place, "INSERT INTO tasks (id, title, list_id, note) VALUES ('1', 'A', 'l1', NULL), ('2', 'B', 'l1', '')")

@@ -17,6 +17,7 @@ from rows import exporting
 from rows.exporting import NoSuchColumn
 from rows.importing import NoSuchTable
 from rows.record_files import FORMATS, format_of
+from rows.unfinished import beside
 
 
 class Command(BaseCommand):
@@ -74,8 +75,7 @@ def _target(name: str) -> Generator[IO[bytes]]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    unfinished = Path(f"{name}.{os.getpid()}.part")
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    descriptor, unfinished = beside(Path(name))
     try:
         with os.fdopen(descriptor, "wb") as file:
             if name.lower().endswith(".gz"):
