@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from django.conf import settings
@@ -22,13 +22,14 @@ from django.db.models import QuerySet
 from accounts.audit import Actor
 from platform_site.api import nudges, signals, sqlstates
 from platform_site.api.callers import Caller, Place
+from platform_site.api.errors import FieldError
 from platform_site.api.plans import plan_limits
 from platform_site.api.requests import current_request_id
 from platform_site.api.sweeps import apart
 from projects import failpoints, presence, provisioning
 from projects.errors import SchemaLost
 from projects.models import Environment
-from rows import ddl, documents, planning, reading, rules, trail, uniques
+from rows import cautions, ddl, documents, planning, reading, rules, trail, uniques
 from rows.ddl import LockNotWon, Operation
 from rows.documents import ACTIONS, EMPTY, InvalidDocument, Schema
 from rows.models import CurrentVersion, SchemaVersion
@@ -96,6 +97,8 @@ class Outcome:
     operations: tuple[Operation, ...]
     changed: bool
     indexes_due: bool = False
+    warnings: tuple[FieldError, ...] = ()
+    """What the document allows and is seldom meant (`cautions`)."""
 
 
 # ── Reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -160,10 +163,11 @@ def rehearse(place: Place, raw: object, *, expected: int | None = None) -> Outco
     state = _at(place, expected)
     hold_to_plan(place, state.schema, schema)
     plan = planning.plan(state.schema, schema)
+    warnings = cautions.of(schema)
     if _is_same(state, raw, schema, plan):
-        return Outcome(state.version, (), changed=False)
+        return Outcome(state.version, (), changed=False, warnings=warnings)
     operations = ddl.rehearse(place.cluster, place.environment_id, plan)
-    return Outcome(state.version, operations, changed=True)
+    return Outcome(state.version, operations, changed=True, warnings=warnings)
 
 
 def change(
@@ -189,8 +193,9 @@ def change(
     state = _at(place, expected)
     hold_to_plan(place, state.schema, schema)
     plan = planning.plan(state.schema, schema)
+    warnings = cautions.of(schema)
     if _is_same(state, raw, schema, plan):
-        return Outcome(state.version, (), changed=False)
+        return Outcome(state.version, (), changed=False, warnings=warnings)
     if missing := plan.destructive.difference(confirm):
         raise Unconfirmed(missing)
     with _migrating(place), ExitStack() as until_done:
@@ -207,7 +212,7 @@ def change(
         from rows.tasks import make_indexes
 
         nudges.nudge(make_indexes, place.environment_id, using=place.cluster)
-    return outcome
+    return replace(outcome, warnings=warnings)
 
 
 def revert(

@@ -323,6 +323,10 @@ def test_the_schema_page_shows_the_impact_before_anything_is_applied(
     assert "Who will see what" in shown
     assert "bob@tracker.example (chosen)" in shown
     assert "change rules of tasks" in shown
+    assert "may overwrite" not in shown
+    unseen = {**posted, "document": json.dumps(changed(read={"columns": ["title"]}, update={"columns": ["done"]}))}
+    warned = html.unescape(console.post(path, unseen).content.decode())
+    assert "<code>tables.tasks.rules.user.update</code>: user may overwrite done and not read" in warned
     assert "No user of this environment" in html.unescape(
         console.post(path, {**posted, "watched": "nobody"}).content.decode()
     )
