@@ -151,6 +151,11 @@ class UserAdmin(ReadOnlyAdmin):
     actions: ClassVar = ["disable_users", "enable_users", "sign_users_out"]
     actions_detail = ("disable_user", "enable_user", "sign_user_out", "change_staff_role", "reset_second_factor")
 
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Staff are platform accounts; role and claims are for the rules of an application's tables."""
+        of_the_others = ("staff_role", "second_factor") if obj and obj.environment_id else ("role", "claims")
+        return [each for each in self.fields if each not in of_the_others]
+
     def get_actions_detail(self, request: HttpRequest, object_id: int) -> list[Any]:
         user = self.get_object(request, unquote(str(object_id)))
         pointless = {"enable_user" if user is None or user.disabled_at is None else "disable_user"}
