@@ -34,10 +34,10 @@ class NoSuchColumn(Exception):
 
 def table_of(place: Place, name: str) -> Table:
     """The table as the environment's schema has it now. Raises NoSuchTable."""
-    table = schemas.current(place).schema.tables.get(name)
-    if table is None:
-        raise NoSuchTable(name)
-    return table
+    known = schemas.current(place).schema.tables
+    if name not in known:
+        raise NoSuchTable(name, known)
+    return known[name]
 
 
 def count(place: Place, table: Table) -> int:

@@ -8,7 +8,7 @@ rows inserted. One transaction throughout. An operator's door: no rule is asked.
 
 import re
 import uuid
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ from platform_site.api.callers import Place
 from platform_site.api.requests import current_request_id
 from platform_site.api.sweeps import apart
 from platform_site.postgres import limits, replicas
-from rows import ddl, departures, rendering, schemas, states, values
+from rows import ddl, departures, names, rendering, schemas, states, values
 from rows.documents import ID, NOW, RANDOM, Column, Table
 from rows.execution import opened_door
 from rows.outbox import ANY, EventInterest
@@ -83,7 +83,10 @@ class ImportFailed(Exception):
 
 
 class NoSuchTable(ImportFailed):
-    """The environment's schema has no such table."""
+    """The environment's schema has no such table; the text is for people, and names one that may be meant."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        super().__init__(f"The environment has no table {name}{names.did_you_mean(name, known) or '.'}")
 
 
 class BadLines(ImportFailed):
@@ -130,7 +133,7 @@ def import_rows(
     state = schemas.current(place)
     table = state.schema.tables.get(table_name)
     if table is None:
-        raise NoSuchTable(table_name)
+        raise NoSuchTable(table_name, state.schema.tables)
     since = departures.now()
     with _interference(), transaction.atomic(using=place.cluster), opened_door():
         job = _Import(place, state.version, table, skip_bad=skip_bad, events=events)

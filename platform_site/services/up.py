@@ -250,7 +250,7 @@ class _Run:
             f"Ready after {seconds:.1f} s. Ctrl-C stops everything; the data stays in {self._layout.data_dir}",
             "",
         ]
-        lines += [f"  API      {base}/v1   (browse it at {base}/docs)"]
+        lines += [f"  API      {base}/v1   (browse it at {base}/docs, guides at {base}/docs/guides)"]
         facts = _facts(self._layout) if self._options.demo else None
         if facts is None:
             lines += [f"  Console  {base}/admin/", ""]

@@ -370,6 +370,9 @@ class TestImport:
 
     def test_an_unknown_table_is_refused(self, place: Place, write: Any) -> None:
         assert "no table" in refused(place, write("title\n"), table='tasks"; DROP TABLE tasks; --')
+        assert refused(place, write("title\n"), table="task") == (
+            'The environment has no table task; did you mean "tasks"?'
+        )
 
     def test_only_so_many_bad_lines_are_shown_and_all_are_counted(self, place: Place, write: Any) -> None:
         file = write("title,list\n" + "A,l9\n" * 3000)
@@ -420,8 +423,8 @@ class TestImport:
         assert Path(file).read_text() == 'list_id,note,title\nl1,,A\nl1,"",B\n'
         with pytest.raises(CommandError, match="has no column nothing"):
             run("export_rows", place.environment_id, "tasks", file, "--columns", "nothing")
-        with pytest.raises(CommandError, match="no table"):
-            run("export_rows", place.environment_id, "nothing", file)
+        with pytest.raises(CommandError, match='no table lists_; did you mean "lists"'):
+            run("export_rows", place.environment_id, "lists_", file)
         assert Path(file).exists()
 
 

@@ -56,8 +56,8 @@ class Command(BaseCommand):
                     if rows % 1000 == 0:
                         bar.update(rows - bar.n)
                 bar.update(rows - bar.n)
-        except NoSuchTable:
-            raise CommandError(f"The environment has no table {options['table']}.") from None
+        except NoSuchTable as error:
+            raise CommandError(str(error)) from None
         except NoSuchColumn as error:
             raise CommandError(f"The table {options['table']} has no column {error}.") from None
         except BrokenPipeError:
