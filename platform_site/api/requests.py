@@ -124,8 +124,10 @@ def _read(query_string: str, allowed: frozenset[str] | None) -> dict[str, str]:
 
 
 def _unknown(allowed: frozenset[str]) -> str:
-    known = ", ".join(sorted(allowed))
-    return f"There is no such parameter here. There are: {known}." if known else "This address takes no parameters."
+    if not allowed:
+        return "This address takes no parameters."
+    known = f"There is no such parameter here. There are: {', '.join(sorted(allowed))}."
+    return f'{known} A condition stands in where, as JSON: {{"done": false}}.' if "where" in allowed else known
 
 
 def _printable(name: str) -> str:
