@@ -45,7 +45,7 @@ def _overwritten_unseen(table: Table, role: str, access: Access, at: str) -> Ite
     hidden = [name for name in table.columns if name in access.update.columns.difference(access.read.columns)]
     if hidden:
         named = ", ".join(hidden[:_COLUMNS_NAMED]) + (", …" if len(hidden) > _COLUMNS_NAMED else "")
-        message = f"{role} may overwrite {named} and not read what is there. Name in `columns` what is meant."
+        message = f"{role} may overwrite {named} and not read what is there. Name among its columns what is meant."
         yield FieldError(f"{at}.update", "hidden", message)
 
 
