@@ -148,7 +148,6 @@ def _copy_once(source: Place, target: Place, data: Data, *, patient: bool) -> No
                 limits.lift(cursor)
             provisioning.claim_schema(cursor, target.environment_id)
             provisioning.create_schema(cursor, target.environment_id)
-        signals.environment_created.send(sender=Environment, place=target, using=using)
         signals.environment_branched.send(sender=Environment, source=source, target=target, data=data, using=using)
         require_both(source, target)
         failpoints.reach("branch.before_region_commit")

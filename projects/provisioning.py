@@ -61,17 +61,14 @@ def hold(environment_ids: Iterable[str]) -> None:
 def make_schemas(places: Sequence[Place]) -> None:
     """Make the schemas of new environments of one project, all or none, in a transaction of their region.
 
-    Sends `environment_created` for each inside of it. Called within the control transaction that writes the rows and
-    after `hold`, as its last step. Raises DatabaseError (with nothing made) if the region is away.
+    Called within the control transaction that writes the rows and after `hold`, as its last step. Raises DatabaseError
+    (with nothing made) if the region is away.
     """
     cluster = places[0].cluster
-    connection = connections[cluster]
     with transaction.atomic(using=cluster):
-        with connection.cursor() as cursor:
+        with connections[cluster].cursor() as cursor:
             for place in places:
                 create_schema(cursor, place.environment_id)
-        for place in places:
-            signals.environment_created.send(sender=Environment, place=place, using=cluster)
         failpoints.reach("create.before_region_commit")
     failpoints.reach("create.after_region_commit")
 

@@ -5,7 +5,6 @@ back with it. A receiver that must act afterwards uses `transaction.on_commit`. 
 
 | Signal | Sent by | Arguments (all by keyword) |
 |---|---|---|
-| `environment_created` | projects | `place: Place`, `connection alias` of the region as `using` |
 | `environment_ready` | projects | `place: Place`, `since` (see below) |
 | `environment_branched` | projects | `source: Place`, `target: Place`, `data: "none" \\| "full"`, `using` |
 | `environment_deleting` | projects | `environment_id`, `cluster`: marked, nobody can reach it any more |
@@ -15,7 +14,7 @@ back with it. A receiver that must act afterwards uses `transaction.on_commit`. 
 | `user_deleted` | accounts | `user_id`, `pool_id` (None for a platform account) |
 | `schema_migrated` | rows | `place`, `version`, `operations: list[str]`, `using` |
 | `row_written` | rows | `place`, `table`, `action`, `row_id`, `using` |
-| `run_finished` | functions | `place`, `run_id`, `using` |
+| `run_finished` | functions | `using` |
 
 `environment_ready` is sent in the control database: from this commit on the environment can be reached. `since` is the
 moment from which on users who were deleted may still be named in its rows, None if there are none.
@@ -28,7 +27,6 @@ from typing import Final
 
 from django.dispatch import Signal
 
-environment_created: Final = Signal()
 environment_ready: Final = Signal()
 environment_branched: Final = Signal()
 environment_deleting: Final = Signal()
