@@ -9,7 +9,6 @@ from django.db import OperationalError, connection, transaction
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import path
 from rest_framework import exceptions as drf
-from rest_framework.response import Response
 
 from platform_site import urls as roof
 from platform_site.api import errors, fields
@@ -58,8 +57,8 @@ class Things(ApiViewSet):
             values["at"] = fields.timestamp(values["at"])
         return created("/v1/test/things/1", values)
 
-    def retrieve(self, request: Any, thing_id: str) -> Response:
-        return Response({"id": thing_id}, headers={"ETag": '"1"'})
+    def retrieve(self, request: Any, thing_id: str) -> HttpResponse:
+        return answer({"id": thing_id}, headers={"ETag": '"1"'})
 
     def destroy(self, request: Any, thing_id: str) -> HttpResponse:
         return no_content()
