@@ -36,7 +36,6 @@ class ThingInput(fields.Serializer):
     tags = fields.ListField(child=fields.CharField(), required=False, distinct=True, max_length=3)
     data = fields.ObjectField(required=False)
     price = fields.FloatField(required=False)
-    mail = fields.EmailField(required=False)
     env = fields.IdField("env", required=False)
 
 
