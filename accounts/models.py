@@ -25,7 +25,7 @@ def _id(prefix: str) -> "models.CharField[str, str]":
 class UserManager(BaseUserManager["User"]):
     def in_pool(self, pool_id: str | None) -> "models.QuerySet[User]":
         """The users of one pool; None is the platform's own accounts."""
-        return self.filter(environment_id=pool_id) if pool_id else self.filter(environment_id__isnull=True)
+        return self.filter(environment_id=pool_id)
 
     def with_email(self, pool_id: str | None, email: str) -> "models.QuerySet[User]":
         """The user of one pool with this e-mail, compared without case; at most one, by its unique index."""

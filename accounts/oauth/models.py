@@ -17,12 +17,6 @@ def _id(prefix: str) -> "models.CharField[str, str]":
     return models.CharField(primary_key=True, max_length=30, default=partial(ids.new, prefix), editable=False)
 
 
-class ProviderManager(models.Manager["IdentityProvider"]):
-    def of_pool(self, pool_id: str | None) -> "models.QuerySet[IdentityProvider]":
-        """The providers by which users of one pool sign in; None is the platform's own accounts."""
-        return self.filter(environment_id=pool_id) if pool_id else self.filter(environment_id__isnull=True)
-
-
 class IdentityProvider(models.Model):
     """Somebody who says who a person is, for one pool. What identities hang on (kind, issuer, endpoints) never changes.
 
@@ -67,8 +61,6 @@ class IdentityProvider(models.Model):
     """Whether a person whom nobody knows yet becomes a user."""
     enabled = models.BooleanField(default=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
-
-    objects = ProviderManager()
 
     class Meta:
         constraints: ClassVar = [
