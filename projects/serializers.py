@@ -225,7 +225,7 @@ def invitation_detail(email: AccountEmail) -> dict[str, Any]:
         "email": email.recipient,
         "role": email.details["member_role"],
         "invited_by": email.details["invited_by"],
-        "status": "refused" if email.failed_at else "sent" if email.sent_at else "waiting",
+        "status": email.status,
         "created_at": timestamp(email.created_at),
         "expires_at": timestamp(email.expires_at),
     }

@@ -109,3 +109,10 @@ class AccountEmail(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} to {self.recipient}"
+
+    @property
+    def status(self) -> str:
+        """What became of it: `waiting`, `sent` or, for good, `refused`."""
+        if self.failed_at is not None:
+            return "refused"
+        return "waiting" if self.sent_at is None else "sent"
