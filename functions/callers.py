@@ -12,7 +12,7 @@ from accounts.models import ServerKey, User
 from platform_site.api.callers import Caller, Place
 from platform_site.postgres.compiled import Compiled
 from projects import roles
-from projects.environments import EnvironmentDirectory, place_of
+from projects.environments import place_for, place_of
 
 
 def caller_again(kind: str, caller_id: str, environment_id: str) -> tuple[Caller, Place] | None:
@@ -68,7 +68,7 @@ def _user(user: User, place: Place) -> tuple[Caller, Place] | None:
 
 def _account(user: User, place: Place) -> tuple[Caller, Place] | None:
     asking = Caller("account", user.pk, frozenset(), account_id=user.pk, email=user.email, name=user.name)
-    found = EnvironmentDirectory().place_for(asking, place.environment_id)
+    found = place_for(asking, place.environment_id)
     if found is None or user.environment_id is not None:
         return None
     there, scopes = found
