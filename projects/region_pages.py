@@ -18,7 +18,7 @@ from django.db import Error, connections, transaction
 from django.db.models import Model, Q, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import NoReverseMatch, reverse
+from django.urls import reverse
 from django.utils.http import urlencode
 
 from accounts import audit
@@ -165,14 +165,17 @@ class RegionAdmin(ReadOnlyAdmin):
             named = Project.objects.filter(pk=place.project_id).values_list("name", flat=True)
             context["project_name"] = named.first()
             context["tabs"] = [
-                {"title": tab, "href": href, "is_here": model == self.opts.label}
+                {
+                    "title": tab,
+                    "href": list_address(model, environment=place.environment_id),
+                    "is_here": model == self.opts.label,
+                }
                 for tab, model in TABS
-                if (href := list_address(model, environment=place.environment_id)) is not None
             ]
         return context
 
     def list_address(self, **query: str) -> str:
-        return list_address(self.opts.label, **query) or ""
+        return list_address(self.opts.label, **query)
 
     def _choose(self, request: HttpRequest, sought: str) -> HttpResponse:
         known = Environment.objects.reachable().select_related("project")
@@ -287,13 +290,9 @@ def is_confirmed(request: HttpRequest, verb: Verb, name: str) -> bool:
     return "confirmed" in request.POST and (not verb.typed or request.POST.get("typed", "").strip() == name)
 
 
-def list_address(model: str, **query: str) -> str | None:
-    """The list of a model such as `webhooks.Webhook`, filtered; None while nobody has registered it."""
-    app, _, name = model.lower().partition(".")
-    try:
-        path = reverse(f"admin:{app}_{name}_changelist")
-    except NoReverseMatch:
-        return None
+def list_address(model: str, **query: str) -> str:
+    """The list of a model such as `webhooks.Webhook`, filtered."""
+    path = reverse(f"admin:{model.lower().replace('.', '_')}_changelist")
     return f"{path}?{urlencode(query)}" if query else path
 
 
