@@ -133,6 +133,12 @@ class Session(models.Model):
         return self.id
 
 
+class ServerKeyManager(models.Manager["ServerKey"]):
+    def live(self) -> "models.QuerySet[ServerKey]":
+        """Those that are neither revoked nor expired."""
+        return self.filter(models.Q(expires_at__isnull=True) | models.Q(expires_at__gt=Now()), revoked_at__isnull=True)
+
+
 class ServerKey(models.Model):
     """A secret for machines, bound to one environment or to one platform account; or a publishable key, which is none,
     and bound to an environment. Only its SHA-256 is stored."""
@@ -152,6 +158,8 @@ class ServerKey(models.Model):
     last_used_at = models.DateTimeField(null=True)
     revoked_at = models.DateTimeField(null=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    objects = ServerKeyManager()
 
     class Meta:
         constraints: ClassVar = [

@@ -66,12 +66,8 @@ def _sessions(session_id: str) -> "QuerySet[Session, Any]":
 
 def _keys(secret_hash: bytes) -> "QuerySet[ServerKey, Any]":
     return (
-        ServerKey.objects.filter(
-            Q(expires_at__isnull=True) | Q(expires_at__gt=Now()),
-            Q(account__isnull=True) | Q(account__disabled_at__isnull=True),
-            secret_hash=secret_hash,
-            revoked_at__isnull=True,
-        )
+        ServerKey.objects.live()
+        .filter(Q(account__isnull=True) | Q(account__disabled_at__isnull=True), secret_hash=secret_hash)
         .annotate(now=Now())
         .values("id", "name", "prefix", "environment_id", "account_id", "scopes", "expires_at", "last_used_at", "now")
     )

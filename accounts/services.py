@@ -309,7 +309,7 @@ def issue_key(
     with transaction.atomic():
         environments.stay(authority.environment_id)
         locks.hold(f"keys of {authority.owner}")
-        if authority.live().count() >= authority.most:
+        if authority.unrevoked().count() >= authority.most:
             raise QuotaExceeded(f"The plan allows {authority.most} keys here. Revoke one that is no longer used.")
         key = ServerKey.objects.create(
             name=name,

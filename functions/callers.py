@@ -4,9 +4,6 @@ member who left in the meantime runs nothing any more. Design section 8.
 
 from typing import Final
 
-from django.db.models import Q
-from django.db.models.functions import Now
-
 from accounts import keys
 from accounts.models import ServerKey, User
 from platform_site.api.callers import Caller, Place
@@ -43,9 +40,9 @@ def _key(key_id: str, place: Place) -> tuple[Caller, Place] | None:
 
 
 _KEY: Final = Compiled(
-    lambda pk, environment_id: ServerKey.objects.filter(
-        Q(expires_at__isnull=True) | Q(expires_at__gt=Now()), pk=pk, revoked_at=None, environment_id=environment_id
-    ).values_list("name", "scopes", "prefix")
+    lambda pk, environment_id: (
+        ServerKey.objects.live().filter(pk=pk, environment_id=environment_id).values_list("name", "scopes", "prefix")
+    )
 )
 
 

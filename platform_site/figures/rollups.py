@@ -251,7 +251,7 @@ def measure_control() -> dict[str, Any]:
         "accounts": User.objects.in_pool(None).count(),
         "users": users,
         "users_estimated": users > MOST,
-        "keys": ServerKey.objects.filter(revoked_at__isnull=True).count(),
+        "keys": ServerKey.objects.live().count(),
         "made": {f"{day:%Y-%m-%d}": count for day, count in made.order_by("day")},
     }
     Sample.objects.update_or_create(
