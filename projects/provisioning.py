@@ -224,11 +224,12 @@ def drop_orphan(environment_id: str, cluster: str) -> None:
     signals.environment_deleted.send(sender=Environment, environment_id=environment_id, cluster=cluster)
 
 
-def forgotten(cluster: str) -> list[str]:
-    """The cluster's schemas whose environments the control database has forgotten, by id. Raises DatabaseError."""
+def forgotten(cluster: str) -> Iterator[str]:
+    """The cluster's schemas whose environments the control database has forgotten, by id. After a restore it may be
+    thousands, each of which is looked at when it is asked for. Raises DatabaseError."""
     without_owner, _ = compare(cluster)
     marked = in_the_making(without_owner, cluster)
-    return [each for each in without_owner if each not in marked and _is_kept_alone(each, cluster)]
+    return (each for each in without_owner if each not in marked and _is_kept_alone(each, cluster))
 
 
 def is_forgotten(environment_id: str, cluster: str) -> bool:

@@ -141,6 +141,27 @@ def test_one_that_the_control_database_knows_again_is_kept(hire: Hire, alice: Us
     assert environment.pk in schemas_in(REGION)
 
 
+def test_of_many_the_first_are_looked_at_and_the_page_says_that_there_are_more(
+    hire: Hire,  # noqa: F811
+    lost: list[str],
+    alice: User,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    console = hire(StaffRole.SUPPORT)
+    assert "And more" not in shown(console)
+    for name in ("A", "B"):
+        Environment.objects.filter(project=(project := make_project(alice, name))).delete()
+        project.delete()
+    looks: list[str] = []
+    monkeypatch.setattr("platform_site.console.forgotten.SHOWN", 1)
+    monkeypatch.setattr("projects.provisioning.has_schema", lambda each, _: bool(looks.append(each)) or True)
+    text = shown(console)
+    assert lost[0] in text
+    assert lost[1] not in text
+    assert "And more" in text
+    assert looks == lost
+
+
 @contextmanager
 def is_away(cluster: str) -> Iterator[None]:
     with postgres.connect(Layout(Path(os.environ["DATA_DIR"]))) as superuser:
