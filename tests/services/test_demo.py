@@ -178,6 +178,7 @@ def test_its_webhook_tells_the_service_itself_wherever_it_listens(
 
     assert deliver(facts["webhook"]["secret"], time.time()) == 204
     assert deliver(facts["webhook"]["secret"], time.time() - 400) == 401
+    assert deliver(facts["webhook"]["secret"], 10**400) == 401
     assert deliver(signing.new_secret(), time.time()) == 401
     assert client.post("/demo/receiver", b"{}", content_type="application/json").status_code == 401
     assert client.get("/demo/receiver").status_code == 405
