@@ -16,10 +16,7 @@ from accounts import keys
 from accounts.credentials import Credential, KeyCredential
 from accounts.models import ServerKey, Session
 from platform_site.api.callers import CallerKind
-from platform_site.api.store import RECORD_TTL
 
-RECORD_SECONDS: Final = RECORD_TTL
-"""For how long `projects.callers` keeps a record. The bound of every failure to invalidate one."""
 TOUCH_EVERY: Final = timedelta(minutes=1)
 """How exact a key's `last_used_at` is: reading with a key must not write each time (reliability T17)."""
 

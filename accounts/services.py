@@ -244,8 +244,8 @@ def _account_key_names(user: User) -> list[str]:
     return [key_cache_name(bytes(secret_hash)) for secret_hash in hashes]
 
 
-def wrong_password(field: str = "current_password") -> ValidationFailed:
-    return ValidationFailed.of(field, "wrong", "This is not the current password.")
+def wrong_password() -> ValidationFailed:
+    return ValidationFailed.of("current_password", "wrong", "This is not the current password.")
 
 
 def delete_user(user: User, *, actor: Caller | Actor) -> None:

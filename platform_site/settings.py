@@ -128,7 +128,6 @@ USE_I18N = False
 USE_TZ = True
 TIME_ZONE = "UTC"
 FORMAT_MODULE_PATH = "platform_site.formats"
-DATETIME_FORMAT = r"Y-m-d H:i:s \U\T\C"  # in the console, where a minute is too coarse to find anything by
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 # ── HTTP ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -246,7 +246,7 @@ def _is_kept_alone(environment_id: str, cluster: str) -> bool:
     return is_gone(environment_id) and has_schema(environment_id, cluster)
 
 
-def compare(cluster: str, *, batch: int = _ORPHANS_PER_LOOK) -> tuple[list[str], list[str]]:
+def compare(cluster: str) -> tuple[list[str], list[str]]:
     """The cluster's schemas that no environment owns, and its environments that have no schema, by id.
 
     Both are empty but after a restore of one database and not the other, and for moments while something is made or
@@ -254,7 +254,7 @@ def compare(cluster: str, *, batch: int = _ORPHANS_PER_LOOK) -> tuple[list[str],
     """
     schemas: set[str] = set()
     after = ""
-    while found := schemas_in(cluster, after, batch):
+    while found := schemas_in(cluster, after, _ORPHANS_PER_LOOK):
         schemas.update(found)
         after = found[-1]
     owned = Environment.objects.filter(project__cluster=cluster)

@@ -362,7 +362,7 @@ def query_with(request: HttpRequest, **changes: str | None) -> str:
     return query.urlencode()
 
 
-def bounded_count(found: "QuerySet[Any]", most: int = COUNTED) -> str:
+def bounded_count(found: "QuerySet[Any]") -> str:
     """How many there are: `17`, `1000+`, or `many` where counting even so far takes too long.
 
     An order of `found` stays: it says which index to count by.
@@ -372,12 +372,12 @@ def bounded_count(found: "QuerySet[Any]", most: int = COUNTED) -> str:
         with transaction.atomic(using=using):
             with connections[using].cursor() as cursor:
                 cursor.execute("SELECT set_config('statement_timeout', %s, true)", [str(COUNT_MS)])
-            number = found.values("pk")[: most + 1].count()
+            number = found.values("pk")[: COUNTED + 1].count()
     except Error as error:
         if sqlstates.sqlstate(error) != sqlstates.CANCELLED:
             raise
         return "many"
-    return f"{most}+" if number > most else str(number)
+    return f"{COUNTED}+" if number > COUNTED else str(number)
 
 
 def _explained(error: Error) -> str:
