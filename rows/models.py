@@ -5,13 +5,12 @@ outside Django's registry (`rows.dynamic`). Design section 6.
 """
 
 import json
-from functools import partial
 from typing import Any, ClassVar
 
 from django.db import models
 from django.db.models.functions import Now
 
-from platform_site.api import ids
+from platform_site.api.models import public_id
 from rows.outbox import EventInterest, OutboxEvent
 
 __all__ = ["CurrentVersion", "DepartureDue", "EventInterest", "OutboxEvent", "SchemaVersion", "TrailEntry"]
@@ -93,7 +92,7 @@ class TrailEntry(models.Model):
     """An entry of the audit trail on its way to the control database (`rows.trail`): its columns are those of
     `accounts.AuditEntry`. It outlives its environment, and goes when it has arrived."""
 
-    id = models.CharField(primary_key=True, max_length=30, default=partial(ids.new, "aud"), editable=False)
+    id = public_id("aud")
     """Its id there, too."""
     at = models.DateTimeField(db_default=Now(), editable=False)
     actor_kind = models.CharField(max_length=10)

@@ -1,6 +1,5 @@
 """Tables of sign-in by other providers, in the control database. `accounts.models` imports them for Django."""
 
-from functools import partial
 from typing import ClassVar
 
 from django.conf import settings
@@ -8,13 +7,10 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models.functions import Now
 
-from platform_site.api import ids, keyring
+from platform_site.api import keyring
+from platform_site.api.models import public_id
 
 SECRET_PURPOSE = "accounts.identity_provider"  # noqa: S105 - what the column is for
-
-
-def _id(prefix: str) -> "models.CharField[str, str]":
-    return models.CharField(primary_key=True, max_length=30, default=partial(ids.new, prefix), editable=False)
 
 
 class IdentityProvider(models.Model):
@@ -35,7 +31,7 @@ class IdentityProvider(models.Model):
         POST = "client_secret_post"
         NONE = "none"
 
-    id = _id("idp")
+    id = public_id("idp")
     environment_id = models.CharField(max_length=30, null=True, blank=True)
     """The environment whose pool it is; null for platform accounts."""
     name = models.CharField(max_length=48)
@@ -97,7 +93,7 @@ class IdentityProvider(models.Model):
 class Identity(models.Model):
     """A person at a provider, known to be one of our users. Linked by (provider, subject), never by e-mail."""
 
-    id = _id("idn")
+    id = public_id("idn")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="identities")
     provider = models.ForeignKey(IdentityProvider, on_delete=models.CASCADE, related_name="identities")
     subject = models.CharField(max_length=255)
@@ -119,7 +115,7 @@ class Identity(models.Model):
 class RedirectUri(models.Model):
     """An address to which an application may be sent back with a code. Compared character by character."""
 
-    id = _id("rdu")
+    id = public_id("rdu")
     environment_id = models.CharField(max_length=30, null=True, blank=True)
     """Null for applications that sign in platform accounts."""
     uri = models.CharField(max_length=500)
