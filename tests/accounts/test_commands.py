@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import OperationalError
 from django.db.models.functions import Now
 
-from accounts import keys, tasks
+from accounts import keys, sessions, tasks
 from accounts.models import AuditEntry, ServerKey, Session, SigningKey, User
 from platform_site.api.callers import PUBLISHABLE_SCOPES
 from projects.models import Environment
@@ -277,3 +278,16 @@ def test_the_sweep_forgets_what_ended_long_ago(
     assert list(ServerKey.objects.values_list("pk", flat=True)) == [kept.pk]
     tasks.forget_what_ended()
     assert Session.objects.count() == 2
+
+
+def test_what_the_sweep_fails_at_keeps_it_from_nothing_else(
+    production: Environment, make_key: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> int:
+        raise OperationalError
+
+    key, _ = make_key(production)
+    ServerKey.objects.filter(pk=key.pk).update(revoked_at="2020-01-01T00:00:00Z")
+    monkeypatch.setattr(sessions, "purge", fail)
+    tasks.forget_what_ended()
+    assert not ServerKey.objects.exists()
