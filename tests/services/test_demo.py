@@ -124,7 +124,7 @@ def test_a_step_that_was_cut_off_before_it_was_remembered_finds_what_it_made(
     def write(path: Path, content: demo.Facts) -> None:
         raise Cut
 
-    monkeypatch.setattr(demo, "_write", write)
+    monkeypatch.setattr(demo, "write_private", write)
     with pytest.raises(Cut):
         complete(layout)
     assert User.objects.filter(email="owner@example.com").exists()
