@@ -2,19 +2,14 @@
 secret is printed once, alone on stdout.
 """
 
-from argparse import ArgumentParser, ArgumentTypeError
+from argparse import ArgumentParser
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from accounts import audit, grants, openings, serializers, services
 from accounts.management import terminal
 from platform_site.api.callers import ACCOUNT_SCOPES, ENVIRONMENT_SCOPES, PUBLISHABLE_SCOPES, SCOPES
-
-
-def _days(text: str) -> timedelta:
-    if not text.isdigit() or not 1 <= int(text) <= 3650:
-        raise ArgumentTypeError("must be a number of days from 1 to 3650")
-    return timedelta(days=int(text))
+from platform_site.arguments import whole
 
 
 class Command(terminal.Command):
@@ -39,7 +34,7 @@ class Command(terminal.Command):
             action="store_true",
             help="a key of an environment that may be printed in web pages: role anonymous in its rules",
         )
-        parser.add_argument("--expires-in-days", type=_days, metavar="DAYS", help="default: no end")
+        parser.add_argument("--expires-in-days", type=whole(1, 3650), metavar="DAYS", help="default: no end")
 
     def handle(self, *args: Any, **options: Any) -> None:
         if (environment_id := terminal.environment(options)) is not None:
@@ -50,7 +45,7 @@ class Command(terminal.Command):
         if options["publishable"]:
             everything = PUBLISHABLE_SCOPES
         scopes = options["scopes"] or everything
-        lifetime: timedelta | None = options["expires_in_days"]
+        days: int | None = options["expires_in_days"]
         opened = openings.by_key(authority.environment_id, scopes) if options["publishable"] else None
         with terminal.sentences():
             key, secret = services.issue_key(
@@ -58,7 +53,7 @@ class Command(terminal.Command):
                 scopes=scopes,
                 authority=authority,
                 actor=audit.SYSTEM,
-                expires_at=datetime.now(UTC) + lifetime if lifetime else None,
+                expires_at=datetime.now(UTC) + timedelta(days) if days else None,
                 is_publishable=options["publishable"],
             )
         told = "".join(f"\nIt opens to everybody: {each}." for each in (opened.sentences() if opened else ()))
