@@ -1,4 +1,4 @@
-"""The console's pages for who: users, sessions, server keys, signing keys, the audit trail. Issue 2 item 7.
+"""The console's pages for who: users, sessions, server keys, signing keys, the audit trail.
 
 Password hashes, refresh hashes and sealed values are on no page. What a page changes goes through the same services as
 the API, with the member of staff as the actor.
