@@ -185,6 +185,23 @@ def test_what_role_server_may_not_read_leaves_no_trace_in_the_history(make_track
     ]  # fmt: skip
 
 
+def test_a_rule_of_role_server_may_speak_of_now_and_of_nobody_in_particular(
+    make_tracker: Any, receiver: Receiver
+) -> None:
+    columns = {"due": {"type": "timestamp"}, "day": {"type": "date"}, "by": {"type": "text"}}
+    is_due = {"where": {"due": {"$lte": "$now"}, "day": {"$lte": "$now"}}}
+    of_a_key = [{"where": {"by": "$key.id"}}, {"where": {"by": {"$ne": "$key.id"}}}, {"where": {"by": "$user.email"}}]
+    rules = {"server": {"read": [is_due, *of_a_key], "insert": {}}}
+    tracker: Tracker = make_tracker({"tables": {"notes": {"columns": columns, "rules": rules}}})
+    webhook = tracker.post("owner", "/webhooks", {"url": receiver.url(), "events": ["notes.insert"]}).json
+    for name, year in (("past", 2020), ("future", 2120)):
+        note = {"id": name, "due": f"{year}-01-01T00:00:00Z", "day": f"{year}-01-01", "by": "key_somebodys"}
+        assert tracker.post("operator", "/rows/notes", note).status == 201
+    assert Dispatcher(tracker.project.cluster).run(linger=0) == 1
+    assert [body["data"]["id"] for body in bodies(receiver)] == ["past"]
+    assert [each["status"] for each in deliveries(tracker, webhook)] == ["delivered"]
+
+
 def test_a_failing_receiver_is_tried_again_with_the_same_id_and_body(
     tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
 ) -> None:
