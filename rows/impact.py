@@ -114,16 +114,18 @@ def _rules_of(
     document = deepcopy(dict(today))
     for name in changed:
         document["tables"][name]["rules"] = proposed["tables"][name].get("rules") or {}
-    try:
-        return schemas.read(document), {}
-    except InvalidDocument as error:
-        untold = {}
-        for each in error.errors:
-            name = each.field.split(".")[1] if each.field.count(".") else ""
-            if name in document["tables"]:
+    untold: dict[str, str] = {}
+    while True:
+        try:
+            return schemas.read(document), untold
+        except InvalidDocument as error:  # which names so many errors at once: those of further tables come next
+            named = {each.field.split(".")[1] for each in error.errors if "." in each.field}
+            wrong = named.intersection(changed).difference(untold)
+            if not wrong:
+                raise
+            for name in wrong:
                 untold[name] = "These rules speak of what the change makes: it can be told once that is there."
                 document["tables"][name]["rules"] = today["tables"][name].get("rules") or {}
-        return schemas.read(document), untold
 
 
 class _Pool:

@@ -16,6 +16,7 @@ from accounts import audit, services
 from accounts.models import AuditEntry, User
 from projects.environments import place_of
 from rows import impact
+from rows.documents import MAX_ERRORS
 from tests.rows.conftest import Tracker
 from tests.rows.tracker import DOCUMENT, OWN
 
@@ -299,6 +300,21 @@ def test_what_the_change_itself_makes_is_told_only_after_it(tracker: Tracker) ->
     assert unknown.seen is None
     assert "speak of what the change makes" in unknown.why_not
     assert any(each.table == "lists" and each.seen is not None for each in found)
+
+
+def test_rules_of_one_table_that_cannot_be_told_yet_hide_nothing_of_the_others(tracker: Tracker) -> None:
+    """A document's first hundred errors may all be of one table."""
+    document = changed(read={"where": {"fresh": True}})
+    for name in ("lists", "tasks"):
+        document["tables"][name]["columns"]["fresh"] = {"type": "boolean", "default": False}
+    many = {"read": [{"where": {"fresh": True}}] * 4}
+    document["tables"]["lists"]["rules"] = {f"role{number}": many for number in range(MAX_ERRORS // 4 + 1)}
+    document["tables"]["comments"]["rules"]["user"]["read"] = {}
+    place = place_of(tracker.environment_id)
+    assert place is not None
+    found = impact.of_change(place, document)
+    assert {each.table for each in found if each.seen is None} == {"lists", "tasks"}
+    assert any(each.table == "comments" and each.seen is not None for each in found)
 
 
 def test_a_sample_says_that_there_are_more(
