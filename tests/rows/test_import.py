@@ -213,6 +213,13 @@ class TestImport:
         assert [line.split(":")[0] for line in err.splitlines()] == ["line 3", "line 4", "line 5", "line 7"]
         assert [row[0] for row in tasks(place)] == ["a", "e"]
 
+    def test_a_number_is_written_as_elsewhere_and_not_as_python_would(self, place: Place, write: Any) -> None:
+        file = write("title,list,ratio\nA,l1,1_000\nB,l1,\N{ARABIC-INDIC DIGIT ONE}\nC,l1,1e3\n")
+        out, err = run("import_rows", place.environment_id, "tasks", file, "--skip-bad")
+        assert out == "1 rows imported, 2 lines skipped.\n"
+        assert err.splitlines() == [f"line {number}: ratio: Must be a number." for number in (2, 3)]
+        assert query(place, "SELECT title, ratio FROM tasks") == [("C", 1000.0)]
+
     def test_a_dry_run_checks_everything_and_imports_nothing(self, place: Place, write: Any) -> None:
         out, _ = run("import_rows", place.environment_id, "tasks", write("title,list\nA,l1\n"), "--dry-run")
         assert out == "1 rows would be imported.\n"
