@@ -585,6 +585,7 @@ def test_a_malformed_deployment_names_its_fields(tracker: Tracker) -> None:
         ({"source": SUM, "memory_mb": 1 << 40}, "memory_mb"),
         ({"source": SUM, "allowed_hosts": ["http://x"]}, "allowed_hosts"),
         ({"source": SUM, "allowed_hosts": "x"}, "allowed_hosts"),
+        ({"source": SUM, "allowed_hosts": ["example.com:\N{ARABIC-INDIC DIGIT EIGHT}0"]}, "allowed_hosts"),
         ({"source": SUM, "secrets": {"lower": "x"}}, "secrets"),
         ({"source": SUM, "secrets": {"A": 1}}, "secrets"),
         ({"source": SUM, "attempts": 9}, "attempts"),
