@@ -10,7 +10,6 @@ import random
 import time
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -210,37 +209,21 @@ def change(
     return outcome
 
 
-def revert(
-    place: Place,
-    number: int,
-    *,
-    actor: Caller | Actor,
-    expected: int | None = None,
-    confirm: Collection[str] = (),
-) -> Outcome:
-    """Bring back the document of an earlier version, as a new version. What was renamed since is renamed back.
-
-    Raises as `change`, and NoSuchVersion.
-    """
-    raw = document_to_revert_to(place, number)
-    return change(place, raw, actor=actor, expected=expected, confirm=confirm, reverts_to=number)
-
-
 def document_to_revert_to(place: Place, number: int) -> dict[str, Any]:
-    """The document of version `number`, with `renamed_from` wherever a name has changed since. One query.
+    """The document of version `number`, with `renamed_from` wherever a name has changed since, so that what was renamed
+    since is renamed back. Versions are read one by one: there may be thousands, of half a megabyte each.
 
     Version 0 is the empty document. Raises NoSuchVersion.
     """
     if number == 0:
         return {"tables": {}}
-    chain = list(history(place).filter(version__gte=number).order_by("version"))
-    if not chain or chain[0].version != number:
-        raise NoSuchVersion(number)
-    document = deepcopy(chain[0].document)
+    document = version(place, number).document
     first = reading.parse(document)
     tables = {name: name for name in first.tables}
     columns = {name: {column: column for column in table.columns} for name, table in first.tables.items()}
-    for record in chain[1:]:
+    since = history(place).filter(version__gt=number).order_by("version").values_list("version", flat=True)
+    for following in list(since):
+        record = version(place, following)
         later = reading.parse(record.document)
         now = _moved(tables, record.renames["tables"], later.tables)
         columns = {
