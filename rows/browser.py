@@ -77,7 +77,7 @@ class RowBrowserAdmin(RegionAdmin):
 
     def list_response(self, request: HttpRequest, place: Place) -> HttpResponse | dict[str, Any]:
         """Without `?table=` the tables; with it a page of its rows."""
-        environment = _environment(place)
+        environment = registry.current(place)
         eyes, problem = self._eyes(request, place, environment)
         name = request.GET.get("table", "")
         context = self._frame_of(request, environment, eyes) | {"problems": [problem] if problem else []}
@@ -146,7 +146,7 @@ class RowBrowserAdmin(RegionAdmin):
         )
 
     def _row(self, request: HttpRequest, place: Place, row_id: str) -> dict[str, Any]:
-        environment = _environment(place)
+        environment = registry.current(place)
         table = environment.schema.tables.get(request.GET.get("table", ""))
         if table is None:
             raise Http404("The schema has no such table.")
@@ -216,11 +216,6 @@ def query_of(**query: str) -> str:
     from django.utils.http import urlencode
 
     return urlencode(query)
-
-
-def _environment(place: Place) -> Environment:
-    known = registry.environment(place)
-    return known if registry.is_current(known) else registry.reload(place)
 
 
 def _roles(environment: Environment) -> list[str]:

@@ -80,9 +80,7 @@ def of_change(place: Place, raw: Any, *, users: Sequence[User] = ()) -> list[Imp
     if not changed:
         return []
     hybrid, untold = _rules_of(proposed, today, changed)
-    before = registry.environment(place)
-    if not registry.is_current(before):
-        before = registry.reload(place)
+    before = registry.current(place)
     after = Environment(place.environment_id, place.cluster, state.version, hybrid, set())
     told = [Impact(table, "", None, why) for table, why in untold.items()]
     deadline = time.monotonic() + ALTOGETHER

@@ -135,10 +135,7 @@ class Payloads:
     def _environment(self, environment_id: str) -> registry.Environment:
         found = self._environments.get(environment_id)
         if found is None:
-            place = region_place(environment_id, self._using)
-            found = registry.environment(place)
-            if not registry.is_current(found):
-                found = registry.reload(place)
+            found = registry.current(region_place(environment_id, self._using))
             self._environments[environment_id] = found
         return found
 

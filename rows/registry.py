@@ -109,6 +109,13 @@ def reload(place: Place) -> Environment:
     return made
 
 
+def current(place: Place) -> Environment:
+    """The environment at the version that it has now: for those whose statements do not test it. One query, or those of
+    `reload`."""
+    known = environment(place)
+    return known if is_current(known) else reload(place)
+
+
 def forget(environment_id: str) -> None:
     """Let go of an environment, after its deletion."""
     with _lock:
