@@ -37,7 +37,6 @@ from rows.conditions import (
     Variable,
     all_of,
     any_of,
-    every,
     guarded,
     negate,
     operands,
@@ -206,18 +205,11 @@ class _Reader:
             here = _join(path, key)
             self.count(here)
             condition = self.condition(relation.table, inner, here, depth + 1)
-            step: Condition
-            if key == "$every":
-                step = every(relation, condition)
-            else:
-                step = Quantified("some" if key == "$some" else "none", relation, condition)
-            # Over to-one steps: some of the far row's; none and every hold where there is no far row to ask.
-            is_some = key == "$some"
-            if hops and not is_some:
-                step = negate(step)
+            some: Condition = Quantified("some", relation, negate(condition) if key == "$every" else condition)
             for hop in reversed(hops):
-                step = Quantified("some", hop, step)
-            found.append(step if is_some or not hops else negate(step))
+                some = Quantified("some", hop, some)
+            # None is not some, every is not some that are not; so both hold where a step on the way leads nowhere.
+            found.append(some if key == "$some" else negate(some))
         return found[0] if len(found) == 1 else all_of(found)
 
     # One column
