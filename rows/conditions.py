@@ -104,6 +104,10 @@ class Slot:
     type: Type
 
 
+OLD: Final = "old."
+"""What the names of variables begin with that are cells of the row before the write."""
+
+
 @dataclass(frozen=True, slots=True)
 class Variable:
     """A rule's variable (`user.id`, `user.claims.team`, `key.id`, `now`, `old.status`), bound per request as `type`.

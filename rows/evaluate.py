@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from rows.conditions import (
+    OLD,
     Always,
     And,
     Compare,
@@ -38,7 +39,6 @@ from rows.values import ELEMENTS, read
 
 Row = Mapping[str, Any]
 
-OLD: Final = "old."
 _SEPARATOR: Final = "\x1f"
 _NODE: Final = 3
 """Steps that each node of a condition costs, whatever it compares: one of many rows looks cheap and is not."""

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, NoReturn, Protocol
 from rows.conditions import (
     FALSE,
     NO_FILTER,
+    OLD,
     TRUE,
     And,
     Compare,
@@ -392,8 +393,8 @@ def read_variable(
     """The variable `name` (without `$`) as an operand of `type_`. Raises InvalidCondition if there is none such, or if
     it can never have a value of that type. What a claim holds is only known, and checked, when it is bound.
     """
-    if name.startswith("old.") and use in ("check", "record"):
-        column = sight.column(table, name.removeprefix("old."))
+    if name.startswith(OLD) and use in ("check", "record"):
+        column = sight.column(table, name.removeprefix(OLD))
         if column is None:
             raise InvalidCondition(path, "unknown", f"there is no column for ${name}.")
         if form != "plain":

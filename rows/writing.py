@@ -40,13 +40,13 @@ from rows.compiler import (
     whole_row,
 )
 from rows.computed import Operator
-from rows.conditions import TRUE, Condition, Variable, operands
+from rows.conditions import OLD, TRUE, Condition, Variable, operands
 from rows.documents import Column, Table
 from rows.expressions import ALWAYS, Parameter, Piece, Sql, boolean, joined
 from rows.outbox import ANY
 from rows.rules import WriteRule
 from rows.sizes import fits
-from rows.translation import HERE, OLD, Alias, Ground, Written, hops_of
+from rows.translation import HERE, Alias, Ground, Written, hops_of
 from rows.values import OPERAND_TYPES
 
 if TYPE_CHECKING:
