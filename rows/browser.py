@@ -25,7 +25,6 @@ from projects.environments import place_of
 from projects.region_pages import RegionAdmin, list_address, query_with
 from rows import registry, services
 from rows.documents import Column, Table
-from rows.impact import principal_of
 from rows.models import CurrentVersion
 from rows.reads import ListQuery
 from rows.registry import Environment
@@ -244,7 +243,7 @@ def _eyes_named(asked: str, place: Place, environment: Environment, *, may_see_a
     if user is None:
         raise UnknownEyes(f"Nobody in this environment is called {asked[:100]}. Give a user's id or e-mail.")
     label = f"{user.email}, role {user.role}" if user.role else user.email
-    return Eyes(user.pk, label, principal_of(user))
+    return Eyes(user.pk, label, Principal.of_user(user))
 
 
 # ── Content ─────────────────────────────────────────────────────────────────────────────────────────────────────────

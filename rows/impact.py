@@ -141,11 +141,6 @@ class _Pool:
         return wanted[:USERS_PER_ROLE]
 
 
-def principal_of(user: User) -> Principal:
-    """An app user, as its requests would be."""
-    return Principal("user", user_id=user.pk, email=user.email, role=user.role, claims=user.claims)
-
-
 def _onlookers(roles: Iterable[str], pool: _Pool, users: Sequence[User]) -> Iterator[Onlooker]:
     named = sorted(roles)
     if SERVER in named:
@@ -156,14 +151,14 @@ def _onlookers(roles: Iterable[str], pool: _Pool, users: Sequence[User]) -> Iter
         yield Onlooker("role anonymous, with a publishable key", Principal("anonymous"))
     chosen = {each.pk for each in users}
     for user in users:
-        yield Onlooker(f"{user.email} (chosen)", principal_of(user))
+        yield Onlooker(f"{user.email} (chosen)", Principal.of_user(user))
     for role in named:
         if role in (SERVER, MEMBER, ANONYMOUS):
             continue
         yield Onlooker(f"role {role}, whoever it is", Principal("user", role=None if role == USER else role))
         for user in pool.with_role(role, named):
             if user.pk not in chosen:
-                yield Onlooker(f"{user.email} (role {role})", principal_of(user))
+                yield Onlooker(f"{user.email} (role {role})", Principal.of_user(user))
 
 
 def _impact(before: Environment, after: Environment, table: str, onlooker: Onlooker, deadline: float) -> Impact:

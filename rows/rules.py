@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import count
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from platform_site.api.callers import Caller, CallerKind
 from platform_site.api.errors import FieldError
@@ -26,6 +26,9 @@ from rows.documents import ACTIONS, ID, Action, Column, Errors, Relation, RuleSp
 from rows.grammar import InvalidCondition, Use, read_literal, read_rule, read_variable
 from rows.operators import shape_operand
 from rows.values import ELEMENTS, OPERAND_TYPES, InvalidValue, read, read_cell, wire
+
+if TYPE_CHECKING:
+    from accounts.models import User
 
 USER: Final = "user"
 MEMBER: Final = "member"
@@ -80,6 +83,11 @@ class Principal:
             role = caller.place.role if caller.place else None
             return cls("account", user_id=caller.id, email=caller.email, reads_only=role not in ("owner", "developer"))
         return cls("user", user_id=caller.id, email=caller.email, role=caller.role, claims=caller.claims)
+
+    @classmethod
+    def of_user(cls, user: "User") -> "Principal":
+        """An app user, as its requests would be."""
+        return cls("user", user_id=user.pk, email=user.email, role=user.role, claims=user.claims)
 
 
 def resolve(variable: Variable, principal: Principal, now: datetime | None = None) -> Any:

@@ -282,7 +282,7 @@ class RowViewSet(ApiViewSet):
         if user is None:
             message = "Must be a user of this environment, or anonymous, server or member."
             raise ValidationFailed.of("as", "no_such_user", message)
-        return Principal("user", user_id=user.pk, email=user.email, role=user.role, claims=user.claims)
+        return Principal.of_user(user)
 
     def _refuse_tags(self, advice: str) -> None:
         """Raise ValidationFailed for an `If-Match` that names a tag where no single row is meant."""
