@@ -119,7 +119,7 @@ def read(column: Column, value: Mapping[str, Any]) -> Change | None:
     try:
         return Change(column, operator, _operand(column, operator, value[operator]))
     except InvalidValue as error:
-        raise InvalidValue(error.code, f"{operator}: {error.message[0].lower()}{error.message[1:]}") from None
+        raise InvalidValue(error.code, f"{operator}: {error.continued}") from None
 
 
 def _operand(column: Column, operator: Operator, value: Any) -> Any:

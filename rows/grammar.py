@@ -331,7 +331,7 @@ class _Reader:
         try:
             return read_operand(column, self.unescaped(value, path))
         except InvalidValue as error:
-            raise InvalidCondition(path, error.code, _sentence(error)) from None
+            raise InvalidCondition(path, error.code, error.continued) from None
 
     def operand(self, type_: Type, value: Any, path: str, form: Form = "plain") -> Operand:
         if (variable := self.variable(type_of_operand(type_, form), value, path, form)) is not None:
@@ -343,7 +343,7 @@ class _Reader:
                 raise InvalidValue("invalid", "Must not be empty: it would match everything.")
             return self.bind(type_of_operand(type_, form), shaped)
         except InvalidValue as error:
-            raise InvalidCondition(path, error.code, _sentence(error)) from None
+            raise InvalidCondition(path, error.code, error.continued) from None
 
     def unescaped(self, value: Any, path: str) -> Any:
         return value if self.use == "filter" else read_literal(value, path)
@@ -431,10 +431,6 @@ def _is_operators(value: Mapping[str, Any]) -> bool:
 
 def _join(path: str, part: object) -> str:
     return f"{path}.{part}" if path else str(part)
-
-
-def _sentence(error: InvalidValue) -> str:
-    return error.message[0].lower() + error.message[1:]
 
 
 def _refuse_unknown(path: str, word: str = "", known: Iterable[str] = ()) -> NoReturn:

@@ -435,7 +435,7 @@ class _RuleCompiler:
         try:
             cell = read_cell(column, read_literal(raw, path))
         except InvalidValue as error:
-            raise InvalidCondition(path, error.code, error.message[0].lower() + error.message[1:]) from None
+            raise InvalidCondition(path, error.code, error.continued) from None
         return None if cell is None else Constant(wire(type_, cell), type_, cell)
 
     def writable(self, action: Action, spec: RuleSpec, forced: Mapping[str, Any]) -> frozenset[str]:

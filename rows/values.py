@@ -77,6 +77,11 @@ class InvalidValue(Exception):
         self.message = message
         super().__init__(message)
 
+    @property
+    def continued(self) -> str:
+        """The message as it stands behind other words."""
+        return self.message[0].lower() + self.message[1:]
+
 
 def missing_row() -> InvalidValue:
     """For a reference to a row that is not there, or that the caller may not see: one answer for both (finding 10)."""
