@@ -15,6 +15,7 @@ from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.db import connections
 from django.http import Http404, HttpRequest, HttpResponse
+from django.utils.http import urlencode
 
 from accounts.console import address, refuse_nul
 from accounts.models import User
@@ -207,14 +208,8 @@ class RowBrowserAdmin(RegionAdmin):
 
 def row_address(place: Place, table: str, row_id: str, eyes: str = MEMBER) -> str:
     """The page of one row, as `eyes` see it."""
-    query = query_of(environment=place.environment_id, table=table, **{"as": eyes})
+    query = urlencode({"environment": place.environment_id, "table": table, "as": eyes})
     return f"{address('rows_currentversion', row_id)}?{query}"
-
-
-def query_of(**query: str) -> str:
-    from django.utils.http import urlencode
-
-    return urlencode(query)
 
 
 def _roles(environment: Environment) -> list[str]:
@@ -339,6 +334,6 @@ def _children(place: Place, environment: Environment, table: Table, row_id: str,
     for relation in environment.schema.tables[table.name].relations.values():
         if relation.many:
             where = exact.dumps({relation.column: row_id})
-            query = query_of(environment=place.environment_id, table=relation.target, where=where, **{"as": eyes.key})
-            found.append((relation.name, f"{list_address('rows.CurrentVersion')}?{query}"))
+            asked = {"environment": place.environment_id, "table": relation.target, "where": where, "as": eyes.key}
+            found.append((relation.name, list_address("rows.CurrentVersion", **asked) or ""))
     return found
