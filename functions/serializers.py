@@ -122,16 +122,12 @@ class Activation(Serializer):
     version = fields.IntegerField(min_value=1)
 
 
-class AsyncField(fields.BooleanField):
-    pass
-
-
 class Invocation(Serializer):
     input = fields.ObjectField(required=False, allow_null=True)
 
     def get_fields(self) -> dict[str, Any]:
         """`async` is a word of Python's, so it cannot be declared as a member."""
-        return {**super().get_fields(), "async": AsyncField(required=False)}
+        return {**super().get_fields(), "async": fields.BooleanField(required=False)}
 
 
 # ── Answers ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -4,7 +4,6 @@ import re
 import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from datetime import timedelta
 from typing import Any
 
 import orjson
@@ -16,7 +15,7 @@ from django.utils.functional import cached_property
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.exceptions import ValidationError as InvalidField
 
-from functions import history, networks, serializers, services, waiting
+from functions import history, networks, retention, serializers, services, waiting
 from functions.errors import NoSuchFunction, NoSuchRun, RunEnded
 from functions.executor import Ended
 from functions.filters import RunFilter
@@ -32,7 +31,6 @@ from platform_site.api.pagination import paginate, read_limit
 from platform_site.api.views import ApiViewSet, answer, created, no_content
 from rows.names import did_you_mean
 
-HISTORY = timedelta(days=7)
 _INPUT = fields.ObjectField()
 _WAIT = re.compile(r"wait=(\d{1,4})", re.ASCII)
 
@@ -335,7 +333,9 @@ class RunViewSet(NamedViewSet):
         """The runs of the last 7 days, the newest first."""
         limit = read_limit(self.query.get("limit"))
         recent = (
-            self._visible(self._function(name)).filter(created_at__gte=Now() - HISTORY).defer("input", "output", "logs")
+            self._visible(self._function(name))
+            .filter(created_at__gte=Now() - retention.KEPT)
+            .defer("input", "output", "logs")
         )
         given = {parameter: self.query[parameter] for parameter in RunFilter.base_filters if parameter in self.query}
         found = history.newest_of(recent, RunFilter(given).wanted(), limit)
