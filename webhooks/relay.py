@@ -244,15 +244,7 @@ def _deliveries_of(event: OutboxEvent, interested: Iterable[Webhook], payloads: 
         elif event.depth >= chains.LONGEST:
             delivery.status, delivery.outcome = Delivery.Status.DROPPED.value, f"a chain of {event.depth} calls was cut"
         else:
-            delivery.body = events.body(
-                event_id=event.event_id,
-                event_type=event.type,
-                at=event.created_at,
-                environment_id=event.environment_id,
-                schema_version=event.schema_version,
-                request_id=event.request_id,
-                data=carried,
-            )
+            delivery.body = events.body(event, carried)
             if not webhook.enabled:
                 delivery.status, delivery.outcome = Delivery.Status.HELD.value, "the webhook is disabled"
         yield delivery
