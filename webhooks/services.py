@@ -255,11 +255,16 @@ def copy_webhooks(source: Place, target: Place) -> None:
                 description=webhook.description,
                 enabled=False,
                 disabled_reason="branched",
-                sealed_secret=_sealed(signing.new_secret()),
+                sealed_secret=secret_of_its_own(),
             )
         )
     Webhook.objects.using(using).bulk_create(copies)
     interests.refresh(target.environment_id, using)
+
+
+def secret_of_its_own() -> bytes:
+    """What signs for a copy of a webhook, sealed: nobody knows it until it is rotated."""
+    return _sealed(signing.new_secret())
 
 
 def _sealed(secret: str) -> bytes:
