@@ -42,7 +42,7 @@ from rows.conditions import (
     negate,
     operands,
 )
-from rows.documents import ID, Column
+from rows.documents import ID, SQL_TYPES, Column
 from rows.names import did_you_mean
 from rows.operators import (
     ALL_OPERATORS,
@@ -55,7 +55,7 @@ from rows.operators import (
     shape_operand,
     type_of_operand,
 )
-from rows.values import ARRAYS, OPERAND_TYPES, InvalidValue, read, read_operand, wire
+from rows.values import ARRAYS, InvalidValue, read, read_operand, wire
 
 MAX_DEPTH: Final = 6
 MAX_NODES: Final = 100
@@ -280,7 +280,7 @@ class _Reader:
         return Compare(cell, "eq", self.comparable(column, value, path))
 
     def among(self, cell: Path, column: Column, value: Any, path: str) -> Condition:
-        array = ARRAYS[OPERAND_TYPES[column.type]]
+        array = ARRAYS[SQL_TYPES[column.type]]
         if (variable := self.variable(array, value, path)) is not None:
             return Compare(cell, "in", variable)
         self.check_list(value, path)
@@ -290,7 +290,7 @@ class _Reader:
             here = _join(path, index)
             if item is None:
                 found.append(IsNull(cell))
-            elif (variable := self.variable(OPERAND_TYPES[column.type], item, here)) is not None:
+            elif (variable := self.variable(SQL_TYPES[column.type], item, here)) is not None:
                 found.append(Compare(cell, "eq", variable))
             else:
                 literals.append(self.literal(column, item, here))
@@ -316,7 +316,7 @@ class _Reader:
 
     def comparable(self, column: Column, value: Any, path: str) -> Operand:
         """An operand that stands for one cell of `column`."""
-        type_ = OPERAND_TYPES[column.type]
+        type_ = SQL_TYPES[column.type]
         if (variable := self.variable(type_, value, path)) is not None:
             return variable
         if column.type == "text[]":
@@ -399,7 +399,7 @@ def read_variable(
             raise InvalidCondition(path, "unknown", f"there is no column for ${name}.")
         if form != "plain":
             raise InvalidCondition(path, "invalid", f"${name} cannot be used with this operator.")
-        if OPERAND_TYPES[column.type] != type_:
+        if SQL_TYPES[column.type] != type_:
             raise InvalidCondition(path, "wrong_type", f"${name} is of type {column.type}, which does not fit.")
         return Variable(name, type_, form)
     if use == "record":

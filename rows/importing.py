@@ -26,7 +26,7 @@ from platform_site.api.requests import current_request_id
 from platform_site.api.sweeps import apart
 from platform_site.postgres import limits, replicas
 from rows import ddl, departures, rendering, schemas, states, values
-from rows.documents import ID, NOW, RANDOM, Column, Table
+from rows.documents import ID, NOW, RANDOM, SQL_TYPES, Column, Table
 from rows.execution import opened_door
 from rows.outbox import ANY, EventInterest
 from rows.values import LONG_TYPES, MAX_ROW_BYTES, RESERVED_IDS, InvalidValue
@@ -394,11 +394,12 @@ class _Import:
 
 def _staged(column: Column) -> sql.Composed:
     """The column's type and, for texts, its collation: two texts can be compared only under one."""
+    type_ = SQL_TYPES[column.type]
     collation = sql.SQL(" COLLATE {}").format(sql.Identifier(states.COLLATION))
     return sql.SQL("{} {}{}").format(
         sql.Identifier(column.name),
-        sql.SQL(column.sql_type),
-        collation if column.sql_type in ("text", "text[]") else sql.SQL(""),
+        sql.SQL(type_),
+        collation if type_ in ("text", "text[]") else sql.SQL(""),
     )
 
 

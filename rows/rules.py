@@ -22,10 +22,10 @@ from platform_site.api.callers import Caller, CallerKind
 from platform_site.api.errors import FieldError
 from rows import names
 from rows.conditions import FALSE, TRUE, Condition, Constant, Hop, Operand, Present, Variable, all_of, any_of, guarded
-from rows.documents import ACTIONS, ID, Action, Column, Errors, Relation, RuleSpec, Schema, Table
+from rows.documents import ACTIONS, ID, SQL_TYPES, Action, Column, Errors, Relation, RuleSpec, Schema, Table
 from rows.grammar import InvalidCondition, Use, read_literal, read_rule, read_variable
 from rows.operators import shape_operand
-from rows.values import ELEMENTS, OPERAND_TYPES, InvalidValue, read, read_cell, wire
+from rows.values import ELEMENTS, InvalidValue, read, read_cell, wire
 
 if TYPE_CHECKING:
     from accounts.models import User
@@ -429,7 +429,7 @@ class _RuleCompiler:
                 self.fail(error)
 
     def operand(self, column: Column, raw: Any, path: str) -> Operand | None:
-        type_ = OPERAND_TYPES[column.type]
+        type_ = SQL_TYPES[column.type]
         if isinstance(raw, str) and raw.startswith("$") and not raw.startswith("$$"):
             return read_variable(self.author, self.table.name, raw[1:], type_, "plain", path)
         try:

@@ -41,13 +41,12 @@ from rows.compiler import (
 )
 from rows.computed import Operator
 from rows.conditions import OLD, TRUE, Condition, Variable, operands
-from rows.documents import Column, Table
+from rows.documents import SQL_TYPES, Column, Table
 from rows.expressions import ALWAYS, Parameter, Piece, Sql, boolean, joined
 from rows.outbox import ANY
 from rows.rules import WriteRule
 from rows.sizes import fits
 from rows.translation import HERE, Alias, Ground, Written, hops_of
-from rows.values import OPERAND_TYPES
 
 if TYPE_CHECKING:
     from rows.managers import RowQuerySet
@@ -174,7 +173,7 @@ class Remembered:
     table: Table
 
     def column(self, name: str, depth: int = 0) -> Any:
-        return Parameter(OldCell(name), OPERAND_TYPES[self.table.all_columns[name].type])
+        return Parameter(OldCell(name), SQL_TYPES[self.table.all_columns[name].type])
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,13 +209,13 @@ def cells_of(viewer: "Viewer", table: Table, shape: InsertShape | UpdateShape) -
             for name, operator in shape.computed
         }
     for name, operand in rule.set.items():
-        type_ = OPERAND_TYPES[table.columns[name].type]
+        type_ = SQL_TYPES[table.columns[name].type]
         made[name] = Sql(f"NULL::{type_}") if operand is None else viewer.operand(operand)
     return made
 
 
 def _sent(column: Column) -> Parameter:
-    return Parameter(Cell(column.name), OPERAND_TYPES[column.type])
+    return Parameter(Cell(column.name), SQL_TYPES[column.type])
 
 
 def _stamp(column: Column) -> Sql:
