@@ -13,7 +13,6 @@ from typing import Any, Final
 from django.contrib import admin
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
-from django.db import connections
 from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.http import urlencode
 
@@ -24,7 +23,7 @@ from platform_site.api.callers import Place
 from platform_site.api.errors import ApiError, NotFound, ValidationFailed
 from projects.environments import place_of
 from projects.region_pages import RegionAdmin, list_address, query_with
-from rows import registry, services
+from rows import exporting, registry, services
 from rows.documents import Column, Table
 from rows.models import CurrentVersion
 from rows.reads import ListQuery
@@ -245,19 +244,12 @@ def _eyes_named(asked: str, place: Place, environment: Environment, *, may_see_a
 
 
 def _tables(place: Place, environment: Environment) -> list[dict[str, Any]]:
-    """The tables with PostgreSQL's estimate of their rows: counting them would cost a scan each."""
-    with connections[place.cluster].cursor() as cursor:
-        cursor.execute(
-            "SELECT c.relname, greatest(c.reltuples::bigint, pg_catalog.pg_stat_get_live_tuples(c.oid))"
-            " FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
-            " WHERE n.nspname = %s AND c.relkind = 'r'",
-            [environment.id],
-        )
-        estimates = dict(cursor.fetchall())
+    """The tables with PostgreSQL's estimate of their rows."""
+    estimates = exporting.estimates(place)
     return [
         {
             "name": table.name,
-            "rows": max(0, estimates.get(table.name, 0)),
+            "rows": estimates.get(table.name, 0),
             "columns": len(table.all_columns),
             "roles": list(table.rules),
             "href": list_address("rows.CurrentVersion", environment=environment.id, table=table.name),

@@ -46,7 +46,7 @@ class Command(BaseCommand):
             with (
                 _target(name) as target,
                 tqdm(
-                    total=exporting.count(place, table), unit=" rows", unit_scale=True, desc=table.name,
+                    total=exporting.estimates(place).get(table.name, 0), unit=" rows", unit_scale=True, desc=table.name,
                     file=self.stderr._out, disable=True if options["no_progress"] else None,
                 ) as bar,
             ):  # fmt: skip
