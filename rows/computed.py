@@ -94,7 +94,8 @@ class Change:
             case "$add":
                 return wire(type_, tuple(dict.fromkeys(texts + self.operand)))
             case _:
-                return wire(type_, tuple(text for text in texts if text not in frozenset(self.operand)))
+                gone = frozenset(self.operand)
+                return wire(type_, tuple(text for text in texts if text not in gone))
 
 
 # ── Reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -142,7 +142,7 @@ class Command(ExemplifiedCommand):
         self._change(place, document, options, reverts_to=options["number"])
 
     def history(self, place: Place, options: dict[str, Any]) -> None:
-        records = list(schemas.history(place).order_by("-version")[: options["limit"]])
+        records = list(schemas.history(place).defer("document_text").order_by("-version")[: options["limit"]])
         if not records and not options["json"]:
             self._say("No schema was applied yet.")
         for record in records:
