@@ -463,10 +463,6 @@ class _Sight:
         self.schema = schema
         self.token = next(_tokens)
 
-    def _relation(self, table: str, name: str) -> Relation | None:
-        found = self.schema.tables.get(table)
-        return found.relations.get(name) if found else None
-
 
 class _AuthorSight(_Sight):
     """The whole schema, as the author of its rules sees it."""
@@ -475,7 +471,7 @@ class _AuthorSight(_Sight):
         return self.schema.tables[table].all_columns.get(name)
 
     def relation(self, table: str, name: str) -> Hop | None:
-        relation = self._relation(table, name)
+        relation = self.schema.tables[table].relations.get(name)
         return _hop(relation) if relation else None
 
     def names(self, table: str) -> Iterable[str]:

@@ -39,7 +39,8 @@ class Webhook(models.Model):
     description = models.CharField(max_length=500, blank=True, default="")
     enabled = models.BooleanField(default=True)
     disabled_reason = models.CharField(max_length=60, null=True)
-    """`by_request`, `gone` (the receiver answered 410), `failing` (five days of nothing but failures), `branched`."""
+    """`by_request`, `gone` (the receiver answered 410), `failing` (five days of nothing but failures), `branched`,
+    `restored`."""
     failing_since = models.DateTimeField(null=True)
     """When the present row of failures began; null after a success."""
     sealed_secret = models.BinaryField()
