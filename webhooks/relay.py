@@ -10,7 +10,7 @@ stands in the same transaction.
 import json
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -132,7 +132,8 @@ def _relay(using: str, batch: int, only: str | None, *, why: str | None = None) 
             if event.type == "webhook.test":
                 interested = _only_the_tested(event, wanted[event.environment_id])
             if why is not None or event.size > LARGEST:
-                made.add(_failures_of(event, interested, why or f"an event of {event.size >> 20} MB is not sent"))
+                outcome = why or f"an event of {event.size >> 20} MB is not sent"
+                made.add(_failure_of(event, webhook, outcome) for webhook in interested)
             elif interested:
                 made.add(_fates_of(event, interested, payloads))
             turn.book(event.environment_id)
@@ -215,47 +216,46 @@ class _Made:
         self._waiting, self._waiting_characters = [], 0
 
 
-def _fates_of(event: OutboxEvent, interested: list[Webhook], payloads: Payloads) -> Iterator[NewDelivery]:
-    """Deliveries of the event; where one cannot be made, failures."""
-    try:
-        yield from _deliveries_of(event, interested, payloads)
-    except Exception as error:
-        if lost_connection(error):
-            raise
-        logger.exception("event parked: no delivery can be made of it", extra={"event_id": event.event_id})
-        yield from _failures_of(event, interested, f"no payload: {type(error).__name__}")
-
-
-def _deliveries_of(event: OutboxEvent, interested: Iterable[Webhook], payloads: Payloads) -> Iterator[NewDelivery]:
-    data: dict[str, Any] = json.loads(event.data)
+def _fates_of(event: OutboxEvent, interested: Iterable[Webhook], payloads: Payloads) -> Iterator[NewDelivery]:
+    """A delivery of the event for each webhook; where one cannot be made, its failure. None where the row is hidden."""
+    data: dict[str, Any] | None = None
     for webhook in interested:
         try:
-            carried = payloads.carried(event, data, webhook)
+            data = json.loads(event.data) if data is None else data
+            made = _delivery_of(event, data, webhook, payloads)
         except Hidden:
             return
         except TooCostly:
             # A webhook without a filter is still told: it is these conditions that cannot be decided.
-            why = "the filter or a rule would take too long on a row as large as this"
-            yield from _failures_of(event, [webhook], why)
-            continue
-        delivery = _delivery(event, webhook)
-        if carried is None:
-            delivery.status, delivery.outcome = Delivery.Status.FILTERED.value, "the webhook's filter refused it"
-        elif event.depth >= chains.LONGEST:
-            delivery.status, delivery.outcome = Delivery.Status.DROPPED.value, f"a chain of {event.depth} calls was cut"
-        else:
-            delivery.body = events.body(event, carried)
-            if not webhook.enabled:
-                delivery.status, delivery.outcome = Delivery.Status.HELD.value, "the webhook is disabled"
-        yield delivery
+            made = _failure_of(event, webhook, "the filter or a rule would take too long on a row as large as this")
+        except Exception as error:
+            if lost_connection(error):
+                raise
+            facts = {"event_id": event.event_id, "webhook_id": webhook.id}
+            logger.exception("event parked: no delivery can be made of it", extra=facts)
+            made = _failure_of(event, webhook, f"no payload: {type(error).__name__}")
+        yield made
 
 
-def _failures_of(event: OutboxEvent, interested: Iterable[Webhook], outcome: str) -> list[NewDelivery]:
+def _delivery_of(event: OutboxEvent, data: Mapping[str, Any], webhook: Webhook, payloads: Payloads) -> NewDelivery:
+    carried = payloads.carried(event, data, webhook)
+    delivery = _delivery(event, webhook)
+    if carried is None:
+        delivery.status, delivery.outcome = Delivery.Status.FILTERED.value, "the webhook's filter refused it"
+    elif event.depth >= chains.LONGEST:
+        delivery.status, delivery.outcome = Delivery.Status.DROPPED.value, f"a chain of {event.depth} calls was cut"
+    else:
+        delivery.body = events.body(event, carried)
+        if not webhook.enabled:
+            delivery.status, delivery.outcome = Delivery.Status.HELD.value, "the webhook is disabled"
+    return delivery
+
+
+def _failure_of(event: OutboxEvent, webhook: Webhook, outcome: str) -> NewDelivery:
     """The fate of an event that no payload can be made of: visible in the history, nothing to send."""
-    made = [_delivery(event, webhook) for webhook in interested]
-    for delivery in made:
-        delivery.status, delivery.outcome = Delivery.Status.EXHAUSTED.value, outcome
-    return made
+    delivery = _delivery(event, webhook)
+    delivery.status, delivery.outcome = Delivery.Status.EXHAUSTED.value, outcome
+    return delivery
 
 
 def _delivery(event: OutboxEvent, webhook: Webhook) -> NewDelivery:

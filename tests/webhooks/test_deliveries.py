@@ -202,6 +202,25 @@ def test_a_rule_of_role_server_may_speak_of_now_and_of_nobody_in_particular(
     assert [each["status"] for each in deliveries(tracker, webhook)] == ["delivered"]
 
 
+def test_a_filter_that_cannot_be_decided_fails_its_own_webhook_alone(
+    make_tracker: Any, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An event tells of the row as it was written; a filter speaks of columns as they are."""
+    document: dict[str, Any] = {"tables": {"days": {"columns": {"day": {"type": "date"}}}}}
+    tracker: Tracker = make_tracker(document)
+    hooks = [tracker.post("owner", "/webhooks", {"url": receiver.url(), "events": ["*.insert"]}).json for _ in range(3)]
+    assert tracker.post("key", "/rows/days", {"id": "d1", "day": "2026-01-31"}).status == 201
+    document["tables"]["days"]["columns"]["day"] = {"type": "timestamp"}
+    tracker.apply(document)
+    later = {"filter": {"day": {"$gt": "2026-01-01T00:00:00Z"}}}
+    assert tracker.patch("owner", f"/webhooks/{hooks[1]['id']}", later).status == 200
+    assert Dispatcher(tracker.project.cluster).run(linger=0) == 2
+    told = [deliveries(tracker, hook) for hook in hooks]
+    assert [[each["status"] for each in found] for found in told] == [["delivered"], ["exhausted"], ["delivered"]]
+    assert told[1][0]["outcome"] == "no payload: InvalidValue"
+    assert "no delivery can be made of it" in caplog.text
+
+
 def test_a_failing_receiver_is_tried_again_with_the_same_id_and_body(
     tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
 ) -> None:
