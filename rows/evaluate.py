@@ -42,7 +42,7 @@ Row = Mapping[str, Any]
 _SEPARATOR: Final = "\x1f"
 _NODE: Final = 3
 """Steps that each node of a condition costs, whatever it compares: one of many rows looks cheap and is not."""
-_AT_ONCE: Final = 5
+_AT_ONCE: Final = 2
 """Members of a list that are looked at in one step."""
 
 
@@ -78,7 +78,7 @@ class Facts:
     `values` are a filter's (`Filter.values`). `variable` gives a variable's value in Python's spelling or None
     (`rules.resolve`). `related` gives the rows a hop leads to, as the asker sees them: those it may read, unreadable
     cells null; for rules all rows. `old` is the row before a write. `effort` bounds what may take long: many rows, text
-    with patterns, containers in containers; without it nothing does.
+    with patterns, long lists, containers in containers; without it nothing does.
     """
 
     values: Sequence[Any] = ()
