@@ -1,4 +1,4 @@
-"""The console's pages for who: users, sessions, server keys, signing keys, the audit trail. Issue 2 item 7.
+"""The console's pages for who: users, sessions, server keys, signing keys, the audit trail.
 
 Password hashes, refresh hashes and sealed values are on no page. What a page changes goes through the same services as
 the API, with the member of staff as the actor.
@@ -150,6 +150,11 @@ class UserAdmin(ReadOnlyAdmin):
     readonly_fields = fields
     actions: ClassVar = ["disable_users", "enable_users", "sign_users_out"]
     actions_detail = ("disable_user", "enable_user", "sign_user_out", "change_staff_role", "reset_second_factor")
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Staff are platform accounts; role and claims are for the rules of an application's tables."""
+        of_the_others = ("staff_role", "second_factor") if obj and obj.environment_id else ("role", "claims")
+        return [each for each in self.fields if each not in of_the_others]
 
     def get_actions_detail(self, request: HttpRequest, object_id: int) -> list[Any]:
         user = self.get_object(request, unquote(str(object_id)))

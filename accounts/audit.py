@@ -10,14 +10,11 @@ console.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from accounts.models import AuditEntry
+from accounts.models import AuditEntry, User
 from platform_site.api.callers import Caller
 from platform_site.api.requests import current_request_id
-
-if TYPE_CHECKING:
-    from accounts.models import User
 
 ActorKind = Literal["account", "user", "key", "staff", "system"]
 
@@ -30,12 +27,12 @@ class Actor:
     id: str | None = None
 
     @classmethod
-    def of(cls, user: "User") -> "Actor":
+    def of(cls, user: User) -> "Actor":
         """A user acting for themselves, as when signing in."""
         return cls("user" if user.environment_id else "account", user.pk)
 
     @classmethod
-    def staff(cls, user: "User") -> "Actor":
+    def staff(cls, user: User) -> "Actor":
         """A member of the platform's staff, in the console."""
         return cls("staff", user.pk)
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final, cast
 from urllib.parse import urlencode
 
 from django import forms
-from django.contrib import messages
+from django.contrib import admin, messages
 from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import BadRequest, PermissionDenied
 from django.db.models import Model, QuerySet
@@ -27,6 +27,8 @@ from accounts.models import User
 from accounts.staff.roles import OPERATE
 from platform_site.api.errors import ApiError
 from platform_site.routers import RegionNotNamed
+
+admin.site.disable_action("delete_selected")  # "select all, delete" has ended more than one platform
 
 MOST_AT_ONCE: Final = 100
 """Things that one action of a list is done to."""
@@ -86,35 +88,36 @@ def _quoted(value: str) -> str:
     return words.get(value) or f"“{' '.join(value.split())[:200]}”"
 
 
-class NarrowedByFilters(ModelAdmin):  # type: ignore[misc]  # unfold has no annotations
-    """A list that its address narrows by its filters alone.
+class ConsoleAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no annotations
+    """What every list of the console is like: its address narrows it by its filters alone.
 
     Django lets an address ask of any column of the model, `?password__startswith=…` too: whoever may look at a list
     would read a hash that is on no page, one character after the other.
     """
 
+    show_full_result_count = False  # a count of a million rows is a scan
+    list_per_page = 50
+    list_fullwidth = True
+    list_filter_submit = True
+    empty_words = ""
+    """What an empty list says: how the first of these comes to be (`templates/unfold/helpers/empty_results.html`)."""
+
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
-        name = lookup.partition(LOOKUP_SEP)[0]
+        column = lookup.partition(LOOKUP_SEP)[0]
         columns = {name for field in self.opts.get_fields() for name in (field.name, getattr(field, "attname", None))}
         filters = (each[0] if isinstance(each, list | tuple) else each for each in self.list_filter)
         asked = {each.partition(LOOKUP_SEP)[0] for each in filters if isinstance(each, str)}
-        return name not in {*columns, "pk"} - asked and bool(super().lookup_allowed(lookup, value, request))
+        return column not in {*columns, "pk"} - asked and bool(super().lookup_allowed(lookup, value, request))
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         refuse_nul(request)
         return super().changelist_view(request, extra_context)
 
 
-class ReadOnlyAdmin(NarrowedByFilters):
+class ReadOnlyAdmin(ConsoleAdmin):
     """Pages to look at. Support may look, operators may run the actions (`accounts.staff.roles`)."""
 
-    show_full_result_count = False  # a count of a million rows is a scan
-    list_per_page = 50
-    list_fullwidth = True
-    list_filter_submit = True
     view_on_site = False
-    empty_words = ""
-    """What an empty list says: how the first of these comes to be (`templates/unfold/helpers/empty_results.html`)."""
     actions: ClassVar[list[str]] = []
 
     def has_add_permission(self, request: HttpRequest) -> bool:

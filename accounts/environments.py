@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from django.db.models import QuerySet
 
 from platform_site.api.callers import Caller, Place
+from platform_site.api.errors import Forbidden
 
 
 class Directory(Protocol):
@@ -65,6 +66,16 @@ def active_place(environment_id: str) -> Place | None:
     if place is not None:
         place.require_active()
     return place
+
+
+def own_pool(place: Place, things: str = "users") -> str:
+    """The environment's pool, if it is its own: whose users those are, and whatever else hangs on them (`things`).
+    Raises Forbidden in a preview branch, whose users are real ones."""
+    if place.pool_id != place.environment_id:
+        raise Forbidden(
+            f"These {things} belong to {place.pool_id}, from which this environment branched. Change them there."
+        )
+    return place.pool_id
 
 
 def stay(environment_id: str | None) -> None:

@@ -35,7 +35,7 @@ class KeyAuthority:
     """Only keys that this account made; None for all of them."""
     grantable: frozenset[str]
     most: int
-    """How many live keys the plan allows."""
+    """How many keys the plan allows, those that have expired among them."""
     until: datetime | None = None
     """When the keys that the caller makes end at the latest: a key that expires makes none that outlives it."""
 
@@ -44,8 +44,8 @@ class KeyAuthority:
         """The id of the environment or the account that the keys belong to."""
         return self.environment_id or self.account_id or ""
 
-    def live(self) -> "QuerySet[ServerKey]":
-        """All live keys of the owner."""
+    def unrevoked(self) -> "QuerySet[ServerKey]":
+        """All keys of the owner but those that were revoked."""
         keys = ServerKey.objects.filter(revoked_at__isnull=True)
         if self.environment_id is not None:
             return keys.filter(environment_id=self.environment_id)
@@ -53,7 +53,7 @@ class KeyAuthority:
 
     def visible(self) -> "QuerySet[ServerKey]":
         """Those that the caller may see, and so also end."""
-        return self.live().filter(created_by_id=self.made_by) if self.made_by else self.live()
+        return self.unrevoked().filter(created_by_id=self.made_by) if self.made_by else self.unrevoked()
 
 
 def operators(*, environment_id: str | None = None, account_id: str | None = None) -> KeyAuthority:

@@ -4,7 +4,6 @@
 pool (people who own projects and staff of the console).
 """
 
-from functools import partial
 from typing import Any, ClassVar
 
 from django.contrib.auth.models import AbstractBaseUser, BaseUserManager, PermissionsMixin
@@ -15,17 +14,13 @@ from django.db.models.functions import Lower, Now
 from django.db.models.lookups import Exact
 
 from accounts import keys
-from platform_site.api import ids
-
-
-def _id(prefix: str) -> "models.CharField[str, str]":
-    return models.CharField(primary_key=True, max_length=30, default=partial(ids.new, prefix), editable=False)
+from platform_site.api.models import public_id
 
 
 class UserManager(BaseUserManager["User"]):
     def in_pool(self, pool_id: str | None) -> "models.QuerySet[User]":
         """The users of one pool; None is the platform's own accounts."""
-        return self.filter(environment_id=pool_id) if pool_id else self.filter(environment_id__isnull=True)
+        return self.filter(environment_id=pool_id)
 
     def with_email(self, pool_id: str | None, email: str) -> "models.QuerySet[User]":
         """The user of one pool with this e-mail, compared without case; at most one, by its unique index."""
@@ -46,7 +41,7 @@ class UserManager(BaseUserManager["User"]):
 class User(AbstractBaseUser, PermissionsMixin):
     """A person: a platform account (`environment_id` null) or a user of one environment's application."""
 
-    id = _id("usr")
+    id = public_id("usr")
     environment_id = models.CharField(max_length=30, null=True, blank=True)
     email = models.CharField(max_length=254)
     email_verified_at = models.DateTimeField(null=True, blank=True)
@@ -104,7 +99,7 @@ class PoolSize(models.Model):
 class Session(models.Model):
     """One sign-in: a chain of refresh tokens. Locked (`FOR UPDATE`) while it rotates. Design section 4."""
 
-    id = _id("ses")
+    id = public_id("ses")
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="sessions")
     environment_id = models.CharField(max_length=30, null=True, db_index=True)
     """The environment that was signed in to; for a preview branch not the user's own pool."""
@@ -133,11 +128,17 @@ class Session(models.Model):
         return self.id
 
 
+class ServerKeyManager(models.Manager["ServerKey"]):
+    def live(self) -> "models.QuerySet[ServerKey]":
+        """Those that are neither revoked nor expired."""
+        return self.filter(models.Q(expires_at__isnull=True) | models.Q(expires_at__gt=Now()), revoked_at__isnull=True)
+
+
 class ServerKey(models.Model):
     """A secret for machines, bound to one environment or to one platform account; or a publishable key, which is none,
     and bound to an environment. Only its SHA-256 is stored."""
 
-    id = _id("key")
+    id = public_id("key")
     name = models.CharField(max_length=100)
     environment_id = models.CharField(max_length=30, null=True, db_index=True)
     account = models.ForeignKey(User, on_delete=models.CASCADE, null=True, related_name="account_keys")
@@ -152,6 +153,8 @@ class ServerKey(models.Model):
     last_used_at = models.DateTimeField(null=True)
     revoked_at = models.DateTimeField(null=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    objects = ServerKeyManager()
 
     class Meta:
         constraints: ClassVar = [
@@ -189,7 +192,7 @@ class SigningKey(models.Model):
 class AuditEntry(models.Model):
     """One thing that somebody did to who or where: append-only, read in the console."""
 
-    id = _id("aud")
+    id = public_id("aud")
     at = models.DateTimeField(db_default=Now(), db_index=True, editable=False)
     actor_kind = models.CharField(max_length=10)
     """`account`, `user`, `key`, `staff` (the console) or `system` (a command or a sweep)."""

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import orjson
-from django.db.models import Q
-from django.db.models.functions import Now
 
 from accounts import environments
 from accounts.grants import KeyAuthority
 from accounts.keys import PUBLISHABLE
+from accounts.models import ServerKey
 from platform_site.api.callers import Place
 
 TablesReader = Callable[[Place], Mapping[str, Sequence[str]]]
@@ -85,9 +84,8 @@ def by_key(environment_id: str | None, scopes: Iterable[str]) -> Opened:
 
 def by_one_more(authority: KeyAuthority, scopes: Iterable[str]) -> Opened:
     """As much of `by_key` as no live publishable key of the environment opens. One query more."""
-    live = Q(expires_at__isnull=True) | Q(expires_at__gt=Now())
-    others = authority.live().filter(live, prefix__startswith=PUBLISHABLE).values_list("scopes", flat=True)
-    return by_key(authority.environment_id, set(scopes).difference(*others))
+    others = ServerKey.objects.live().filter(environment_id=authority.environment_id, prefix__startswith=PUBLISHABLE)
+    return by_key(authority.environment_id, set(scopes).difference(*others.values_list("scopes", flat=True)))
 
 
 def _everything(place: Place) -> Opened:

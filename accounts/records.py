@@ -16,10 +16,7 @@ from accounts import keys
 from accounts.credentials import Credential, KeyCredential
 from accounts.models import ServerKey, Session
 from platform_site.api.callers import CallerKind
-from platform_site.api.store import RECORD_TTL
 
-RECORD_SECONDS: Final = RECORD_TTL
-"""For how long `projects.callers` keeps a record. The bound of every failure to invalidate one."""
 TOUCH_EVERY: Final = timedelta(minutes=1)
 """How exact a key's `last_used_at` is: reading with a key must not write each time (reliability T17)."""
 
@@ -66,12 +63,8 @@ def _sessions(session_id: str) -> "QuerySet[Session, Any]":
 
 def _keys(secret_hash: bytes) -> "QuerySet[ServerKey, Any]":
     return (
-        ServerKey.objects.filter(
-            Q(expires_at__isnull=True) | Q(expires_at__gt=Now()),
-            Q(account__isnull=True) | Q(account__disabled_at__isnull=True),
-            secret_hash=secret_hash,
-            revoked_at__isnull=True,
-        )
+        ServerKey.objects.live()
+        .filter(Q(account__isnull=True) | Q(account__disabled_at__isnull=True), secret_hash=secret_hash)
         .annotate(now=Now())
         .values("id", "name", "prefix", "environment_id", "account_id", "scopes", "expires_at", "last_used_at", "now")
     )

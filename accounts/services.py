@@ -244,8 +244,8 @@ def _account_key_names(user: User) -> list[str]:
     return [key_cache_name(bytes(secret_hash)) for secret_hash in hashes]
 
 
-def wrong_password(field: str = "current_password") -> ValidationFailed:
-    return ValidationFailed.of(field, "wrong", "This is not the current password.")
+def wrong_password() -> ValidationFailed:
+    return ValidationFailed.of("current_password", "wrong", "This is not the current password.")
 
 
 def delete_user(user: User, *, actor: Caller | Actor) -> None:
@@ -262,11 +262,11 @@ def delete_user(user: User, *, actor: Caller | Actor) -> None:
         markers.revoke(_account_key_names(locked))
         signals.user_deleting.send(sender=User, user_id=user.pk, pool_id=locked.environment_id)
         _delete_what_is_theirs(locked)
-        # As late as can be: rows that go with the user are gone when their region has committed, and we may still fail.
-        # But before the user's own row, with which that of the pool's size is locked: whoever else is made there would
-        # wait for thousands of rows to go. And before the trail's entry, by whose moment an import or a restore knows
-        # who went while it ran.
-        signals.user_deleted.send(sender=User, user_id=user.pk, pool_id=locked.environment_id)
+        # As late as can be: rows that go with the user are gone when their region has committed, and should we fail
+        # then, a sweep does the rest (`rows.leaving`). But before the user's own row, with which that of the pool's
+        # size is locked: whoever else is made there would wait for thousands of rows to go. And before the trail's
+        # entry, by whose moment an import or a restore knows who went while it ran.
+        signals.user_deleted.send(sender=User, user_id=user.pk, pool_id=locked.environment_id, actor=actor)
         User.objects.filter(pk=user.pk)._raw_delete(DEFAULT_DB_ALIAS)
         audit.record("user.deleted", actor=actor, target_id=user.pk, environment_id=locked.environment_id)
 
@@ -309,7 +309,7 @@ def issue_key(
     with transaction.atomic():
         environments.stay(authority.environment_id)
         locks.hold(f"keys of {authority.owner}")
-        if authority.live().count() >= authority.most:
+        if authority.unrevoked().count() >= authority.most:
             raise QuotaExceeded(f"The plan allows {authority.most} keys here. Revoke one that is no longer used.")
         key = ServerKey.objects.create(
             name=name,

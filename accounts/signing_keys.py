@@ -1,6 +1,6 @@
 """The ES256 key pairs that sign access tokens: made on first need, kept sealed, rotated with an overlap.
 
-    made ──(PUBLISHED_AHEAD)──▶ signs ──(the next one signs)──▶ verifies only ──(TOKEN_LIFETIME)──▶ retired
+    made ──(PUBLISHED_AHEAD)──▶ signs ──(the next one signs)──▶ verifies only ──(OVERLAP)──▶ retired
 
 A new key is public before it signs, so every process and every client that caches the JWKS knows it when its first
 token arrives; it verifies until the last token it signed has expired. Each process keeps the table in memory and

@@ -9,7 +9,7 @@ from django.conf import settings
 from accounts import services, sessions, signing_keys
 from accounts.lifecycle import outbox
 from accounts.oauth import codes
-from platform_site.api.sweeps import sweep
+from platform_site.api.sweeps import apart, sweep
 
 EVERY_SECONDS: Final = 3600
 
@@ -19,13 +19,16 @@ log = logging.getLogger("platform.accounts")
 @sweep(every=EVERY_SECONDS)
 def forget_what_ended() -> None:
     """Sessions and server keys that ended a while ago, signing keys that no token can name any more."""
-    counts = {
-        "sessions": sessions.purge(),
-        "server_keys": services.purge_keys(),
-        "signing_keys": signing_keys.remove_retired(),
-        "codes": codes.purge(),
-        "emails": outbox.purge(),
-    }
+    counts = {}
+    for what, purge in (
+        ("sessions", sessions.purge),
+        ("server_keys", services.purge_keys),
+        ("signing_keys", signing_keys.remove_retired),
+        ("codes", codes.purge),
+        ("emails", outbox.purge),
+    ):
+        with apart(f"the {what} that ended"):
+            counts[what] = purge()
     if any(counts.values()):
         log.info("forgot what ended", extra=counts)
 

@@ -20,7 +20,7 @@ from accounts.openings import Opened
 from accounts.sessions import Device
 from platform_site.api import ids, limits
 from platform_site.api.addresses import client_address
-from platform_site.api.callers import PUBLISHABLE_SCOPES, Caller, Place
+from platform_site.api.callers import PUBLISHABLE_SCOPES, Caller
 from platform_site.api.errors import (
     ApiError,
     FieldError,
@@ -320,23 +320,23 @@ class UserViewSet(ApiViewSet):
     @extend_schema(request=serializers.UserInput, responses={201: serializers.UserDetail})
     def create(self, request: Any) -> HttpResponse:
         """Create a user of the environment. `role` and `claims` are for the rules of its tables."""
-        place = self._own_pool()
+        pool_id = environments.own_pool(self.place)
         values = self.read(serializers.UserInput)
         values["is_email_verified"] = values.pop("email_verified", False)
-        most = plan_limits(place.plan).app_users_per_environment
-        user = services.create_user(pool_id=place.pool_id, actor=self.caller, most=most, **values)
+        most = plan_limits(self.place.plan).app_users_per_environment
+        user = services.create_user(pool_id=pool_id, actor=self.caller, most=most, **values)
         return created(f"/v1/users/{user.pk}", serializers.user(user))
 
     @extend_schema(responses=serializers.UserDetail)
     def retrieve(self, request: Any, user_id: str) -> HttpResponse:
         """One user of the environment."""
-        return answer(serializers.user(self._user(self.place, user_id)))
+        return answer(serializers.user(self._user(self.place.pool_id, user_id)))
 
     @idempotent()
     @extend_schema(request=serializers.UserChange, responses=serializers.UserDetail)
     def partial_update(self, request: Any, user_id: str) -> HttpResponse:
         """Change a user. A new password, or `"disabled": true`, ends all of the user's sessions at once."""
-        user = self._user(self._own_pool(), user_id)
+        user = self._user(environments.own_pool(self.place), user_id)
         values = self.read(serializers.UserChange)
         for name in ("disabled", "email_verified"):
             if name in values:
@@ -346,21 +346,12 @@ class UserViewSet(ApiViewSet):
     @extend_schema(responses={204: None})
     def destroy(self, request: Any, user_id: str) -> HttpResponse:
         """Delete a user for good. What becomes of rows that name the user is said by their schema."""
-        services.delete_user(self._user(self._own_pool(), user_id), actor=self.caller)
+        services.delete_user(self._user(environments.own_pool(self.place), user_id), actor=self.caller)
         return no_content()
 
-    def _own_pool(self) -> Place:
-        """The place, if its users are its own. Raises Forbidden in a preview branch, whose users are real ones."""
-        place = self.place
-        if place.pool_id != place.environment_id:
-            raise Forbidden(
-                f"These users belong to {place.pool_id}, from which this environment branched. Change them there."
-            )
-        return place
-
-    def _user(self, place: Place, user_id: str) -> User:
+    def _user(self, pool_id: str, user_id: str) -> User:
         known = ids.matches("usr", user_id)
-        user = User.objects.in_pool(place.pool_id).filter(pk=user_id).first() if known else None
+        user = User.objects.in_pool(pool_id).filter(pk=user_id).first() if known else None
         if user is None:
             raise NotFound
         return user

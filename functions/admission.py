@@ -2,36 +2,41 @@
 
 Whoever calls and waits for no end could queue for days at the rate of their plan, with inputs of 1 MB. So each kind of
 caller has a budget of its own in each environment, in runs and in bytes of input (`queued_runs`, `queued_bytes` of the
-plan), and none takes another's: keys and members; providers, by inbound addresses; app users. Of the users one has an
-eighth at most, and who has something waiting already gets more only while half of the budget is free, as networks do
-(`functions.networks`). Visitors have theirs (`functions.runs`). Runs by schedules count as those of keys and are not
-refused, being one of each function; runs on events wait elsewhere (`functions.heard`).
+plan), and none takes another's: keys and members; providers, by inbound addresses; app users. Within a kind:
+
+* Of the users one has an eighth at most, and who has something waiting already gets more only while half of the budget
+  is free, as networks do (`functions.networks`).
+* Of the addresses one takes half at most, and of the other half an eighth: there are few of them, and what a provider
+  brings comes in bursts.
+
+Visitors have theirs (`functions.runs`). Runs by schedules count as those of keys and are not refused, being one of each
+function; runs on events wait elsewhere (`functions.heard`).
 
 To count what waits takes milliseconds where much does, and a queued call has one statement. So a process looks only now
 and then: of what a look finds free it may give half away without another, and no more than a sixteenth of the budget.
-So each process may pass a budget by a sixteenth; where little is free it looks each time. What was refused is refused
-again for a moment without a look, so that nobody makes PostgreSQL count by asking.
+So each process may pass a budget by a sixteenth; where little is free it looks each time. By what a look has found
+others are refused for a moment without another, whoever they are, so that nobody makes PostgreSQL count by asking.
 """
 
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
 from functions.errors import TooManyQueued
-from functions.networks import has_share
 from platform_site.api.callers import Caller, Place
 from platform_site.api.plans import plan_limits
 from platform_site.postgres.indexed import by_index
 
 SHARE: Final = 8
-"""One user has this part of the users' budget."""
+"""One user has this part of the users' budget, and one address this part of what half of the addresses' leaves."""
 STEPS: Final = 16
-"""A process looks again after this part of a budget, or of a user's share."""
-_PAUSE: Final = 2.0
-"""Seconds for which a refusal holds without a look."""
+"""A process looks again after this part of a budget, or of a share."""
+PAUSE: Final = 2.0
+"""Seconds for which others are refused by a look."""
 _MOST_KNOWN: Final = 20_000
 
 
@@ -48,22 +53,28 @@ _IS_OF: Final = {
     Kind.INBOUND: "trigger = 'inbound'",
     Kind.USERS: "caller_kind = 'user'",
 }
+_WHOSE: Final = {Kind.KEYS: "''", Kind.INBOUND: "coalesce(address_id, '')", Kind.USERS: "caller_id"}
+"""Who has a share of the kind's budget; keys and members have none by themselves."""
+_WHY: Final = {
+    Kind.INBOUND: "This address has an eighth of that waiting, and gets more only while half of it is free.",
+    Kind.USERS: "You have some waiting, and more only while half of that is free and less than an eighth is yours.",
+}
+"""What is said to who is refused for the sake of others."""
 # In the order of the index `run_turn_of_crowd`: what visitors and events have waiting is not walked over. `IS FALSE`,
 # since a NOT would be spelled out as what no index has. Of a kind no more than the budget's are counted, and no input
 # is read for its size.
-_QUEUED: Final = """
-SELECT caller_id, octet_length(input) AS size FROM platform.functions_run
+_QUEUED: Final = {
+    kind: f"""
+SELECT {_WHOSE[kind]} AS whose, octet_length(input) AS size FROM platform.functions_run
  WHERE phase = 'queued' AND environment_id = %(environment_id)s
    AND (caller_kind = 'anonymous' OR trigger = 'event') IS FALSE AND {is_of}
  ORDER BY coalesce(turn_at, created_at) LIMIT %(most)s
-"""
-_LOOK: Final = {
-    kind: f"""
-SELECT count(*), coalesce(sum(size), 0), count(*) FILTER (WHERE caller_id = %(caller_id)s),
-       coalesce(sum(size) FILTER (WHERE caller_id = %(caller_id)s), 0)
-  FROM ({_QUEUED.format(is_of=is_of)}) queued
 """  # noqa: S608 - constants
     for kind, is_of in _IS_OF.items()
+}
+_LOOK: Final = {
+    kind: f"SELECT whose, count(*), sum(size) FROM ({queued}) queued GROUP BY whose"  # noqa: S608 - constants
+    for kind, queued in _QUEUED.items()
 }
 
 
@@ -83,27 +94,57 @@ class Amount:
     def covers(self, other: "Amount") -> bool:
         return other.runs <= self.runs and other.size <= self.size
 
+    def least(self, other: "Amount") -> "Amount":
+        return Amount(min(self.runs, other.runs), min(self.size, other.size))
+
+    def most(self, other: "Amount") -> "Amount":
+        return Amount(max(self.runs, other.runs), max(self.size, other.size))
+
+
+NOTHING: Final = Amount(0, 0)
+
 
 @dataclass(frozen=True, slots=True)
-class _Refusal:
-    limit: str
-    whose: Kind
-    is_share: bool
-    size: int
-    """Of the input for which there was no room; 0 where there is none for any."""
-    until: float
+class Look:
+    """What waited of a kind a moment ago."""
 
-    def error(self) -> TooManyQueued:
-        return TooManyQueued(self.limit, self.whose, is_share=self.is_share)
+    taken: Amount
+    of: Mapping[str, Amount]
+    """What of it was whose."""
+
+    def room(self, kind: Kind, budget: Amount, whose: str) -> Amount:
+        """How much more may wait of this one."""
+        free, own, half = budget.without(self.taken), self.of.get(whose, NOTHING), budget.part(2).without(self.taken)
+        left_of_share = budget.part(SHARE).without(own)
+        if kind == Kind.USERS and own.runs:
+            return half.least(left_of_share)
+        if kind == Kind.INBOUND:
+            return half.most(left_of_share.least(free))
+        return free
+
+    def refusal(self, kind: Kind, budget: Amount, whose: str, wanted: Amount) -> TooManyQueued | None:
+        """Why so much more is too much; None if it is not."""
+        free = budget.without(self.taken)
+        is_full = not free.covers(wanted)
+        room = free if is_full else self.room(kind, budget, whose)
+        if room.covers(wanted):
+            return None
+        limit = f"{budget.runs:,}" if room.runs < wanted.runs else f"{budget.size:,} bytes of input in"
+        return TooManyQueued(limit, kind, "So many wait." if is_full else _WHY[kind])
+
+    def of_the_refused(self, kind: Kind, budget: Amount) -> "Look":
+        """The same, without those who would not be refused, however large what they bring: they are most, and many."""
+        most = Amount(1, budget.part(STEPS).size)
+        scarce = {whose: own for whose, own in self.of.items() if not self.room(kind, budget, whose).covers(most)}
+        return Look(self.taken, scarce)
 
 
-class Memory:
-    """What may be queued without a look, and what was refused a moment ago. Thread-safe; of the last so many names."""
+class Allowances:
+    """What may be queued without a look. Thread-safe; of the last so many names."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._left: OrderedDict[str, Amount] = OrderedDict()
-        self._refused: OrderedDict[str, _Refusal] = OrderedDict()
 
     def take(self, name: str, wanted: Amount, *, at_first: Amount) -> bool:
         """Whether so much was there, and is taken. `at_first` is there under a name that is not known."""
@@ -111,119 +152,105 @@ class Memory:
             left = self._left.get(name, at_first)
             if not left.covers(wanted):
                 return False
-            _put(self._left, name, left.without(wanted))
+            self._put(name, left.without(wanted))
             return True
 
-    def renew(self, name: str, budget: Amount, free: Amount) -> None:
-        """A look found so much of the budget free."""
-        step, half = budget.part(STEPS), free.part(2)
+    def renew(self, name: str, most: Amount, free: Amount) -> None:
+        """A look found so much free of what is at `most` somebody's."""
         with self._lock:
-            _put(self._left, name, Amount(min(step.runs, half.runs), min(step.size, half.size)))
-            self._refused.pop(name, None)
+            self._put(name, most.part(STEPS).least(free.part(2)))
 
-    def refuse(self, name: str, refusal: _Refusal) -> None:
+    def _put(self, name: str, value: Amount) -> None:
+        self._left[name] = value
+        self._left.move_to_end(name)
+        if len(self._left) > _MOST_KNOWN:
+            self._left.popitem(last=False)
+
+
+class Looks:
+    """The last look at each budget, for PAUSE seconds. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, tuple[Look, float]] = OrderedDict()
+        """Each with its end, and in the order of these."""
+
+    def recent(self, name: str) -> Look | None:
         with self._lock:
-            _put(self._refused, name, refusal)
+            look, end = self._known.get(name, (None, 0.0))
+        return look if time.monotonic() < end else None
 
-    def check(self, name: str, wanted: Amount) -> None:
-        """Raises TooManyQueued if as much was refused a moment ago."""
+    def remember(self, name: str, look: Look) -> None:
+        now = time.monotonic()
         with self._lock:
-            refusal = self._refused.get(name)
-        if refusal is not None and wanted.size >= refusal.size and time.monotonic() < refusal.until:
-            raise refusal.error()
+            self._known[name] = look, now + PAUSE
+            self._known.move_to_end(name)
+            while next(iter(self._known.values()))[1] <= now:
+                self._known.popitem(last=False)
 
 
-def _put(known: OrderedDict[str, Any], name: str, value: Any) -> None:
-    known[name] = value
-    known.move_to_end(name)
-    if len(known) > _MOST_KNOWN:
-        known.popitem(last=False)
+_budgets: Final = Allowances()
+_shares: Final = Allowances()
+"""Apart: thousands of users make no budget forgotten."""
+_looks: Final = Looks()
 
 
-_budgets: Final = Memory()
-_shares: Final = Memory()
-"""Of users, apart: thousands of them make no budget forgotten."""
-_NOTHING: Final = Amount(0, 0)
-
-
-def admit(place: Place, caller: Caller, trigger: str, size: int) -> None:
+def admit(place: Place, caller: Caller, size: int, *, address_id: str | None = None) -> None:
     """One more run of the caller, with an input of so many bytes, is about to be queued. Raises TooManyQueued.
 
-    No statement as a rule, one now and then. Not under a lock: those that come at the same moment may pass a budget
-    together.
+    `address_id`: the inbound address by which it comes. No statement as a rule, one now and then. Not under a lock:
+    those that come at the same moment may pass a budget together.
     """
-    kind = _kind_of(caller, trigger)
+    kind, whose = _whose(caller, address_id)
     limits = plan_limits(place.plan)
     budget, wanted = Amount(limits.queued_runs, limits.queued_bytes), Amount(1, size)
-    whole, own = f"{place.environment_id} {kind}", f"{place.environment_id} {caller.id}"
-    _budgets.check(whole, wanted)
-    is_there = _budgets.take(whole, wanted, at_first=_NOTHING)
-    if kind == Kind.USERS:
-        _shares.check(own, wanted)
-        share = budget.part(SHARE)
-        is_there = _shares.take(own, wanted, at_first=share.part(STEPS)) and is_there
-    if is_there:
-        return
-    taken, taken_own = _look(place, kind, caller.id, budget.runs)
-    free = budget.without(taken)
-    if refusal := _refusal(budget, taken, _NOTHING, wanted, kind):
-        _budgets.refuse(whole, refusal)
-        raise refusal.error()
-    if kind == Kind.USERS:
-        if refusal := _refusal(budget, taken, taken_own, wanted, kind):
-            _shares.refuse(own, refusal)
-            raise refusal.error()
-        _shares.renew(own, share, share.without(taken_own).without(wanted))
-    _budgets.renew(whole, budget, free.without(wanted))
-
-
-def _kind_of(caller: Caller, trigger: str) -> Kind:
-    if trigger == "inbound":
-        return Kind.INBOUND
-    return Kind.USERS if caller.kind == "user" else Kind.KEYS
-
-
-def _refusal(budget: Amount, taken: Amount, own: Amount, wanted: Amount, kind: Kind) -> _Refusal | None:
-    """Why one more is too much for the budget, or for who has `own` of what is taken; None if it is not."""
-    until = time.monotonic() + _PAUSE
-    is_share = bool(own.runs)
     share = budget.part(SHARE)
-    if not has_share(budget.runs, taken.runs, own.runs) or (is_share and own.runs >= share.runs):
-        return _Refusal(f"{budget.runs:,}", kind, is_share, 0, until)
-    room = budget.size // 2 if is_share else budget.size
-    if taken.size + wanted.size > room or (is_share and own.size + wanted.size > share.size):
-        return _Refusal(f"{budget.size:,} bytes of input in", kind, is_share, wanted.size, until)
-    return None
+    whole = f"{place.environment_id} {kind}"
+    own = f"{whole} {whose}"
+    recent = _looks.recent(whole)
+    if recent is not None and (refusal := recent.refusal(kind, budget, whose, wanted)):
+        raise refusal
+    # The share first: whoever has no more of theirs takes nothing of what is all others'.
+    has_share = not whose or _shares.take(own, wanted, at_first=share.part(STEPS))
+    if has_share and _budgets.take(whole, wanted, at_first=NOTHING):
+        return
+    look = _look(place, kind, budget.runs)
+    _looks.remember(whole, look.of_the_refused(kind, budget))
+    if refusal := look.refusal(kind, budget, whose, wanted):
+        raise refusal
+    if whose:
+        _shares.renew(own, share, look.room(kind, budget, whose).without(wanted))
+    _budgets.renew(whole, budget, budget.without(look.taken).without(wanted))
 
 
-def _look(place: Place, kind: Kind, caller_id: str, most: int) -> tuple[Amount, Amount]:
-    """What waits of the kind, and what of it is this caller's."""
-    parameters: dict[str, Any] = {"environment_id": place.environment_id, "caller_id": caller_id, "most": most}
+def _whose(caller: Caller, address_id: str | None) -> tuple[Kind, str]:
+    if address_id is not None:
+        return Kind.INBOUND, address_id
+    return (Kind.USERS, caller.id) if caller.kind == "user" else (Kind.KEYS, "")
+
+
+def _look(place: Place, kind: Kind, most: int) -> Look:
+    """What waits of the kind, of no more than `most` runs."""
     with by_index(place.cluster) as cursor:
-        cursor.execute(_LOOK[kind], parameters)
-        count, size, own, own_size = map(int, cursor.fetchone())
-    return Amount(count, size), Amount(own, own_size)
+        cursor.execute(_LOOK[kind], {"environment_id": place.environment_id, "most": most})
+        of = {whose: Amount(int(runs), int(size)) for whose, runs, size in cursor.fetchall()}
+    return Look(Amount(sum(each.runs for each in of.values()), sum(each.size for each in of.values())), of)
 
 
-_MOST: Final = "SELECT max({what}) FROM ({looks}) AS looks (runs, size, own, own_size)"
+_SUM: Final = "SELECT count(*) AS runs, coalesce(sum(size), 0) AS size FROM ({queued}) queued"
+_USED: Final = f"""
+SELECT max(runs), max(size) FROM ({" UNION ALL ".join(_SUM.format(queued=each) for each in _QUEUED.values())}) sums
+"""  # noqa: S608 - constants
 
 
-def count_waiting(place: Place) -> int:
-    """How many queued runs wait of the kind of which most do; no more than the plan's limit are counted."""
-    return _most(place, "runs")
-
-
-def count_bytes(place: Place) -> int:
-    """How many bytes the inputs have of the kind of which most wait."""
-    return _most(place, "size")
-
-
-def _most(place: Place, what: str) -> int:
+def used(place: Place) -> tuple[int, int]:
+    """How many queued runs wait of the kind of which most do, and how many bytes the inputs have of the kind of which
+    most wait. No more runs than the plan's limit are counted."""
     parameters: dict[str, Any] = {
         "environment_id": place.environment_id,
-        "caller_id": "",
         "most": plan_limits(place.plan).queued_runs,
     }
     with by_index(place.cluster) as cursor:
-        cursor.execute(_MOST.format(what=what, looks=" UNION ALL ".join(_LOOK.values())), parameters)
-        return int(cursor.fetchone()[0])
+        cursor.execute(_USED, parameters)
+        runs, size = cursor.fetchone()
+    return int(runs), int(size)

@@ -14,7 +14,7 @@ class FunctionsConfig(AppConfig):
         from functions.models import Function, Heard
         from platform_site.api.keyring import register_sealed_field
         from projects import leftovers
-        from projects.limits import set_usage_counter
+        from projects.limits import set_usage_counter, set_usage_counters
         from rows import interests
         from rows.backups import register_part
 
@@ -22,10 +22,8 @@ class FunctionsConfig(AppConfig):
         set_usage_counter("functions_per_environment", services.count_functions)
         set_usage_counter("schedules_per_environment", schedules.count_schedules)
         set_usage_counter("event_functions_per_environment", subscriptions.count_subscriptions)
-        set_usage_counter("queued_runs", admission.count_waiting)
-        set_usage_counter("queued_bytes", admission.count_bytes)
-        set_usage_counter("visitor_queued_runs", runs.count_waiting_visits)
-        set_usage_counter("visitor_queued_bytes", runs.count_waiting_bytes)
+        set_usage_counters(("queued_runs", "queued_bytes"), admission.used)
+        set_usage_counters(("visitor_queued_runs", "visitor_queued_bytes"), runs.waiting_visits)
         openings.register(functions=services.public_functions)
         register_part("functions", Functions())
         leftovers.register(Function, Heard)

@@ -4,15 +4,12 @@ member who left in the meantime runs nothing any more. Design section 8.
 
 from typing import Final
 
-from django.db.models import Q
-from django.db.models.functions import Now
-
 from accounts import keys
 from accounts.models import ServerKey, User
 from platform_site.api.callers import Caller, Place
 from platform_site.postgres.compiled import Compiled
 from projects import roles
-from projects.environments import EnvironmentDirectory, place_of
+from projects.environments import place_for, place_of
 
 
 def caller_again(kind: str, caller_id: str, environment_id: str) -> tuple[Caller, Place] | None:
@@ -43,9 +40,9 @@ def _key(key_id: str, place: Place) -> tuple[Caller, Place] | None:
 
 
 _KEY: Final = Compiled(
-    lambda pk, environment_id: ServerKey.objects.filter(
-        Q(expires_at__isnull=True) | Q(expires_at__gt=Now()), pk=pk, revoked_at=None, environment_id=environment_id
-    ).values_list("name", "scopes", "prefix")
+    lambda pk, environment_id: (
+        ServerKey.objects.live().filter(pk=pk, environment_id=environment_id).values_list("name", "scopes", "prefix")
+    )
 )
 
 
@@ -68,7 +65,7 @@ def _user(user: User, place: Place) -> tuple[Caller, Place] | None:
 
 def _account(user: User, place: Place) -> tuple[Caller, Place] | None:
     asking = Caller("account", user.pk, frozenset(), account_id=user.pk, email=user.email, name=user.name)
-    found = EnvironmentDirectory().place_for(asking, place.environment_id)
+    found = place_for(asking, place.environment_id)
     if found is None or user.environment_id is not None:
         return None
     there, scopes = found

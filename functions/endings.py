@@ -35,7 +35,7 @@ _SIZE_OF_OUTCOME: Final = "coalesce(octet_length($4::text), 0) + pg_column_size(
 # $1 run, $2 attempt, $3 status, $4 output, $5 error, $6 log, $7 walls, $8 milliseconds, $9 event, $10 the function's
 # name, $11 what is not kept of it (null: all is); $12 and $13 are those of `Together`. `_WRITE_WHOLE` has in their
 # place $12 function, $13 version, $14 input, $15 kind of caller, $16 its id, $17 request, $18 depth, $19 how it came
-# about.
+# about, $20 by which inbound address.
 _END: Final = b"""
 WITH ended AS (
     UPDATE platform.functions_run
@@ -60,11 +60,11 @@ _WRITE_WHOLE: Final = b"""
 WITH ended AS (
     INSERT INTO platform.functions_run
            (id, environment_id, function_id, version, status, phase, is_async, input, output, error, logs, walls,
-            not_kept, caller_kind, caller_id, request_id, depth, trigger, attempts, started_at, ended_at, duration_ms,
-            weight)
+            not_kept, caller_kind, caller_id, request_id, depth, trigger, address_id, attempts, started_at, ended_at,
+            duration_ms, weight)
     SELECT $1::text, f.environment_id, f.id, $13::int, $3::text, 'ended', false, $14::text, $4::text, $5::jsonb,
-           $6::jsonb, $7::text[], $11::text[], $15::text, $16::text, $17::text, $18::smallint, $19::text, $2::int,
-           now() - $8::int * interval '1 ms', now(), $8::int, %b
+           $6::jsonb, $7::text[], $11::text[], $15::text, $16::text, $17::text, $18::smallint, $19::text, $20::text,
+           $2::int, now() - $8::int * interval '1 ms', now(), $8::int, %b
       FROM platform.functions_function f WHERE f.id = $12::text AND f.environment_id IS NOT NULL
     ON CONFLICT (id) DO NOTHING
  RETURNING id, environment_id, version, request_id, depth
@@ -129,6 +129,7 @@ def _whole(started: Started, what: Kept) -> list[bytes | None]:
         None if request_id is None else request_id.encode(),
         b"%d" % started.depth,
         started.trigger.encode(),
+        None if started.address_id is None else started.address_id.encode(),
     ]
 
 
@@ -155,7 +156,7 @@ WITH asked AS (
            ended_at = CASE WHEN phase = 'queued' THEN now() END,
            duration_ms = CASE WHEN phase = 'queued' THEN 0 ELSE duration_ms END,
            phase = CASE WHEN phase = 'queued' THEN 'ended' ELSE phase END
-     WHERE id = %(run_id)s AND phase <> 'ended'
+     WHERE id = %(run_id)s AND (phase = 'queued' OR phase = 'executing' AND cancel_requested_at IS NULL)
  RETURNING id, environment_id, function_id, version, request_id, depth, duration_ms, error, phase
 ), failed AS (
     SELECT * FROM asked WHERE phase = 'ended'
@@ -167,9 +168,10 @@ SELECT EXISTS (SELECT 1 FROM asked), EXISTS (SELECT 1 FROM told)
 def request_cancel(using: str, run_id: str) -> tuple[bool, bool]:
     """Cancel: a queued run ends at once, an executing one as soon as its process is told.
 
-    Returns whether it had not ended yet, and whether somebody is to be told of its end.
+    Returns whether that is new (it had not ended, and nobody had cancelled it), and whether somebody is to be told of
+    its end.
     """
     with connections[using].cursor() as cursor:
         cursor.execute(_CANCEL, {"run_id": run_id})
-        was_open, told = cursor.fetchone()
-    return bool(was_open), bool(told)
+        is_new, told = cursor.fetchone()
+    return bool(is_new), bool(told)

@@ -40,13 +40,7 @@ class TooManyVisits(RateLimited):
 class TooManyQueued(RateLimited):
     """As many queued runs wait in the environment as its plan allows to one kind of caller, or as large ones."""
 
-    def __init__(self, limit: str, whose: str, *, is_share: bool) -> None:
-        """`is_share`: there is room, but no more of it for this user."""
-        why = (
-            "You have some waiting, and more only while half of that is free and less than an eighth is yours."
-            if is_share
-            else "So many wait."
-        )
+    def __init__(self, limit: str, whose: str, why: str) -> None:
         super().__init__(10, f"The plan allows {limit} {whose}. {why}")
 
 

@@ -10,7 +10,7 @@ import os
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from django.conf import settings
@@ -29,13 +29,17 @@ from functions.runtime.errors import LoadFailed, RuntimeFailed
 from functions.runtime.pool import Busy, Pool, Program
 from functions.runtime.process import Call, Outcome
 from functions.watch import Watch
-from platform_site.api import keyring
+from platform_site.api import ids, keyring
 from platform_site.api.callers import Caller, Place
 from platform_site.api.plans import plan_limits
 
 logger = logging.getLogger("platform.functions")
 
 SECRET_PURPOSE: Final = "functions.secret"  # noqa: S105 - a purpose, not a secret
+_KEY_COMES: Final = timedelta(seconds=5)
+"""After which a queued run is tried again whose secrets were sealed with a key that this process does not have."""
+_WAITS_FOR_KEY: Final = timedelta(hours=1)
+"""Since it was queued. By then every process has been replaced by one that has the key."""
 _SOURCES_KEPT_BYTES: Final = 16 * 1024 * 1024
 """Of thousands of usual functions, or of the thirty largest."""
 
@@ -99,8 +103,9 @@ def warm(program: Program) -> None:
 
 
 def execute(started: Started, caller: Caller, place: Place) -> Ended:
-    """Run it and record the outcome. Never raises for what the code does; DatabaseError if the outcome cannot be
-    written (the lease then runs out and the sweep settles the run)."""
+    """Run it and record the outcome; a queued one whose secrets are sealed with a key that this process does not know
+    yet goes back into the queue. Never raises for what the code does; DatabaseError if the outcome cannot be written
+    (the lease then runs out and the sweep settles the run)."""
     limits = plan_limits(place.plan)
     host = RunHost(caller, place, allowed_hosts=started.allowed_hosts, depth=started.depth)
     walls: tuple[str, ...] = ()
@@ -126,7 +131,10 @@ def execute(started: Started, caller: Caller, place: Place) -> Ended:
         outcome = _failure("platform", "FunctionGone", "the function was deleted before it ran")
     except Busy:
         outcome = _failure("platform", "Busy", "no process was free to run the function; try again shortly")
-    except keyring.KeyringError:
+    except keyring.KeyringError as error:
+        if isinstance(error, keyring.UnknownKey) and _waits_for_key(started):
+            claims.give_back(started, _KEY_COMES)
+            return Ended(Ending("failed", 0), False, False)
         outcome = _failure("platform", "SecretsClosed", "the secrets of the function cannot be opened")
     except RuntimeFailed as error:
         logger.error("the runtime failed", extra={"run_id": started.run_id, "why": str(error)[:500]})
@@ -175,6 +183,11 @@ def _keep_source(key: str, source: bytes) -> None:
         _sources[key] = source
         while _sources_bytes > _SOURCES_KEPT_BYTES:
             _sources_bytes -= len(_sources.popitem(last=False)[1])
+
+
+def _waits_for_key(started: Started) -> bool:
+    """What was accepted is not lost where keys are changed while processes run that do not know the new one yet."""
+    return started.is_async and datetime.now(UTC) - ids.made_at(started.run_id) < _WAITS_FOR_KEY
 
 
 def _secrets(started: Started) -> dict[str, str]:

@@ -394,15 +394,7 @@ def _fate_of(event: OutboxEvent | None, payloads: Payloads, *, is_hopeless: bool
 
 def _input_of(event: OutboxEvent, payloads: Payloads) -> str:
     """The body of a webhook's delivery, with all that role `server` may read. Raises Hidden, TooCostly."""
-    return events.body(
-        event_id=event.event_id,
-        event_type=event.type,
-        at=event.created_at,
-        environment_id=event.environment_id,
-        schema_version=event.schema_version,
-        request_id=event.request_id,
-        data=payloads.carried(event, json.loads(event.data), _Everything()) or {},
-    )
+    return events.body(event, payloads.carried(event, json.loads(event.data), _Everything()) or {})
 
 
 def _error(name: str, reason: str, message: str) -> Mapping[str, str]:

@@ -24,7 +24,7 @@ from platform_site.api import bodies, chains, outbound, sqlstates
 from platform_site.api.callers import Caller, Place
 from platform_site.api.errors import ApiError
 from platform_site.api.pagination import DEFAULT_LIMIT, MAX_LIMIT
-from rows import services
+from rows import bulk, reads, services
 from rows.bulk import MAX_ROWS, BulkQuery
 from rows.reads import ListQuery
 from rows.rules import Principal
@@ -39,8 +39,6 @@ MAX_ARGUMENTS: Final = 2 * MAX_FETCH_BODY
 FETCH_SECONDS: Final = 10.0
 CANCEL_SECONDS: Final = 2.0
 """What it may take to tell PostgreSQL that a statement is not wanted any more."""
-_QUERY_MEMBERS: Final = frozenset({"where", "order", "limit", "cursor", "with", "columns", "count"})
-_BULK_MEMBERS: Final = frozenset({"where", "limit", "cursor"})
 
 
 class RunHost:
@@ -152,7 +150,7 @@ class RunHost:
         raise HostError("there is no such operation", code="not_found", name="NotFound")
 
     def _read(self, operation: str, arguments: dict[str, Any]) -> bytes:
-        query = _query(arguments, _QUERY_MEMBERS)
+        query = _query(arguments, reads.QUERY_MEMBERS)
         table = _text(arguments, "table")
         if operation == "rows.get":
             row_id = _text(arguments, "id")
@@ -188,7 +186,7 @@ class RunHost:
         return b"null"
 
     def _write_many(self, operation: str, table: str, arguments: dict[str, Any], depth: int) -> bytes:
-        query = _query(arguments, _BULK_MEMBERS)
+        query = _query(arguments, bulk.QUERY_MEMBERS)
         limit = None if query.get("limit") is None else _limit(query["limit"], MAX_ROWS)
         which = BulkQuery(query.get("where"), limit, query.get("cursor"))
         if operation == "rows.update_many":

@@ -1,17 +1,12 @@
 """Tables of `functions`, in each region's schema `platform`. No foreign key leads out of the region."""
 
-from functools import partial
 from typing import ClassVar
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models.functions import Coalesce, Now
 
-from platform_site.api import ids
-
-
-def _id(prefix: str) -> "models.CharField[str, str]":
-    return models.CharField(primary_key=True, max_length=30, default=partial(ids.new, prefix), editable=False)
+from platform_site.api.models import public_id
 
 
 class Function(models.Model):
@@ -24,7 +19,7 @@ class Function(models.Model):
         OPERATOR = "operator"
         UNREADABLE = "unreadable"
 
-    id = _id("fn")
+    id = public_id("fn")
     environment_id = models.CharField(max_length=30, null=True)
     """Null: it is deleted, and no longer anybody's; its runs are being removed (`functions.removal`)."""
     name = models.CharField(max_length=63)
@@ -130,7 +125,7 @@ class Secret(models.Model):
 class InboundAddress(models.Model):
     """An address by which a provider's webhooks reach a function (`functions.inbound`)."""
 
-    id = _id("inb")
+    id = public_id("inb")
     function = models.ForeignKey(
         Function, on_delete=models.CASCADE, related_name="inbound_addresses", db_constraint=False
     )
@@ -172,7 +167,7 @@ class Run(models.Model):
         INBOUND = "inbound"
         EVENT = "event"
 
-    id = _id("run")
+    id = public_id("run")
     environment_id = models.CharField(max_length=30)
     function = models.ForeignKey(Function, on_delete=models.CASCADE, related_name="runs", db_index=False)
     version = models.PositiveIntegerField()
@@ -183,6 +178,8 @@ class Run(models.Model):
     """How it came about."""
     event_id = models.CharField(max_length=30, null=True)
     """The event that it runs on."""
+    address_id = models.CharField(max_length=30, null=True)
+    """The inbound address by which it came, which may be revoked by now."""
     input = models.TextField()
     """JSON text as it came; empty where it was too large to be kept. It goes with the run's row after 7 days."""
     output = models.TextField(null=True)
@@ -231,8 +228,9 @@ class Run(models.Model):
                 condition=models.Q(caller_kind="user"),
                 name="run_of_user",
             ),
-            models.Index(fields=["environment_id", "created_at"], condition=models.Q(phase="queued"), name="run_queue"),
-            # Whose turn it is within an environment: `false` comes first, and no crowd's thousands are walked over.
+            # Whose turn it is within an environment: `false` comes first, and no crowd's thousands are walked over. The
+            # only one of what is queued: beside one in another order the planner takes whichever has fewer pages, and
+            # sorts all that waits, as long as the statistics know of no queue.
             models.Index(
                 "environment_id",
                 models.ExpressionWrapper(

@@ -19,17 +19,18 @@ from typing import Final
 
 import orjson
 from django.conf import settings
-from django.db import IntegrityError, connections
+from django.db import Error, IntegrityError, connections
 
 from functions import admission
 from functions.errors import NoSuchFunction, TooManyRuns, TooManyVisits
 from functions.networks import Visit, has_share, open_to_all
 from functions.together import Together
 from functions.visits import is_input_kept
-from platform_site.api import ids
+from platform_site.api import ids, sqlstates
 from platform_site.api.callers import Caller, Place
 from platform_site.api.plans import plan_limits
 from platform_site.api.requests import current_request_id
+from rows import execution
 
 LEASE_MARGIN: Final = timedelta(seconds=10)
 """How long beyond its timeout a run may take: then it is lost, if it is not by `FUNCTION_LEASE` (`functions.watch`)."""
@@ -68,6 +69,8 @@ class Started:
     cluster: str
     trigger: str = "call"
     """One of `Run.Trigger`."""
+    address_id: str | None = None
+    """The inbound address by which a synchronous one came."""
 
     @property
     def program_key(self) -> str:
@@ -83,8 +86,8 @@ def program_key(function_id: str, version: int, source_hash: str, memory_mb: int
 # $1 environment, $2 function, $3 kind of caller that must be allowed, $4 seats that it may take, $5 phase to begin in,
 # $6 run, $7 input, $8 kind of caller, $9 its id, $10 request, $11 depth, $12 margin and $13 lease (`lease_values`),
 # $14 those seats in the order in which to look at them (`_seats`), $15 what is not kept of it; of a visit $16 its
-# network, $17 how much later its turn comes, $18 the seats that are visitors'; $19 how it came about; $20 and $21 are
-# those of `Together`.
+# network, $17 how much later its turn comes, $18 the seats that are visitors'; $19 how it came about, $20 by which
+# inbound address; $21 and $22 are those of `Together`.
 _CHOOSE: Final = b"""
 WITH chosen AS (
     SELECT f.id, f.name, f.active_version, f.timeout_ms, f.memory_mb, f.allowed_hosts, v.source_hash,
@@ -105,12 +108,12 @@ WITH chosen AS (
        AND (f.invoke IN ('public', $3::text) OR (f.invoke IS NULL AND $3::text <> 'anonymous'))
 ), made AS (
     INSERT INTO platform.functions_run
-           (id, environment_id, function_id, version, status, phase, is_async, trigger, input, not_kept, logs, walls,
-            caller_kind, caller_id, network, turn_at, request_id, depth, concurrency, slot, attempts, created_at,
-            started_at, claimed_until)
-    SELECT $6::text, $1::text, id, active_version, 'running', $5::text, $5::text = 'queued', $19::text, $7::text,
-           $15::text[], '[]'::jsonb, '{}', $8::text, $9::text, $16::bigint, statement_timestamp() + $17::interval,
-           $10::text, $11::smallint, $4::int, slot,
+           (id, environment_id, function_id, version, status, phase, is_async, trigger, address_id, input, not_kept,
+            logs, walls, caller_kind, caller_id, network, turn_at, request_id, depth, concurrency, slot, attempts,
+            created_at, started_at, claimed_until)
+    SELECT $6::text, $1::text, id, active_version, 'running', $5::text, $5::text = 'queued', $19::text, $20::text,
+           $7::text, $15::text[], '[]'::jsonb, '{}', $8::text, $9::text, $16::bigint,
+           statement_timestamp() + $17::interval, $10::text, $11::smallint, $4::int, slot,
            CASE WHEN $5::text = 'executing' THEN 1 ELSE 0 END,
            CASE WHEN $5::text = 'executing' THEN now() ELSE statement_timestamp() END,
            CASE WHEN $5::text = 'executing' THEN now() END,
@@ -122,8 +125,19 @@ WITH chosen AS (
 )
 SELECT id, name, active_version, source_hash, timeout_ms, memory_mb, array_to_json(allowed_hosts), secrets,
        slot IS NOT NULL, EXISTS (SELECT 1 FROM made),
-       CASE WHEN $20::boolean THEN set_config('synchronous_commit', 'off', true) END, $21::text
+       CASE WHEN $21::boolean THEN set_config('synchronous_commit', 'off', true) END, $22::text
   FROM chosen
+"""
+# $1 run. As the row of `_CHOOSE`.
+_FIND_AGAIN: Final = b"""
+SELECT f.id, f.name, r.version, v.source_hash, f.timeout_ms, f.memory_mb, array_to_json(f.allowed_hosts),
+       (SELECT jsonb_object_agg(s.name, encode(s.sealed_value, 'hex'))
+          FROM platform.functions_secret s WHERE s.function_id = f.id AND s.sealed_value IS NOT NULL),
+       true, true, NULL
+  FROM platform.functions_run r
+  JOIN platform.functions_function f ON f.id = r.function_id
+  JOIN platform.functions_version v ON v.function_id = f.id AND v.number = r.version
+ WHERE r.id = $1::text
 """
 # A seat is taken by an unique index, so that no race goes past the limit. Two that reach for the same one at the same
 # moment: the second waits for the first's commit and reaches again. Each begins to look at another seat, so that this
@@ -167,7 +181,7 @@ def begin(
     depth: int = 0,
     is_async: bool = False,
     visit: Visit | None = None,
-    trigger: str = "call",
+    address_id: str | None = None,
 ) -> Started:
     """Make the run, executing (a lease is ours) or queued. One statement; a queued one of a visitor takes one more, and
     now and then one of somebody else (`functions.admission`).
@@ -175,21 +189,25 @@ def begin(
     One that executes is committed when this returns, and on disk before it can have any effect: a row that it writes
     and its end come later in the same log and wait for it, and `make_durable` goes before what leaves the database.
     So a synchronous call waits for the disk once. If PostgreSQL crashes in between, `end` finds no run and writes it
-    down whole. In a transaction of the caller's, and where it is queued, its commit waits as any other.
+    down whole. In a transaction of the caller's, and where it is queued, its commit waits as any other. Where the
+    answer is lost with the connection, the run is looked for on a new one by the id that it has, and begun if it is not
+    there: nobody else would execute it, and it would keep its seat for as long as its lease.
 
-    `visit` says where a visitor comes from; without it their network has no share of its own. Raises NoSuchFunction
-    (or one that this kind of caller may not invoke), TooManyRuns, TooManyVisits, TooManyQueued.
+    `visit` says where a visitor comes from; without it their network has no share of its own. `address_id`: the inbound
+    address by which it came. Raises NoSuchFunction (or one that this kind of caller may not invoke), TooManyRuns,
+    TooManyVisits, TooManyQueued.
     """
     limit, is_visit = plan_limits(place.plan).function_concurrency, caller.kind == "anonymous"
     may_take = theirs = visitor_seats(limit) if is_visit else limit
     if visit is not None and visit.is_heavy and not is_async:
         may_take = open_to_all(theirs)
+    trigger = "call" if address_id is None else "inbound"
     behind = 0
     input_bytes = input_text.encode()
     if is_async and is_visit:
         behind = _check_room_for_a_visit(place, visit, len(input_bytes))
     elif is_async:
-        admission.admit(place, caller, trigger, len(input_bytes))
+        admission.admit(place, caller, len(input_bytes), address_id=address_id)
     # A queued one needs it until it ends.
     is_kept = is_async or is_input_kept(caller.kind, trigger, input_bytes)
     run_id, request_id = ids.new("run"), current_request_id()
@@ -212,15 +230,23 @@ def begin(
         b"%f s" % (behind * TURN.total_seconds()) if behind else None,
         b"%d" % theirs,
         trigger.encode(),
+        None if address_id is None else address_id.encode(),
     ]
+    was_lost = False
     for _ in range(REACHES):
         start = int(random.random() * limit)  # noqa: S311 - not a secret
         seated = [*values, _seats(limit, may_take, start), None if is_kept else b"{input}", *origin]
         try:
-            found = (_queueings if is_async else _begins).run(place.cluster, seated)
-        except IntegrityError:  # the function was deleted before we could commit: look again
+            found = execution.run(place.cluster, _FIND_AGAIN, [run_id.encode()]) if was_lost else []
+            found = found or (_queueings if is_async else _begins).run(place.cluster, seated)
+        except IntegrityError:  # the function was deleted before we could commit, or it is there by now: look again
             if connections[place.cluster].in_atomic_block:
                 raise
+            continue
+        except Error as error:
+            if was_lost or connections[place.cluster].in_atomic_block or not sqlstates.lost_connection(error):
+                raise
+            was_lost = True
             continue
         if not found:
             raise NoSuchFunction
@@ -247,6 +273,7 @@ def begin(
                 caller_id=caller.id,
                 cluster=place.cluster,
                 trigger=trigger,
+                address_id=address_id,
             )
         if had_seat != b"t":
             break
@@ -264,14 +291,11 @@ SELECT count(*), coalesce(sum(octet_length(input)), 0), count(*) FILTER (WHERE n
 """
 
 
-def count_waiting_visits(place: Place) -> int:
-    """How many queued runs of visitors wait in the environment; no more than the plan's limit are counted."""
-    return _waiting_visits(place)[0]
-
-
-def count_waiting_bytes(place: Place) -> int:
-    """How many bytes their inputs have together."""
-    return _waiting_visits(place)[1]
+def waiting_visits(place: Place) -> tuple[int, int]:
+    """How many queued runs of visitors wait in the environment, and how many bytes their inputs have together; no more
+    than the plan's limit are counted."""
+    count, size, _ = _waiting_visits(place)
+    return count, size
 
 
 def _waiting_visits(place: Place, network: int | None = None) -> tuple[int, int, int]:
@@ -308,17 +332,17 @@ def secrets_of(secrets: bytes | None) -> dict[str, bytes]:
     return {name: bytes.fromhex(text) for name, text in orjson.loads(secrets or b"{}").items()}
 
 
-_SOURCE = """
-SELECT source FROM platform.functions_version WHERE function_id = %s AND number = %s
+_SOURCE: Final = b"""
+SELECT source FROM platform.functions_version WHERE function_id = $1::text AND number = $2::int
 """
 
 
 def source_of(started: Started) -> bytes:
     """The module's text. Asked once per process and version (`functions.executor` keeps it). Raises NoSuchFunction if
     the function was deleted since."""
-    with connections[started.cluster].cursor() as cursor:
-        cursor.execute(_SOURCE, [started.function_id, started.version])
-        found = cursor.fetchone()
-    if found is None:
+    values = [started.function_id.encode(), b"%d" % started.version]
+    found = execution.run_again_if_lost(connections[started.cluster], _SOURCE, values)
+    if not found:
         raise NoSuchFunction
-    return str(found[0]).encode()
+    [(source,)] = found
+    return source or b""

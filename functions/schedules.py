@@ -32,6 +32,7 @@ from platform_site.api.callers import Caller, Place
 from platform_site.api.errors import ValidationFailed
 from platform_site.api.fields import timestamp
 from platform_site.api.plans import plan_limits
+from platform_site.postgres import clock
 from projects.environments import place_of
 from projects.suspension import plans_of_active, suspended_in
 from rows import trail
@@ -68,7 +69,7 @@ def _set(function: Function, place: Place, text: str | None, by: Caller | None) 
         raise ValidationFailed.of("schedule", "nobody", "Say as whom the function is to run by its schedule.")
     if not was_running:
         _check_room(place)
-    function.next_run_at = cron.read(text).next_after(_now(place.cluster))
+    function.next_run_at = cron.read(text).next_after(clock.now(place.cluster))
 
 
 def activated(function: Function, *, by: Caller | None) -> None:
@@ -113,13 +114,6 @@ def _check_room(place: Place) -> None:
     limit = plan_limits(place.plan).schedules_per_environment
     if count_schedules(place) >= limit:
         raise SchedulesQuotaReached(limit)
-
-
-def _now(using: str) -> datetime:
-    with connections[using].cursor() as cursor:
-        cursor.execute("SELECT statement_timestamp()")
-        now: datetime = cursor.fetchone()[0]
-    return now
 
 
 # ── When they are due ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -186,7 +180,7 @@ def _queue_batch(using: str, plans: Mapping[str, str]) -> tuple[int, bool]:
     """
     last_run = Run.objects.filter(pk=OuterRef("scheduled_run_id")).exclude(phase=Run.Phase.ENDED)
     with transaction.atomic(using=using):
-        now = _now(using)
+        now = clock.now(using)
         due = (
             Function.objects.using(using)
             .filter(next_run_at__lte=now, environment_id__in=plans)
@@ -254,7 +248,7 @@ def stop(started: Started) -> None:
 def mend_future_times(using: str) -> int:
     """Bring back what PostgreSQL's clock has put off that was set back by hours since. Returns how many. Reads all
     functions that have a schedule."""
-    now = _now(using)
+    now = clock.now(using)
     mended = 0
     waiting = Function.objects.using(using).filter(next_run_at__gt=now + _SET_BACK).order_by("pk")
     for function_id, text, next_run_at in waiting.values_list("pk", "schedule", "next_run_at").iterator(BATCH):

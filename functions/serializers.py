@@ -14,10 +14,12 @@ from functions.retention import shortened_at
 from functions.visits import KEPT_BYTES
 from platform_site.api import fields
 from platform_site.api.fields import Serializer, timestamp
+from platform_site.api.plans import most_of
 from rows.event_fields import EventsField
 
 _HOST: Final = re.compile(
-    r"(?=.{1,253}(:|$))[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*(:\d{1,5})?"
+    r"(?=.{1,253}(:|$))[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*(:\d{1,5})?",
+    re.ASCII,
 )
 _SECRET: Final = re.compile(r"[A-Z][A-Z0-9_]{0,63}", re.ASCII)
 MAX_SOURCE_BYTES: Final = 512 * 1024
@@ -93,8 +95,8 @@ class OnField(EventsField):
 
 
 class Configuration(Serializer):
-    timeout_ms = fields.IntegerField(min_value=10, max_value=300_000, required=False)
-    memory_mb = fields.IntegerField(min_value=64, max_value=1024, required=False)
+    timeout_ms = fields.IntegerField(min_value=10, max_value=most_of("function_timeout_ms"), required=False)
+    memory_mb = fields.IntegerField(min_value=64, max_value=most_of("function_memory_mb"), required=False)
     allowed_hosts = HostsField(required=False)
     invoke = fields.ChoiceField(
         choices=["user", "key", "public"],
@@ -121,16 +123,12 @@ class Activation(Serializer):
     version = fields.IntegerField(min_value=1)
 
 
-class AsyncField(fields.BooleanField):
-    pass
-
-
 class Invocation(Serializer):
     input = fields.ObjectField(required=False, allow_null=True)
 
     def get_fields(self) -> dict[str, Any]:
         """`async` is a word of Python's, so it cannot be declared as a member."""
-        return {**super().get_fields(), "async": AsyncField(required=False)}
+        return {**super().get_fields(), "async": fields.BooleanField(required=False)}
 
 
 # ── Answers ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -40,7 +40,8 @@ def deploy(
     runs_as: Caller | None = None,
     warm: bool = True,
 ) -> tuple[Function, bool]:
-    """Deploy a version of `name` and make it the active one; True if the function is new.
+    """Deploy a version of `name` and make it the active one; True if the function is new. A source that is that of the
+    newest version is that version: sent twice, it changes nothing twice.
 
     `values`: `source`, and optionally timeout_ms, memory_mb, allowed_hosts, invoke, attempts, schedule, on, `secrets`
     (name to value, null removes one; omitted ones stay). What is omitted stays as it was. By its schedule, on events
@@ -71,17 +72,21 @@ def deploy(
                 memory_mb=DEFAULT_MEMORY_MB,
             )
         _set_up(function, place, values, by=runs_as or schedules.caller_of(actor))
-        function.last_version += 1
+        newest = Version.objects.using(using).filter(function_id=function.pk, number=function.last_version)
+        is_new_version = not newest.filter(source_hash=source_hash).exists()
+        if is_new_version:
+            function.last_version += 1
         function.active_version = function.last_version
         function.save(using=using)
-        Version.objects.using(using).create(
-            function=function,
-            number=function.last_version,
-            source=source,
-            source_hash=source_hash,
-            author_kind=actor.kind,
-            author_id=actor.id,
-        )
+        if is_new_version:
+            Version.objects.using(using).create(
+                function=function,
+                number=function.last_version,
+                source=source,
+                source_hash=source_hash,
+                author_kind=actor.kind,
+                author_id=actor.id,
+            )
         _set_aside(function, place, values)
         trail.record(
             place, "function.deployed", actor=actor, target_id=function.pk, name=name, version=function.active_version,
@@ -243,9 +248,10 @@ def begin(
     depth: int = 0,
     is_async: bool = False,
     visit: Visit | None = None,
-    trigger: str = Run.Trigger.CALL,
+    address_id: str | None = None,
 ) -> Started:
-    """Make a run of the function, to be executed by us now or by a worker. `visit` says where a visitor comes from.
+    """Make a run of the function, to be executed by us now or by a worker. `visit` says where a visitor comes from,
+    `address_id` by which inbound address it came.
 
     Raises NoSuchFunction, TooManyRuns, TooManyVisits, TooManyQueued, and Conflict for a chain of calls that has become
     a loop (reliability F27).
@@ -254,7 +260,9 @@ def begin(
         raise NoSuchFunction
     if depth >= chains.LONGEST:
         raise Loop(depth)
-    return runs.begin(place, caller, name, input_text, depth=depth, is_async=is_async, visit=visit, trigger=trigger)
+    return runs.begin(
+        place, caller, name, input_text, depth=depth, is_async=is_async, visit=visit, address_id=address_id
+    )
 
 
 def invoke(
@@ -265,13 +273,13 @@ def invoke(
     *,
     depth: int = 0,
     visit: Visit | None = None,
-    trigger: str = Run.Trigger.CALL,
+    address_id: str | None = None,
 ) -> tuple[Started, Ended]:
     """Run the function now and wait for its end. `input_text` is JSON.
 
     Raises NoSuchFunction, TooManyRuns. Contract section 4.11.
     """
-    started = begin(place, caller, name, input_text, depth=depth, visit=visit, trigger=trigger)
+    started = begin(place, caller, name, input_text, depth=depth, visit=visit, address_id=address_id)
     return started, execute(started, caller, place)
 
 
@@ -291,30 +299,32 @@ def enqueue(
     *,
     depth: int = 0,
     visit: Visit | None = None,
-    trigger: str = Run.Trigger.CALL,
+    address_id: str | None = None,
 ) -> str:
     """Queue a run and return its id. It is committed with the transaction at hand, then a worker is nudged.
 
     Raises NoSuchFunction, TooManyVisits, TooManyQueued.
     """
-    queued = begin(place, caller, name, input_text, depth=depth, is_async=True, visit=visit, trigger=trigger)
+    queued = begin(place, caller, name, input_text, depth=depth, is_async=True, visit=visit, address_id=address_id)
     wakeups.after_commit(place.cluster)
     return queued.run_id
 
 
 def cancel(place: Place, name: str, run_id: str, *, actor: Caller | Actor) -> Run:
-    """Cancel a run: at once if it is queued, else as soon as its process looks. Raises NoSuchRun, RunEnded."""
-    function = function_of(place, name)
-    run = run_of(place, function, run_id)
-    with transaction.atomic(using=place.cluster):
-        was_open, told = endings.request_cancel(place.cluster, run.pk)
-        if not was_open:
+    """Cancel a run: at once if it is queued, else as soon as its process looks, and once more is nothing new. Raises
+    NoSuchRun, RunEnded."""
+    using = place.cluster
+    run = run_of(place, function_of(place, name), run_id)
+    with transaction.atomic(using=using):
+        is_new, told = endings.request_cancel(using, run.pk)
+        if is_new:
+            trail.record(place, "run.cancelled", actor=actor, target_id=run_id)
+        elif not Run.objects.using(using).filter(pk=run.pk).exclude(phase=Run.Phase.ENDED).exists():
             raise RunEnded
-        trail.record(place, "run.cancelled", actor=actor, target_id=run_id)
     executor.pool().cancel(run.pk)  # if it is this process's own; `functions.watch` finds it elsewhere
     if told:
-        wakeups.tell(place.cluster)
-    run.refresh_from_db(using=place.cluster)
+        wakeups.tell(using)
+    run.refresh_from_db(using=using)
     return run
 
 

@@ -4,11 +4,10 @@ import re
 import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from datetime import timedelta
 from typing import Any
 
 import orjson
-from django.db import IntegrityError, transaction
+from django.db import Error, IntegrityError, close_old_connections, transaction
 from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
@@ -16,7 +15,7 @@ from django.utils.functional import cached_property
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.exceptions import ValidationError as InvalidField
 
-from functions import history, networks, serializers, services, waiting
+from functions import history, networks, retention, serializers, services, waiting
 from functions.errors import NoSuchFunction, NoSuchRun, RunEnded
 from functions.executor import Ended
 from functions.filters import RunFilter
@@ -32,7 +31,6 @@ from platform_site.api.pagination import paginate, read_limit
 from platform_site.api.views import ApiViewSet, answer, created, no_content
 from rows.names import did_you_mean
 
-HISTORY = timedelta(days=7)
 _INPUT = fields.ObjectField()
 _WAIT = re.compile(r"wait=(\d{1,4})", re.ASCII)
 
@@ -101,7 +99,8 @@ class FunctionViewSet(NamedViewSet):
         responses={200: serializers.FunctionDetail, 201: serializers.FunctionDetail},
     )
     def put(self, request: HttpRequest, name: str) -> HttpResponseBase:
-        """Deploy a new version and make it the active one. What does not load is refused with its line and column."""
+        """Deploy a new version and make it the active one. What does not load is refused with its line and column. A
+        source that is that of the newest version makes no other one."""
         if not services.NAME.fullmatch(name):
             message = "A function's name is 1 to 63 of a-z, 0-9, _ and -, beginning with a letter."
             raise ValidationFailed.of("name", "invalid_name", message)
@@ -243,39 +242,60 @@ class RunViewSet(NamedViewSet):
         return body.get("input"), body.get("async", False)
 
     def _enqueue(self, name: str, input_text: str, depth: int) -> str:
-        """Queue a run, once per Idempotency-Key: the record points at the run."""
+        """Queue a run, once per Idempotency-Key."""
         waits.begin()
-        using = self.place.cluster
         ticket = idempotency.read_ticket(self.request._request, self.caller)
-        if ticket is None:
+
+        def enqueue() -> str:
             return services.enqueue(self.place, self.caller, name, input_text, depth=depth, visit=self._visit)
-        with _together_with_its_record(using):
-            kept = idempotency.claim(ticket, using=using)
-            if kept is not None and kept.reference is not None:
-                return kept.reference
-            run_id = services.enqueue(self.place, self.caller, name, input_text, depth=depth, visit=self._visit)
-            idempotency.keep_reference(ticket, run_id, using=using)
-        return run_id
+
+        return enqueue() if ticket is None else self._under_key(ticket, enqueue)
 
     def _once(self, ticket: idempotency.Ticket, name: str, input_text: str, depth: int) -> HttpResponseBase:
         """A synchronous call under an Idempotency-Key: the run is committed with its record before it executes, and a
         repetition answers with what became of that run."""
-        using = self.place.cluster
-        with _together_with_its_record(using):
-            kept = idempotency.claim(ticket, using=using)
-            started = None
-            if kept is None or kept.reference is None:
-                started = services.begin(self.place, self.caller, name, input_text, depth=depth, visit=self._visit)
-                idempotency.keep_reference(ticket, started.run_id, using=using)
-        if started is not None:
+        begun: dict[str, Started] = {}
+
+        def begin() -> str:
+            started = services.begin(self.place, self.caller, name, input_text, depth=depth, visit=self._visit)
+            begun[started.run_id] = started
+            return started.run_id
+
+        run_id = self._under_key(ticket, begin)
+        if run_id in begun:
+            started = begun[run_id]
             return self._ended(started, services.execute(started, self.caller, self.place))
-        reference = kept.reference if kept is not None else None
-        run = self._waited(reference or "", 5)
+        run = self._waited(run_id, 5)
         if run is None:
-            return self._queued(name, reference or "")
+            return self._queued(name, run_id)
         response = self._of_record(run)
         response.headers[idempotency.REPLAYED] = "true"
         return response
+
+    def _under_key(self, ticket: idempotency.Ticket, make: Callable[[], str]) -> str:
+        """The id of the run that was made under this key: by an earlier request, or now by `make`; committed with the
+        record that points at it.
+
+        Where the connection is lost, the answer to the commit maybe, once more on a new one: the record then says
+        whether it came through.
+        """
+        try:
+            return self._made_or_found(ticket, make)
+        except Error as error:
+            if not sqlstates.lost_connection(error):
+                raise
+            close_old_connections()
+            return self._made_or_found(ticket, make)
+
+    def _made_or_found(self, ticket: idempotency.Ticket, make: Callable[[], str]) -> str:
+        using = self.place.cluster
+        with _together_with_its_record(using):
+            kept = idempotency.claim(ticket, using=using)
+            if kept is not None and kept.reference is not None:
+                return kept.reference
+            run_id = make()
+            idempotency.keep_reference(ticket, run_id, using=using)
+        return run_id
 
     def _waited(self, run_id: str, seconds: float) -> Run | None:
         """The run once it has ended, None if it has not after `seconds`."""
@@ -335,7 +355,9 @@ class RunViewSet(NamedViewSet):
         """The runs of the last 7 days, the newest first."""
         limit = read_limit(self.query.get("limit"))
         recent = (
-            self._visible(self._function(name)).filter(created_at__gte=Now() - HISTORY).defer("input", "output", "logs")
+            self._visible(self._function(name))
+            .filter(created_at__gte=Now() - retention.KEPT)
+            .defer("input", "output", "logs")
         )
         given = {parameter: self.query[parameter] for parameter in RunFilter.base_filters if parameter in self.query}
         found = history.newest_of(recent, RunFilter(given).wanted(), limit)

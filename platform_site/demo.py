@@ -6,7 +6,6 @@ are random; `<data-dir>/demo.json` (mode 0600) is the only place that holds them
 """
 
 import json
-import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +22,7 @@ from platform_site import demo_receiver
 from platform_site.api import outbound
 from platform_site.api.callers import ENVIRONMENT_SCOPES, Caller, Place
 from platform_site.api.errors import ValidationFailed
-from platform_site.services.layout import Layout
+from platform_site.services.layout import Layout, write_private
 from projects import services as projects
 from projects.environments import place_of
 from projects.models import Environment
@@ -56,10 +55,10 @@ def complete(layout: Layout, *, base_url: str) -> Facts:
             step(facts)
             done = [*done, name]
             # In this order: cut off in between, the step runs again and finds what it made.
-            _write(layout.demo_file, facts)
-            _write(layout.demo_steps_file, {"done": done})
+            write_private(layout.demo_file, facts)
+            write_private(layout.demo_steps_file, {"done": done})
     _follow_the_address(facts)
-    _write(layout.demo_file, facts)
+    write_private(layout.demo_file, facts)
     return facts
 
 
@@ -233,12 +232,3 @@ def _read(path: Path) -> Facts:
     except (FileNotFoundError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
-
-
-def _write(path: Path, content: Facts) -> None:
-    """Replace the file in one step; nobody but its owner may read it."""
-    partial = path.with_suffix(".new")
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump(content, file, indent=2)
-        file.write("\n")
-    partial.replace(path)

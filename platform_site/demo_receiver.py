@@ -29,7 +29,7 @@ def receive(request: HttpRequest) -> HttpResponse:
         sent_at = int(request.headers.get("webhook-timestamp", ""))
     except ValueError:
         sent_at = 0
-    is_recent = abs(time.time() - sent_at) <= TOLERANCE_SECONDS
+    is_recent = abs(int(time.time()) - sent_at) <= TOLERANCE_SECONDS
     if key is None or not is_recent:
         return HttpResponse(status=401)
     expected = signing.sign(key, request.headers.get("webhook-id", ""), sent_at, request.body)

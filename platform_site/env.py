@@ -36,9 +36,9 @@ def number(name: str, default: float, *, minimum: float, maximum: float = MOST) 
     return default if not value else _within(name, value, minimum, maximum)
 
 
-def numbers(name: str, *, minimum: float, maximum: float = MOST) -> list[float]:
-    """A comma-separated list of numbers from `minimum` to `maximum`. Raises ImproperlyConfigured for anything else."""
-    return [_within(name, word, minimum, maximum) for word in words(name)]
+def numbers(name: str, *, minimum: float) -> list[float]:
+    """A comma-separated list of numbers from `minimum` on. Raises ImproperlyConfigured for anything else."""
+    return [_within(name, word, minimum, MOST) for word in words(name)]
 
 
 def integer(name: str, default: int, *, minimum: int, maximum: int = MOST) -> int:

@@ -84,7 +84,7 @@ class FunctionFigure(models.Model):
 
 
 class Sample(models.Model):
-    """The latest look at one thing: `control`, or a region by its name."""
+    """The latest look at one thing: `control`, `workers`, or a region by its name."""
 
     name = models.CharField(max_length=40, primary_key=True)
     at = models.DateTimeField()

@@ -128,7 +128,6 @@ USE_I18N = False
 USE_TZ = True
 TIME_ZONE = "UTC"
 FORMAT_MODULE_PATH = "platform_site.formats"
-DATETIME_FORMAT = r"Y-m-d H:i:s \U\T\C"  # in the console, where a minute is too coarse to find anything by
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 # ── HTTP ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -225,7 +224,6 @@ REST_FRAMEWORK = {
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_SCHEMA_CLASS": "platform_site.api.openapi.ApiSchema",
     "DEFAULT_METADATA_CLASS": None,
-    "EXCEPTION_HANDLER": "platform_site.api.handler.exception_handler",
     "UNAUTHENTICATED_USER": None,
     "UNAUTHENTICATED_TOKEN": None,
     "TEST_REQUEST_DEFAULT_FORMAT": "json",

@@ -19,7 +19,7 @@ from django.utils.html import format_html
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
-from accounts.console import AsOpened, NarrowedByFilters, address, list_link, staff
+from accounts.console import AsOpened, ConsoleAdmin, address, list_link, staff
 from accounts.models import User
 from accounts.staff.roles import OPERATE
 from platform_site.api import ids, sqlstates
@@ -52,14 +52,10 @@ def _explanation(error: Exception) -> str:
     raise error
 
 
-class ThroughServices(NarrowedByFilters):
+class ThroughServices(ConsoleAdmin):
     """A model whose changes are verbs of `services`: what they refuse is said on the page, in words."""
 
     empty_words = "Each project comes with two environments and its owner as a member."
-    list_fullwidth = True
-    list_filter_submit = True
-    list_per_page = 50
-    show_full_result_count = False  # a count of a million rows is a scan
 
     def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         return self._explained(request, super().changeform_view, *args, **kwargs)
@@ -76,17 +72,6 @@ class ThroughServices(NarrowedByFilters):
                 raise
             self.message_user(request, _explanation(error), messages.ERROR)
             return HttpResponseRedirect(request.get_full_path())
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        # One by one, after a look: "select all, delete" has ended more than one platform.
-        return bool(super().has_delete_permission(request, obj)) and not (
-            request.method == "POST" and request.POST.get("action") == "delete_selected"
-        )
-
-    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        actions: dict[str, Any] = super().get_actions(request)
-        actions.pop("delete_selected", None)
-        return actions
 
 
 def _code(text: str) -> str:

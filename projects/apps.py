@@ -8,10 +8,9 @@ class ProjectsConfig(AppConfig):
         """Tell the floors below what they ask of this one."""
         from accounts.environments import set_directory
         from platform_site.api.cors import set_origins_lookup
-        from projects import errors, receivers
-        from projects.environments import EnvironmentDirectory, allowed_origins
+        from projects import environments, errors, receivers
 
-        set_directory(EnvironmentDirectory())
-        set_origins_lookup(allowed_origins)
+        set_directory(environments)
+        set_origins_lookup(environments.allowed_origins)
         errors.register_answers()
         receivers.connect()

@@ -16,7 +16,7 @@ dropped after its filler has ended. Design section 5; docs/adr/0003-preview-bran
 
 import logging
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final, Literal
@@ -28,7 +28,7 @@ from django.db.models.functions import Now
 from platform_site.api import signals, sqlstates
 from platform_site.api.callers import Place
 from platform_site.postgres import limits
-from projects import failpoints, places, provisioning
+from projects import failpoints, places, presence, provisioning
 from projects.models import Environment, Project
 from projects.provisioning import SchemaBusy
 
@@ -85,7 +85,7 @@ def require_both(source: Place, target: Place) -> None:
 
 def require(target: Place) -> None:
     """Raise NoLongerWanted if the branch was deleted meanwhile. One query."""
-    if not Environment.objects.live().filter(pk=target.environment_id).exists():
+    if not presence.is_live(target.environment_id):
         raise NoLongerWanted
 
 
@@ -148,7 +148,6 @@ def _copy_once(source: Place, target: Place, data: Data, *, patient: bool) -> No
                 limits.lift(cursor)
             provisioning.claim_schema(cursor, target.environment_id)
             provisioning.create_schema(cursor, target.environment_id)
-        signals.environment_created.send(sender=Environment, place=target, using=using)
         signals.environment_branched.send(sender=Environment, source=source, target=target, data=data, using=using)
         require_both(source, target)
         failpoints.reach("branch.before_region_commit")
@@ -158,10 +157,10 @@ def _copy_once(source: Place, target: Place, data: Data, *, patient: bool) -> No
 # ── Finishing one that was begun ────────────────────────────────────────────────────────────────────────────────────
 
 
-def unfinished(after: str = "", limit: int = 100) -> Iterator[str]:
+def unfinished(after: str) -> list[str]:
     """Ids of the branches in the making, in order, beginning after one of them."""
     creating = Environment.objects.live().filter(status=Environment.Status.CREATING, pk__gt=after).branches()
-    yield from creating.order_by("pk").values_list("pk", flat=True)[:limit]
+    return list(creating.order_by("pk").values_list("pk", flat=True)[:100])
 
 
 def finish(environment_id: str) -> bool:

@@ -39,7 +39,7 @@ EnvironmentUse = Literal["required", "optional", "unused"]
 HEADER: Final = "X-Environment"
 
 _FILL_WITHIN: Final = 5.0
-"""Seconds. A record that waited longer for its trip is dropped: marks over it must not have expired (ASK_SECONDS)."""
+"""Seconds. A record that waited longer for its trip is dropped: marks over it must not have expired (MARKER_TTL)."""
 _MOST_WAITING: Final = 1000
 _MOST_REMEMBERED: Final = 5000
 
@@ -369,4 +369,4 @@ def _fill_waiting(trip: store.Trip) -> None:
         except IndexError:  # another thread took the last one
             return
         if time.monotonic() - read_at < _FILL_WITHIN:
-            trip.fill(name, record, records.RECORD_SECONDS)
+            trip.fill(name, record)

@@ -1,9 +1,9 @@
 """Which environment is meant, and what is known of it: the answers that `accounts` and `rows` ask for from below and
 above.
 
-`EnvironmentDirectory` fills in the protocol of `accounts.environments` (registered in `projects.apps`). The schema
-versions live in the regions and are read there by the floor above, which registers its reader here: one query per
-region, no copy that could go stale. Design sections 4 and 5.
+This module is the directory that `accounts.environments` asks (`projects.apps` registers it). The schema versions live
+in the regions and are read there by the floor above, which registers its reader here: one query per region, no copy
+that could go stale. Design sections 4 and 5.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +15,9 @@ from django.db.models import QuerySet
 from platform_site.api import ids
 from platform_site.api.callers import Caller, Place
 from platform_site.postgres.compiled import Compiled
-from projects import places, presence, roles
+from projects import places, roles
 from projects.models import Environment, Member, Project
+from projects.presence import stay as stay  # the directory is asked for it, too
 
 SchemaVersionReader = Callable[[str, Sequence[str]], Mapping[str, int]]
 """`(cluster, environment ids)` to the current schema version of each; one query. Ids it does not know are left out."""
@@ -69,60 +70,49 @@ def place_named(text: str) -> Place | None:
     return None if environment_id is None else place_of(environment_id)
 
 
-class EnvironmentDirectory:
-    """Implements `accounts.environments.Directory`."""
+def pool_of(environment_id: str) -> str | None:
+    """The environment whose users sign in at `environment_id`; None if it cannot be reached. One query."""
+    if not ids.matches("env", environment_id):
+        return None
+    return Environment.objects.reachable().filter(pk=environment_id).values_list("pool_id", flat=True).first()
 
-    def pool_of(self, environment_id: str) -> str | None:
-        """The environment whose users sign in at `environment_id`; None if it cannot be reached. One query."""
-        if not ids.matches("env", environment_id):
-            return None
-        return Environment.objects.reachable().filter(pk=environment_id).values_list("pool_id", flat=True).first()
 
-    def place_of(self, environment_id: str) -> Place | None:
-        """As the function of this name. One query."""
-        return place_of(environment_id)
+def place_for(caller: Caller, environment_id: str) -> tuple[Place, frozenset[str]] | None:
+    """The place and the caller's scopes there; None where it may not even see that the environment exists.
 
-    def place_named(self, text: str) -> Place | None:
-        """As the function of this name. At most two queries."""
-        return place_named(text)
+    At most one query: accounts are asked for their membership, users and environment keys have one place only.
+    """
+    if caller.account_id is None:
+        place = caller.place
+        return (place, caller.scopes) if place and place.environment_id == environment_id else None
+    if not ids.matches("env", environment_id):
+        return None
+    meant = Environment.objects.live().of_account(caller.account_id).filter(pk=environment_id)
+    found = meant.places_as_json().first()
+    if found is None:
+        return None
+    place = places.from_json(found["place"])
+    scopes = roles.BY_ROLE[place.role or "viewer"]
+    return place, (scopes & caller.scopes if caller.kind == "key" else scopes)
 
-    def stay(self, environment_id: str) -> None:
-        """As `presence.stay`."""
-        presence.stay(environment_id)
 
-    def place_for(self, caller: Caller, environment_id: str) -> tuple[Place, frozenset[str]] | None:
-        """The place and the caller's scopes there; None where it may not even see that the environment exists.
+def suspended() -> "QuerySet[Environment, str]":
+    """The ids of the environments of suspended projects. Not asked yet."""
+    return Environment.objects.suspended().values_list("pk", flat=True)
 
-        At most one query: accounts are asked for their membership, users and environment keys have one place only.
-        """
-        if caller.account_id is None:
-            place = caller.place
-            return (place, caller.scopes) if place and place.environment_id == environment_id else None
-        if not ids.matches("env", environment_id):
-            return None
-        meant = Environment.objects.live().of_account(caller.account_id).filter(pk=environment_id)
-        found = meant.places_as_json().first()
-        if found is None:
-            return None
-        place = places.from_json(found["place"])
-        scopes = roles.BY_ROLE[place.role or "viewer"]
-        return place, (scopes & caller.scopes if caller.kind == "key" else scopes)
 
-    def suspended(self) -> "QuerySet[Environment, str]":
-        """The ids of the environments of suspended projects. Not asked yet."""
-        return Environment.objects.suspended().values_list("pk", flat=True)
+def suspended_projects() -> "QuerySet[Project, str]":
+    """The ids of suspended projects. Not asked yet."""
+    return Project.objects.filter(suspended_at__isnull=False).values_list("pk", flat=True)
 
-    def suspended_projects(self) -> "QuerySet[Project, str]":
-        """The ids of suspended projects. Not asked yet."""
-        return Project.objects.filter(suspended_at__isnull=False).values_list("pk", flat=True)
 
-    def may_invite(self, project_id: str | None, account_id: str | None) -> bool:
-        """Whether the project is live and the account an owner of it who is not disabled. One query."""
-        live = Project.objects.live().filter(pk=project_id)
-        if account_id is None:
-            return live.exists()
-        return live.filter(
-            memberships__role=Member.Role.OWNER,
-            memberships__user_id=account_id,
-            memberships__user__disabled_at=None,
-        ).exists()
+def may_invite(project_id: str | None, account_id: str | None) -> bool:
+    """Whether the project is live and the account an owner of it who is not disabled. One query."""
+    live = Project.objects.live().filter(pk=project_id)
+    if account_id is None:
+        return live.exists()
+    return live.filter(
+        memberships__role=Member.Role.OWNER,
+        memberships__user_id=account_id,
+        memberships__user__disabled_at=None,
+    ).exists()

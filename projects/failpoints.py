@@ -11,5 +11,5 @@ from django.conf import settings
 
 def reach(name: str) -> None:
     """Die here, as by `kill -9`, if this is the failpoint that the settings name."""
-    if settings.FAILPOINT and settings.FAILPOINT == name:
+    if settings.FAILPOINT == name:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -19,7 +19,7 @@ from accounts.lifecycle.models import AccountEmail, SignUpMode
 from accounts.models import User
 from platform_site.api import ids
 from platform_site.api.callers import Caller, ProjectRole
-from projects.environments import EnvironmentDirectory
+from projects.environments import may_invite
 from projects.models import Project
 
 KIND: Final = AccountEmail.Kind.MEMBER_INVITATION
@@ -71,7 +71,7 @@ def find(token: str) -> AccountEmail:
     """
     found = links.find(token, KIND, pool_id=None)
     project: Project | None = Project.objects.live().filter(pk=found.project_id).first()
-    if project is None or not EnvironmentDirectory().may_invite(project.pk, found.details["invited_by"]):
+    if project is None or not may_invite(project.pk, found.details["invited_by"]):
         raise links.dead()
     project.require_active()
     return found

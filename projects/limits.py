@@ -4,7 +4,7 @@ The floors above know what they store; they register a count for each limit of t
 nobody counts is shown without `used`. Design section 10.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, Final
 
@@ -17,15 +17,22 @@ from projects.models import Environment, Member, Project
 
 UsageCounter = Callable[[Place], int]
 """How much of one limit an environment uses. At most one query, whose cost is bounded by the limit."""
+UsageCounters = Callable[[Place], Sequence[int]]
+"""The same of several limits at once."""
 
-_counters: Final[dict[str, UsageCounter]] = {}
+_counters: Final[dict[tuple[str, ...], UsageCounters]] = {}
 
 
 def set_usage_counter(limit: str, counter: UsageCounter) -> None:
     """Let `counter` say how much of `limit` (a field of PlanLimits) is used. Called at start by the app that counts."""
-    if limit not in {field.name for field in fields(PlanLimits)}:
-        raise ValueError(f"no limit is called {limit!r}")
-    _counters[limit] = counter
+    set_usage_counters((limit,), lambda place: (counter(place),))
+
+
+def set_usage_counters(limits: tuple[str, ...], counters: UsageCounters) -> None:
+    """The same for several limits, whose use is found by one look; in their order."""
+    if unknown := set(limits) - {field.name for field in fields(PlanLimits)}:
+        raise ValueError(f"no limit is called {unknown.pop()!r}")
+    _counters[limits] = counters
 
 
 def of(caller: Caller) -> dict[str, dict[str, Any]]:
@@ -45,14 +52,16 @@ def of(caller: Caller) -> dict[str, dict[str, Any]]:
             Project.objects.live().filter(created_by_id=caller.account_id, plan=caller.plan).count()
         )
     if caller.place is not None:
-        for name, counter in _counters.items():
-            shown[name]["used"] = counter(caller.place)
+        for name, used in used_in(caller.place).items():
+            shown[name]["used"] = used
     return shown
 
 
 def used_in(place: Place) -> dict[str, int]:
     """How much of each limit that somebody counts an environment uses: for operators, who are told everything."""
-    return {name: counter(place) for name, counter in _counters.items()}
+    return {
+        name: used for names, counters in _counters.items() for name, used in zip(names, counters(place), strict=True)
+    }
 
 
 def _members(place: Place) -> int:

@@ -1,6 +1,5 @@
 """Tables of `projects`, all in the control database. What an environment holds lives in its region."""
 
-from functools import partial
 from typing import ClassVar, Final
 
 from django.conf import settings
@@ -8,13 +7,9 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models.functions import Now
 
-from platform_site.api import ids
 from platform_site.api.errors import ProjectSuspended
+from platform_site.api.models import public_id
 from projects.managers import EnvironmentQuerySet, ProjectQuerySet
-
-
-def _id(prefix: str) -> "models.CharField[str, str]":
-    return models.CharField(primary_key=True, max_length=30, default=partial(ids.new, prefix), editable=False)
 
 
 class Region(models.TextChoices):
@@ -33,7 +28,7 @@ SUSPENSION_REASON_LENGTH: Final = 500
 
 
 class Project(models.Model):
-    id = _id("prj")
+    id = public_id("prj")
     name = models.CharField(max_length=64)
     region = models.CharField(max_length=20, choices=Region.choices, default=Region.US_EAST_1)
     cluster = models.CharField(max_length=40)
@@ -104,7 +99,7 @@ class Member(models.Model):
         DEVELOPER = "developer"
         VIEWER = "viewer"
 
-    id = _id("mem")
+    id = public_id("mem")
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="memberships")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships")
     role = models.CharField(max_length=10, choices=Role.choices)
@@ -138,7 +133,7 @@ class Environment(models.Model):
         ARCHIVE = "archive"
         """A backup (`manage.py restore`)."""
 
-    id = _id("env")
+    id = public_id("env")
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="environments")
     name = models.CharField(max_length=48)
     status = models.CharField(max_length=10, choices=Status.choices, default=Status.CREATING)

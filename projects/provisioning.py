@@ -61,17 +61,14 @@ def hold(environment_ids: Iterable[str]) -> None:
 def make_schemas(places: Sequence[Place]) -> None:
     """Make the schemas of new environments of one project, all or none, in a transaction of their region.
 
-    Sends `environment_created` for each inside of it. Called within the control transaction that writes the rows and
-    after `hold`, as its last step. Raises DatabaseError (with nothing made) if the region is away.
+    Called within the control transaction that writes the rows and after `hold`, as its last step. Raises DatabaseError
+    (with nothing made) if the region is away.
     """
     cluster = places[0].cluster
-    connection = connections[cluster]
     with transaction.atomic(using=cluster):
-        with connection.cursor() as cursor:
+        with connections[cluster].cursor() as cursor:
             for place in places:
                 create_schema(cursor, place.environment_id)
-        for place in places:
-            signals.environment_created.send(sender=Environment, place=place, using=cluster)
         failpoints.reach("create.before_region_commit")
     failpoints.reach("create.after_region_commit")
 
@@ -227,11 +224,12 @@ def drop_orphan(environment_id: str, cluster: str) -> None:
     signals.environment_deleted.send(sender=Environment, environment_id=environment_id, cluster=cluster)
 
 
-def forgotten(cluster: str) -> list[str]:
-    """The cluster's schemas whose environments the control database has forgotten, by id. Raises DatabaseError."""
+def forgotten(cluster: str) -> Iterator[str]:
+    """The cluster's schemas whose environments the control database has forgotten, by id. After a restore it may be
+    thousands, each of which is looked at when it is asked for. Raises DatabaseError."""
     without_owner, _ = compare(cluster)
     marked = in_the_making(without_owner, cluster)
-    return [each for each in without_owner if each not in marked and _is_kept_alone(each, cluster)]
+    return (each for each in without_owner if each not in marked and _is_kept_alone(each, cluster))
 
 
 def is_forgotten(environment_id: str, cluster: str) -> bool:
@@ -248,7 +246,7 @@ def _is_kept_alone(environment_id: str, cluster: str) -> bool:
     return is_gone(environment_id) and has_schema(environment_id, cluster)
 
 
-def compare(cluster: str, *, batch: int = _ORPHANS_PER_LOOK) -> tuple[list[str], list[str]]:
+def compare(cluster: str) -> tuple[list[str], list[str]]:
     """The cluster's schemas that no environment owns, and its environments that have no schema, by id.
 
     Both are empty but after a restore of one database and not the other, and for moments while something is made or
@@ -256,7 +254,7 @@ def compare(cluster: str, *, batch: int = _ORPHANS_PER_LOOK) -> tuple[list[str],
     """
     schemas: set[str] = set()
     after = ""
-    while found := schemas_in(cluster, after, batch):
+    while found := schemas_in(cluster, after, _ORPHANS_PER_LOOK):
         schemas.update(found)
         after = found[-1]
     owned = Environment.objects.filter(project__cluster=cluster)

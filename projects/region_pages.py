@@ -18,7 +18,7 @@ from django.db import Error, connections, transaction
 from django.db.models import Model, Q, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import NoReverseMatch, reverse
+from django.urls import reverse
 from django.utils.http import urlencode
 
 from accounts import audit
@@ -165,14 +165,17 @@ class RegionAdmin(ReadOnlyAdmin):
             named = Project.objects.filter(pk=place.project_id).values_list("name", flat=True)
             context["project_name"] = named.first()
             context["tabs"] = [
-                {"title": tab, "href": href, "is_here": model == self.opts.label}
+                {
+                    "title": tab,
+                    "href": list_address(model, environment=place.environment_id),
+                    "is_here": model == self.opts.label,
+                }
                 for tab, model in TABS
-                if (href := list_address(model, environment=place.environment_id)) is not None
             ]
         return context
 
     def list_address(self, **query: str) -> str:
-        return list_address(self.opts.label, **query) or ""
+        return list_address(self.opts.label, **query)
 
     def _choose(self, request: HttpRequest, sought: str) -> HttpResponse:
         known = Environment.objects.reachable().select_related("project")
@@ -287,13 +290,9 @@ def is_confirmed(request: HttpRequest, verb: Verb, name: str) -> bool:
     return "confirmed" in request.POST and (not verb.typed or request.POST.get("typed", "").strip() == name)
 
 
-def list_address(model: str, **query: str) -> str | None:
-    """The list of a model such as `webhooks.Webhook`, filtered; None while nobody has registered it."""
-    app, _, name = model.lower().partition(".")
-    try:
-        path = reverse(f"admin:{app}_{name}_changelist")
-    except NoReverseMatch:
-        return None
+def list_address(model: str, **query: str) -> str:
+    """The list of a model such as `webhooks.Webhook`, filtered."""
+    path = reverse(f"admin:{model.lower().replace('.', '_')}_changelist")
     return f"{path}?{urlencode(query)}" if query else path
 
 
@@ -363,7 +362,7 @@ def query_with(request: HttpRequest, **changes: str | None) -> str:
     return query.urlencode()
 
 
-def bounded_count(found: "QuerySet[Any]", most: int = COUNTED) -> str:
+def bounded_count(found: "QuerySet[Any]") -> str:
     """How many there are: `17`, `1000+`, or `many` where counting even so far takes too long.
 
     An order of `found` stays: it says which index to count by.
@@ -373,12 +372,12 @@ def bounded_count(found: "QuerySet[Any]", most: int = COUNTED) -> str:
         with transaction.atomic(using=using):
             with connections[using].cursor() as cursor:
                 cursor.execute("SELECT set_config('statement_timeout', %s, true)", [str(COUNT_MS)])
-            number = found.values("pk")[: most + 1].count()
+            number = found.values("pk")[: COUNTED + 1].count()
     except Error as error:
         if sqlstates.sqlstate(error) != sqlstates.CANCELLED:
             raise
         return "many"
-    return f"{most}+" if number > most else str(number)
+    return f"{COUNTED}+" if number > COUNTED else str(number)
 
 
 def _explained(error: Error) -> str:

@@ -19,6 +19,7 @@ from projects.provisioning import SchemaBusy
 
 log = logging.getLogger("platform.projects")
 
+_PER_LOOK = 100
 TABLES_DROPPED_AT_ONCE = 50
 """Up to so many tables are dropped before the deletion is answered; larger projects are left to a worker."""
 
@@ -97,14 +98,14 @@ def remove_environment(environment_id: str, cluster: str) -> None:
     Environment.objects.filter(pk=environment_id, status=Environment.Status.DELETING).delete()
 
 
-def unfinished_environments(after: str = "", limit: int = 100) -> list[str]:
+def unfinished_environments(after: str) -> list[str]:
     """Ids of marked environments of living projects in order, beginning after one of them."""
     marked = Environment.objects.filter(status=Environment.Status.DELETING, project__deleted_at__isnull=True)
-    return list(marked.filter(pk__gt=after).order_by("pk").values_list("pk", flat=True)[:limit])
+    return list(marked.filter(pk__gt=after).order_by("pk").values_list("pk", flat=True)[:_PER_LOOK])
 
 
-def unfinished(after: str = "", limit: int = 100) -> list[str]:
+def unfinished(after: str) -> list[str]:
     """Ids of marked projects in order, beginning after one of them: those that nobody is likely to be finishing now."""
     settled = Now() - timedelta(seconds=settings.DELETION_GRACE_SECONDS)
     marked = Project.objects.filter(deleted_at__lte=settled, pk__gt=after).order_by("pk")
-    return list(marked.values_list("pk", flat=True)[:limit])
+    return list(marked.values_list("pk", flat=True)[:_PER_LOOK])

@@ -7,7 +7,7 @@ from rest_framework.serializers import DictField
 
 from accounts.lifecycle.models import AccountEmail
 from accounts.lifecycle.serializers import TokenField
-from accounts.serializers import LONGEST_NAME, ChosenPasswordField
+from accounts.serializers import LONGEST_NAME, ChosenPasswordField, EmailField
 from platform_site.api import fields
 from platform_site.api.fields import Serializer, timestamp
 from projects import environments, origins
@@ -62,7 +62,7 @@ class EnvironmentChanges(Serializer):
 
 
 class NewMember(Serializer):
-    email = fields.EmailField()
+    email = EmailField()
     role = fields.ChoiceField(choices=Member.Role.values)
 
 
@@ -225,7 +225,7 @@ def invitation_detail(email: AccountEmail) -> dict[str, Any]:
         "email": email.recipient,
         "role": email.details["member_role"],
         "invited_by": email.details["invited_by"],
-        "status": "refused" if email.failed_at else "sent" if email.sent_at else "waiting",
+        "status": email.status,
         "created_at": timestamp(email.created_at),
         "expires_at": timestamp(email.expires_at),
     }

@@ -341,7 +341,6 @@ def filled_branch(project_id: str, *, name: str, actor: Caller | Actor, **detail
             )
         try:
             place = place_of(project, branch)
-            signals.environment_created.send(sender=Environment, place=place, using=place.cluster)
             yield place
             branching.require(place)
             failpoints.reach("restore.before_region_commit")

@@ -53,7 +53,7 @@ def fill_branch(environment_id: str) -> None:
 def finish_branches() -> None:
     """Settle all branches in the making that nobody is filling. A sweep of its own: a copy may take its time."""
     after = ""
-    while batch := list(branching.unfinished(after)):
+    while batch := branching.unfinished(after):
         for after in batch:
             with apart(f"the branch {after}", SchemaBusy):
                 if branching.finish(after):

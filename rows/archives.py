@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from rows.unfinished import beside
+
 FORMAT: Final = "backend-platform.environment"
 FORMAT_VERSION: Final = 2
 _READ: Final = (1, 2)
@@ -54,15 +56,16 @@ class Writer:
     (0600): it holds rows. Raises FileExistsError unless `replace`, OSError.
     """
 
+    unfinished: Path
+
     def __init__(self, path: Path, *, replace: bool = False) -> None:
         if path.exists() and not replace:
             raise FileExistsError(path)
         self.path = path
-        self.unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
         self._members: dict[str, Member] = {}
 
     def __enter__(self) -> Self:
-        descriptor = os.open(self.unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor, self.unfinished = beside(self.path)
         self._file = os.fdopen(descriptor, "wb")
         self._zip = zipfile.ZipFile(self._file, "w", zipfile.ZIP_DEFLATED, compresslevel=1)
         return self

@@ -13,8 +13,8 @@ from typing import Any, Final
 from django.contrib import admin
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
-from django.db import connections
 from django.http import Http404, HttpRequest, HttpResponse
+from django.utils.http import urlencode
 
 from accounts.console import address, refuse_nul
 from accounts.models import User
@@ -23,9 +23,8 @@ from platform_site.api.callers import Place
 from platform_site.api.errors import ApiError, NotFound, ValidationFailed
 from projects.environments import place_of
 from projects.region_pages import RegionAdmin, list_address, query_with
-from rows import registry, services
+from rows import exporting, registry, services
 from rows.documents import Column, Table
-from rows.impact import principal_of
 from rows.models import CurrentVersion
 from rows.reads import ListQuery
 from rows.registry import Environment
@@ -77,7 +76,7 @@ class RowBrowserAdmin(RegionAdmin):
 
     def list_response(self, request: HttpRequest, place: Place) -> HttpResponse | dict[str, Any]:
         """Without `?table=` the tables; with it a page of its rows."""
-        environment = _environment(place)
+        environment = registry.current(place)
         eyes, problem = self._eyes(request, place, environment)
         name = request.GET.get("table", "")
         context = self._frame_of(request, environment, eyes) | {"problems": [problem] if problem else []}
@@ -146,7 +145,7 @@ class RowBrowserAdmin(RegionAdmin):
         )
 
     def _row(self, request: HttpRequest, place: Place, row_id: str) -> dict[str, Any]:
-        environment = _environment(place)
+        environment = registry.current(place)
         table = environment.schema.tables.get(request.GET.get("table", ""))
         if table is None:
             raise Http404("The schema has no such table.")
@@ -208,19 +207,8 @@ class RowBrowserAdmin(RegionAdmin):
 
 def row_address(place: Place, table: str, row_id: str, eyes: str = MEMBER) -> str:
     """The page of one row, as `eyes` see it."""
-    query = query_of(environment=place.environment_id, table=table, **{"as": eyes})
+    query = urlencode({"environment": place.environment_id, "table": table, "as": eyes})
     return f"{address('rows_currentversion', row_id)}?{query}"
-
-
-def query_of(**query: str) -> str:
-    from django.utils.http import urlencode
-
-    return urlencode(query)
-
-
-def _environment(place: Place) -> Environment:
-    known = registry.environment(place)
-    return known if registry.is_current(known) else registry.reload(place)
 
 
 def _roles(environment: Environment) -> list[str]:
@@ -249,26 +237,19 @@ def _eyes_named(asked: str, place: Place, environment: Environment, *, may_see_a
     if user is None:
         raise UnknownEyes(f"Nobody in this environment is called {asked[:100]}. Give a user's id or e-mail.")
     label = f"{user.email}, role {user.role}" if user.role else user.email
-    return Eyes(user.pk, label, principal_of(user))
+    return Eyes(user.pk, label, Principal.of_user(user))
 
 
 # ── Content ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _tables(place: Place, environment: Environment) -> list[dict[str, Any]]:
-    """The tables with PostgreSQL's estimate of their rows: counting them would cost a scan each."""
-    with connections[place.cluster].cursor() as cursor:
-        cursor.execute(
-            "SELECT c.relname, greatest(c.reltuples::bigint, pg_catalog.pg_stat_get_live_tuples(c.oid))"
-            " FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
-            " WHERE n.nspname = %s AND c.relkind = 'r'",
-            [environment.id],
-        )
-        estimates = dict(cursor.fetchall())
+    """The tables with PostgreSQL's estimate of their rows."""
+    estimates = exporting.estimates(place)
     return [
         {
             "name": table.name,
-            "rows": max(0, estimates.get(table.name, 0)),
+            "rows": estimates.get(table.name, 0),
             "columns": len(table.all_columns),
             "roles": list(table.rules),
             "href": list_address("rows.CurrentVersion", environment=environment.id, table=table.name),
@@ -345,6 +326,6 @@ def _children(place: Place, environment: Environment, table: Table, row_id: str,
     for relation in environment.schema.tables[table.name].relations.values():
         if relation.many:
             where = exact.dumps({relation.column: row_id})
-            query = query_of(environment=place.environment_id, table=relation.target, where=where, **{"as": eyes.key})
-            found.append((relation.name, f"{list_address('rows.CurrentVersion')}?{query}"))
+            asked = {"environment": place.environment_id, "table": relation.target, "where": where, "as": eyes.key}
+            found.append((relation.name, list_address("rows.CurrentVersion", **asked) or ""))
     return found

@@ -26,6 +26,8 @@ from rows.writing import BulkShape, ChosenShape, UpdateShape
 MAX_ROWS: Final = 1_000
 """That one request changes."""
 _KIND: Final = "rows to change"
+QUERY_MEMBERS: Final = frozenset({"where", "limit", "cursor"})
+"""What callers name the rows to change by: as `BulkQuery`."""
 
 
 @dataclass(frozen=True, slots=True)

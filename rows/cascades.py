@@ -18,6 +18,7 @@ from rows import values, writing
 from rows.asking import Asking, asked
 from rows.attempts import Named, announce, event_values
 from rows.documents import Column, Table
+from rows.models import LeavingUser
 from rows.outbox import EventInterest
 from rows.rules import Principal
 from rows.writing import ChildrenShape, EventIds, Ids, ReleaseShape, RemovalShape
@@ -140,53 +141,66 @@ _OPERATOR: Final = Principal("key", bypass=True)
 _BATCH: Final = 500
 
 
-def let_go_of_user(place: Place, user_id: str, *, entirely: bool = True) -> None:
+def let_go_of_user(place: Place, user_id: str, *, leaving: LeavingUser | None, depth: int = 0) -> None:
     """Apply the policy of each user column to the rows that name a user who is no more: `null` or `delete`, in batches,
-    each a transaction with its events. Design section 6; may run twice.
+    each a transaction with its events. `depth` counts the webhooks and functions that led to it (reliability F27).
+    Design section 6; may run twice.
 
-    Where a row may not go because another refers to it: raises Conflict, and batches before that one stay done; or, if
-    not `entirely`, that row stays as it is and the others go.
+    `leaving` is put down with each batch, of a user who is about to be no more (`rows.leaving`); where a row may not go
+    because another refers to it, that raises Conflict, and batches before that one stay done. None: the user is gone
+    already, and such a row stays as it is.
     """
-    asked(place, _OPERATOR, lambda asking: _let_go_of_user(asking, user_id, entirely))
+    asked(place, _OPERATOR, lambda asking: _let_go_of_user(asking, user_id, leaving, depth))
 
 
-def _let_go_of_user(asking: Asking, user_id: str, entirely: bool) -> None:
+def _let_go_of_user(asking: Asking, user_id: str, leaving: LeavingUser | None, depth: int) -> None:
     asking.verify()  # its statements do not test the version
     tables = asking.environment.schema.tables.values()
     for policy in ("delete", "null"):  # first what may be refused
         for table in tables:
             for column in table.columns.values():
                 if column.on_user_delete == policy:
-                    staying: set[str] | None = None if entirely else set()
-                    while _let_go_of_some(asking, table, column, user_id, staying):
+                    staying: set[str] | None = None if leaving is not None else set()
+                    while _let_go_of_some(asking, table, column, user_id, leaving, staying, depth):
                         pass
 
 
-def _let_go_of_some(asking: Asking, table: Table, column: Column, user_id: str, staying: set[str] | None) -> bool:
+def _let_go_of_some(
+    asking: Asking,
+    table: Table,
+    column: Column,
+    user_id: str,
+    leaving: LeavingUser | None,
+    staying: set[str] | None,
+    depth: int,
+) -> bool:
     """One batch. Whether there may be more. `staying` takes up the rows that may not go; None: that is a Conflict."""
-    with transaction.atomic(using=asking.environment.alias):
+    using = asking.environment.alias
+    with transaction.atomic(using=using):
         found = _referring(asking, table, column, [user_id], _BATCH + len(staying or ()))
         rows = [row_id for row_id in found if row_id not in (staying or ())]
+        if rows and leaving is not None:
+            LeavingUser.objects.using(using).bulk_create([leaving], ignore_conflicts=True)
         if rows and column.on_user_delete == "delete":
             if staying is None:
-                delete_with_referrers(asking, table, rows, 0)
+                delete_with_referrers(asking, table, rows, depth)
             else:
-                _delete_or_leave(asking, table, rows, staying)
+                _delete_or_leave(asking, table, rows, staying, depth)
         elif rows:
             _refresh_interests(asking)
-            _free(asking, table.name, column.name, rows, 0)
+            _free(asking, table.name, column.name, rows, depth)
     return len(rows) == _BATCH
 
 
-def _delete_or_leave(asking: Asking, table: Table, rows: Sequence[str], staying: set[str]) -> None:
+def _delete_or_leave(asking: Asking, table: Table, rows: Sequence[str], staying: set[str], depth: int) -> None:
     """`delete_with_referrers` what may go: all at once or, where some may not, each by itself."""
     try:
         with transaction.atomic(using=asking.environment.alias):
-            return delete_with_referrers(asking, table, rows, 0)
+            return delete_with_referrers(asking, table, rows, depth)
     except Conflict:
         if len(rows) == 1:
             staying.update(rows)
             return None
     for row_id in rows:
-        _delete_or_leave(asking, table, [row_id], staying)
+        _delete_or_leave(asking, table, [row_id], staying, depth)
     return None

@@ -126,7 +126,10 @@ class Writer:
         return next(self._numbers)
 
     def queryset(self, rows: "QuerySet[Any, Any]") -> Piece:
-        sql, params = rows.query.get_compiler(connection=self.connection).as_sql()
+        return self.query(rows.query)
+
+    def query(self, query: Query) -> Piece:
+        sql, params = query.get_compiler(connection=self.connection).as_sql()
         return sql, list(params)
 
     def expression(self, expression: Any, table: str) -> Piece:
@@ -508,16 +511,12 @@ def _ranges(keys: list[tuple[OrderKey, Any]], after: tuple[bool, ...]) -> Iterab
                 yield [*before, boolean("(", value, " IS NOT NULL)")]
             continue
         yield [*before, boolean("(", value, " < " if key.descending else " > ", _bound(index, key), ")")]
-        if _may_be_null(key) and not key.nulls_first:
+        if key.null and not key.nulls_first:
             yield [*before, boolean("(", value, " IS NULL)")]
 
 
 def _joins_row(one: OrderKey, other: OrderKey) -> bool:
-    return one.descending == other.descending and not _may_be_null(one)
-
-
-def _may_be_null(key: OrderKey) -> bool:
-    return key.null
+    return one.descending == other.descending and not one.null
 
 
 def _bound(index: int, key: OrderKey) -> Parameter:

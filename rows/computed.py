@@ -18,9 +18,9 @@ from fractions import Fraction
 from typing import Any, Final, Literal
 
 from rows.compiler import Cell
-from rows.documents import Column, ColumnType
+from rows.documents import SQL_TYPES, Column, ColumnType
 from rows.expressions import ALWAYS, Parameter, Sql, boolean
-from rows.values import MAX_INTEGER, MIN_INTEGER, OPERAND_TYPES, InvalidValue, read_cell, wire
+from rows.values import MAX_INTEGER, MIN_INTEGER, InvalidValue, read_cell, wire
 
 Operator = Literal["$inc", "$append", "$add", "$remove"]
 
@@ -66,20 +66,20 @@ class Change:
     @property
     def wire(self) -> bytes:
         """The operand as PostgreSQL reads it, under the name of the cell."""
-        return wire(OPERAND_TYPES[self.column.type], self.operand)
+        return wire(SQL_TYPES[self.column.type], self.operand)
 
     @property
     def room(self) -> "dict[Room, bytes]":
         """The other values that `cell` and `has_room` take."""
         if self.operator != "$inc":
             return {}
-        name, type_ = self.column.name, OPERAND_TYPES[self.column.type]
+        name, type_ = self.column.name, SQL_TYPES[self.column.type]
         least, greatest = _room(self.column, self.operand)
         return {Room(name, "least"): wire(type_, least), Room(name, "greatest"): wire(type_, greatest)}
 
     def first(self) -> bytes:
         """The cell of a new row, computed from its column's default. Raises InvalidValue."""
-        default, type_ = self.column.default, OPERAND_TYPES[self.column.type]
+        default, type_ = self.column.default, SQL_TYPES[self.column.type]
         if self.operator == "$inc":
             least, greatest = _room(self.column, self.operand)
             number = 0 if default is None else read_cell(self.column, default)
@@ -94,7 +94,8 @@ class Change:
             case "$add":
                 return wire(type_, tuple(dict.fromkeys(texts + self.operand)))
             case _:
-                return wire(type_, tuple(text for text in texts if text not in frozenset(self.operand)))
+                gone = frozenset(self.operand)
+                return wire(type_, tuple(text for text in texts if text not in gone))
 
 
 # ── Reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -119,7 +120,7 @@ def read(column: Column, value: Mapping[str, Any]) -> Change | None:
     try:
         return Change(column, operator, _operand(column, operator, value[operator]))
     except InvalidValue as error:
-        raise InvalidValue(error.code, f"{operator}: {error.message[0].lower()}{error.message[1:]}") from None
+        raise InvalidValue(error.code, f"{operator}: {error.continued}") from None
 
 
 def _operand(column: Column, operator: Operator, value: Any) -> Any:
@@ -174,7 +175,7 @@ def cell(column: Column, operator: Operator, seen: Any) -> Sql:
 
     Texts are looked for by hashing (`NOT IN (SELECT …)`), as `= ANY` of a list does not: a thousand in a list of 8 MB.
     """
-    operand = Parameter(Cell(column.name), OPERAND_TYPES[column.type])
+    operand = Parameter(Cell(column.name), SQL_TYPES[column.type])
     before = _before(column, seen)
     match operator:
         case "$inc":
@@ -199,7 +200,7 @@ def has_room(column: Column, operator: Operator, seen: Any) -> Sql:
         return ALWAYS
     if operator != "$inc":
         return boolean("(octet_length(", cell(column, operator, seen), f"::text) <= {MAX_LIST_BYTES})")
-    type_ = OPERAND_TYPES[column.type]
+    type_ = SQL_TYPES[column.type]
     least, greatest = (Parameter(Room(column.name, end), type_) for end in ("least", "greatest"))
     return boolean("(", _before(column, seen), " BETWEEN ", least, " AND ", greatest, ")")
 

@@ -11,7 +11,7 @@ relation whose row is absent, or not readable by the caller, reads null.
 
 **Normal form.** What `grammar` and `rules` hand out is in negation normal form: `Not` stands directly above a leaf
 (`Compare`, `IsNull`, `Search`) and nowhere else, `$every` has become `none` of the negation, and `TRUE` and `FALSE`
-stand only alone or as a quantified condition. Build with `all_of`, `any_of`, `negate`, `every`, which keep it so.
+stand only alone or as a quantified condition. Build with `all_of`, `any_of`, `negate`, which keep it so.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -102,6 +102,10 @@ class Slot:
 
     index: int
     type: Type
+
+
+OLD: Final = "old."
+"""What the names of variables begin with that are cells of the row before the write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,11 +305,6 @@ def negate(condition: Condition) -> Condition:
             return Quantified("none" if condition.kind == "some" else "some", condition.hop, condition.condition)
         case Present():
             raise TypeError("a guard cannot be negated: its variable must be present either way")
-
-
-def every(hop: Hop, condition: Condition) -> Quantified:
-    """All rows that `hop` leads to fulfil `condition`; true where there is none."""
-    return Quantified("none", hop, negate(condition))
 
 
 def parts(condition: Condition) -> Iterator[Leaf | Present | Always | Quantified]:

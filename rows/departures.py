@@ -8,10 +8,11 @@ so that a sweep does it where they were cut off. docs/schema.md, docs/backups.md
 
 from datetime import datetime
 
-from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from django.db import DEFAULT_DB_ALIAS, transaction
 
 from accounts import audit
 from platform_site.api.callers import Place
+from platform_site.postgres import clock
 from projects import branching, failpoints
 from rows import cascades
 from rows.models import DepartureDue
@@ -19,16 +20,13 @@ from rows.models import DepartureDue
 
 def now() -> datetime:
     """The moment by the clock of the control database, which stamps the trail. One query."""
-    with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
-        cursor.execute("SELECT statement_timestamp()")
-        moment: datetime = cursor.fetchone()[0]
-    return moment
+    return clock.now(DEFAULT_DB_ALIAS)
 
 
 def let_go(place: Place, since: datetime) -> None:
     """Apply the policies of user columns for all who went at `since` or later, as far as other rows allow."""
     for user_id in audit.users_deleted(place.pool_id, since):
-        cascades.let_go_of_user(place, user_id, entirely=False)
+        cascades.let_go_of_user(place, user_id, leaving=None)
 
 
 def put_down(place: Place, since: datetime) -> DepartureDue:

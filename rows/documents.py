@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from platform_site.api.errors import FieldError
+from rows.conditions import Type
 
 ColumnType = Literal[
     "text",
@@ -34,12 +35,12 @@ OnDelete = Literal["cascade", "restrict", "null"]
 OnUserDelete = Literal["keep", "null", "delete"]
 
 ACTIONS: Final[tuple[Action, ...]] = ("read", "insert", "update", "delete")
-SQL_TYPES: Final[Mapping[ColumnType, str]] = MappingProxyType(
+SQL_TYPES: Final[Mapping[ColumnType, Type]] = MappingProxyType(
     {
         "text": "text",
         "integer": "bigint",
         "decimal": "numeric",
-        "float": "double precision",
+        "float": "float8",
         "boolean": "boolean",
         "date": "date",
         "timestamp": "timestamptz",
@@ -51,7 +52,8 @@ SQL_TYPES: Final[Mapping[ColumnType, str]] = MappingProxyType(
         "user": "text",
     }
 )
-"""The bare PostgreSQL type of each column type, for casts of bound values. A cast with a length would truncate."""
+"""The bare PostgreSQL type of each column type, to which values that are put in it or compared with it are cast. A cast
+with a length would truncate."""
 DEFAULT_ID_PREFIX: Final = "row_"
 NOW: Final = "$now"
 """As the default of a date (today in UTC) or timestamp: the moment of the insert."""
@@ -117,11 +119,6 @@ class Column:
     """For the step to this document only: what existing rows get where they have no value. Never stored."""
     implicit: bool = False
     """`id`, `created_at`, `updated_at`: every table has them, no document declares them."""
-
-    @property
-    def sql_type(self) -> str:
-        """The bare type to cast a bound value to."""
-        return SQL_TYPES[self.type]
 
     @property
     def is_user(self) -> bool:

@@ -103,9 +103,9 @@ class RowModels(Mapping[str, type[RowModel]]):
         """A standing's view of all of them, with its values as `operand` spells them."""
         return Viewer(self._schema, self, self._rules, standing, self._alias, operand)
 
-    def viewer_of(self, principal: Principal, wires: tuple[bytes, ...] = ()) -> Viewer:
-        """`principal`'s view with its values bound (and those of a filter), for querysets that Django runs."""
-        return self.viewer(self._rules.standing(principal), bound_operand(principal, wires))
+    def viewer_of(self, principal: Principal) -> Viewer:
+        """`principal`'s view with its values bound, for querysets that Django runs."""
+        return self.viewer(self._rules.standing(principal), bound_operand(principal))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._schema.tables)

@@ -31,10 +31,8 @@ def refuse(meta: Mapping[str, Any], names: Sequence[str], advice: str) -> None:
 
     `meta` is `request.META`; `advice` says what to do instead.
     """
-    for name in names:
-        if _META[name] in meta:
-            sent = [FieldError(each, "not_allowed", advice) for each in names if _META[each] in meta]
-            raise ValidationFailed(fields=sent)
+    if sent := [FieldError(name, "not_allowed", advice) for name in names if _META[name] in meta]:
+        raise ValidationFailed(fields=sent)
 
 
 _META: Final = {"If-Match": "HTTP_IF_MATCH", "If-None-Match": "HTTP_IF_NONE_MATCH"}

@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from rows.conditions import (
+    OLD,
     Always,
     And,
     Compare,
@@ -38,10 +39,11 @@ from rows.values import ELEMENTS, read
 
 Row = Mapping[str, Any]
 
-OLD: Final = "old."
 _SEPARATOR: Final = "\x1f"
 _NODE: Final = 3
 """Steps that each node of a condition costs, whatever it compares: one of many rows looks cheap and is not."""
+_AT_ONCE: Final = 2
+"""Members of a list that are looked at in one step."""
 
 
 def _no_variable(variable: Variable) -> Any:
@@ -76,7 +78,7 @@ class Facts:
     `values` are a filter's (`Filter.values`). `variable` gives a variable's value in Python's spelling or None
     (`rules.resolve`). `related` gives the rows a hop leads to, as the asker sees them: those it may read, unreadable
     cells null; for rules all rows. `old` is the row before a write. `effort` bounds what may take long: many rows, text
-    with patterns, containers in containers; without it nothing does.
+    with patterns, long lists, containers in containers; without it nothing does.
     """
 
     values: Sequence[Any] = ()
@@ -145,10 +147,10 @@ def _is_present(variable: Variable, facts: Facts) -> bool:
 
 
 def _typed(type_: Type, raw: Any) -> Any:
-    """A cell in Python's spelling; what has it already (a Decimal, a datetime) stays."""
-    if raw is None or isinstance(raw, Decimal | date):
+    """A cell in Python's spelling; what has it already (a text, a Decimal, a datetime) stays."""
+    if raw is None or type_ == "text" or isinstance(raw, Decimal | date):
         return raw
-    return read(type_, raw)
+    return tuple(raw) if type_ == "text[]" else read(type_, raw)
 
 
 def _compare(leaf: Compare, row: Row, facts: Facts) -> bool:
@@ -157,8 +159,11 @@ def _compare(leaf: Compare, row: Row, facts: Facts) -> bool:
     if raw is None or operand is None:
         return False
     type_ = leaf.operand.type
+    if isinstance(raw, list | Mapping):
+        facts.spend(len(raw) // _AT_ONCE)
     match leaf.operator:
         case "in":
+            facts.spend(len(operand) // _AT_ONCE)
             return _typed(ELEMENTS[type_], raw) in operand
         case "like":
             facts.spend(_cost_of_like(raw, operand))
@@ -314,6 +319,7 @@ def encloses(left: Any, right: Any, spend: Callable[[int], None] = lambda steps:
     """`left @> right` as jsonb, with its one exception: at the top an array encloses a scalar that it holds. Says to
     `spend` how many values it is about to compare."""
     if isinstance(left, list) and not isinstance(right, list | Mapping):
+        spend(len(left))
         return any(is_same_json(item, right) for item in left)
     return _encloses(left, right, spend)
 
@@ -322,7 +328,7 @@ def _encloses(left: Any, right: Any, spend: Callable[[int], None]) -> bool:
     if isinstance(left, Mapping) and isinstance(right, Mapping):
         return all(key in left and _encloses(left[key], value, spend) for key, value in right.items())
     if isinstance(left, list) and isinstance(right, list):
-        spend(len(left) * len(right) // 10)
+        spend(len(left) * len(right))
         return all(any(_encloses(item, value, spend) for item in left) for value in right)
     return is_same_json(left, right) if not isinstance(right, list | Mapping) else False
 

@@ -5,10 +5,13 @@ Contract section 6, design section 7.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
-from typing import Any, Final
+from datetime import UTC
+from typing import TYPE_CHECKING, Any, Final
 
 from platform_site.api import exact
+
+if TYPE_CHECKING:
+    from rows.outbox import OutboxEvent
 
 SYSTEM_EVENTS: Final = frozenset(
     {
@@ -88,24 +91,16 @@ def trimmed(record: Mapping[str, Any] | None, columns: Sequence[str] | None) -> 
     return {name: value for name, value in record.items() if name in wanted}
 
 
-def body(
-    *,
-    event_id: str,
-    event_type: str,
-    at: datetime,
-    environment_id: str,
-    schema_version: int | None,
-    request_id: str | None,
-    data: Mapping[str, Any],
-) -> str:
-    """The JSON text of a delivery, the same at every attempt. Design section 7, "Payload"."""
+def body(event: "OutboxEvent", data: Mapping[str, Any]) -> str:
+    """The JSON text of a delivery, the same at every attempt; `data` is what of the event's own it carries. Design
+    section 7, "Payload"."""
     told = {
-        "id": event_id,
-        "type": event_type,
-        "timestamp": at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-        "environment_id": environment_id,
-        "schema_version": schema_version,
-        "request_id": request_id,
+        "id": event.event_id,
+        "type": event.type,
+        "timestamp": event.created_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "environment_id": event.environment_id,
+        "schema_version": event.schema_version,
+        "request_id": event.request_id,
         "data": data,
     }
     return exact.dumps(told)

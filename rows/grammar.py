@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, NoReturn, Protocol
 from rows.conditions import (
     FALSE,
     NO_FILTER,
+    OLD,
     TRUE,
     And,
     Compare,
@@ -37,12 +38,11 @@ from rows.conditions import (
     Variable,
     all_of,
     any_of,
-    every,
     guarded,
     negate,
     operands,
 )
-from rows.documents import ID, Column
+from rows.documents import ID, SQL_TYPES, Column
 from rows.names import did_you_mean
 from rows.operators import (
     ALL_OPERATORS,
@@ -55,7 +55,7 @@ from rows.operators import (
     shape_operand,
     type_of_operand,
 )
-from rows.values import ARRAYS, OPERAND_TYPES, InvalidValue, read, read_operand, wire
+from rows.values import ARRAYS, InvalidValue, read, read_operand, wire
 
 MAX_DEPTH: Final = 6
 MAX_NODES: Final = 100
@@ -206,18 +206,11 @@ class _Reader:
             here = _join(path, key)
             self.count(here)
             condition = self.condition(relation.table, inner, here, depth + 1)
-            step: Condition
-            if key == "$every":
-                step = every(relation, condition)
-            else:
-                step = Quantified("some" if key == "$some" else "none", relation, condition)
-            # Over to-one steps: some of the far row's; none and every hold where there is no far row to ask.
-            is_some = key == "$some"
-            if hops and not is_some:
-                step = negate(step)
+            some: Condition = Quantified("some", relation, negate(condition) if key == "$every" else condition)
             for hop in reversed(hops):
-                step = Quantified("some", hop, step)
-            found.append(step if is_some or not hops else negate(step))
+                some = Quantified("some", hop, some)
+            # None is not some, every is not some that are not; so both hold where a step on the way leads nowhere.
+            found.append(some if key == "$some" else negate(some))
         return found[0] if len(found) == 1 else all_of(found)
 
     # One column
@@ -287,7 +280,7 @@ class _Reader:
         return Compare(cell, "eq", self.comparable(column, value, path))
 
     def among(self, cell: Path, column: Column, value: Any, path: str) -> Condition:
-        array = ARRAYS[OPERAND_TYPES[column.type]]
+        array = ARRAYS[SQL_TYPES[column.type]]
         if (variable := self.variable(array, value, path)) is not None:
             return Compare(cell, "in", variable)
         self.check_list(value, path)
@@ -297,7 +290,7 @@ class _Reader:
             here = _join(path, index)
             if item is None:
                 found.append(IsNull(cell))
-            elif (variable := self.variable(OPERAND_TYPES[column.type], item, here)) is not None:
+            elif (variable := self.variable(SQL_TYPES[column.type], item, here)) is not None:
                 found.append(Compare(cell, "eq", variable))
             else:
                 literals.append(self.literal(column, item, here))
@@ -323,7 +316,7 @@ class _Reader:
 
     def comparable(self, column: Column, value: Any, path: str) -> Operand:
         """An operand that stands for one cell of `column`."""
-        type_ = OPERAND_TYPES[column.type]
+        type_ = SQL_TYPES[column.type]
         if (variable := self.variable(type_, value, path)) is not None:
             return variable
         if column.type == "text[]":
@@ -338,7 +331,7 @@ class _Reader:
         try:
             return read_operand(column, self.unescaped(value, path))
         except InvalidValue as error:
-            raise InvalidCondition(path, error.code, _sentence(error)) from None
+            raise InvalidCondition(path, error.code, error.continued) from None
 
     def operand(self, type_: Type, value: Any, path: str, form: Form = "plain") -> Operand:
         if (variable := self.variable(type_of_operand(type_, form), value, path, form)) is not None:
@@ -350,7 +343,7 @@ class _Reader:
                 raise InvalidValue("invalid", "Must not be empty: it would match everything.")
             return self.bind(type_of_operand(type_, form), shaped)
         except InvalidValue as error:
-            raise InvalidCondition(path, error.code, _sentence(error)) from None
+            raise InvalidCondition(path, error.code, error.continued) from None
 
     def unescaped(self, value: Any, path: str) -> Any:
         return value if self.use == "filter" else read_literal(value, path)
@@ -400,13 +393,13 @@ def read_variable(
     """The variable `name` (without `$`) as an operand of `type_`. Raises InvalidCondition if there is none such, or if
     it can never have a value of that type. What a claim holds is only known, and checked, when it is bound.
     """
-    if name.startswith("old.") and use in ("check", "record"):
-        column = sight.column(table, name.removeprefix("old."))
+    if name.startswith(OLD) and use in ("check", "record"):
+        column = sight.column(table, name.removeprefix(OLD))
         if column is None:
             raise InvalidCondition(path, "unknown", f"there is no column for ${name}.")
         if form != "plain":
             raise InvalidCondition(path, "invalid", f"${name} cannot be used with this operator.")
-        if OPERAND_TYPES[column.type] != type_:
+        if SQL_TYPES[column.type] != type_:
             raise InvalidCondition(path, "wrong_type", f"${name} is of type {column.type}, which does not fit.")
         return Variable(name, type_, form)
     if use == "record":
@@ -438,10 +431,6 @@ def _is_operators(value: Mapping[str, Any]) -> bool:
 
 def _join(path: str, part: object) -> str:
     return f"{path}.{part}" if path else str(part)
-
-
-def _sentence(error: InvalidValue) -> str:
-    return error.message[0].lower() + error.message[1:]
 
 
 def _refuse_unknown(path: str, word: str = "", known: Iterable[str] = ()) -> NoReturn:

@@ -80,9 +80,7 @@ def of_change(place: Place, raw: Any, *, users: Sequence[User] = ()) -> list[Imp
     if not changed:
         return []
     hybrid, untold = _rules_of(proposed, today, changed)
-    before = registry.environment(place)
-    if not registry.is_current(before):
-        before = registry.reload(place)
+    before = registry.current(place)
     after = Environment(place.environment_id, place.cluster, state.version, hybrid, set())
     told = [Impact(table, "", None, why) for table, why in untold.items()]
     deadline = time.monotonic() + ALTOGETHER
@@ -114,16 +112,18 @@ def _rules_of(
     document = deepcopy(dict(today))
     for name in changed:
         document["tables"][name]["rules"] = proposed["tables"][name].get("rules") or {}
-    try:
-        return schemas.read(document), {}
-    except InvalidDocument as error:
-        untold = {}
-        for each in error.errors:
-            name = each.field.split(".")[1] if each.field.count(".") else ""
-            if name in document["tables"]:
+    untold: dict[str, str] = {}
+    while True:
+        try:
+            return schemas.read(document), untold
+        except InvalidDocument as error:  # which names so many errors at once: those of further tables come next
+            named = {each.field.split(".")[1] for each in error.errors if "." in each.field}
+            wrong = named.intersection(changed).difference(untold)
+            if not wrong:
+                raise
+            for name in wrong:
                 untold[name] = "These rules speak of what the change makes: it can be told once that is there."
                 document["tables"][name]["rules"] = today["tables"][name].get("rules") or {}
-        return schemas.read(document), untold
 
 
 class _Pool:
@@ -141,11 +141,6 @@ class _Pool:
         return wanted[:USERS_PER_ROLE]
 
 
-def principal_of(user: User) -> Principal:
-    """An app user, as its requests would be."""
-    return Principal("user", user_id=user.pk, email=user.email, role=user.role, claims=user.claims)
-
-
 def _onlookers(roles: Iterable[str], pool: _Pool, users: Sequence[User]) -> Iterator[Onlooker]:
     named = sorted(roles)
     if SERVER in named:
@@ -156,14 +151,14 @@ def _onlookers(roles: Iterable[str], pool: _Pool, users: Sequence[User]) -> Iter
         yield Onlooker("role anonymous, with a publishable key", Principal("anonymous"))
     chosen = {each.pk for each in users}
     for user in users:
-        yield Onlooker(f"{user.email} (chosen)", principal_of(user))
+        yield Onlooker(f"{user.email} (chosen)", Principal.of_user(user))
     for role in named:
         if role in (SERVER, MEMBER, ANONYMOUS):
             continue
         yield Onlooker(f"role {role}, whoever it is", Principal("user", role=None if role == USER else role))
         for user in pool.with_role(role, named):
             if user.pk not in chosen:
-                yield Onlooker(f"{user.email} (role {role})", principal_of(user))
+                yield Onlooker(f"{user.email} (role {role})", Principal.of_user(user))
 
 
 def _impact(before: Environment, after: Environment, table: str, onlooker: Onlooker, deadline: float) -> Impact:

@@ -8,7 +8,7 @@ rows inserted. One transaction throughout. An operator's door: no rule is asked.
 
 import re
 import uuid
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,8 +25,8 @@ from platform_site.api.callers import Place
 from platform_site.api.requests import current_request_id
 from platform_site.api.sweeps import apart
 from platform_site.postgres import limits, replicas
-from rows import ddl, departures, rendering, schemas, states, values
-from rows.documents import ID, NOW, RANDOM, Column, Table
+from rows import ddl, departures, names, rendering, schemas, states, values
+from rows.documents import ID, NOW, RANDOM, SQL_TYPES, Column, Table
 from rows.execution import opened_door
 from rows.outbox import ANY, EventInterest
 from rows.values import LONG_TYPES, MAX_ROW_BYTES, RESERVED_IDS, InvalidValue
@@ -83,7 +83,10 @@ class ImportFailed(Exception):
 
 
 class NoSuchTable(ImportFailed):
-    """The environment's schema has no such table."""
+    """The environment's schema has no such table; the text is for people, and names one that may be meant."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        super().__init__(f"The environment has no table {name}{names.did_you_mean(name, known) or '.'}")
 
 
 class BadLines(ImportFailed):
@@ -130,7 +133,7 @@ def import_rows(
     state = schemas.current(place)
     table = state.schema.tables.get(table_name)
     if table is None:
-        raise NoSuchTable(table_name)
+        raise NoSuchTable(table_name, state.schema.tables)
     since = departures.now()
     with _interference(), transaction.atomic(using=place.cluster), opened_door():
         job = _Import(place, state.version, table, skip_bad=skip_bad, events=events)
@@ -394,11 +397,12 @@ class _Import:
 
 def _staged(column: Column) -> sql.Composed:
     """The column's type and, for texts, its collation: two texts can be compared only under one."""
+    type_ = SQL_TYPES[column.type]
     collation = sql.SQL(" COLLATE {}").format(sql.Identifier(states.COLLATION))
     return sql.SQL("{} {}{}").format(
         sql.Identifier(column.name),
-        sql.SQL(column.sql_type),
-        collation if column.sql_type in ("text", "text[]") else sql.SQL(""),
+        sql.SQL(type_),
+        collation if type_ in ("text", "text[]") else sql.SQL(""),
     )
 
 

@@ -5,16 +5,23 @@ outside Django's registry (`rows.dynamic`). Design section 6.
 """
 
 import json
-from functools import partial
 from typing import Any, ClassVar
 
 from django.db import models
 from django.db.models.functions import Now
 
-from platform_site.api import ids
+from platform_site.api.models import public_id
 from rows.outbox import EventInterest, OutboxEvent
 
-__all__ = ["CurrentVersion", "DepartureDue", "EventInterest", "OutboxEvent", "SchemaVersion", "TrailEntry"]
+__all__ = [
+    "CurrentVersion",
+    "DepartureDue",
+    "EventInterest",
+    "LeavingUser",
+    "OutboxEvent",
+    "SchemaVersion",
+    "TrailEntry",
+]
 
 
 class CurrentVersion(models.Model):
@@ -89,11 +96,26 @@ class DepartureDue(models.Model):
         return f"{self.environment_id} since {self.since:%Y-%m-%d %H:%M:%S}"
 
 
+class LeavingUser(models.Model):
+    """A user of whom rows have gone, or let go, while the control database had not yet committed the deletion
+    (`rows.leaving`). Who asked for it, and with which request, is what the trail will say."""
+
+    user_id = models.CharField(primary_key=True, max_length=30)
+    environment_id = models.CharField(max_length=30)
+    """The pool."""
+    actor_kind = models.CharField(max_length=10)
+    actor_id = models.CharField(max_length=30, null=True)
+    request_id = models.CharField(max_length=64, null=True)
+
+    def __str__(self) -> str:
+        return f"{self.user_id} leaves {self.environment_id}"
+
+
 class TrailEntry(models.Model):
     """An entry of the audit trail on its way to the control database (`rows.trail`): its columns are those of
     `accounts.AuditEntry`. It outlives its environment, and goes when it has arrived."""
 
-    id = models.CharField(primary_key=True, max_length=30, default=partial(ids.new, "aud"), editable=False)
+    id = public_id("aud")
     """Its id there, too."""
     at = models.DateTimeField(db_default=Now(), editable=False)
     actor_kind = models.CharField(max_length=10)

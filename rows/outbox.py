@@ -49,6 +49,12 @@ class OutboxEvent(models.Model):
         constraints: ClassVar = [models.UniqueConstraint(fields=["event_id"], name="outbox_event_once")]
         indexes: ClassVar = [
             models.Index(fields=["sequence"], condition=models.Q(relayed_at__isnull=True), name="outbox_due"),
+            # For the relay, past what waits of environments whose events take long (`webhooks.relay`).
+            models.Index(
+                fields=["environment_id", "sequence"],
+                condition=models.Q(relayed_at__isnull=True),
+                name="outbox_due_by_environment",
+            ),
             models.Index(fields=["environment_id", "-sequence"], name="outbox_of_environment"),
             models.Index(fields=["relayed_at"], condition=models.Q(relayed_at__isnull=False), name="outbox_done"),
             # For the console: what a request changed, and what happened to a row.

@@ -7,6 +7,7 @@ Rules are those of now, not of the moment of the write: who took a column away d
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from typing import Any, Final, Protocol
 from uuid import UUID
 
@@ -15,13 +16,14 @@ from django.db.models.functions import Cast, Coalesce
 
 from platform_site.api.callers import Place
 from platform_site.api.sqlstates import CANCELLED, sqlstate
+from platform_site.postgres import clock
 from platform_site.postgres.sizes import OctetLength
 from rows import grammar, registry
-from rows.conditions import Condition, Hop, Quantified, parts, paths_of
+from rows.conditions import Condition, Hop, Quantified, Variable, parts, paths_of
 from rows.evaluate import Effort, Facts, holds
 from rows.events import trimmed
 from rows.outbox import OutboxEvent
-from rows.rules import SERVER, ReadRule
+from rows.rules import SERVER, Principal, ReadRule, resolve
 from rows.values import LONG_TYPES
 
 RELATED_ROWS: Final = 1000
@@ -38,6 +40,8 @@ _BYTES: Final = 4
 """Bytes of far rows' long cells that cost a step: 12 MB of one event's, however many rows have them."""
 _SIZE: Final = "_size"
 """An annotation; no column begins like that."""
+_NOBODY: Final = Principal("key")
+"""As whom rules of role `server` are asked: a key, and none in particular."""
 _LIMIT: Final = "SELECT set_config('statement_timeout', %s, true)"
 _PATIENCE_MS: Final = 1000
 """For the question how long cells are: JSON and arrays have to be unpacked for it, gigabytes at the worst."""
@@ -91,6 +95,7 @@ class Payloads:
         self._filters: dict[tuple[str, str], Condition | None] = {}
         self._named: dict[tuple[str, str], Mapping[str, set[str]]] = {}
         self._deciding = _Deciding()
+        self._now: datetime | None = None
 
     def carried(self, event: OutboxEvent, data: Mapping[str, Any], subscriber: Subscriber) -> dict[str, Any] | None:
         """The `data` of a delivery, or None where the subscriber's filter refuses it. Raises Hidden, TooCostly."""
@@ -130,10 +135,7 @@ class Payloads:
     def _environment(self, environment_id: str) -> registry.Environment:
         found = self._environments.get(environment_id)
         if found is None:
-            place = region_place(environment_id, self._using)
-            found = registry.environment(place)
-            if not registry.is_current(found):
-                found = registry.reload(place)
+            found = registry.current(region_place(environment_id, self._using))
             self._environments[environment_id] = found
         return found
 
@@ -148,7 +150,9 @@ class Payloads:
             self._named[key] = _named_by(rule, table)
         named = self._named[key]
         facts = Facts(
-            related=lambda hop, row: self._related(environment, hop, row, named), effort=self._deciding.effort
+            variable=self._resolved,
+            related=lambda hop, row: self._related(environment, hop, row, named),
+            effort=self._deciding.effort,
         )
         granted: set[str] = set()
         matched = False
@@ -159,6 +163,13 @@ class Payloads:
                     matched = True
                     granted |= grant.columns
         return {name: value for name, value in record.items() if name in granted} if matched else None
+
+    def _resolved(self, variable: Variable) -> Any:
+        """What a variable of a rule stands for here: `$now` for the moment at which the batch first asks, by the clock
+        of the region; all others are somebody's, and missing."""
+        if variable.name == "now" and self._now is None:
+            self._now = clock.now(self._using)
+        return resolve(variable, _NOBODY, self._now)
 
     def _related(
         self, environment: registry.Environment, hop: Hop, row: Mapping[str, Any], named: Mapping[str, set[str]]

@@ -29,6 +29,8 @@ COUNT_CEILING: Final = 10_000
 """As far as `count=estimated` counts itself."""
 _KIND: Final = "rows"
 Count = Literal["exact", "estimated"]
+QUERY_MEMBERS: Final = frozenset({"where", "order", "limit", "cursor", "with", "columns", "count"})
+"""What callers name a list by: as `ListQuery`."""
 
 
 @dataclass(frozen=True, slots=True)

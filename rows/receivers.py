@@ -4,13 +4,14 @@ called by name."""
 from datetime import datetime
 from typing import Any
 
+from accounts.audit import Actor
 from platform_site.api import signals
-from platform_site.api.callers import Place
+from platform_site.api.callers import Caller, Place
 from platform_site.postgres import replicas
 from projects import branching as branching_of_projects
 from projects.environments import place_of
 from projects.models import Environment
-from rows import branching, cascades, departures, registry
+from rows import branching, departures, leaving, registry
 from rows.models import CurrentVersion, DepartureDue, EventInterest, SchemaVersion
 
 
@@ -40,7 +41,7 @@ def read_nothing_older(*, place: Place, **_: Any) -> None:
     replicas.written(place.cluster, place.environment_id)
 
 
-def let_go_of_user(*, user_id: str, pool_id: str | None, **_: Any) -> None:
+def let_go_of_user(*, user_id: str, pool_id: str | None, actor: Caller | Actor, **_: Any) -> None:
     """Apply the policies of user columns in every environment where this user could sign in: a preview branch has the
     users of its parent.
 
@@ -49,10 +50,9 @@ def let_go_of_user(*, user_id: str, pool_id: str | None, **_: Any) -> None:
     if pool_id is None:
         return
     branching_of_projects.let_users_go(pool_id)
-    for environment_id in Environment.objects.filter(pool_id=pool_id).values_list("pk", flat=True):
-        place = place_of(environment_id)
-        if place is not None:
-            cascades.let_go_of_user(place, user_id)
+    environments = Environment.objects.filter(pool_id=pool_id).values_list("pk", flat=True)
+    places = [place for each in environments if (place := place_of(each)) is not None]
+    leaving.let_go(places, user_id, pool_id=pool_id, actor=actor)
 
 
 def let_go_of_users_since(*, place: Place, since: datetime | None, **_: Any) -> None:

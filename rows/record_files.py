@@ -146,7 +146,7 @@ def _integer(cell: str) -> Any:
 
 def _float(cell: str) -> Any:
     try:
-        return float(cell)
+        return float(cell) if cell.isascii() and "_" not in cell else cell  # to Python "1_000" and "١" are numbers, too
     except ValueError:
         return cell
 

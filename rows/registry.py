@@ -19,7 +19,7 @@ from rows.documents import EMPTY, Schema
 from rows.dynamic import RowModels
 from rows.models import CurrentVersion, SchemaVersion
 from rows.outbox import ANY, EventInterest
-from rows.rules import Principal, Ruleset, Standing
+from rows.rules import Ruleset, Standing
 from rows.viewers import Viewer, open_operand
 
 MAX_ENVIRONMENTS: Final = 200
@@ -49,10 +49,6 @@ class Environment:
         self._interests = interests
         self._wanted: dict[tuple[str, str], bool] = {}
         self._open_viewers: dict[Standing, Viewer] = {}
-
-    def viewer(self, principal: Principal, wires: tuple[bytes, ...] = ()) -> Viewer:
-        """`principal`'s view with its values bound (and those of a filter), for querysets that Django runs."""
-        return self.models.viewer_of(principal, wires)
 
     def open_viewer(self, standing: Standing) -> Viewer:
         """A standing's view with all values open, for compiling statements."""
@@ -107,6 +103,13 @@ def reload(place: Place) -> Environment:
         while len(_known) > 1 and (len(_known) > MAX_ENVIRONMENTS or _columns > MAX_COLUMNS):
             _drop(next(iter(_known)))
     return made
+
+
+def current(place: Place) -> Environment:
+    """The environment at the version that it has now: for those whose statements do not test it. One query, or those of
+    `reload`."""
+    known = environment(place)
+    return known if is_current(known) else reload(place)
 
 
 def forget(environment_id: str) -> None:

@@ -88,14 +88,6 @@ def rename(old: Schema, new: Schema) -> Renamed:
     return _Renaming(old, new).result()
 
 
-def shown_table(name: str) -> str:
-    return f"table {name}"
-
-
-def shown_column(table: str, column: str) -> str:
-    return f"column {table}.{column}"
-
-
 def _continued(sources: Mapping[str, str | None], present: Iterable[str]) -> tuple[dict[str, str], list[str]]:
     """New name → the old name it continues; and the new names of which that cannot be said.
 
@@ -258,7 +250,7 @@ class _Renaming:
     def _convert(self, table: str, was: Column, becomes: Column) -> Column:
         def alter(change: sql.SQL, *named: str) -> None:
             text = sql.SQL("ALTER TABLE {} ").format(sql.Identifier(table)) + change.format(*map(sql.Identifier, named))
-            self._say(f"alter {shown_column(table, becomes.key)}", self.tables[table], text)
+            self._say(f"alter column {table}.{becomes.key}", self.tables[table], text)
 
         if was.default is not None:  # PostgreSQL would have to convert it too, and often cannot
             alter(sql.SQL("ALTER COLUMN {} DROP DEFAULT"), was.name)
@@ -285,11 +277,11 @@ class _Renaming:
 
     def _table_operation(self, o: str) -> str:
         n = self.middle_names[o]
-        return f"rename {shown_table(o)} to {n}" if n in self.tables else f"drop {shown_table(o)}"
+        return f"rename table {o} to {n}" if n in self.tables else f"drop table {o}"
 
     def _column_operation(self, o: str, column: str, now: str) -> str:
         table = self.middle_names[o]
-        shown = shown_column(table, self.old.tables[o].columns[column].key)
+        shown = f"column {table}.{self.old.tables[o].columns[column].key}"
         new = self.new.tables[table].columns.get(now)
         return f"rename {shown} to {new.key}" if new else f"drop {shown}"
 

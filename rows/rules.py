@@ -16,16 +16,19 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import count
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from platform_site.api.callers import Caller, CallerKind
 from platform_site.api.errors import FieldError
 from rows import names
 from rows.conditions import FALSE, TRUE, Condition, Constant, Hop, Operand, Present, Variable, all_of, any_of, guarded
-from rows.documents import ACTIONS, ID, Action, Column, Errors, Relation, RuleSpec, Schema, Table
+from rows.documents import ACTIONS, ID, SQL_TYPES, Action, Column, Errors, Relation, RuleSpec, Schema, Table
 from rows.grammar import InvalidCondition, Use, read_literal, read_rule, read_variable
 from rows.operators import shape_operand
-from rows.values import ELEMENTS, OPERAND_TYPES, InvalidValue, read, read_cell, wire
+from rows.values import ELEMENTS, InvalidValue, read, read_cell, wire
+
+if TYPE_CHECKING:
+    from accounts.models import User
 
 USER: Final = "user"
 MEMBER: Final = "member"
@@ -80,6 +83,11 @@ class Principal:
             role = caller.place.role if caller.place else None
             return cls("account", user_id=caller.id, email=caller.email, reads_only=role not in ("owner", "developer"))
         return cls("user", user_id=caller.id, email=caller.email, role=caller.role, claims=caller.claims)
+
+    @classmethod
+    def of_user(cls, user: "User") -> "Principal":
+        """An app user, as its requests would be."""
+        return cls("user", user_id=user.pk, email=user.email, role=user.role, claims=user.claims)
 
 
 def resolve(variable: Variable, principal: Principal, now: datetime | None = None) -> Any:
@@ -421,13 +429,13 @@ class _RuleCompiler:
                 self.fail(error)
 
     def operand(self, column: Column, raw: Any, path: str) -> Operand | None:
-        type_ = OPERAND_TYPES[column.type]
+        type_ = SQL_TYPES[column.type]
         if isinstance(raw, str) and raw.startswith("$") and not raw.startswith("$$"):
             return read_variable(self.author, self.table.name, raw[1:], type_, "plain", path)
         try:
             cell = read_cell(column, read_literal(raw, path))
         except InvalidValue as error:
-            raise InvalidCondition(path, error.code, error.message[0].lower() + error.message[1:]) from None
+            raise InvalidCondition(path, error.code, error.continued) from None
         return None if cell is None else Constant(wire(type_, cell), type_, cell)
 
     def writable(self, action: Action, spec: RuleSpec, forced: Mapping[str, Any]) -> frozenset[str]:
@@ -455,10 +463,6 @@ class _Sight:
         self.schema = schema
         self.token = next(_tokens)
 
-    def _relation(self, table: str, name: str) -> Relation | None:
-        found = self.schema.tables.get(table)
-        return found.relations.get(name) if found else None
-
 
 class _AuthorSight(_Sight):
     """The whole schema, as the author of its rules sees it."""
@@ -467,7 +471,7 @@ class _AuthorSight(_Sight):
         return self.schema.tables[table].all_columns.get(name)
 
     def relation(self, table: str, name: str) -> Hop | None:
-        relation = self._relation(table, name)
+        relation = self.schema.tables[table].relations.get(name)
         return _hop(relation) if relation else None
 
     def names(self, table: str) -> Iterable[str]:

@@ -31,8 +31,12 @@ _TOO_LONG: Final = "A step of the change took too long. Nothing was changed; mak
 def _invalid(error: InvalidDocument) -> ApiError:
     return errors.ValidationFailed(
         "The schema document is not valid.",
-        fields=[FieldError(f"{DOCUMENT}.{found.field}", found.code, found.message) for found in error.errors],
+        fields=[_of_document(found) for found in error.errors],
     )
+
+
+def _of_document(found: FieldError) -> FieldError:
+    return FieldError(f"{DOCUMENT}.{found.field}", found.code, found.message)
 
 
 def _unconfirmed(error: schemas.Unconfirmed) -> ApiError:
@@ -97,9 +101,16 @@ class OperationAnswer(Serializer):
     destructive = fields.BooleanField()
 
 
+class WarningAnswer(Serializer):
+    field = fields.CharField()
+    code = fields.CharField()
+    message = fields.CharField()
+
+
 class OutcomeAnswer(Serializer):
     version = fields.IntegerField()
     operations = fields.ListField(child=OperationAnswer())
+    warnings = fields.ListField(child=WarningAnswer())
     dry_run = fields.BooleanField()
     indexes_pending = fields.BooleanField()
 
@@ -130,6 +141,7 @@ def outcome_answer(outcome: schemas.Outcome, *, dry_run: bool) -> dict[str, Any]
     return {
         "version": outcome.version,
         "operations": [operation.as_dict() for operation in outcome.operations],
+        "warnings": [_of_document(found).as_dict() for found in outcome.warnings],
         "dry_run": dry_run,
         "indexes_pending": outcome.indexes_due,
     }

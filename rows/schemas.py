@@ -10,8 +10,7 @@ import random
 import time
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from django.conf import settings
@@ -22,13 +21,14 @@ from django.db.models import QuerySet
 from accounts.audit import Actor
 from platform_site.api import nudges, signals, sqlstates
 from platform_site.api.callers import Caller, Place
+from platform_site.api.errors import FieldError
 from platform_site.api.plans import plan_limits
 from platform_site.api.requests import current_request_id
 from platform_site.api.sweeps import apart
 from projects import failpoints, presence, provisioning
 from projects.errors import SchemaLost
 from projects.models import Environment
-from rows import ddl, documents, planning, reading, rules, trail, uniques
+from rows import cautions, ddl, documents, planning, reading, rules, trail, uniques
 from rows.ddl import LockNotWon, Operation
 from rows.documents import ACTIONS, EMPTY, InvalidDocument, Schema
 from rows.models import CurrentVersion, SchemaVersion
@@ -96,6 +96,8 @@ class Outcome:
     operations: tuple[Operation, ...]
     changed: bool
     indexes_due: bool = False
+    warnings: tuple[FieldError, ...] = ()
+    """What the document allows and is seldom meant (`cautions`)."""
 
 
 # ── Reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -160,10 +162,11 @@ def rehearse(place: Place, raw: object, *, expected: int | None = None) -> Outco
     state = _at(place, expected)
     hold_to_plan(place, state.schema, schema)
     plan = planning.plan(state.schema, schema)
+    warnings = cautions.of(schema)
     if _is_same(state, raw, schema, plan):
-        return Outcome(state.version, (), changed=False)
+        return Outcome(state.version, (), changed=False, warnings=warnings)
     operations = ddl.rehearse(place.cluster, place.environment_id, plan)
-    return Outcome(state.version, operations, changed=True)
+    return Outcome(state.version, operations, changed=True, warnings=warnings)
 
 
 def change(
@@ -189,8 +192,9 @@ def change(
     state = _at(place, expected)
     hold_to_plan(place, state.schema, schema)
     plan = planning.plan(state.schema, schema)
+    warnings = cautions.of(schema)
     if _is_same(state, raw, schema, plan):
-        return Outcome(state.version, (), changed=False)
+        return Outcome(state.version, (), changed=False, warnings=warnings)
     if missing := plan.destructive.difference(confirm):
         raise Unconfirmed(missing)
     with _migrating(place), ExitStack() as until_done:
@@ -207,40 +211,24 @@ def change(
         from rows.tasks import make_indexes
 
         nudges.nudge(make_indexes, place.environment_id, using=place.cluster)
-    return outcome
-
-
-def revert(
-    place: Place,
-    number: int,
-    *,
-    actor: Caller | Actor,
-    expected: int | None = None,
-    confirm: Collection[str] = (),
-) -> Outcome:
-    """Bring back the document of an earlier version, as a new version. What was renamed since is renamed back.
-
-    Raises as `change`, and NoSuchVersion.
-    """
-    raw = document_to_revert_to(place, number)
-    return change(place, raw, actor=actor, expected=expected, confirm=confirm, reverts_to=number)
+    return replace(outcome, warnings=warnings)
 
 
 def document_to_revert_to(place: Place, number: int) -> dict[str, Any]:
-    """The document of version `number`, with `renamed_from` wherever a name has changed since. One query.
+    """The document of version `number`, with `renamed_from` wherever a name has changed since, so that what was renamed
+    since is renamed back. Versions are read one by one: there may be thousands, of half a megabyte each.
 
     Version 0 is the empty document. Raises NoSuchVersion.
     """
     if number == 0:
         return {"tables": {}}
-    chain = list(history(place).filter(version__gte=number).order_by("version"))
-    if not chain or chain[0].version != number:
-        raise NoSuchVersion(number)
-    document = deepcopy(chain[0].document)
+    document = version(place, number).document
     first = reading.parse(document)
     tables = {name: name for name in first.tables}
     columns = {name: {column: column for column in table.columns} for name, table in first.tables.items()}
-    for record in chain[1:]:
+    since = history(place).filter(version__gt=number).order_by("version").values_list("version", flat=True)
+    for following in list(since):
+        record = version(place, following)
         later = reading.parse(record.document)
         now = _moved(tables, record.renames["tables"], later.tables)
         columns = {

@@ -13,11 +13,10 @@ from typing import Any, Final, TypeVar
 
 from platform_site.api.errors import ValidationFailed
 from rows.conditions import Hop, Path, Type
-from rows.documents import ID
+from rows.documents import ID, SQL_TYPES
 from rows.grammar import MAX_HOPS, Sight, shown
 from rows.memo import Memo
 from rows.names import did_you_mean
-from rows.values import OPERAND_TYPES
 
 MAX_ORDER: Final = 3
 MAX_RELATIONS: Final = 10
@@ -123,7 +122,7 @@ def _order_key(text: str, table: str, sight: Sight) -> OrderKey:
     null = column.null or bool(hops)
     # A column that is never null sorts alike either way: one spelling, one statement, one index.
     nulls_first = nulls == "nullsfirst" if nulls and null else descending
-    return OrderKey(Path(tuple(hops), name), OPERAND_TYPES[column.type], descending, nulls_first, null)
+    return OrderKey(Path(tuple(hops), name), SQL_TYPES[column.type], descending, nulls_first, null)
 
 
 def _unknown_order(text: str) -> ValidationFailed:

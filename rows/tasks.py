@@ -10,11 +10,12 @@ from django.db import Error, transaction
 
 from platform_site.api import sqlstates
 from platform_site.api.callers import Place
+from platform_site.api.errors import Conflict
 from platform_site.api.sweeps import apart, sweep, sweep_of_each_region
 from projects.environments import place_of
 from projects.models import Environment
-from rows import departures, indexing, trail, uniques
-from rows.models import CurrentVersion, DepartureDue
+from rows import departures, indexing, leaving, trail, uniques
+from rows.models import CurrentVersion, DepartureDue, LeavingUser
 
 log = logging.getLogger("platform.rows")
 
@@ -83,6 +84,16 @@ def let_go_of_the_departed() -> None:
                         due.delete()
                     else:
                         departures.settle(place, due)
+
+
+@sweep(every=settings.SWEEP_SECONDS)
+def delete_users_who_are_leaving() -> None:
+    """Users of whom rows have gone, whose deletion was cut off before the control database had committed."""
+    for cluster in settings.REGION_DATABASES:
+        with apart(f"users who are leaving, in {cluster}", using=cluster):
+            for each in LeavingUser.objects.using(cluster).order_by("pk"):
+                with apart(f"{each}", Conflict, using=cluster):
+                    leaving.finish(cluster, each)
 
 
 @shared_task

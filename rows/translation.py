@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from django.db.models import Exists, Expression, F, OuterRef, Subquery
 
 from rows.conditions import (
+    OLD,
     Always,
     And,
     Compare,
@@ -44,9 +45,6 @@ from rows.values import LONG_TYPES, is_indexed
 
 if TYPE_CHECKING:
     from rows.managers import RowQuerySet
-
-OLD: Final = "old."
-"""What the names of variables begin with that are cells of the row before the write."""
 
 _INFIX: Final = {
     "eq": " = ",

@@ -13,12 +13,12 @@ from django.db import transaction
 
 from platform_site.api.callers import Place
 from platform_site.api.errors import Conflict, FieldError, NotFound, ValidationFailed
-from rows import compiler, computed, values, writes, writing
+from rows import compiler, computed, writes, writing
 from rows.asking import MAX_RUNS, Asking, asked
 from rows.attempts import Attempt
 from rows.compiler import LIMIT, ROW_ID, Cell, ReadShape
 from rows.conditions import Compare, Condition, Operand, Path, Slot, all_of
-from rows.documents import ID
+from rows.documents import ID, SQL_TYPES
 from rows.reads import RowAnswer
 from rows.rules import Principal
 from rows.selection import DEFAULT_ORDER
@@ -165,7 +165,7 @@ class _Upsert:
             operand = forced.get(column)
             wire = attempt.named.get(ROW_ID if column == ID.name else Cell(column))
             if wire is not None:
-                operand = Slot(len(wires), values.OPERAND_TYPES[table.all_columns[column].type])
+                operand = Slot(len(wires), SQL_TYPES[table.all_columns[column].type])
                 wires.append(wire)
             if operand is None:
                 return None  # no null is equal to another, and the time of this write was there in no row

@@ -19,28 +19,11 @@ from typing import Any, Final
 
 from platform_site.api import ids
 from rows.conditions import Type
-from rows.documents import ID, Column, ColumnType, Table
+from rows.documents import ID, SQL_TYPES, Column, ColumnType, Table
 
 MAX_JSON_DEPTH: Final = 64
 MAX_INDEXED_BYTES: Final = 2_600
 """A btree entry holds 2,704 bytes; a longer text in an indexed column would be PostgreSQL's error 54000."""
-
-OPERAND_TYPES: Final[Mapping[ColumnType, Type]] = {
-    "text": "text",
-    "integer": "bigint",
-    "decimal": "numeric",
-    "float": "float8",
-    "boolean": "boolean",
-    "date": "date",
-    "timestamp": "timestamptz",
-    "uuid": "uuid",
-    "json": "jsonb",
-    "text[]": "text[]",
-    "enum": "text",
-    "reference": "text",
-    "user": "text",
-}
-"""The type of an operand that is compared with a column."""
 
 ARRAYS: Final[Mapping[Type, Type]] = {
     "text": "text[]",
@@ -76,6 +59,11 @@ class InvalidValue(Exception):
         self.code = code
         self.message = message
         super().__init__(message)
+
+    @property
+    def continued(self) -> str:
+        """The message as it stands behind other words."""
+        return self.message[0].lower() + self.message[1:]
 
 
 def missing_row() -> InvalidValue:
@@ -306,7 +294,7 @@ def read_operand(column: Column, value: Any) -> Any:
     Unlike `read_cell` it takes a text of any length, a decimal of any scale and any text for a reference or user:
     comparing with what cannot be there is an honest question, and its answer is no.
     """
-    read_value = read(OPERAND_TYPES[column.type], value)
+    read_value = read(SQL_TYPES[column.type], value)
     if column.type == "enum" and read_value not in column.values:
         raise _not_among(column)
     return read_value
@@ -319,7 +307,7 @@ def read_cell(column: Column, value: Any) -> Any:
     """
     if value is None and column.null:
         return None
-    cell = read(OPERAND_TYPES[column.type], value)
+    cell = read(SQL_TYPES[column.type], value)
     match column.type:
         case "text":
             _check_length(column, cell)
@@ -374,7 +362,7 @@ def encode_cell(table: Table, column: Column, value: Any) -> bytes | None:
     if column is ID:
         return read_id(value).encode()
     cell = read_cell(column, value)
-    encoded = None if cell is None else wire(OPERAND_TYPES[column.type], cell)
+    encoded = None if cell is None else wire(SQL_TYPES[column.type], cell)
     if encoded is not None and column.type == "text" and len(encoded) > MAX_INDEXED_BYTES:
         _check_index(table, column)
     return encoded

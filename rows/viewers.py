@@ -3,7 +3,7 @@
 A `Viewer` answers, as expressions over a table's row: which rows may be read, which cells, and what a caller's
 condition means (`reading`) as opposed to a rule's (`rules`). With its operands left open it compiles statements that
 serve every principal of the standing (`Environment.open_viewer`); with a principal's values bound it makes querysets
-that Django runs (`Environment.viewer`). The SQL is the same. Design section 6.
+that Django runs (`RowModels.viewer_of`). The SQL is the same. Design section 6.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -45,17 +45,13 @@ def open_operand(operand: Operand) -> Expression:
             return Parameter(operand, operand.type, operand.wire)
 
 
-def bound_operand(principal: Principal, wires: tuple[bytes, ...] = ()) -> Callable[[Operand], Expression]:
-    """As `open_operand`, with the values of one principal and of one filter."""
+def bound_operand(principal: Principal) -> Callable[[Operand], Expression]:
+    """As `open_operand`, with the values of one principal."""
 
     def operand_of(operand: Operand) -> Expression:
-        match operand:
-            case Slot():
-                return Parameter(operand.index, operand.type, wires[operand.index])
-            case Variable() if operand.name != "now":
-                return Parameter(operand, operand.type, bind(operand, principal), is_bound=True)
-            case _:
-                return open_operand(operand)
+        if isinstance(operand, Variable) and operand.name != "now":
+            return Parameter(operand, operand.type, bind(operand, principal), is_bound=True)
+        return open_operand(operand)
 
     return operand_of
 

@@ -27,12 +27,11 @@ from platform_site.api.pagination import read_limit
 from platform_site.api.views import ApiViewSet, answer, created, no_content
 from rows import bulk, etags, row_answers, services
 from rows.bulk import BulkQuery, Changed
-from rows.reads import ListQuery, RowAnswer
+from rows.reads import QUERY_MEMBERS, ListQuery, RowAnswer
 from rows.rules import Principal
 
 _COUNTS = ("exact", "estimated")
-_QUERY_MEMBERS = frozenset({"where", "order", "limit", "cursor", "with", "columns", "count"})
-_NO_SUCH_MEMBER = f"There is no such field here. There are: {', '.join(sorted(_QUERY_MEMBERS))}."
+_NO_SUCH_MEMBER = f"There is no such field here. There are: {', '.join(sorted(QUERY_MEMBERS))}."
 
 _WITH = OpenApiParameter("with", str, description="Relations to embed, such as `list,comments.author`.")
 _COLUMNS = OpenApiParameter(
@@ -54,7 +53,6 @@ _LIST_PARAMETERS = [
     _COLUMNS,
     OpenApiParameter("count", str, enum=_COUNTS, description="Also say how many rows there are in all."),
 ]
-_BULK_MEMBERS = frozenset({"where", "limit", "cursor"})
 _BULK_PARAMETERS = [
     OpenApiParameter("where", str, required=True, description="Which rows, as in a list; `{}` is all of them."),
     OpenApiParameter(
@@ -82,13 +80,13 @@ class RowViewSet(ApiViewSet):
         "explain": "schema:read",
     }
     query_parameters = {
-        "list": _QUERY_MEMBERS,
+        "list": QUERY_MEMBERS,
         "retrieve": frozenset({"with", "columns"}),
         # A `where` that was meant for the body of a query, or as a condition of a deletion, must not be lost silently.
         **dict.fromkeys(("search", "partial_update", "destroy", "explain"), frozenset[str]()),
         "create": frozenset({"on_conflict"}),
-        "bulk_update": _BULK_MEMBERS,
-        "bulk_destroy": _BULK_MEMBERS,
+        "bulk_update": bulk.QUERY_MEMBERS,
+        "bulk_destroy": bulk.QUERY_MEMBERS,
     }
     tagged = frozenset({"retrieve", "create", "partial_update"})
     also_raises = {
@@ -118,7 +116,7 @@ class RowViewSet(ApiViewSet):
     def search(self, request: HttpRequest, table: str) -> HttpResponseBase:
         """As the list, for filters too long for an address. It changes nothing."""
         body = self.read_object()
-        unknown = [name for name in body if name not in _QUERY_MEMBERS]
+        unknown = [name for name in body if name not in QUERY_MEMBERS]
         if unknown:
             raise ValidationFailed(
                 fields=[FieldError(name[:100], "unknown_field", _NO_SUCH_MEMBER) for name in unknown]
@@ -282,7 +280,7 @@ class RowViewSet(ApiViewSet):
         if user is None:
             message = "Must be a user of this environment, or anonymous, server or member."
             raise ValidationFailed.of("as", "no_such_user", message)
-        return Principal("user", user_id=user.pk, email=user.email, role=user.role, claims=user.claims)
+        return Principal.of_user(user)
 
     def _refuse_tags(self, advice: str) -> None:
         """Raise ValidationFailed for an `If-Match` that names a tag where no single row is meant."""

@@ -21,7 +21,7 @@ from rows import bodies, cascades, compiler, sizes, values, writing
 from rows.asking import MAX_RUNS, Asking, asked
 from rows.attempts import Attempt, Named, announce
 from rows.compiler import MAX_ANSWER_BYTES, ROW_ID, Cell, ReadShape
-from rows.documents import MAX_ERRORS, NOW, RANDOM, Column, Table
+from rows.documents import MAX_ERRORS, NOW, RANDOM, SQL_TYPES, Column, Table
 from rows.execution import Row
 from rows.reads import RowAnswer, etag_of
 from rows.refusals import (
@@ -285,7 +285,7 @@ def _default(column: Column) -> bytes | None:
         return None
     if column.type == "uuid" and column.default == RANDOM:
         return str(uuid.uuid4()).encode()
-    type_ = values.OPERAND_TYPES[column.type]
+    type_ = SQL_TYPES[column.type]
     return values.wire(type_, values.read_cell(column, column.default))
 
 

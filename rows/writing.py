@@ -12,7 +12,7 @@ finds once it holds the lock. The outbox comes in two shapes: where nobody liste
 with each outcome.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -40,14 +40,13 @@ from rows.compiler import (
     whole_row,
 )
 from rows.computed import Operator
-from rows.conditions import TRUE, Condition, Variable, operands
-from rows.documents import Column, Table
+from rows.conditions import OLD, TRUE, Condition, Variable, operands
+from rows.documents import SQL_TYPES, Column, Table
 from rows.expressions import ALWAYS, Parameter, Piece, Sql, boolean, joined
 from rows.outbox import ANY
 from rows.rules import WriteRule
 from rows.sizes import fits
-from rows.translation import HERE, OLD, Alias, Ground, Written, hops_of
-from rows.values import OPERAND_TYPES
+from rows.translation import HERE, Alias, Ground, Written, hops_of
 
 if TYPE_CHECKING:
     from rows.managers import RowQuerySet
@@ -174,7 +173,7 @@ class Remembered:
     table: Table
 
     def column(self, name: str, depth: int = 0) -> Any:
-        return Parameter(OldCell(name), OPERAND_TYPES[self.table.all_columns[name].type])
+        return Parameter(OldCell(name), SQL_TYPES[self.table.all_columns[name].type])
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,13 +209,13 @@ def cells_of(viewer: "Viewer", table: Table, shape: InsertShape | UpdateShape) -
             for name, operator in shape.computed
         }
     for name, operand in rule.set.items():
-        type_ = OPERAND_TYPES[table.columns[name].type]
+        type_ = SQL_TYPES[table.columns[name].type]
         made[name] = Sql(f"NULL::{type_}") if operand is None else viewer.operand(operand)
     return made
 
 
 def _sent(column: Column) -> Parameter:
-    return Parameter(Cell(column.name), OPERAND_TYPES[column.type])
+    return Parameter(Cell(column.name), SQL_TYPES[column.type])
 
 
 def _stamp(column: Column) -> Sql:
@@ -362,10 +361,7 @@ def _updated(writer: Writer, table: Table, shape: UpdateShape, which: Sql) -> tu
     if conditions:
         rows = rows.filter(_of_changeable(viewer, table, "update", conditions))
     rows = _settled(viewer, table, rows, "update", shape.matches, shape.events)
-    query: Any = rows.query.chain(UpdateQuery)
-    query.add_update_values(cells)
-    sql, params = query.get_compiler(connection=writer.connection).as_sql()
-    return (sql, list(params)), tuple(name for name in cells if name != "updated_at")
+    return _changed(writer, rows, cells), tuple(name for name in cells if name != "updated_at")
 
 
 def delete(viewer: "Viewer", shape: DeleteShape) -> Statement:
@@ -423,10 +419,8 @@ def children(viewer: "Viewer", shape: ChildrenShape) -> Statement:
 def release(viewer: "Viewer", shape: ReleaseShape) -> Statement:
     """The rows with Ids refer to nothing by `column` any more. Answers their ids."""
     writer, table = Writer(viewer), viewer.schema.tables[shape.table]
-    query: Any = _among(viewer, table.name, "id", Ids()).query.chain(UpdateQuery)
-    query.add_update_values({shape.column: Sql("NULL::text"), "updated_at": _STAMP})
-    sql, params = query.get_compiler(connection=writer.connection).as_sql()
-    change = (sql, list(params))
+    rows = _among(viewer, table.name, "id", Ids())
+    change = _changed(writer, rows, {shape.column: Sql("NULL::text"), "updated_at": _STAMP})
     work = _written(writer, table, change, "update", shape.events, (shape.column,), part=0)
     return numbered(*together("WITH ", work, ' SELECT _r."id" FROM _w0 _r'))
 
@@ -460,10 +454,14 @@ def _is_among(column: str, ids: Ids) -> Sql:
     return boolean("(", F(column), " = ANY (", Parameter(ids, "text[]"), "))")
 
 
+def _changed(writer: Writer, rows: "RowQuerySet", cells: Mapping[str, Any]) -> Piece:
+    query: Any = rows.query.chain(UpdateQuery)
+    query.add_update_values(cells)
+    return writer.query(query)
+
+
 def _deleted(writer: Writer, rows: "RowQuerySet") -> Piece:
-    query: Any = rows.query.chain(DeleteQuery)
-    sql, params = query.get_compiler(connection=writer.connection).as_sql()
-    return sql, list(params)
+    return writer.query(rows.query.chain(DeleteQuery))
 
 
 # ── Parts of statements ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -6,7 +6,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from urllib.parse import quote
 
@@ -97,9 +96,7 @@ class Standby:
         return True
 
     def _launcher(self) -> list[str]:
-        user = postgres.server_user(self.primary)
-        become = ["--user", user, "--keep-access"] if user else []
-        return [sys.executable, "-I", "-S", launch.__file__, *become, "--signal", str(int(signal.SIGKILL)), "--"]
+        return launch.launcher(signal.SIGKILL, postgres.server_user(self.primary))
 
     def _run(self, program: str, *arguments: str) -> None:
         command = [*self._launcher(), str(postgres.binaries() / program), *arguments]

@@ -269,7 +269,7 @@ def _place_of_event(event_id: str) -> str | None:
 
 
 def _event_address(place: Place, event_id: str) -> str:
-    return list_address("webhooks.Delivery", environment=place.environment_id, event=event_id) or ""
+    return list_address("webhooks.Delivery", environment=place.environment_id, event=event_id)
 
 
 def _row_address(place: Place, subject: str | None) -> str | None:

@@ -7,11 +7,9 @@ that nobody asked.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from platform_site.api import keyring
 from platform_site.api.callers import Place
 from rows import interests
-from webhooks import services, signing
-from webhooks.attempts import SECRET_PURPOSE
+from webhooks import services
 from webhooks.models import Webhook
 from webhooks.receivers import host_of
 
@@ -31,7 +29,7 @@ class Subscriptions:
                 host=host_of(record["url"]),
                 enabled=False,
                 disabled_reason="restored",
-                sealed_secret=keyring.seal(signing.new_secret().encode(), purpose=SECRET_PURPOSE),
+                sealed_secret=services.secret_of_its_own(),
                 **{field: record[field] for field in _FIELDS},
             )
             for record in records("webhooks")

@@ -269,10 +269,10 @@ class Dispatcher:
 
     def _record(self, results: list[Result]) -> None:
         patience: timedelta = settings.WEBHOOK_PATIENCE
-        for webhook_id, reason in record(self.using, results, patience=patience):
+        for found in record(self.using, results, patience=patience):
             # Somebody may be switching it, for longer than we wait: the next failure disables it then.
-            with apart(f"disabling {webhook_id}"):
-                services.disable_failing(self.using, webhook_id, reason)
+            with apart(f"disabling {found.webhook_id}"):
+                services.disable_failing(self.using, found.webhook_id, found.reason, depth=found.depth)
 
     def _finish(self, senders: Senders) -> None:
         self._give_back(senders.unstarted())

@@ -77,8 +77,8 @@ class Listener:
                 return
             [claimed] = made
             result = attempt(claimed, self._client)
-            for webhook_id, reason in record(using, [result], patience=settings.WEBHOOK_PATIENCE):
-                services.disable_failing(using, webhook_id, reason)
+            for found in record(using, [result], patience=settings.WEBHOOK_PATIENCE):
+                services.disable_failing(using, found.webhook_id, found.reason, depth=found.depth)
             yield claimed, result
 
 

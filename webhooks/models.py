@@ -1,6 +1,5 @@
 """Tables of `webhooks`, in each region's schema `platform`. No foreign key leads out of the region."""
 
-from functools import partial
 from typing import ClassVar
 
 from django.contrib.postgres.fields import ArrayField
@@ -8,12 +7,8 @@ from django.contrib.postgres.indexes import BrinIndex
 from django.db import models
 from django.db.models.functions import Greatest, Now
 
-from platform_site.api import ids
+from platform_site.api.models import public_id
 from webhooks.managers import WebhookQuerySet
-
-
-def _id(prefix: str) -> "models.CharField[str, str]":
-    return models.CharField(primary_key=True, max_length=30, default=partial(ids.new, prefix), editable=False)
 
 
 class Webhook(models.Model):
@@ -24,7 +19,7 @@ class Webhook(models.Model):
         ROW = "row"
         """Events of one row arrive one after the other, in the order of their commits."""
 
-    id = _id("wh")
+    id = public_id("wh")
     environment_id = models.CharField(max_length=30)
     url = models.CharField(max_length=2000)
     host = models.CharField(max_length=260)
@@ -39,7 +34,8 @@ class Webhook(models.Model):
     description = models.CharField(max_length=500, blank=True, default="")
     enabled = models.BooleanField(default=True)
     disabled_reason = models.CharField(max_length=60, null=True)
-    """`by_request`, `gone` (the receiver answered 410), `failing` (five days of nothing but failures), `branched`."""
+    """`by_request`, `gone` (the receiver answered 410), `failing` (five days of nothing but failures), `branched`,
+    `restored`."""
     failing_since = models.DateTimeField(null=True)
     """When the present row of failures began; null after a success."""
     sealed_secret = models.BinaryField()
@@ -96,7 +92,7 @@ class Delivery(models.Model):
         DROPPED = "dropped"
         """Held, and dropped on request or expired; `outcome` says which."""
 
-    id = _id("dlv")
+    id = public_id("dlv")
     environment_id = models.CharField(max_length=30)
     webhook = models.ForeignKey(Webhook, on_delete=models.CASCADE, related_name="deliveries", db_index=False)
     event_id = models.CharField(max_length=30)
@@ -199,7 +195,7 @@ class TrailEntry(models.Model):
     """An entry of the audit trail as processes of the release before write it down, and nobody else: `rows.trail` has
     columns for who it was, which they would not bring along. Goes with the next release."""
 
-    id = _id("aud")
+    id = public_id("aud")
     """Its id there, too."""
     at = models.DateTimeField(db_default=Now(), editable=False)
     action = models.CharField(max_length=60)

@@ -338,9 +338,20 @@ SELECT w.id, CASE WHEN h.gone THEN 'gone' ELSE 'failing' END
 """
 
 
-def record(using: str, results: Sequence[Result], *, patience: timedelta) -> list[tuple[str, str]]:
-    """Book the outcomes of attempts, all in one statement. Returns the (webhook id, reason) pairs to be disabled:
-    a receiver that answered 410, or one that has done nothing but fail for `patience`.
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """A webhook to be disabled: its receiver answered 410, or has done nothing but fail for long."""
+
+    webhook_id: str
+    reason: str
+    depth: int
+    """How many webhooks and functions in a row led to it: the shortest chain of those that failed now, so that of what
+    somebody else sets in motion, too, its owner is told."""
+
+
+def record(using: str, results: Sequence[Result], *, patience: timedelta) -> list[Failing]:
+    """Book the outcomes of attempts, all in one statement. Returns the webhooks to be disabled, those that have done
+    nothing but fail for `patience` among them.
 
     An outcome whose claim was lost to another worker leaves its attempt in the history and the delivery alone, except
     that a delivery which has arrived is delivered.
@@ -379,7 +390,12 @@ def record(using: str, results: Sequence[Result], *, patience: timedelta) -> lis
     }
     with connections[using].cursor() as cursor:
         cursor.execute(HEALTH, parameters)
-        return [(webhook_id, reason) for webhook_id, reason in cursor.fetchall()]
+        return [Failing(webhook_id, reason, _depth_of(webhook_id, results)) for webhook_id, reason in cursor.fetchall()]
+
+
+def _depth_of(webhook_id: str, results: Sequence[Result]) -> int:
+    """Of what comes of these attempts at the webhook's deliveries."""
+    return 1 + min(result.claimed.depth for result in results if result.claimed.webhook_id == webhook_id)
 
 
 GIVE_BACK = """

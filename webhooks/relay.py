@@ -10,17 +10,19 @@ stands in the same transaction.
 import json
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import orjson
 from django.db import InterfaceError, OperationalError, connections, transaction
-from django.db.models import Case, F, When
+from django.db.models import Case, F, Q, When
 from django.db.models.functions import Now
 
 from platform_site.api import chains, ids
 from platform_site.api.sqlstates import is_away, lost_connection
+from platform_site.postgres.indexed import by_index
 from platform_site.postgres.sizes import OctetLength
 from rows import events, interests
 from rows.evaluate import TooCostly
@@ -55,6 +57,8 @@ class Relayed:
 
 _costly: Final[dict[str, Costly]] = defaultdict(Costly)
 """By region."""
+_last: Final[dict[str, str]] = {}
+"""By region the environment whose event a turn of all was the last to take up."""
 
 
 def relay_batch(using: str, *, batch: int = BATCH) -> Relayed:
@@ -62,7 +66,7 @@ def relay_batch(using: str, *, batch: int = BATCH) -> Relayed:
 
     Environments whose events took long stand in a line of their own, of which the first has its share after the others;
     it is out of that line when nothing of it waits. Four statements for either, whatever the number of events and
-    webhooks, unless they are large.
+    webhooks, unless they are large; a few more while somebody is in that line.
     """
     relayed = _settle(using, batch)
     for environment_id in _costly[using]:
@@ -94,21 +98,8 @@ def _settle(using: str, batch: int, *, only: str | None = None) -> Relayed:
 
 def _relay(using: str, batch: int, only: str | None, *, why: str | None = None) -> Relayed:
     """One batch, in one transaction. `why`: nothing can be made of the events in it."""
-    waiting = OutboxEvent.objects.using(using).filter(relayed_at__isnull=True)
-    if only is not None:
-        waiting = waiting.filter(environment_id=only)
-    elif costly := list(_costly[using]):
-        # Walks over what these have waiting: 70 ms for 100,000, before the quarter of a second that they compute. To
-        # begin where the last look ended would pass over what commits late, and so turn round the events of one row;
-        # an index by environment would be paid by every write.
-        waiting = waiting.exclude(environment_id__in=costly)
     with transaction.atomic(using=using):
-        due = list(
-            waiting.select_for_update(skip_locked=True)
-            .defer("data")
-            .annotate(size=OctetLength("data"), text=Case(When(size__lt=LARGE, then=F("data"))))
-            .order_by("sequence")[:batch]
-        )
+        due = _due(using, batch, only)
         if not due:
             return Relayed(0, 0)
         environment_ids = {event.environment_id for event in due}
@@ -117,6 +108,7 @@ def _relay(using: str, batch: int, only: str | None, *, why: str | None = None) 
         payloads = Payloads(using)
         made = _Made(using)
         relayed = []
+        last = due[0].environment_id
         turn = Turn()
         for event in due:
             if turn.is_over or made.characters > PER_TURN or any(taking.count > TAKEN_PER_TURN for taking in takings):
@@ -132,17 +124,76 @@ def _relay(using: str, batch: int, only: str | None, *, why: str | None = None) 
             if event.type == "webhook.test":
                 interested = _only_the_tested(event, wanted[event.environment_id])
             if why is not None or event.size > LARGEST:
-                made.add(_failures_of(event, interested, why or f"an event of {event.size >> 20} MB is not sent"))
+                outcome = why or f"an event of {event.size >> 20} MB is not sent"
+                made.add(_failure_of(event, webhook, outcome) for webhook in interested)
             elif interested:
                 made.add(_fates_of(event, interested, payloads))
             turn.book(event.environment_id)
+            last = event.environment_id
         made.write()
         for taking in takings:
             taking.write()
         OutboxEvent.objects.using(using).filter(pk__in=relayed).update(relayed_at=Now())
+    if only is None and batch > 1:  # what goes alone is followed by those beside which it could not be written
+        _last[using] = last
     for environment_id in {*turn.costly, *([only] if only else [])}:
         _costly[using].add(environment_id)
     return Relayed(len(relayed), made.count)
+
+
+def _due(using: str, batch: int, only: str | None) -> list[Any]:
+    """The events of one turn, locked, those of one environment in their order: OutboxEvents with the `size` of their
+    data and, unless that is LARGE, with these as `text`.
+
+    Those of all environments are in one order, too, as long as none is costly. Then they are taken from one environment
+    after the other, in stretches of an index between those that are: whatever these have waiting, nobody walks over it.
+    """
+    waiting = (
+        OutboxEvent.objects.using(using)
+        .filter(relayed_at__isnull=True)
+        .select_for_update(skip_locked=True)
+        .defer("data")
+        .annotate(size=OctetLength("data"), text=Case(When(size__lt=LARGE, then=F("data"))))
+    )
+    costly = list(_costly[using])
+    if only is None and not costly:
+        return list(waiting.order_by("sequence")[:batch])
+    stretches = _between(costly, _last.get(using)) if only is None else [_Stretch(only, only)]
+    found: list[Any] = []
+    with by_index(using):
+        for stretch in stretches:
+            found += waiting.filter(stretch.condition()).order_by("environment_id", "sequence")[: batch - len(found)]
+            if len(found) >= batch:
+                break
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Environments whose ids lie between these, None for no bound; or the one that both name."""
+
+    low: str | None
+    high: str | None
+
+    def condition(self) -> Q:
+        # Also of one environment as a range: by `=` its events would be in the order of another index, too, which the
+        # planner may well take, and all other environments' would be walked over.
+        if self.low == self.high:
+            return Q(environment_id__gte=self.low, environment_id__lte=self.high)
+        above = Q() if self.low is None else Q(environment_id__gt=self.low)
+        return above if self.high is None else above & Q(environment_id__lt=self.high)
+
+
+def _between(costly: Collection[str], last: str | None) -> Iterator[_Stretch]:
+    """All environments but the costly ones, from the one behind `last` on and that one at the end, so that nobody who
+    has much waiting is always before the same others."""
+    begin = last or next(iter(costly))
+    borders = sorted({*costly, begin})
+    first = borders.index(begin)
+    for low, high in pairwise([*borders[first:], None, *borders[: first + 1]]):
+        yield _Stretch(low, high)
+    if begin not in costly:
+        yield _Stretch(begin, begin)
 
 
 def _webhooks_of(environment_ids: Iterable[str], using: str) -> dict[str, list[Webhook]]:
@@ -215,55 +266,46 @@ class _Made:
         self._waiting, self._waiting_characters = [], 0
 
 
-def _fates_of(event: OutboxEvent, interested: list[Webhook], payloads: Payloads) -> Iterator[NewDelivery]:
-    """Deliveries of the event; where one cannot be made, failures."""
-    try:
-        yield from _deliveries_of(event, interested, payloads)
-    except Exception as error:
-        if lost_connection(error):
-            raise
-        logger.exception("event parked: no delivery can be made of it", extra={"event_id": event.event_id})
-        yield from _failures_of(event, interested, f"no payload: {type(error).__name__}")
-
-
-def _deliveries_of(event: OutboxEvent, interested: Iterable[Webhook], payloads: Payloads) -> Iterator[NewDelivery]:
-    data: dict[str, Any] = json.loads(event.data)
+def _fates_of(event: OutboxEvent, interested: Iterable[Webhook], payloads: Payloads) -> Iterator[NewDelivery]:
+    """A delivery of the event for each webhook; where one cannot be made, its failure. None where the row is hidden."""
+    data: dict[str, Any] | None = None
     for webhook in interested:
         try:
-            carried = payloads.carried(event, data, webhook)
+            data = json.loads(event.data) if data is None else data
+            made = _delivery_of(event, data, webhook, payloads)
         except Hidden:
             return
         except TooCostly:
             # A webhook without a filter is still told: it is these conditions that cannot be decided.
-            why = "the filter or a rule would take too long on a row as large as this"
-            yield from _failures_of(event, [webhook], why)
-            continue
-        delivery = _delivery(event, webhook)
-        if carried is None:
-            delivery.status, delivery.outcome = Delivery.Status.FILTERED.value, "the webhook's filter refused it"
-        elif event.depth >= chains.LONGEST:
-            delivery.status, delivery.outcome = Delivery.Status.DROPPED.value, f"a chain of {event.depth} calls was cut"
-        else:
-            delivery.body = events.body(
-                event_id=event.event_id,
-                event_type=event.type,
-                at=event.created_at,
-                environment_id=event.environment_id,
-                schema_version=event.schema_version,
-                request_id=event.request_id,
-                data=carried,
-            )
-            if not webhook.enabled:
-                delivery.status, delivery.outcome = Delivery.Status.HELD.value, "the webhook is disabled"
-        yield delivery
+            made = _failure_of(event, webhook, "the filter or a rule would take too long on a row as large as this")
+        except Exception as error:
+            if lost_connection(error):
+                raise
+            facts = {"event_id": event.event_id, "webhook_id": webhook.id}
+            logger.exception("event parked: no delivery can be made of it", extra=facts)
+            made = _failure_of(event, webhook, f"no payload: {type(error).__name__}")
+        yield made
 
 
-def _failures_of(event: OutboxEvent, interested: Iterable[Webhook], outcome: str) -> list[NewDelivery]:
+def _delivery_of(event: OutboxEvent, data: Mapping[str, Any], webhook: Webhook, payloads: Payloads) -> NewDelivery:
+    carried = payloads.carried(event, data, webhook)
+    delivery = _delivery(event, webhook)
+    if carried is None:
+        delivery.status, delivery.outcome = Delivery.Status.FILTERED.value, "the webhook's filter refused it"
+    elif event.depth >= chains.LONGEST:
+        delivery.status, delivery.outcome = Delivery.Status.DROPPED.value, f"a chain of {event.depth} calls was cut"
+    else:
+        delivery.body = events.body(event, carried)
+        if not webhook.enabled:
+            delivery.status, delivery.outcome = Delivery.Status.HELD.value, "the webhook is disabled"
+    return delivery
+
+
+def _failure_of(event: OutboxEvent, webhook: Webhook, outcome: str) -> NewDelivery:
     """The fate of an event that no payload can be made of: visible in the history, nothing to send."""
-    made = [_delivery(event, webhook) for webhook in interested]
-    for delivery in made:
-        delivery.status, delivery.outcome = Delivery.Status.EXHAUSTED.value, outcome
-    return made
+    delivery = _delivery(event, webhook)
+    delivery.status, delivery.outcome = Delivery.Status.EXHAUSTED.value, outcome
+    return delivery
 
 
 def _delivery(event: OutboxEvent, webhook: Webhook) -> NewDelivery:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import orjson
+from rest_framework.exceptions import ValidationError
 
 from platform_site.api import fields, outbound
 from platform_site.api.errors import FieldError, ValidationFailed
@@ -14,6 +15,8 @@ from rows.rules import SERVER
 from webhooks.models import Attempt, Delivery, Webhook
 
 MAX_FILTER_BYTES = 8 * 1024
+MAX_COLUMNS = 500
+"""Names of columns of one table, more than a table has."""
 
 
 class UrlField(fields.CharField):
@@ -27,13 +30,7 @@ class UrlField(fields.CharField):
         try:
             return outbound.parse_url(url).url
         except outbound.BadUrl as error:
-            raise _invalid(error.code, str(error)) from None
-
-
-def _invalid(code: str, message: str) -> Exception:
-    from rest_framework.exceptions import ValidationError
-
-    return ValidationError(message, code)
+            raise ValidationError(str(error), error.code) from None
 
 
 class NewWebhook(Serializer):
@@ -89,10 +86,12 @@ def check_against_schema(
             errors.append(FieldError(f"columns.{table[:60]}", "unknown", "There is no such table."))
         elif not isinstance(names, list):
             errors.append(FieldError(f"columns.{table}", "not_a_list", "Must be an array of column names."))
+        elif len(names) > MAX_COLUMNS:
+            errors.append(FieldError(f"columns.{table}", "too_many", f"Must have at most {MAX_COLUMNS} names."))
         else:
             errors += [
                 FieldError(f"columns.{table}.{index}", "unknown", "There is no such column.")
-                for index, name in enumerate(names[:500])
+                for index, name in enumerate(names)
                 if not isinstance(name, str) or sight.column(table, name) is None
             ]
     if errors:

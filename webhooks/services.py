@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from django.db import transaction
 from django.db.models import F, Q
-from django.db.models.functions import Now
+from django.db.models.functions import Greatest, Now
 
 from accounts.audit import Actor
-from platform_site.api import keyring
+from platform_site.api import chains, keyring
 from platform_site.api.callers import Caller, Place
 from platform_site.api.plans import plan_limits
 from platform_site.api.sweeps import after_commit
@@ -149,17 +149,20 @@ def send_test(place: Place, webhook_id: str, *, actor: Caller | Actor) -> str:
     with transaction.atomic(using=using):
         webhook = webhook_of(place, webhook_id, lock=True)  # a removal marks it first, and then sweeps events
         event_id = record_event(
-            "webhook.test", {"webhook_id": webhook.pk}, using=using, environment_id=place.environment_id
-        )
+            "webhook.test", {"webhook_id": webhook.pk}, using=using, environment_id=place.environment_id,
+            depth=chains.depth_here(place.environment_id),
+        )  # fmt: skip
         trail.record(place, "webhook.tested", actor=actor, target_id=webhook_id, event_id=event_id)
         wakeups.after_commit(using)
     return event_id
 
 
 def redeliver(place: Place, webhook_id: str, delivery_id: str, *, actor: Caller | Actor) -> Delivery:
-    """Send one delivery again, now, with its old id and body and a fresh schedule. Raises NoSuchWebhook,
-    NoSuchDelivery, NothingToRedeliver."""
-    using = place.cluster
+    """Send one delivery again, now, with its old id and body and a fresh schedule; as the next link of the chain that
+    asks for it, if one does. Raises NoSuchWebhook, NoSuchDelivery, NothingToRedeliver."""
+    using, depth = place.cluster, chains.depth_here(place.environment_id)
+    if depth >= chains.LONGEST:
+        raise NothingToRedeliver(f"A chain of {depth} functions and webhooks asks for it; it was cut.")
     with transaction.atomic(using=using):
         webhook = webhook_of(place, webhook_id)
         delivery = Delivery.objects.using(using).select_for_update().filter(pk=delivery_id, webhook=webhook).first()
@@ -173,8 +176,9 @@ def redeliver(place: Place, webhook_id: str, delivery_id: str, *, actor: Caller 
         unclaimed = Q(claimed_until__isnull=True) | Q(claimed_until__lt=Now())
         resent = Delivery.objects.using(using).filter(unclaimed, pk=delivery.pk)
         if not resent.update(
-            status=Delivery.Status.PENDING, next_attempt_at=Now(), claimed_until=None, schedule_from=F("attempts")
-        ):
+            status=Delivery.Status.PENDING, next_attempt_at=Now(), claimed_until=None, schedule_from=F("attempts"),
+            depth=Greatest("depth", depth),
+        ):  # fmt: skip
             raise NothingToRedeliver("An attempt of this delivery is under way at this moment.")
         delivery.refresh_from_db(using=using)
         trail.record(place, "delivery.resent", actor=actor, target_id=delivery_id)
@@ -199,10 +203,11 @@ def recover(place: Place, webhook_id: str, since: datetime, *, actor: Caller | A
     return Recovery(count, is_all=webhook.recover_from is None)
 
 
-def disable_failing(using: str, webhook_id: str, reason: str) -> bool:
+def disable_failing(using: str, webhook_id: str, reason: str, *, depth: int = 0) -> bool:
     """Disable a webhook whose receiver is gone (410) or has only failed for days, and tell of it by an event
-    `webhook.disabled`. Its deliveries are left to the sweep, and its entry in the trail to a worker: the caller has a
-    whole region's to send. False if it was disabled or deleted already."""
+    `webhook.disabled`; `depth` counts the webhooks and functions in a row that led to it. Its deliveries are left to
+    the sweep, and its entry in the trail to a worker: the caller has a whole region's to send. False if it was disabled
+    or deleted already."""
     with transaction.atomic(using=using):
         webhook = Webhook.objects.using(using).select_for_update().filter(pk=webhook_id).first()
         if webhook is None or not webhook.enabled or webhook.deleted_at is not None:
@@ -216,6 +221,7 @@ def disable_failing(using: str, webhook_id: str, reason: str) -> bool:
             {"webhook_id": webhook.pk, "url": webhook.url, "reason": reason},
             using=using,
             environment_id=webhook.environment_id,
+            depth=depth,
         )
         trail.note(
             using, "webhook.disabled", target_id=webhook_id, environment_id=webhook.environment_id, reason=reason
@@ -255,11 +261,16 @@ def copy_webhooks(source: Place, target: Place) -> None:
                 description=webhook.description,
                 enabled=False,
                 disabled_reason="branched",
-                sealed_secret=_sealed(signing.new_secret()),
+                sealed_secret=secret_of_its_own(),
             )
         )
     Webhook.objects.using(using).bulk_create(copies)
     interests.refresh(target.environment_id, using)
+
+
+def secret_of_its_own() -> bytes:
+    """What signs for a copy of a webhook, sealed: nobody knows it until it is rotated."""
+    return _sealed(signing.new_secret())
 
 
 def _sealed(secret: str) -> bytes:

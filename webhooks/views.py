@@ -146,10 +146,7 @@ class WebhookViewSet(ApiViewSet):
             )
 
     def _check(self, patterns: Any, filter: Any, columns: Any) -> None:
-        known = registry.environment(self.place)
-        if not registry.is_current(known):
-            known = registry.reload(self.place)
-        serializers.check_against_schema(known, patterns, filter, columns)
+        serializers.check_against_schema(registry.current(self.place), patterns, filter, columns)
 
     def _with_health(self, webhook_id: str) -> Webhook:
         found = Webhook.objects.using(self.place.cluster).live(self.place.environment_id).with_health()

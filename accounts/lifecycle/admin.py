@@ -67,11 +67,8 @@ class AccountEmailAdmin(ReadOnlyAdmin):
 
     @display(description="State", label=STATES)
     def state(self, email: AccountEmail) -> str:
-        if email.failed_at is not None:
-            return "refused"
-        if email.expires_at <= timezone.now():
-            return "expired"
-        return "sent" if email.sent_at is not None else "waiting"
+        has_expired = email.failed_at is None and email.expires_at <= timezone.now()
+        return "expired" if has_expired else email.status
 
 
 @admin.register(PoolSettings)

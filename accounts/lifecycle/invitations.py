@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from django.db import transaction
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.db.models.functions import Now
 
 from accounts import audit, emails, environments, passwords, services
@@ -75,8 +75,7 @@ def is_good(found: AccountEmail) -> bool:
     """
     match found.details.get("invited_by"):
         case ["key", key_id]:
-            live = Q(expires_at__isnull=True) | Q(expires_at__gt=Now())
-            of_pool = ServerKey.objects.filter(live, pk=key_id, environment_id=found.environment_id, revoked_at=None)
+            of_pool = ServerKey.objects.live().filter(pk=key_id, environment_id=found.environment_id)
             return of_pool.filter(scopes__contains=[MANAGE]).exists()
         case ["account", account_id]:
             inviter = User.objects.in_pool(None).filter(pk=account_id, disabled_at=None).first()

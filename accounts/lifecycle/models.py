@@ -1,13 +1,12 @@
 """Tables of sign-up and e-mail flows, in the control database. `accounts.models` imports them for Django."""
 
-from functools import partial
 from typing import ClassVar
 
 from django.conf import settings
 from django.db import models
 from django.db.models.functions import Now
 
-from platform_site.api import ids
+from platform_site.api.models import public_id
 
 
 class SignUpMode(models.TextChoices):
@@ -63,7 +62,7 @@ class AccountEmail(models.Model):
         PROJECT_SUSPENDED = "project_suspended"
         PROJECT_RESUMED = "project_resumed"
 
-    id = models.CharField(primary_key=True, max_length=30, default=partial(ids.new, "eml"), editable=False)
+    id = public_id("eml")
     """`inv_…` for an invitation of either kind, whose id the API shows."""
     environment_id = models.CharField(max_length=30, null=True, blank=True)
     """The pool; null for platform accounts."""
@@ -109,3 +108,10 @@ class AccountEmail(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} to {self.recipient}"
+
+    @property
+    def status(self) -> str:
+        """What became of it: `waiting`, `sent` or, for good, `refused`."""
+        if self.failed_at is not None:
+            return "refused"
+        return "waiting" if self.sent_at is None else "sent"

@@ -137,7 +137,7 @@ def invitation(email: AccountEmail) -> dict[str, Any]:
         "name": email.details["name"],
         "role": email.details["role"],
         "claims": email.details["claims"],
-        "status": "refused" if email.failed_at else "sent" if email.sent_at else "waiting",
+        "status": email.status,
         "created_at": timestamp(email.created_at),
         "expires_at": timestamp(email.expires_at),
     }

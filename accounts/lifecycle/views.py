@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from django.http import HttpRequest, HttpResponse
 from drf_spectacular.utils import extend_schema
 
-from accounts import sessions, signing_keys
+from accounts import environments, sessions, signing_keys
 from accounts.lifecycle import invitations, letters, oneself, pools, recovery, serializers, sign_up
 from accounts.lifecycle.models import AccountEmail
 from accounts.lifecycle.pools import Pool
@@ -31,6 +31,7 @@ from platform_site.api.errors import (
 from platform_site.api.idempotency import idempotent
 from platform_site.api.openapi import ENVIRONMENT, listing
 from platform_site.api.pagination import paginate, read_limit
+from platform_site.api.plans import plan_limits
 from platform_site.api.views import ApiViewSet, answer, created, never_stored, no_content
 
 Kind = AccountEmail.Kind
@@ -285,20 +286,7 @@ class OwnAccountViewSet(ApiViewSet):
         return no_content()
 
 
-class _OfEnvironment(ApiViewSet):
-    """What concerns the users of the environment that the call means."""
-
-    def own_pool(self) -> str:
-        """Raises Forbidden in a preview branch, whose users are real ones."""
-        place = self.place
-        if place.pool_id != place.environment_id:
-            raise Forbidden(
-                f"These users belong to {place.pool_id}, from which this environment branched. Change them there."
-            )
-        return place.pool_id
-
-
-class InvitationViewSet(_OfEnvironment):
+class InvitationViewSet(ApiViewSet):
     """`POST|GET /v1/invitations`, `DELETE /v1/invitations/{id}`."""
 
     required_scopes: ClassVar = dict.fromkeys(("list", "create", "destroy"), "users:manage")
@@ -328,10 +316,10 @@ class InvitationViewSet(_OfEnvironment):
 
         Works whatever `sign_up` says. The link works for seven days.
         """
-        pool_id = self.own_pool()
+        pool_id = environments.own_pool(self.place)
         values = self.read(serializers.InvitationInput)
         limits.count_invitation(request._request, pool_id=pool_id, plan=self.place.plan)
-        most = Pool(pool_id, pool_id, self.place.plan).most_users
+        most = plan_limits(self.place.plan).app_users_per_environment
         made = invitations.invite(pool_id=pool_id, actor=self.caller, most=most, **values)
         return created(f"/v1/invitations/{made.pk}", serializers.invitation(made))
 
@@ -340,11 +328,11 @@ class InvitationViewSet(_OfEnvironment):
         """Withdraw an invitation. Its link works no longer."""
         if not ids.matches("inv", invitation_id):
             raise NotFound
-        invitations.withdraw(self.own_pool(), invitation_id, actor=self.caller)
+        invitations.withdraw(environments.own_pool(self.place), invitation_id, actor=self.caller)
         return no_content()
 
 
-class SettingsViewSet(_OfEnvironment):
+class SettingsViewSet(ApiViewSet):
     """`GET|PATCH /v1/auth/settings`: how people come into the environment's pool, and what its e-mails say."""
 
     required_scopes: ClassVar = dict.fromkeys(("retrieve", "partial_update"), "users:manage")
@@ -362,6 +350,6 @@ class SettingsViewSet(_OfEnvironment):
 
         `link_urls` replaces what was there. A kind that it leaves out leads to the platform's own page.
         """
-        pool_id = self.own_pool()
+        pool_id = environments.own_pool(self.place)
         values = self.read(serializers.SettingsInput)
         return answer(serializers.pool_settings(pools.change_settings(pool_id, actor=self.caller, **values)))

@@ -170,13 +170,7 @@ class _Managed(ReadOnlyAdmin):
         return self.has_operate_permission(request)
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        # One by one, after a look.
-        return self.has_operate_permission(request) and request.POST.get("action") != "delete_selected"
-
-    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        actions: dict[str, Any] = super().get_actions(request)
-        actions.pop("delete_selected", None)
-        return actions
+        return self.has_operate_permission(request)
 
 
 @admin.register(IdentityProvider)

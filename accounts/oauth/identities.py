@@ -16,8 +16,8 @@ from django.db.models.functions import Now
 
 from accounts import audit, services
 from accounts.audit import Actor
-from accounts.lifecycle import invitations, outbox
-from accounts.lifecycle.models import AccountEmail, PoolSettings, SignUpMode
+from accounts.lifecycle import invitations, outbox, pools
+from accounts.lifecycle.models import AccountEmail, SignUpMode
 from accounts.models import User
 from accounts.oauth import errors, proofs
 from accounts.oauth.claims import Profile
@@ -144,9 +144,9 @@ def _linked(user: User, proof: Proof, actor: Caller) -> Identity:
     if locked.disabled_at is not None or locked.password != user.password:
         # Whoever took the account back a moment ago must not find another way into it beside theirs.
         raise Conflict("The account was changed at this moment. Try again.")
-    provider = (
-        IdentityProvider.objects.of_pool(locked.environment_id).filter(pk=proof.provider_id, enabled=True).first()
-    )
+    provider = IdentityProvider.objects.filter(
+        pk=proof.provider_id, environment_id=locked.environment_id, enabled=True
+    ).first()
     if provider is None:
         raise proofs.refused()
     met = Identity.objects.filter(provider=provider, subject=proof.subject).first()
@@ -161,8 +161,7 @@ def _linked(user: User, proof: Proof, actor: Caller) -> Identity:
 
 def admits_new_users(provider: IdentityProvider) -> bool:
     """Whether a person whom nobody knows yet becomes a user: the pool is open, and the provider not an exception."""
-    pool = Q(environment_id=provider.environment_id) if provider.environment_id else Q(environment_id__isnull=True)
-    return provider.sign_up and PoolSettings.objects.filter(pool, sign_up=SignUpMode.OPEN).exists()
+    return provider.sign_up and pools.settings_of(provider.environment_id).sign_up == SignUpMode.OPEN
 
 
 def of_user(user_id: str) -> "QuerySet[Identity]":

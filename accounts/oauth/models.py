@@ -1,6 +1,5 @@
 """Tables of sign-in by other providers, in the control database. `accounts.models` imports them for Django."""
 
-from functools import partial
 from typing import ClassVar
 
 from django.conf import settings
@@ -8,19 +7,10 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models.functions import Now
 
-from platform_site.api import ids, keyring
+from platform_site.api import keyring
+from platform_site.api.models import public_id
 
 SECRET_PURPOSE = "accounts.identity_provider"  # noqa: S105 - what the column is for
-
-
-def _id(prefix: str) -> "models.CharField[str, str]":
-    return models.CharField(primary_key=True, max_length=30, default=partial(ids.new, prefix), editable=False)
-
-
-class ProviderManager(models.Manager["IdentityProvider"]):
-    def of_pool(self, pool_id: str | None) -> "models.QuerySet[IdentityProvider]":
-        """The providers by which users of one pool sign in; None is the platform's own accounts."""
-        return self.filter(environment_id=pool_id) if pool_id else self.filter(environment_id__isnull=True)
 
 
 class IdentityProvider(models.Model):
@@ -41,7 +31,7 @@ class IdentityProvider(models.Model):
         POST = "client_secret_post"
         NONE = "none"
 
-    id = _id("idp")
+    id = public_id("idp")
     environment_id = models.CharField(max_length=30, null=True, blank=True)
     """The environment whose pool it is; null for platform accounts."""
     name = models.CharField(max_length=48)
@@ -67,8 +57,6 @@ class IdentityProvider(models.Model):
     """Whether a person whom nobody knows yet becomes a user."""
     enabled = models.BooleanField(default=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
-
-    objects = ProviderManager()
 
     class Meta:
         constraints: ClassVar = [
@@ -105,7 +93,7 @@ class IdentityProvider(models.Model):
 class Identity(models.Model):
     """A person at a provider, known to be one of our users. Linked by (provider, subject), never by e-mail."""
 
-    id = _id("idn")
+    id = public_id("idn")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="identities")
     provider = models.ForeignKey(IdentityProvider, on_delete=models.CASCADE, related_name="identities")
     subject = models.CharField(max_length=255)
@@ -127,7 +115,7 @@ class Identity(models.Model):
 class RedirectUri(models.Model):
     """An address to which an application may be sent back with a code. Compared character by character."""
 
-    id = _id("rdu")
+    id = public_id("rdu")
     environment_id = models.CharField(max_length=30, null=True, blank=True)
     """Null for applications that sign in platform accounts."""
     uri = models.CharField(max_length=500)

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from django.db.models import Q
 from django.http import HttpResponse
 from django.template.loader import render_to_string
 
-from accounts.lifecycle.models import PoolSettings
+from accounts.lifecycle import pools
 from accounts.oauth.models import IdentityProvider
 from platform_site.api.errors import ApiError
 from platform_site.api.requests import current_request_id
@@ -29,13 +28,10 @@ def is_wanted(request: Any) -> bool:
 
 def choice(providers: Iterable[IdentityProvider], query: Mapping[str, str], pool_id: str | None) -> HttpResponse:
     """The page on which a person chooses one of several providers."""
-    settings = PoolSettings.objects.filter(
-        Q(environment_id=pool_id) if pool_id else Q(environment_id__isnull=True)
-    ).first()
     links = [
         {"name": each.display_name, "address": "?" + urlencode({**query, "provider": each.name})} for each in providers
     ]
-    app_name = settings.app_name if settings is not None else ""
+    app_name = pools.settings_of(pool_id).app_name
     title = f"Sign in to {app_name}" if app_name else "Sign in"
     return _page("accounts/choose_provider.html", 200, {"links": links, "title": title})
 

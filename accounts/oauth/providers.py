@@ -221,8 +221,8 @@ def remove(provider: IdentityProvider, *, actor: Caller | Actor) -> int:
 
 
 def of_pool(pool_id: str | None) -> "QuerySet[IdentityProvider]":
-    """The providers of a pool, in the order of their names."""
-    return IdentityProvider.objects.of_pool(pool_id).order_by("name")
+    """The providers by which users of a pool sign in (None: platform accounts), in the order of their names."""
+    return IdentityProvider.objects.filter(environment_id=pool_id).order_by("name")
 
 
 def callback_url(provider: IdentityProvider) -> str:

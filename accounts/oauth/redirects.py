@@ -104,8 +104,6 @@ def is_allowed(environment_id: str | None, uri: str) -> bool:
 
 
 def _of(environment_id: str | None) -> "QuerySet[RedirectUri]":
-    if environment_id is None:
-        return RedirectUri.objects.filter(environment_id__isnull=True)
     return RedirectUri.objects.filter(environment_id=environment_id)
 
 

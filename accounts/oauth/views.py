@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final
 from urllib.parse import urlencode, urlsplit
 
 from django.conf import settings
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from drf_spectacular.types import OpenApiTypes
@@ -21,7 +22,6 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 
 from accounts import environments
 from accounts.lifecycle import oneself
-from accounts.models import User
 from accounts.oauth import (
     claims,
     codes,
@@ -39,7 +39,6 @@ from accounts.oauth.flows import Flow
 from accounts.oauth.models import IdentityProvider
 from accounts.oauth.transport import Calls, oauth_client
 from platform_site.api import handler, ids, limits
-from platform_site.api.callers import Place
 from platform_site.api.errors import (
     Conflict,
     Forbidden,
@@ -292,23 +291,22 @@ def _logged(application: _Application, error: errors.FlowError, environment_id: 
     return application.told_error(error)
 
 
-_CALLBACK = extend_schema(
-    parameters=[
-        _query("state", "What we sent the person away with.", required=True),
-        _query("code", "The provider's code."),
-        _query("error", "Or why there is none."),
-        _query("iss", "Who answers (RFC 9207)."),
-    ],
-    responses={303: None},
-)
-
-
 class SignInCallbackViewSet(_ForBrowsers):
     """`GET /v1/auth/callback/{provider_id}`: where a provider sends the browser back. No page of ours shows a code."""
 
     also_raises: ClassVar = {"receive": (ProjectSuspended,)}
+    unsafe_reads = frozenset({"receive"})
+    """The provider takes its code once: asked again, it would seem to refuse the person."""
 
-    @_CALLBACK
+    @extend_schema(
+        parameters=[
+            _query("state", "What we sent the person away with.", required=True),
+            _query("code", "The provider's code."),
+            _query("error", "Or why there is none."),
+            _query("iss", "Who answers (RFC 9207)."),
+        ],
+        responses={303: None},
+    )
     def receive(self, request: Any, provider_id: str) -> HttpResponse:
         """Come back from an identity provider. For browsers on their way to the application's redirect URI."""
         http: HttpRequest = request._request
@@ -384,18 +382,14 @@ def _code_of(flow: Flow, provider: IdentityProvider, query: Mapping[str, str], p
             code_challenge=str(flow.code_challenge),
         )
     most = plan_limits(plan).app_users_per_environment if plan is not None else None
-    user = identities.recognise(provider, profile, most=most)
-    return _issued(user, flow, provider)
-
-
-def _issued(user: User, flow: Flow, provider: IdentityProvider) -> str:
-    return codes.issue(
-        user,
-        environment_id=flow.environment_id,
-        redirect_uri=flow.redirect_uri,
-        code_challenge=flow.code_challenge,
-        method=f"oauth:{provider.name}",
-    )
+    with transaction.atomic():  # nobody becomes a user, or is linked, and gets no code
+        return codes.issue(
+            identities.recognise(provider, profile, most=most),
+            environment_id=flow.environment_id,
+            redirect_uri=flow.redirect_uri,
+            code_challenge=flow.code_challenge,
+            method=f"oauth:{provider.name}",
+        )
 
 
 class SignInProviderViewSet(ApiViewSet):
@@ -414,13 +408,6 @@ class SignInProviderViewSet(ApiViewSet):
 
 
 # ── Management ──
-
-
-def _own_pool(place: Place) -> str:
-    """The pool, if it is the environment's own. Raises Forbidden in a preview branch, whose users are real ones."""
-    if place.pool_id != place.environment_id:
-        raise Forbidden(f"These providers belong to {place.pool_id}, from which this environment branched.")
-    return place.pool_id
 
 
 class IdentityProviderViewSet(ApiViewSet):
@@ -447,7 +434,7 @@ class IdentityProviderViewSet(ApiViewSet):
         Register the answer's `callback_url` at the provider. What says who somebody is cannot be changed later: remove
         the provider and add another one.
         """
-        pool_id = _own_pool(self.place)
+        pool_id = environments.own_pool(self.place, "providers")
         values = serializers.filled_in(self.read(serializers.NewProvider))
         values.setdefault("client_secret", None)
         made = providers.add(pool_id, actor=self.caller, **values)
@@ -462,14 +449,15 @@ class IdentityProviderViewSet(ApiViewSet):
     @extend_schema(request=serializers.ProviderChanges, responses=serializers.ProviderDetail)
     def partial_update(self, request: Any, provider_id: str) -> HttpResponse:
         """Change an identity provider. `"enabled": false` turns it off and keeps who is linked."""
-        provider = self._provider(_own_pool(self.place), provider_id)
+        provider = self._provider(environments.own_pool(self.place, "providers"), provider_id)
         values = self.read(serializers.ProviderChanges)
         return answer(serializers.provider(providers.change(provider, actor=self.caller, **values)))
 
     @extend_schema(responses={204: None})
     def destroy(self, request: Any, provider_id: str) -> HttpResponse:
         """Remove an identity provider and forget whom it recognised. Users and their sessions stay."""
-        providers.remove(self._provider(_own_pool(self.place), provider_id), actor=self.caller)
+        provider = self._provider(environments.own_pool(self.place, "providers"), provider_id)
+        providers.remove(provider, actor=self.caller)
         return no_content()
 
     def _provider(self, pool_id: str, provider_id: str) -> IdentityProvider:

@@ -161,5 +161,5 @@ def _plain(code: str) -> str:
 
 
 def _refuse_while_waiting(device: TotpDevice) -> None:
-    if device.wait:
-        raise RateLimited(device.wait, f"Too many wrong codes. Try again in {device.wait} seconds.")
+    if wait := device.wait:
+        raise RateLimited(wait, f"Too many wrong codes. Try again in {wait} seconds.")

@@ -3,7 +3,6 @@
 from typing import Any, Final
 
 from functions.inbound.services import Shown
-from functions.serializers import AsyncField
 from platform_site.api import fields
 from platform_site.api.fields import Serializer, timestamp
 from platform_site.api.openapi import listing
@@ -18,7 +17,7 @@ class NewAddress(Serializer):
 
     def get_fields(self) -> dict[str, Any]:
         """`async` is a word of Python's, so it cannot be declared as a member."""
-        return {**super().get_fields(), "async": AsyncField(required=False, default=True, help_text=_ASYNC)}
+        return {**super().get_fields(), "async": fields.BooleanField(required=False, default=True, help_text=_ASYNC)}
 
 
 class Address(Serializer):
@@ -33,7 +32,7 @@ class Address(Serializer):
     created_at = fields.DateTimeField()
 
     def get_fields(self) -> dict[str, Any]:
-        return {**super().get_fields(), "async": AsyncField(help_text=_ASYNC)}
+        return {**super().get_fields(), "async": fields.BooleanField(help_text=_ASYNC)}
 
 
 class MadeAddress(Address):

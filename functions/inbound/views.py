@@ -116,7 +116,7 @@ class InboundViewSet(ApiViewSet):
         try:
             run_id = functions.enqueue(
                 arrival.place, arrival.caller, arrival.record.function_name, self._input(arrival, token),
-                depth=self._depth(arrival), trigger=Run.Trigger.INBOUND,
+                depth=self._depth(arrival), address_id=arrival.record.address_id,
             )  # fmt: skip
         except NoSuchFunction:
             raise NoSuchAddress from None
@@ -131,7 +131,7 @@ class InboundViewSet(ApiViewSet):
                 waits.begin()
                 started, ended = functions.invoke(
                     arrival.place, arrival.caller, arrival.record.function_name, self._input(arrival, token),
-                    depth=self._depth(arrival), trigger=Run.Trigger.INBOUND,
+                    depth=self._depth(arrival), address_id=arrival.record.address_id,
                 )  # fmt: skip
         except waiting.Full:
             raise Unavailable("Too many requests wait for functions here. Try again shortly.") from None

@@ -12,9 +12,9 @@ import math
 import threading
 import time
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from functions.runtime import imports
 from functions.runtime.errors import LoadFailed, ProcessGone, StartFailed
@@ -59,10 +59,6 @@ class _Ending:
     def _kill(self) -> None:
         if self._process is not None:
             self._process.kill("cancelled")
-
-
-class Clock(Protocol):
-    def __call__(self) -> float: ...
 
 
 @dataclass(slots=True)
@@ -124,7 +120,7 @@ class Pool:
         wait_seconds: float,
         load_seconds: float = 10.0,
         required_walls: frozenset[str] = frozenset(),
-        clock: Clock = time.monotonic,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.size = size
         self.idle_seconds = idle_seconds

@@ -14,34 +14,28 @@ UNKNOWN = "unknown"
 
 
 def client_address(request: HttpRequest) -> str | None:
-    """The client's IP address in its plain form; an IPv4 address in IPv6 clothing is IPv4. None on a Unix socket."""
+    """The client's IP address in its plain form: an IPv4 address in IPv6 clothing is IPv4, and a link-local one goes
+    without its zone, which is our own word for a network card. None on a Unix socket."""
     try:
         address = ipaddress.ip_address(request.META.get("REMOTE_ADDR") or "")
     except ValueError:
         return None
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
+    if isinstance(address, ipaddress.IPv6Address):
+        return str(address.ipv4_mapped or str(address).partition("%")[0])
     return str(address)
 
 
-def network_of(request: HttpRequest) -> str:
+def network_of(request: HttpRequest, bits: int = 64) -> str:
     """What is counted as one client: an IPv4 address, or the /64 of an IPv6 one, which one host or household has."""
     address = client_address(request)
     if address is None:
         return UNKNOWN
     if ":" not in address:
         return address
-    return _beginning(address, 64)
+    return str(ipaddress.ip_network((address, bits), strict=False).network_address)
 
 
 def site_of(request: HttpRequest) -> str:
     """What has one share among strangers: an IPv4 address, or the /48 of an IPv6 one. Whoever rents a server or has a
     line at home may well hold as many /64s as that has, and would hold as many shares."""
-    address = client_address(request)
-    if address is None:
-        return UNKNOWN
-    return address if ":" not in address else _beginning(address, 48)
-
-
-def _beginning(address: str, bits: int) -> str:
-    return str(ipaddress.ip_network((address.partition("%")[0], bits), strict=False).network_address)
+    return network_of(request, 48)

@@ -52,8 +52,8 @@ class Place:
     environment_name: str
     project_id: str
     region: str
-    """Also the Django database alias, by way of `Project.cluster`."""
     cluster: str
+    """The Django database alias of the region (`Project.cluster`)."""
     plan: str
     pool_id: str
     """The environment whose users sign in here: itself, or for a preview branch the environment it came from."""

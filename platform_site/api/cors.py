@@ -53,7 +53,7 @@ def _origins_of(environment_id: str) -> Sequence[str]:
         return ()
 
 
-def _is_permitted(request: HttpRequest) -> bool:
+def _is_permitted(request: HttpRequest, **_: Any) -> bool:
     origin = request.META.get("HTTP_ORIGIN", "")
     facts = request.__dict__
     caller: Caller | None = facts.get("caller")
@@ -75,11 +75,7 @@ def _is_permitted(request: HttpRequest) -> bool:
     return "*" in allowed or origin in allowed
 
 
-def _receive(sender: object, request: HttpRequest, **_: Any) -> bool:
-    return _is_permitted(request)
-
-
-check_request_enabled.connect(_receive, dispatch_uid="platform_site.api.cors")
+check_request_enabled.connect(_is_permitted, dispatch_uid="platform_site.api.cors")
 
 
 def is_preflight(request: HttpRequest) -> bool:

@@ -146,9 +146,9 @@ class Unavailable(ApiError):
 
     status, code, message = 503, "unavailable", "The service is busy or restarting. Try again shortly."
 
-    def __init__(self, message: str | None = None, *, retry_after: int = 1, **rest: Any) -> None:
+    def __init__(self, message: str | None = None, **rest: Any) -> None:
         super().__init__(message, **rest)
-        self.headers["Retry-After"] = str(max(1, retry_after))
+        self.headers["Retry-After"] = "1"
 
 
 class FunctionFailed(ApiError):

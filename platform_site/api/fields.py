@@ -38,27 +38,6 @@ class CharField(serializers.CharField):
         return super().run_validation(data)
 
 
-class EmailField(CharField):
-    """An e-mail address of at most 254 characters, white space around it cut, case kept."""
-
-    default_error_messages: ClassVar = {"invalid_email": "Must be an e-mail address."}
-
-    def __init__(self, **kwargs: Any) -> None:
-        kwargs.setdefault("max_length", 254)
-        super().__init__(**kwargs)
-
-    def to_internal_value(self, data: Any) -> str:
-        from django.core.exceptions import ValidationError as DjangoValidationError
-        from django.core.validators import validate_email
-
-        value = str(super().to_internal_value(data))
-        try:
-            validate_email(value)
-        except DjangoValidationError:
-            self.fail("invalid_email")
-        return value
-
-
 class IdField(CharField):
     """An id of one kind, such as `env_…`. Whether the thing exists is for a service to say."""
 

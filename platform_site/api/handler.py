@@ -7,7 +7,7 @@ has the rest. Contract section 7, design section 3, reliability sections 3 and 4
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 import orjson
@@ -106,20 +106,13 @@ def report(error: Exception, answer: ApiError) -> None:
         log.warning("answered %d for %s", answer.status, type(error).__name__, extra={"sqlstate": state})
 
 
-def respond(answer: ApiError, extra_headers: Mapping[str, str] | None = None) -> HttpResponse:
+def respond(answer: ApiError) -> HttpResponse:
     """The HTTP answer of an error."""
     response = HttpResponse(
         orjson.dumps(answer.body(current_request_id())),
         status=answer.status,
         content_type="application/json",
-        headers={**answer.headers, **(extra_headers or {})},
+        headers=answer.headers,
     )
     response._has_been_logged = True  # type: ignore[attr-defined]  # the access log has it; Django would log it twice
     return response
-
-
-def exception_handler(error: Exception, context: Mapping[str, Any]) -> HttpResponse:
-    """DRF's EXCEPTION_HANDLER, for its own views (the schema). Ours go through `ApiViewSet.dispatch`."""
-    answer = to_api_error(error)
-    report(error, answer)
-    return respond(answer)

@@ -72,10 +72,9 @@ def register(name: str, check: Check) -> None:
 
 
 def _ask_database(alias: str) -> None:
-    """A connection of its own: a pool that is used up is not a database that is away."""
-    parameters = connections[alias].get_connection_params()
-    keep = {name: parameters[name] for name in ("dbname", "user", "password", "host", "port") if parameters.get(name)}
-    with psycopg.connect(**keep, connect_timeout=2, autocommit=True) as connection:
+    """A connection of its own, opened as every other one (certificates, which of several hosts): `ok` means that
+    requests get one."""
+    with psycopg.connect(**connections[alias].get_connection_params(), autocommit=True) as connection:
         connection.execute("SELECT 1")
 
 

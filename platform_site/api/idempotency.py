@@ -33,7 +33,6 @@ from typing import Any, Final, TypeVar, cast
 import orjson
 from django.db import Error, connections, transaction
 from django.http import HttpRequest, HttpResponse
-from rest_framework.response import Response
 
 from platform_site.api import addresses, bodies, keyring, sqlstates
 from platform_site.api.callers import Caller
@@ -41,7 +40,7 @@ from platform_site.api.errors import Conflict, ValidationFailed
 from platform_site.api.models import IDEMPOTENCY_PURPOSE as PURPOSE
 from platform_site.api.models import IdempotencyRecord
 from platform_site.api.requests import named_environment
-from platform_site.api.views import ApiViewSet, answer
+from platform_site.api.views import ApiViewSet
 
 HEADER: Final = "Idempotency-Key"
 REPLAYED: Final = "Idempotency-Replayed"
@@ -211,7 +210,9 @@ def idempotent(using: str | Callable[[Any], str | None] = "default") -> Callable
                 kept = claim(ticket, using=alias)
                 if kept is not None:
                     return replay(ticket, kept)
-                response = _finished(action(self, *args, **kwargs))
+                response = action(self, *args, **kwargs)
+                if not isinstance(response, HttpResponse):
+                    raise TypeError(f"an idempotent action must return a whole answer, not {type(response).__name__}")
                 if 200 <= response.status_code < 300:
                     if _is_kept(self, response):
                         keep(ticket, response, using=alias)
@@ -228,16 +229,6 @@ def idempotent(using: str | Callable[[Any], str | None] = "default") -> Callable
 def _is_kept(view: ApiViewSet, response: HttpResponse) -> bool:
     """Of one that is not, the record stays: the effect comes once, and a repetition is told that it was done."""
     return view.public or view.caller.kind != "anonymous" or len(response.content) <= _OF_STRANGERS
-
-
-def _finished(result: Any) -> HttpResponse:
-    """The answer as bytes, so that the first one and its replay are the same. Raises TypeError for a stream."""
-    if isinstance(result, Response):
-        headers = {name: value for name, value in result.headers.items() if name != "Content-Type"}
-        return answer(result.data, result.status_code, headers)
-    if not isinstance(result, HttpResponse):
-        raise TypeError(f"an idempotent action must return a whole answer, not {type(result).__name__}")
-    return result
 
 
 def purge_expired(*, using: str, batch: int = 1_000, most: int = 100_000) -> int:

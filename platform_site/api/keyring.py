@@ -8,9 +8,10 @@ opened.
 `mac` and `is_mac` are for what goes out and comes back unchanged, or is nothing: values that are stored nowhere. `macs`
 is for who spells them otherwise.
 
-`settings.ENCRYPTION_KEYS` (64 hex digits each): the first one seals, all of them unseal. To rotate: put a new key
-first, restart, run `manage.py rotate_encryption_keys`, drop the old key. A models module names its sealed columns with
-`register_sealed_field`, so that the command finds them (`platform_site.api.rotation`); a test finds the ones forgotten.
+`settings.ENCRYPTION_KEYS` (64 hex digits each): the first one seals, all of them unseal. To rotate: let all processes
+know a new key, put it first, run `manage.py rotate_encryption_keys`, drop the old key (docs/rotation.md). A models
+module names its sealed columns with `register_sealed_field`, so that the command finds them
+(`platform_site.api.rotation`); a test finds the ones forgotten.
 
     sealed        = 0x01 | key id (8) | nonce (12) | ciphertext | tag (16)
     sealed under  = 0x02 | salt (16)  | nonce (12) | ciphertext | tag (16)

@@ -199,31 +199,37 @@ def _count_address(request: HttpRequest, name: str, quota: int, about: str = "")
     _announce(request, counting.settle(quota))
 
 
+def _count_alone(
+    request: HttpRequest, name: str, identity: str, quota: int, *, period: int = PERIOD, message: str | None = None
+) -> None:
+    """Count by one policy. One trip. Redis away: this process counts. Raises RateLimited."""
+    trip = store.trip()
+    counting = Counting(request, trip, name, identity, period=period)
+    trip.run()
+    _announce(request, counting.settle(quota, fall_back=True), message=message)
+
+
 def _network(request: HttpRequest, about: str) -> str:
     network = addresses.network_of(request)
     return f"{about}\0{network}" if about else network
 
 
-def count_token_request(
-    request: HttpRequest, *, pool_id: str | None = None, email: str | None = None, plan: str = "free"
-) -> None:
+def count_token_request(request: HttpRequest, *, pool_id: str | None = None, email: str | None = None) -> None:
     """One try at the token endpoint: counted for the client's address and, if it names one, for (pool, e-mail).
 
     One trip. Without an e-mail it is a refresh or a code. Redis away: this process counts. Raises RateLimited.
     """
-    trip = store.trip()
     address = addresses.network_of(request)
     if email is None:
-        counting = Counting(request, trip, "refresh", address)
-        trip.run()
-        _announce(request, counting.settle(ADDRESS_LIMITS.refreshes_per_minute, fall_back=True))
+        _count_alone(request, "refresh", address, ADDRESS_LIMITS.refreshes_per_minute)
         return
+    trip = store.trip()
     by_address = Counting(request, trip, "sign-in-address", address)
     by_email = Counting(request, trip, "sign-in", f"{pool_id or ''}\0{email.strip().lower()}")
     trip.run()
     _announce(
         request,
-        by_email.settle(plan_limits(plan).token_requests_per_minute, fall_back=True),
+        by_email.settle(plan_limits("free").token_requests_per_minute, fall_back=True),
         by_address.settle(ADDRESS_LIMITS.token_requests_per_minute, fall_back=True),
     )
 
@@ -258,11 +264,9 @@ def count_pool_email(request: HttpRequest, *, pool_id: str | None, plan: str) ->
 
     One trip. Redis away: this process counts. Raises RateLimited.
     """
-    trip = store.trip()
-    counting = Counting(request, trip, "emails-pool", pool_id or "", period=HOUR)
-    trip.run()
     message = "As many e-mails as the plan allows in an hour have been asked for here."
-    _announce(request, counting.settle(plan_limits(plan).emails_per_hour, fall_back=True), message=message)
+    quota = plan_limits(plan).emails_per_hour
+    _count_alone(request, "emails-pool", pool_id or "", quota, period=HOUR, message=message)
 
 
 def wait_to_send(*, kind: str, pool_id: str | None, recipient: str, plan: str) -> int | None:
@@ -290,10 +294,7 @@ def wait_to_send(*, kind: str, pool_id: str | None, recipient: str, plan: str) -
 
 def count_invitation(request: HttpRequest, *, pool_id: str, plan: str) -> None:
     """An invitation to be sent: counted for the pool by the hour. One trip. Raises RateLimited."""
-    trip = store.trip()
-    counting = Counting(request, trip, "invitations", pool_id, period=HOUR)
-    trip.run()
-    _announce(request, counting.settle(plan_limits(plan).invitations_per_hour, fall_back=True))
+    _count_alone(request, "invitations", pool_id, plan_limits(plan).invitations_per_hour, period=HOUR)
 
 
 def count_member_request(request: HttpRequest, account_id: str) -> None:
@@ -301,20 +302,14 @@ def count_member_request(request: HttpRequest, account_id: str) -> None:
     the account as tries to sign in are, whichever project it is for. One trip. Redis away: this process counts. Raises
     RateLimited.
     """
-    trip = store.trip()
-    counting = Counting(request, trip, "members", account_id)
-    trip.run()
-    _announce(request, counting.settle(plan_limits("free").token_requests_per_minute, fall_back=True))
+    _count_alone(request, "members", account_id, plan_limits("free").token_requests_per_minute)
 
 
 def count_known_browser(request: HttpRequest, browser: str) -> None:
     """One try to sign in from a browser in which this person has signed in before: counted for that browser alone, so
     that nobody else's tries use its share up. One trip. Redis away: this process counts. Raises RateLimited.
     """
-    trip = store.trip()
-    counting = Counting(request, trip, "sign-in-browser", browser)
-    trip.run()
-    _announce(request, counting.settle(ADDRESS_LIMITS.known_browser_requests_per_minute, fall_back=True))
+    _count_alone(request, "sign-in-browser", browser, ADDRESS_LIMITS.known_browser_requests_per_minute)
 
 
 _MOST_LIMITED_CALLERS: Final = 1000

@@ -18,14 +18,17 @@ import orjson
 from django.db.utils import InterfaceError, OperationalError
 
 from platform_site.api.batches import Batch
-from platform_site.api.requests import close_request, current_request_id, open_request
+from platform_site.api.requests import SECRETS_BEGIN, close_request, current_request_id, open_request
 
 _SECRETS: Final = re.compile(
-    r"""(?P<kind>\b(?:sk|rt|oac|oal|lnk|hk|whsec)_)[A-Za-z0-9+/=_-]{8,}  # our own keys, tokens, codes, signing secrets
+    rf"(?P<kind>\b(?:{SECRETS_BEGIN})_)"
+    r"""[A-Za-z0-9+/=_-]{8,}
     |   \beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*)?   # JWTs
-    |   (?P<scheme>\b(?:Bearer|Basic)\s+)[A-Za-z0-9._~+/=-]{8,}
+    |   (?P<scheme>\b(?:(?i:Bearer)|Basic)\s+)[A-Za-z0-9._~+/=-]{8,}
     |   (?P<url>://[^\s:/@"']{0,100}:)[^\s/@"']{1,200}(?=@)
-    |   (?P<pair>["']?\b(?:[a-z]{1,20}_){0,2}(?:password|secret|(?:refresh|access)_token|code_verifier)["']?\s*[:=]\s*)
+    |   (?P<pair>
+            ["']?\b(?i:(?:[a-z]{1,20}_){0,2}(?:password|secret|(?:refresh|access)_token|code_verifier))["']?\s*[:=]\s*
+        )
         (?:"[^"\\]*(?:\\.[^"\\]*)*"|'[^'\\]*(?:\\.[^'\\]*)*'|[^\s,;&"'}]+)
     """,
     re.VERBOSE,

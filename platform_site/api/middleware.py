@@ -131,11 +131,8 @@ def _view(request: HttpRequest, path: str) -> HttpResponseBase:
     except Resolver404:
         raise NotFound(_no_such_address(path)) from None
     request.resolver_match = match
-    response: Any = match.func(request, *match.args, **match.kwargs)
-    if not getattr(response, "is_rendered", True):
-        response.render()
-    made: HttpResponseBase = response
-    return made
+    response: HttpResponseBase = match.func(request, *match.args, **match.kwargs)
+    return response
 
 
 def _no_such_address(path: str) -> str:

@@ -1,13 +1,20 @@
-"""The kernel's own table, which exists in every database, so that a record shares the transaction of its effect."""
+"""The kernel's own table, which exists in every database, so that a record shares the transaction of its effect; and
+the form of all tables' public ids."""
 
+from functools import partial
 from typing import ClassVar
 
 from django.db import models
 from django.db.models.functions import Now
 
-from platform_site.api import keyring
+from platform_site.api import ids, keyring
 
 IDEMPOTENCY_PURPOSE = "api.idempotency"
+
+
+def public_id(prefix: str) -> "models.CharField[str, str]":
+    """The primary key of what has a public identifier (`ids`)."""
+    return models.CharField(primary_key=True, max_length=30, default=partial(ids.new, prefix), editable=False)
 
 
 class IdempotencyRecord(models.Model):
@@ -16,7 +23,7 @@ class IdempotencyRecord(models.Model):
     digest = models.BinaryField(primary_key=True, max_length=32)
     """SHA-256 of caller, environment, method, path and key. The key itself is not stored: it opens the answer."""
     fingerprint = models.BinaryField(max_length=32)
-    """SHA-256 of query string and body: another one under the same key is refused."""
+    """HMAC-SHA-256 of query string and body under that key: another request under it is refused."""
     sealed_answer = models.BinaryField(null=True)
     """Status, headers and body, under a key derived from the Idempotency-Key and under the platform's keys."""
     reference = models.CharField(max_length=64, null=True)

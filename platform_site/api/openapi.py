@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import orjson
 from django.conf import settings
@@ -267,72 +267,67 @@ def _codes() -> list[str]:
     return sorted(found)
 
 
-class Components:
-    """The parts that all operations share, put in by `add` (a postprocessing hook of drf-spectacular)."""
+_HEADERS: Final[dict[str, Any]] = {
+    "X-Request-Id": {
+        "description": "The id of this call: the one that was sent, if it was well-formed, else a new one.",
+        "schema": {"type": "string", "maxLength": 64},
+    },
+    "Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}},
+    "Location": {"description": "The address of what was made, or where to go on.", "schema": {"type": "string"}},
+    "ETag": {"description": "The state of the thing, for `If-Match`.", "schema": {"type": "string"}},
+    "Idempotency-Replayed": {
+        "description": "`true` on the answer to a repetition: what the first call answered.",
+        "schema": {"type": "string", "enum": ["true"]},
+    },
+    "WWW-Authenticate": {"description": "The scheme: Bearer.", "schema": {"type": "string"}},
+}
 
-    headers: ClassVar[dict[str, Any]] = {
-        "X-Request-Id": {
-            "description": "The id of this call: the one that was sent, if it was well-formed, else a new one.",
-            "schema": {"type": "string", "maxLength": 64},
-        },
-        "Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}},
-        "Location": {"description": "The address of what was made, or where to go on.", "schema": {"type": "string"}},
-        "ETag": {"description": "The state of the thing, for `If-Match`.", "schema": {"type": "string"}},
-        "Idempotency-Replayed": {
-            "description": "`true` on the answer to a repetition: what the first call answered.",
-            "schema": {"type": "string", "enum": ["true"]},
-        },
-        "WWW-Authenticate": {"description": "The scheme: Bearer.", "schema": {"type": "string"}},
-    }
 
-    @classmethod
-    def add(cls, result: dict[str, Any], generator: Any, request: Any, public: bool) -> dict[str, Any]:
-        components = result.setdefault("components", {})
-        components["headers"] = cls.headers
-        components.setdefault("schemas", {})["Error"] = {
-            "type": "object",
-            "description": "Every answer of 400 and above. Branch on `code`; `message` is for people and may change.",
-            "required": ["error"],
-            "properties": {
-                "error": {
-                    "type": "object",
-                    "required": ["code", "message", "request_id"],
-                    "properties": {
-                        "code": {"type": "string", "enum": _codes()},
-                        "message": {"type": "string"},
-                        "fields": {
-                            "type": "array",
-                            "description": "With `validation_failed` and `invalid_grant`: what is wrong, and where.",
-                            "items": {
-                                "type": "object",
-                                "required": ["field", "code", "message"],
-                                "properties": {
-                                    "field": {"type": "string"},
-                                    "code": {"type": "string"},
-                                    "message": {"type": "string"},
-                                },
+def add_components(result: dict[str, Any], generator: Any, request: Any, public: bool) -> dict[str, Any]:
+    """Put in what all operations share (a postprocessing hook of drf-spectacular)."""
+    components = result.setdefault("components", {})
+    components["headers"] = _HEADERS
+    components.setdefault("schemas", {})["Error"] = {
+        "type": "object",
+        "description": "Every answer of 400 and above. Branch on `code`; `message` is for people and may change.",
+        "required": ["error"],
+        "properties": {
+            "error": {
+                "type": "object",
+                "required": ["code", "message", "request_id"],
+                "properties": {
+                    "code": {"type": "string", "enum": _codes()},
+                    "message": {"type": "string"},
+                    "fields": {
+                        "type": "array",
+                        "description": "With `validation_failed` and `invalid_grant`: what is wrong, and where.",
+                        "items": {
+                            "type": "object",
+                            "required": ["field", "code", "message"],
+                            "properties": {
+                                "field": {"type": "string"},
+                                "code": {"type": "string"},
+                                "message": {"type": "string"},
                             },
                         },
-                        "hint": {"type": "string"},
-                        "run_id": {"type": "string", "description": "With `function_failed` and `function_timeout`."},
-                        "request_id": {"type": "string"},
                     },
-                }
-            },
-        }
-        components["securitySchemes"] = {
-            "bearer": {
-                "type": "http",
-                "scheme": "bearer",
-                "description": "A server key (`sk_…`), a user's access token (a JWT of 15 minutes), or, where nobody "
-                "has signed in, a publishable key (`pk_…`).",
+                    "hint": {"type": "string"},
+                    "run_id": {"type": "string", "description": "With `function_failed` and `function_timeout`."},
+                    "request_id": {"type": "string"},
+                },
             }
+        },
+    }
+    components["securitySchemes"] = {
+        "bearer": {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "A server key (`sk_…`), a user's access token (a JWT of 15 minutes), or, where nobody "
+            "has signed in, a publishable key (`pk_…`).",
         }
-        components["schemas"] = dict(sorted(components["schemas"].items()))
-        return result
-
-
-add_components = Components.add
+    }
+    components["schemas"] = dict(sorted(components["schemas"].items()))
+    return result
 
 
 def docs_that_describe_nothing() -> list[type]:

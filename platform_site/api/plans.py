@@ -162,6 +162,11 @@ def plan_limits(name: str) -> PlanLimits:
     return PLANS[name]
 
 
+def most_of(limit: str) -> int:
+    """What the plan allows that allows most of it: no request may ask for more."""
+    return max(int(getattr(plan, limit)) for plan in PLANS.values())
+
+
 @dataclass(frozen=True, slots=True)
 class AddressLimits:
     """What one client address (an IPv4 address or an IPv6 /64) may do, per minute unless the name says otherwise,

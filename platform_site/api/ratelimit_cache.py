@@ -4,8 +4,6 @@ django-ratelimit decides which counter a request belongs to (group, rate, key, w
 one to it. Here the answer is a promise: `incr` notes the counter on the trip at hand and returns a `Tally`, which knows
 its value when the trip has run. So one pipeline fetches the caller's record and raises all counters, and each is raised
 once, atomically, by Redis (`platform_site.api.limits`). Django's own Redis cache costs 127 µs at each use.
-
-Outside of a trip (`riding`), as with django-ratelimit's decorator on a plain Django view, each call makes its own.
 """
 
 from collections.abc import Iterator
@@ -72,11 +70,14 @@ class Asked:
 
 
 class RateLimitCache(BaseCache):
-    """The three methods that django-ratelimit uses. One instance per thread, as Django's `caches` has it."""
+    """The three methods that django-ratelimit uses, within `riding`. One instance per thread, as Django's `caches` has
+    it."""
+
+    trip: store.Trip
+    """The one at hand; there is none outside of `riding`."""
 
     def __init__(self, location: str, params: dict[str, Any]) -> None:
         super().__init__(params)
-        self.trip: store.Trip | None = None
         self.asked: Asked | None = None
         """What was last asked on a trip."""
         self._ttl = _LONGEST
@@ -87,24 +88,14 @@ class RateLimitCache(BaseCache):
         return False
 
     def incr(self, key: str, delta: int = 1, version: int | None = None) -> Any:
-        """A Tally on the trip at hand; without one the new count, or None if Redis is away."""
-        if self.trip is not None:
-            self.asked = Asked(key, self._ttl)
-            return self.asked.on(self.trip)
-        trip = store.trip()
-        counted = trip.count(key, self._ttl)
-        trip.run()
-        return counted.value
+        """A Tally on the trip at hand."""
+        self.asked = Asked(key, self._ttl)
+        return self.asked.on(self.trip)
 
     def get(self, key: str, default: Any = None, version: int | None = None) -> Any:
-        """A look that does not count: a Tally on the trip at hand; without one the count or `default`."""
-        if self.trip is not None:
-            self.asked = Asked(key, None)
-            return self.asked.on(self.trip)
-        trip = store.trip()
-        fetched = trip.get(key)
-        trip.run()
-        return int(fetched.value) if fetched.value is not None and fetched.value.isdigit() else default
+        """A Look on the trip at hand."""
+        self.asked = Asked(key, None)
+        return self.asked.on(self.trip)
 
 
 @contextmanager
@@ -115,4 +106,4 @@ def riding(trip: store.Trip) -> Iterator[RateLimitCache]:
     try:
         yield cache
     finally:
-        cache.trip = None
+        del cache.trip

@@ -18,8 +18,10 @@ from django.http import HttpRequest
 from platform_site.api import ids
 from platform_site.api.errors import FieldError, ValidationFailed
 
+SECRETS_BEGIN: Final = "sk|rt|oac|oal|lnk|hk|whsec"
+"""How our own keys, tokens, codes, links, inbound addresses and signing secrets begin, before the underscore."""
 # What looks like a secret is no id: it would be written to every log line.
-_ID: Final = re.compile(r"(?!sk_|rt_|whsec_|oac_|lnk_|hk_|eyJ)[A-Za-z0-9][A-Za-z0-9._:\-]{0,63}", re.ASCII)
+_ID: Final = re.compile(rf"(?!(?:{SECRETS_BEGIN})_|eyJ)[A-Za-z0-9][A-Za-z0-9._:\-]{{0,63}}", re.ASCII)
 _ENVIRONMENT_LABEL: Final = re.compile(r"env-([0-9a-z]{26})", re.ASCII)
 _current: Final[ContextVar[str | None]] = ContextVar("request_id", default=None)
 
@@ -124,8 +126,10 @@ def _read(query_string: str, allowed: frozenset[str] | None) -> dict[str, str]:
 
 
 def _unknown(allowed: frozenset[str]) -> str:
-    known = ", ".join(sorted(allowed))
-    return f"There is no such parameter here. There are: {known}." if known else "This address takes no parameters."
+    if not allowed:
+        return "This address takes no parameters."
+    known = f"There is no such parameter here. There are: {', '.join(sorted(allowed))}."
+    return f'{known} A condition stands in where, as JSON: {{"done": false}}.' if "where" in allowed else known
 
 
 def _printable(name: str) -> str:

@@ -5,17 +5,16 @@ back with it. A receiver that must act afterwards uses `transaction.on_commit`. 
 
 | Signal | Sent by | Arguments (all by keyword) |
 |---|---|---|
-| `environment_created` | projects | `place: Place`, `connection alias` of the region as `using` |
 | `environment_ready` | projects | `place: Place`, `since` (see below) |
 | `environment_branched` | projects | `source: Place`, `target: Place`, `data: "none" \\| "full"`, `using` |
 | `environment_deleting` | projects | `environment_id`, `cluster`: marked, nobody can reach it any more |
 | `environment_deleted` | projects | `environment_id`, `cluster`: its schema is gone (see below) |
 | `user_created` | accounts | `user_id`, `pool_id` (None for a platform account) |
 | `user_deleting` | accounts | `user_id`, `pool_id`: still there, with memberships; who refuses raises |
-| `user_deleted` | accounts | `user_id`, `pool_id` (None for a platform account) |
+| `user_deleted` | accounts | `user_id`, `pool_id` (None for a platform account), `actor` of the trail |
 | `schema_migrated` | rows | `place`, `version`, `operations: list[str]`, `using` |
 | `row_written` | rows | `place`, `table`, `action`, `row_id`, `using` |
-| `run_finished` | functions | `place`, `run_id`, `using` |
+| `run_finished` | functions | `using` |
 
 `environment_ready` is sent in the control database: from this commit on the environment can be reached. `since` is the
 moment from which on users who were deleted may still be named in its rows, None if there are none.
@@ -28,7 +27,6 @@ from typing import Final
 
 from django.dispatch import Signal
 
-environment_created: Final = Signal()
 environment_ready: Final = Signal()
 environment_branched: Final = Signal()
 environment_deleting: Final = Signal()

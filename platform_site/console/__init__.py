@@ -1,7 +1,6 @@
 """The console's frame: what its sidebar leads to and what its search finds. Named in `settings.UNFOLD`.
 
-Part of the roof: it looks into every room. A page that a member of staff may not see, or that a room does not have yet,
-is left out. Design section 9.
+Part of the roof: it looks into every room. A page that a member of staff may not see is left out. Design section 9.
 """
 
 from functools import cache
@@ -14,6 +13,7 @@ from django.templatetags.static import static
 from django.urls import reverse
 
 from platform_site.console.dashboard import dashboard
+from projects.region_pages import list_address
 
 __all__ = ["account_links", "dashboard", "favicon", "navigation", "styles"]
 
@@ -57,15 +57,9 @@ def navigation(request: HttpRequest) -> list[dict[str, Any]]:
 
 
 def list_of(label: str, request: HttpRequest) -> str | None:
-    """The address of a model's list; None where it has no pages or this person may not see them."""
-    try:
-        model = apps.get_model(label)
-    except LookupError:
-        return None
-    page = admin.site._registry.get(model)
-    if page is None or not page.has_view_permission(request):
-        return None
-    return reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist")
+    """The address of a model's list; None where this person may not see it."""
+    page = admin.site.get_model_admin(apps.get_model(label))
+    return list_address(label) if page.has_view_permission(request) else None
 
 
 def listed_as(link: str) -> str | None:
@@ -75,8 +69,7 @@ def listed_as(link: str) -> str | None:
 
 @cache
 def _names() -> dict[str, str]:
-    labels = [(name, label.lower().split(".")) for _, entries in _SIDEBAR for name, _, label in entries]
-    return {reverse(f"admin:{app}_{model}_changelist"): name for name, (app, model) in labels}
+    return {list_address(label): name for _, entries in _SIDEBAR for name, _, label in entries}
 
 
 def account_links(request: HttpRequest) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ Every member of staff sees them; an operator may let go of one, whose id has to 
 `projects.forgotten.drop`, as for `manage.py sweep --drop`.
 """
 
+from itertools import islice
 from typing import Any, Final
 
 from django.conf import settings
@@ -44,9 +45,8 @@ def _listed(request: HttpRequest) -> HttpResponse:
     regions, away = [], []
     for cluster in settings.REGION_DATABASES:
         try:
-            found = provisioning.forgotten(cluster)
-            shown = [described(each, cluster) for each in found[:SHOWN]]
-            regions.append((cluster, shown, max(0, len(found) - SHOWN)))
+            found = list(islice(provisioning.forgotten(cluster), SHOWN + 1))
+            regions.append((cluster, [described(each, cluster) for each in found[:SHOWN]], len(found) > SHOWN))
         except Error:
             away.append(cluster)
     context = _frame(request, "Forgotten schemas") | {

@@ -134,7 +134,7 @@ def _in_its_region(cluster: str, environments: list[Environment], region: dict[s
         cursor.execute(_VERSIONS, [ids, MOST])
         versions = [
             {"environment": names[environment_id], "version": version, "at": at, "reverts_to": reverts_to,
-             "author": f"{kind} {author or ''}".strip(),
+             "author": author or kind,
              "link": list_address("rows.SchemaVersion", environment=environment_id, version=str(version))}
             for environment_id, version, at, kind, author, reverts_to in cursor.fetchall()
         ]  # fmt: skip

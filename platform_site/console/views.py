@@ -15,6 +15,7 @@ from accounts.models import AuditEntry
 from functions.heard import REACHED
 from platform_site.api import ids
 from platform_site.console import timeline as timelines
+from platform_site.templatetags.console_ids import timeline_address
 from projects.suspension import suspended_in
 
 SHOWN: Final = 50
@@ -127,9 +128,8 @@ def search(request: HttpRequest, text: str) -> list[Any]:
     """What the command palette (Ctrl K) finds beside the pages: the timeline of whatever was pasted."""
     from unfold.dataclasses import SearchResult
 
-    if not any(ids.matches(prefix, text.strip()) for prefix in ids.PREFIXES):
+    text = text.strip()
+    if not any(ids.matches(prefix, text) for prefix in ids.PREFIXES):
         return []
-    from django.urls import reverse
-
-    link = f"{reverse('console:timeline')}?q={text.strip()}"
-    return [SearchResult(title=text.strip(), description="What happened around it", link=link, icon="timeline")]
+    link = timeline_address(text)
+    return [SearchResult(title=text, description="What happened around it", link=link, icon="timeline")]

@@ -76,11 +76,13 @@ SELECT now(),
                                  WHERE r.phase = 'queued' AND r.environment_id = waiting.environment_id
                                  LIMIT %(most)s) AS each
                  LIMIT %(most)s) AS queued),
-       (SELECT min(oldest.created_at)
-          FROM waiting,
+       -- Those that are next, of the crowd (`functions.claims`) and of all others.
+       (SELECT min(next.created_at)
+          FROM waiting CROSS JOIN (VALUES (true), (false)) AS those (are_crowd),
                LATERAL (SELECT r.created_at FROM platform.functions_run r
                          WHERE r.phase = 'queued' AND r.environment_id = waiting.environment_id
-                         ORDER BY r.created_at LIMIT 1) AS oldest),
+                           AND (r.caller_kind = 'anonymous' OR r.trigger = 'event') = those.are_crowd
+                         ORDER BY coalesce(r.turn_at, r.created_at) LIMIT 1) AS next),
        (SELECT count(*) FROM (SELECT 1 FROM platform.functions_run
                                WHERE phase = 'executing' LIMIT %(most)s) AS executing)
 """  # noqa: S608 - constants
@@ -251,7 +253,7 @@ def measure_control() -> dict[str, Any]:
         "accounts": User.objects.in_pool(None).count(),
         "users": users,
         "users_estimated": users > MOST,
-        "keys": ServerKey.objects.filter(revoked_at__isnull=True).count(),
+        "keys": ServerKey.objects.live().count(),
         "made": {f"{day:%Y-%m-%d}": count for day, count in made.order_by("day")},
     }
     Sample.objects.update_or_create(

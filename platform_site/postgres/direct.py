@@ -5,7 +5,8 @@ a session keeps there is then somebody else's: its advisory locks, its `SET`, a 
 Almost nothing of ours is a session's: requests, deliveries and runs lock by transaction and say `SET LOCAL`. The rest
 comes here, by `DATABASE_DIRECT_URL` and `REGION_*_DIRECT_URL`; without these the ordinary URLs lead to the servers.
 
-Who calls: the lock of each sweep, the making of indexes on large tables, `manage.py migrate`.
+Who calls: the locks of sweeps and of who drops a forgotten schema, the making of indexes on large tables,
+`manage.py migrate`.
 """
 
 from collections.abc import Generator

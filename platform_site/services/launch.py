@@ -70,19 +70,23 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def launcher(death_signal: signal.Signals | None = None, user: str | None = None) -> list[str]:
+    """What to put before a command, so that it runs by this program: it gets `death_signal` when the thread that starts
+    it ends, and runs as `user`, with the access that we have."""
+    options = ["--user", user, "--keep-access"] if user else []
+    if death_signal:
+        options += ["--signal", str(int(death_signal))]
+    return [sys.executable, "-I", "-S", __file__, *options, "--"]
+
+
 def main(arguments: list[str]) -> None:
-    options, _, command = (
-        " ".join(arguments[: arguments.index("--")]).split(),
-        None,
-        arguments[arguments.index("--") + 1 :],
-    )
+    at = arguments.index("--")
+    options, command = arguments[:at], arguments[at + 1 :]
     parent = os.getppid()
     if "--user" in options:
         become(options[options.index("--user") + 1], "--keep-access" in options)
-    if sys.platform == "linux" and "--signal" in options:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(options[options.index("--signal") + 1]), 0, 0, 0)
-        if os.getppid() != parent:  # the parent died before the request could take effect
-            os.kill(os.getpid(), signal.SIGTERM)
+    if "--signal" in options:
+        die_with_parent(parent, int(options[options.index("--signal") + 1]))
     os.execv(command[0], command)  # noqa: S606 - the point of this program
 
 

@@ -11,14 +11,26 @@ import os
 import secrets
 import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 REGIONS = ("us-east-1", "eu-west-1", "ap-southeast-1")
 
 _SOCKET_PATH_LIMIT = 100  # sockaddr_un holds 108 bytes on Linux, 104 on macOS; PostgreSQL appends 14
+
+
+def write_private(path: Path, content: Mapping[str, Any]) -> None:
+    """Replace the JSON file in one step; nobody but its owner may read it."""
+    partial = path.with_suffix(".new")
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump(content, file, indent=2)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +100,7 @@ class Layout:
         }
         complete = {name: known.get(name) or make() for name, make in wanted.items()}
         if complete != known:
-            partial = self.secrets_file.with_suffix(".new")
-            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-                json.dump(known | complete, file, indent=2)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(self.secrets_file)
+            write_private(self.secrets_file, known | complete)
         return known | complete
 
     def postgres_url(self, database: str, *, user: str = "platform", password_name: str = "postgres_password") -> str:  # noqa: S107 - the name of a secret

@@ -13,7 +13,6 @@ import secrets
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -71,15 +70,6 @@ def initialised(layout: Layout) -> bool:
     return (layout.postgres / "PG_VERSION").exists()
 
 
-def _launcher(user: str | None, death_signal: int | None = None) -> list[str]:
-    options = []
-    if user:
-        options += ["--user", user, "--keep-access"]
-    if death_signal:
-        options += ["--signal", str(int(death_signal))]
-    return [sys.executable, "-I", "-S", launch.__file__, *options, "--"]
-
-
 def _initialise(layout: Layout, user: str | None, superuser_password: str) -> None:
     """Make the cluster in a sibling directory and rename it into place, so that a crash leaves no half cluster."""
     fresh = layout.data_dir / f"postgres.new-{secrets.token_hex(4)}"
@@ -94,7 +84,7 @@ def _initialise(layout: Layout, user: str | None, superuser_password: str) -> No
             os.chown(fresh, entry.pw_uid, entry.pw_gid)
             os.chown(password_file.name, entry.pw_uid, entry.pw_gid)
         command = [
-            *_launcher(user),
+            *launch.launcher(user=user),
             str(binaries() / "initdb"),
             f"--pgdata={fresh}",
             "--username=postgres",
@@ -144,7 +134,7 @@ def spawn(
     }
     if not durable:
         settings |= {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
-    command = [*_launcher(user, signal.SIGINT), str(binaries() / "postgres"), "-D", str(layout.postgres)]
+    command = [*launch.launcher(signal.SIGINT, user), str(binaries() / "postgres"), "-D", str(layout.postgres)]
     for name, value in settings.items():
         command += ["-c", f"{name}={value}"]
     return subprocess.Popen(  # noqa: S603 - our own binary

@@ -92,8 +92,6 @@ def _listen(host: str, port: int, workers: int) -> list[socket.socket]:
                 f"Port {port} on {host} is in use by another program. Stop it, or choose another with --port."
             ) from None
         raise CannotStart(f"Cannot listen on {host}:{port}: {error.strerror or error}.") from None
-    except OverflowError:
-        raise CannotStart(f"{port} is not a port; choose one from 1 to 65535 with --port.") from None
 
 
 class _Run:
@@ -210,9 +208,8 @@ class _Run:
 
     # ── the parts ────────────────────────────────────────────────────────────────────────────────────────────────────
     def _python(self, arguments: list[str], output: IO[bytes], **more: Any) -> "subprocess.Popen[bytes]":
-        launcher = [sys.executable, "-I", "-S", launch.__file__, "--signal", str(int(signal.SIGTERM)), "--"]
         return subprocess.Popen(  # noqa: S603 - our own programs
-            [*launcher, sys.executable, *arguments],
+            [*launch.launcher(signal.SIGTERM), sys.executable, *arguments],
             stdout=output,
             stderr=output,
             cwd=ROOT,
@@ -250,7 +247,7 @@ class _Run:
             f"Ready after {seconds:.1f} s. Ctrl-C stops everything; the data stays in {self._layout.data_dir}",
             "",
         ]
-        lines += [f"  API      {base}/v1   (browse it at {base}/docs)"]
+        lines += [f"  API      {base}/v1   (browse it at {base}/docs, guides at {base}/docs/guides)"]
         facts = _facts(self._layout) if self._options.demo else None
         if facts is None:
             lines += [f"  Console  {base}/admin/", ""]

@@ -11,7 +11,6 @@ import platform
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
@@ -65,9 +64,8 @@ user default off
 user platform on #{digest} {ACL}
 """
     )
-    launcher = [sys.executable, "-I", "-S", launch.__file__, "--signal", str(int(signal.SIGTERM)), "--"]
     return subprocess.Popen(  # noqa: S603 - our own binary
-        [*launcher, str(binary()), str(configuration)],
+        [*launch.launcher(signal.SIGTERM), str(binary()), str(configuration)],
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,

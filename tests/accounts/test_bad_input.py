@@ -1,6 +1,6 @@
 """Every body that these addresses can be sent: refused by name, below 500, and nothing changed.
 
-Issue 2, "Bad input"; reliability section 4. The `api` fixture holds each answer to `tests.invariants` besides.
+Reliability section 4. The `api` fixture holds each answer to `tests.invariants` besides.
 """
 
 from collections.abc import Iterator

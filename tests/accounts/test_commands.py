@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import OperationalError
 from django.db.models.functions import Now
 
-from accounts import keys, tasks
+from accounts import keys, sessions, tasks
 from accounts.models import AuditEntry, ServerKey, Session, SigningKey, User
-from platform_site.api.callers import PUBLISHABLE_SCOPES
+from platform_site.api.callers import ACCOUNT_SCOPES, PUBLISHABLE_SCOPES
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, SignedIn, token
 from tests.client import Api
@@ -102,13 +103,16 @@ def test_without_a_terminal_a_command_names_the_ways_that_it_has(una: User, monk
         (["create_user", "{production}", "a@example.com", "--no-password", "--claims", "[]"], "object"),
         (["create_user", "{production}", "a@example.com", "--no-password", "--claims", "{"], "JSON"),
         (["issue_key", "CI"], "required"),
+        (["issue_key", "CI", "--environment", "{production}"], "--scopes"),
+        (["issue_key", "CI", "--account", "alice@example.com"], "--scopes"),
+        (["issue_key", "CI", "--environment", "{production}", "--scopes", "all", "rows:read"], "cannot hold all"),
         (["issue_key", "CI", "--environment", "env_01k60000000000000000000000"], "no environment"),
         (["issue_key", "CI", "--account", "nobody@example.com"], "no platform account"),
         (["issue_key", "CI", "--environment", "{production}", "--scopes", "everything"], "scopes"),
         (["issue_key", "CI", "--environment", "{production}", "--scopes", "projects:create"], "scopes"),
         (["issue_key", "CI", "--environment", "{production}", "--publishable", "--scopes", "users:manage"], "scopes"),
         (["issue_key", "CI", "--account", "alice@example.com", "--publishable"], "publishable"),
-        (["issue_key", "x" * 101, "--environment", "{production}"], "name"),
+        (["issue_key", "x" * 101, "--environment", "{production}", "--scopes", "rows:read"], "name"),
         (["issue_key", "CI", "--environment", "{production}", "--expires-in-days", "0"], "days"),
         (["revoke_key", "key_01k60000000000000000000000"], "no key"),
         (["revoke_key", "sk_x"], "no key"),
@@ -134,7 +138,9 @@ def test_issue_key_prints_the_secret_once_and_alone(api: Api, production: Enviro
     assert key.pk in err
     assert key.scopes == ["rows:read", "users:manage"]
     assert api.get("/v1/users", token=secret).status == 200
-    out, _ = run("issue_key", "All", "--environment", production.pk, "--expires-in-days", "1", "--json")
+    out, _ = run(
+        "issue_key", "All", "--environment", production.pk, "--scopes", "all", "--expires-in-days", "1", "--json"
+    )
     made = json.loads(out)
     assert len(made["scopes"]) == 15
     assert made["expires_at"] is not None
@@ -162,8 +168,9 @@ def test_issue_key_makes_a_publishable_one_that_revoke_key_ends(api: Api, produc
 
 def test_issue_key_for_an_account(api: Api, alice: User) -> None:
     for who in (alice.pk, "Alice@Example.com"):
-        secret = run("issue_key", "CI", "--account", who)[0].strip()
+        secret = run("issue_key", "CI", "--account", who, "--scopes", "all")[0].strip()
         assert api.get("/v1/projects", token=secret).status == 200
+        assert api.get("/v1/auth/me", token=secret).json["scopes"] == sorted(ACCOUNT_SCOPES)
 
 
 def test_revoke_key_by_id_and_by_secret(api: Api, production: Environment, make_key: Callable[..., Any]) -> None:
@@ -277,3 +284,16 @@ def test_the_sweep_forgets_what_ended_long_ago(
     assert list(ServerKey.objects.values_list("pk", flat=True)) == [kept.pk]
     tasks.forget_what_ended()
     assert Session.objects.count() == 2
+
+
+def test_what_the_sweep_fails_at_keeps_it_from_nothing_else(
+    production: Environment, make_key: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> int:
+        raise OperationalError
+
+    key, _ = make_key(production)
+    ServerKey.objects.filter(pk=key.pk).update(revoked_at="2020-01-01T00:00:00Z")
+    monkeypatch.setattr(sessions, "purge", fail)
+    tasks.forget_what_ended()
+    assert not ServerKey.objects.exists()

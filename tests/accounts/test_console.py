@@ -1,6 +1,6 @@
 """The console's pages for users, sessions, keys and the trail: what they show, what they hide, what their buttons do.
 
-Issue 2 item 7; reliability T17, T27. The browser is Django's client here; tests/console drives a real one.
+Reliability T17, T27. The browser is Django's client here; tests/console drives a real one.
 """
 
 import html

@@ -1,4 +1,4 @@
-"""Inviting users, and accepting: `/v1/invitations`, `POST /v1/auth/invitation/accept`. Issue 6 item 3."""
+"""Inviting users, and accepting: `/v1/invitations`, `POST /v1/auth/invitation/accept`."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,6 +1,6 @@
 """What people change of their own account: address, password, the end of it; and what their sessions' history says.
 
-Issue 6 items 3 and 5; threat T15.
+Threat T15.
 """
 
 import time

@@ -1,5 +1,6 @@
 """Staff roles: who enters the console and what each may do there, over every address that the console has."""
 
+import re
 from collections.abc import Callable, Iterator
 from io import StringIO
 from typing import Any
@@ -189,6 +190,20 @@ def test_an_operator_acts_and_gives_no_roles(
     browser.post(path, {"_form_submitted": "True"})
     assert "only a superuser" in browser.get(reverse("admin:index")).content.decode()
     assert User.objects.get(pk=boss.pk).disabled_at is None
+
+
+def test_a_users_page_says_nothing_of_staff_and_an_accounts_nothing_of_rules(
+    hire: Callable[[StaffRole], User], una: User, alice: User
+) -> None:
+    browser = browser_of(hire(StaffRole.SUPPORT))
+
+    def shown(user: User) -> set[str]:
+        page = browser.get(reverse("admin:accounts_user_change", args=[quote(user.pk)])).content.decode()
+        labels = {label.strip() for label in re.findall(r"<label[^>]*>([^<]+)", page)}
+        return labels & {"Staff role", "Second factor", "Role", "Claims", "Email"}
+
+    assert shown(una) == {"Role", "Claims", "Email"}
+    assert shown(alice) == {"Staff role", "Second factor", "Email"}
 
 
 def test_signing_somebody_out_everywhere_ends_their_sessions_in_the_console_too(

@@ -8,7 +8,6 @@ from typing import Any
 from django.db import connections, transaction
 from django.http import HttpResponse
 from django.urls import path
-from rest_framework.response import Response
 
 from accounts.models import AuditEntry
 from platform_site import urls as roof
@@ -52,8 +51,6 @@ class Effects(ApiViewSet):
                 raise errors.Conflict()
             case "return":
                 return handler.respond(errors.Conflict())
-            case "response":
-                return Response({"id": entry.pk}, status=201, headers={"Location": f"/v1/test/effects/{entry.pk}"})
             case "nothing":
                 return no_content()
         response = created(f"/v1/test/effects/{entry.pk}", {"id": entry.pk, "secret": "whsec_marker"}, {"ETag": '"7"'})

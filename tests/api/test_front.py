@@ -133,6 +133,7 @@ def test_a_wellformed_request_id_is_kept(api: Api, offered: str) -> None:
         "sk_live_0123456789",
         "rt_abcdefgh",
         "whsec_x",
+        "oal_x",
         "eyJhbGciOi",
     ],
 )

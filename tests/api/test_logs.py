@@ -69,6 +69,10 @@ def test_no_secret_is_in_a_line_wherever_it_stood(formatter: logging.Formatter, 
 
 def test_what_a_secret_was_stays_readable() -> None:
     assert redact("key sk_4fT9xKq2LmN8pRs5VwYz failed") == "key sk_[redacted] failed"
+    assert redact("authorization: bearer 0123456789abcdef") == "authorization: bearer [redacted]"
+    assert redact("REDIS_PASSWORD=hunter2 Client_Secret: hunter3") == (
+        "REDIS_PASSWORD=[redacted] Client_Secret: [redacted]"
+    )
     assert redact("postgresql://platform:hunter2@db/x") == "postgresql://platform:[redacted]@db/x"
     assert redact("prj_01k6zv3c5jf6q8m0h2w4x7y9ab env_01k6zv3c5jf6q8m0h2w4x7y9ab task_id risk_score") == (
         "prj_01k6zv3c5jf6q8m0h2w4x7y9ab env_01k6zv3c5jf6q8m0h2w4x7y9ab task_id risk_score"

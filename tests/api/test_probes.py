@@ -68,6 +68,18 @@ def test_a_dependency_that_is_away_is_named_and_makes_503(
 
 
 @pytest.mark.django_db(databases="__all__")
+def test_a_database_that_refuses_connections_as_settings_have_them_is_not_ready(
+    api: Api, fresh: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever needs a certificate or a certain one of several hosts gets no connection without."""
+    options = connections["eu-west-1"].settings_dict["OPTIONS"] | {"target_session_attrs": "read-only"}
+    monkeypatch.setitem(connections["eu-west-1"].settings_dict, "OPTIONS", options)
+    answer = api.get("/readyz")
+    assert answer.status == 503
+    assert {name for name, state in answer.json["dependencies"].items() if state != "ok"} == {"eu-west-1"}
+
+
+@pytest.mark.django_db(databases="__all__")
 def test_a_dependency_that_hangs_costs_two_seconds_and_one_thread(
     api: Api, fresh: None, monkeypatch: pytest.MonkeyPatch, silent_port: int
 ) -> None:

@@ -9,7 +9,6 @@ from django.db import OperationalError, connection, transaction
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import path
 from rest_framework import exceptions as drf
-from rest_framework.response import Response
 
 from platform_site import urls as roof
 from platform_site.api import errors, fields
@@ -37,7 +36,6 @@ class ThingInput(fields.Serializer):
     tags = fields.ListField(child=fields.CharField(), required=False, distinct=True, max_length=3)
     data = fields.ObjectField(required=False)
     price = fields.FloatField(required=False)
-    mail = fields.EmailField(required=False)
     env = fields.IdField("env", required=False)
 
 
@@ -58,8 +56,8 @@ class Things(ApiViewSet):
             values["at"] = fields.timestamp(values["at"])
         return created("/v1/test/things/1", values)
 
-    def retrieve(self, request: Any, thing_id: str) -> Response:
-        return Response({"id": thing_id}, headers={"ETag": '"1"'})
+    def retrieve(self, request: Any, thing_id: str) -> HttpResponse:
+        return answer({"id": thing_id}, headers={"ETag": '"1"'})
 
     def destroy(self, request: Any, thing_id: str) -> HttpResponse:
         return no_content()

@@ -31,7 +31,7 @@ REGION = "us-east-1"
 WEBHOOKS, FUNCTIONS = 200, 50
 ASKED = 40
 ASKED_MS = 300
-"""What issue 7 asks of the dashboard."""
+"""The most that the dashboard may take."""
 LARGE = {"webhooks_delivery", "webhooks_attempt", "functions_run", "rows_outboxevent"}
 
 _WEBHOOKS = """

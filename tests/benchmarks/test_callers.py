@@ -1,7 +1,7 @@
 """What it costs to know the caller: an authenticated view that does nothing, beside a bare Django view on the same server.
 
 Requests a second depend on the machine and on who else is using it; the processor time of the server's processes for each
-request much less, and their ratio hardly. Issue 2, "Shows it is done".
+request much less, and their ratio hardly.
 """
 
 from collections.abc import Callable

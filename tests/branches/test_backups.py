@@ -607,6 +607,17 @@ def _interrupted(file: Path) -> None:
         raise RuntimeError
 
 
+def test_what_a_killed_backup_left_is_in_no_other_ones_way(tracker: Tracker, file: Path) -> None:
+    """Of the same process number, as each has in a container."""
+    killed = Writer(file).__enter__()
+    for replacing in ([], ["--replace"]):
+        assert "version 1" in run("backup", tracker.environment_id, "--to", str(file), *replacing)
+    left = [each for each in file.parent.iterdir() if each != file]
+    assert left == [killed.unfinished]
+    assert stat.S_IMODE(killed.unfinished.stat().st_mode) == 0o600
+    assert killed.unfinished.name.endswith(".part")
+
+
 def test_check_says_what_it_is(tracker: Tracker, file: Path) -> None:
     run("backup", tracker.environment_id, "--to", str(file))
     said = run("restore", str(file), "--check")

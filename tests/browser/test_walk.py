@@ -276,6 +276,30 @@ def fits(page: Page, path: str) -> None:
     assert page.locator("#result_list :is(td, th)").evaluate_all(CUT_OFF) == [], path
 
 
+def test_ids_and_names_stay_on_one_line_on_a_small_laptop(
+    window: Callable[..., Page], served: Up, world: World
+) -> None:
+    world.call("PUT", "/v1/schema", document=DOCUMENT)
+    world.call("PUT", "/v1/functions/announced", source="export default () => 1", on=["notes.insert"],
+               allowed_hosts=["hooks.example.com"])  # fmt: skip
+    page = window(width=1366)
+    sign_in(page, served)
+    here = f"?environment={world.environment_id}"
+    for path, what in (
+        (f"projects/project/{quote(world.project_id)}/change/", "section:has(h2:text('Schema versions')) .id"),
+        (f"functions/function/{here}", ".listing td:first-child a:first-child, .listing td code"),
+        ("functions/function/", ".listing :is(td:first-child, code)"),
+    ):
+        page.goto(f"{served.base_url}/admin/{path}")
+        found = page.locator(what)
+        expect(found.first).to_be_visible()
+        lines = found.evaluate_all("all => all.map(one => one.getClientRects().length + one.scrollHeight / 1000)")
+        assert all(each < 1.05 for each in lines), (path, lines)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1366, path
+        for box in page.locator(".scroll").all():
+            assert box.evaluate("box => box.scrollWidth <= box.clientWidth"), path
+
+
 def test_a_keyboard_is_enough_to_press_a_button_and_to_answer_its_question(
     window: Callable[..., Page], served: Up, world: World
 ) -> None:

@@ -12,6 +12,7 @@ from django.db import OperationalError, connection, connections
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from functions.models import Run
 from platform_site.api import limits, metrics
 from platform_site.console.dashboard import quantile
 from platform_site.figures import rollups
@@ -119,6 +120,16 @@ def test_queues_are_looked_at_with_the_age_of_the_oldest(world: World) -> None:
     assert (values["due"], values["held"], values["unrelayed"], values["queued"]) == (1, 1, 1, 1)
     assert 590 < values["due_age"] < 700
     assert values["queued_age"] > 100
+
+
+@pytest.mark.parametrize("oldest", ["key", "anonymous"])
+def test_the_age_is_of_whoever_is_next_of_visitors_or_of_all_others(world: World, oldest: str) -> None:
+    for kind in ("key", "anonymous"):
+        at = minutes_ago(9 if kind == oldest else 2)
+        run = world.run(phase="queued", status="running", ended_at=None, created_at=at)
+        Run.objects.using(REGION).filter(pk=run.pk).update(caller_kind=kind)
+    measure_regions()
+    assert 530 < Sample.objects.get(name=REGION).values["queued_age"] < 600
 
 
 def test_what_waits_for_a_receiver_that_fails_is_counted_and_no_sign_of_too_few_workers(world: World) -> None:

@@ -87,6 +87,14 @@ def test_the_proxies_close_idle_connections_before_the_web_does() -> None:
     assert int(waits) > max(plan.function_timeout_ms for plan in PLANS.values()) / 1000
 
 
+def test_no_proxy_judges_a_server_by_the_status_of_its_answers() -> None:
+    """A tenant's function answers 503 as often as it likes: by that, all servers would be taken out for everybody."""
+    nginx, caddy = (re.sub(r"#.*", "", (DEPLOY / name).read_text()) for name in ("nginx.conf", "Caddyfile"))
+    assert re.findall(r"proxy_next_upstream ([^;]+);", nginx) == ["error timeout"]
+    assert "fail_duration" in caddy
+    assert "unhealthy" not in caddy
+
+
 def test_no_secret_of_a_developer_gets_into_an_image_or_the_repository() -> None:
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     assert {".git", ".venv", ".data", "**/.env"} <= set(ignored)

@@ -16,6 +16,8 @@ from functions.models import Run
 from functions.worker import Worker
 from projects.models import Project
 from projects.tasks import finish_and_clean
+from rows.models import LeavingUser
+from rows.tasks import delete_users_who_are_leaving
 from tests.api.receiver import Receiver
 from tests.emptying import flush_redis
 from tests.faults.contents import Changes, changes
@@ -73,6 +75,13 @@ def _deleted(w: World, _: Receiver) -> None:
     Project.objects.filter(pk=w.a_project()["project_id"]).update(deleted_at=Now())
 
 
+def _leaving(w: World, _: Receiver) -> None:
+    person, token = w.member()
+    w.do("insertRows", {"text": "Today"}, token=token, table="diaries")
+    who = {"user_id": person["id"], "environment_id": w.production, "actor_kind": "system"}
+    LeavingUser.objects.using(REGION).create(**who)
+
+
 def _heard(w: World, _: Receiver) -> None:
     name = w.name("f")
     w.do("deployFunction", {"source": "export default () => 1", "on": ["tasks.insert"]}, name=name)
@@ -100,6 +109,7 @@ WORK: Final = {
     ),
     "heard": Work(_heard, lambda: heard.queue(REGION)),
     "deletion": Work(_deleted, finish_and_clean),
+    "users": Work(_leaving, delete_users_who_are_leaving),
 }
 
 

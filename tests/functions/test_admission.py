@@ -3,21 +3,26 @@
 Through the API; what waits already is put there by SQL, longer ago than any run that a test makes.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from django.db import connections
+from django.db.models import Value
+from django.db.models.functions import Concat, Right
 
 from functions import admission, runs
 from functions.admission import Kind
+from functions.errors import TooManyQueued
 from functions.models import Run
 from platform_site.api import ids
-from platform_site.api.callers import Place
+from platform_site.api.callers import Caller, Place
 from platform_site.api.plans import PLANS
 from projects.environments import place_of
 from tests.client import Answer
 from tests.functions.test_api import SUM, deploy, invoke
-from tests.functions.test_inbound import address, send
+from tests.functions.test_inbound import address, listed, send
 from tests.functions.test_queue import key_of
 from tests.functions.test_visitors import a_history, gather_statistics, queue, statistics
 from tests.projects.conftest import RoundTrips, key_for, publishable_key_for, trips  # noqa: F401 - a fixture
@@ -44,17 +49,26 @@ def busy(tracker: Tracker) -> Tracker:
     return tracker
 
 
-def pile_up(place: Place, count: int, kind: str, caller_id: str, *, trigger: str = "call", size: int = 2) -> None:
+def pile_up(
+    place: Place,
+    count: int,
+    kind: str,
+    caller_id: str,
+    *,
+    trigger: str = "call",
+    size: int = 2,
+    address_id: str | None = None,
+) -> None:
     """So many queued runs of `sum` with an input of so many bytes."""
     with connections[place.cluster].cursor() as cursor:
         cursor.execute(
             "INSERT INTO platform.functions_run (id, environment_id, function_id, version, status, phase, is_async,"
-            "       trigger, input, logs, walls, caller_kind, caller_id, depth, concurrency, attempts, created_at)"
+            "       trigger, address_id, input, logs, walls, caller_kind, caller_id, depth, concurrency, attempts, created_at)"
             " SELECT %s || lpad(n::text, 8, '0'), f.environment_id, f.id, 1, 'running', 'queued', true, %s,"
-            "        repeat('x', %s), '[]', '{}', %s, %s, 0, 1, 0, now() - interval '1 hour' + n * interval '1 ms'"
+            "        %s, repeat('x', %s), '[]', '{}', %s, %s, 0, 1, 0, now() - interval '1 hour' + n * interval '1 ms'"
             "   FROM platform.functions_function f, generate_series(1, %s) n"
             "  WHERE f.environment_id = %s AND f.name = 'sum'",
-            [ids.new("run")[:22], trigger, size, kind, caller_id, count, place.environment_id],
+            [ids.new("run")[:22], trigger, address_id, size, kind, caller_id, count, place.environment_id],
         )
 
 
@@ -71,8 +85,17 @@ def statuses(tracker: Tracker, who: str, count: int) -> list[int]:
 
 def as_another_process() -> None:
     """One that knows nothing yet."""
-    for memory in (admission._budgets, admission._shares):
+    for memory in (admission._budgets, admission._shares, admission._looks):
         memory.__init__()  # type: ignore[misc]
+
+
+@contextmanager
+def looks_counted(trips: RoundTrips) -> Iterator[list[str]]:  # noqa: F811
+    """The statements that read what waits; the list is filled in at the end."""
+    found: list[str] = []
+    trips.reset()
+    yield found
+    found += [each for each in trips.statements if "octet_length(input)" in each]
 
 
 def waiting(place: Place) -> int:
@@ -97,6 +120,49 @@ def test_a_flooded_address_takes_the_budget_of_addresses_and_nobody_elses(busy: 
     assert invoke(busy, "sum", {"a": 1, "b": 1}, who="alice").status == 200
     shown = busy.get("owner", "/limits").json["limits"]["queued_runs"]
     assert shown == {"limit": MOST, "used": MOST}
+
+
+def test_of_the_addresses_one_takes_half_and_each_of_the_others_an_eighth(busy: Tracker, place: Place) -> None:
+    leaked, other, third = (address(busy, "sum", label=label) for label in ("leaked", "other", "third"))
+    ids_of = {each["label"]: each["id"] for each in listed(busy, "sum")}
+    pile_up(place, MOST // 2, "account", "usr_x", trigger="inbound", address_id=ids_of["leaked"])
+    told = f"{MOST:,} queued runs by inbound addresses. This address has an eighth of that waiting"
+    refused(send(busy, leaked), told)
+    pile_up(place, SHARE - 1, "account", "usr_x", trigger="inbound", address_id=ids_of["other"])
+    as_another_process()
+    assert send(busy, other).status == 202
+    refused(send(busy, other), told)
+    assert [send(busy, third).status for _ in range(STEP + 5)] == [202] * (STEP + 5)
+    refused(send(busy, leaked), told)
+    assert waiting(place) == MOST // 2 + SHARE + STEP + 5
+    for who in ("server", "alice", "visitor"):
+        assert queue(busy, who).status == 202, who
+    queued = Run.objects.using(place.cluster).filter(trigger="inbound").order_by("-created_at")
+    assert set(queued.values_list("address_id", flat=True)) == set(ids_of.values())
+    assert queued.filter(address_id=ids_of["other"]).count() == SHARE
+
+
+def test_an_address_alone_has_half_whatever_comes_at_once(busy: Tracker, place: Place) -> None:
+    path = address(busy, "sum")
+    [only] = listed(busy, "sum")
+    pile_up(place, MOST // 2 - 1, "account", "usr_x", trigger="inbound", address_id=only["id"])
+    assert send(busy, path).status == 202
+    refused(send(busy, path), "more only while half of it is free")
+    assert waiting(place) == MOST // 2
+
+
+def test_the_bytes_of_addresses_are_shared_likewise(busy: Tracker, place: Place) -> None:
+    leaked, other = (address(busy, "sum", label=label) for label in ("leaked", "other"))
+    ids_of = {each["label"]: each["id"] for each in listed(busy, "sum")}
+    large = FREE.queued_bytes // 64
+    pile_up(place, 32, "account", "usr_x", trigger="inbound", size=large, address_id=ids_of["leaked"])
+    told = f"{FREE.queued_bytes:,} bytes of input in queued runs by inbound addresses. This address has an eighth"
+    refused(send(busy, leaked), told)
+    pile_up(place, 7, "account", "usr_x", trigger="inbound", size=large, address_id=ids_of["other"])
+    as_another_process()
+    assert send(busy, other, b"x" * 900_000).status == 202
+    refused(send(busy, other, b"x" * 900_000), told)
+    assert waiting(place) == 40
 
 
 def test_keys_and_members_have_a_budget_too(busy: Tracker, place: Place) -> None:
@@ -171,15 +237,58 @@ def test_a_queued_call_has_one_statement_as_a_rule(
     trips: RoundTrips,  # noqa: F811
 ) -> None:
     def looks(who: str, count: int) -> int:
-        trips.reset()
-        assert statuses(busy, who, count) == [202] * count
-        return len([each for each in trips.statements if "octet_length(input)" in each])
+        with looks_counted(trips) as found:
+            assert statuses(busy, who, count) == [202] * count
+        return len(found)
 
     assert looks("server", 1) == 1, "nothing is known of the environment"
     assert looks("server", 50) == 0
     assert looks("alice", 2) == 1, "nor of what its users have waiting"
     assert looks("bob", STEP) == 0
     assert looks("bob", SHARE // admission.STEPS) == 1
+
+
+def test_users_who_are_refused_share_one_look(
+    busy: Tracker,
+    place: Place,
+    trips: RoundTrips,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However many they are: half is taken, and each of them has something waiting."""
+    monkeypatch.setattr(admission, "PAUSE", 600.0)  # that of one moment, however slow the machine is
+    pile_up(place, MOST // 2, "user", "usr_x")
+    pile_up(place, 40, "user", "usr_y")
+    theirs = Run.objects.using(place.cluster).filter(caller_id="usr_y")
+    theirs.update(caller_id=Concat(Value("usr_"), Right("id", 8)))
+    users = [Caller("user", f"usr_{n:08}", frozenset(), plan=place.plan, place=place) for n in range(1, 41)]
+    as_another_process()
+    before = waiting(place)
+    with looks_counted(trips) as looks:
+        for each in users * 2:
+            with pytest.raises(TooManyQueued, match="You have some waiting"):
+                runs.begin(place, each, "sum", "{}", is_async=True)
+    assert len(looks) == 1
+    with looks_counted(trips) as looks:
+        assert queue(busy, "alice").status == 202, "who has nothing waiting is looked after"
+        with pytest.raises(TooManyQueued, match="You have some waiting"):
+            runs.begin(place, users[0], "sum", "{}", is_async=True)
+    assert len(looks) == 1
+    assert waiting(place) == before + 1
+
+
+def test_what_is_used_is_found_by_one_look_for_runs_and_bytes(
+    busy: Tracker,
+    place: Place,
+    trips: RoundTrips,  # noqa: F811
+) -> None:
+    pile_up(place, 3, "user", "usr_x", size=10)
+    pile_up(place, 2, "key", "key_x", size=100)
+    pile_up(place, 4, "anonymous", "key_y", size=7)
+    with looks_counted(trips) as looks:
+        limits = busy.get("owner", "/limits").json["limits"]
+    assert [limits[name]["used"] for name in ("queued_runs", "queued_bytes")] == [3, 200], "of the kind that has most"
+    assert [limits[f"visitor_queued_{name}"]["used"] for name in ("runs", "bytes")] == [4, 28]
+    assert len(looks) == 2, "one for visitors, one for all others"
 
 
 @statistics
@@ -198,7 +307,7 @@ def test_a_look_reads_what_waits_and_no_more_than_the_budget(
         gather_statistics(using)
     for where, kind, most, expected in ((place, Kind.USERS, 500, 500), (neighbour, Kind.KEYS, MOST, MOST)):
         with touched(using, "platform.functions_run") as cost:
-            assert admission._look(where, kind, "key_x", MOST)[0].runs == expected
+            assert admission._look(where, kind, MOST).taken.runs == expected
         assert cost.read <= most
     with touched(using, "platform.functions_run") as cost:
         runs.begin(place, key_of(place), "sum", "{}")

@@ -17,8 +17,9 @@ from functions import leases, retention, runs
 from functions.models import Function, Run, Secret, Version
 from functions.worker import Worker
 from platform_site.api import idempotency
-from tests.client import Answer
-from tests.projects.conftest import publishable_key_for
+from platform_site.api.plans import PLANS
+from tests.client import Answer, Api
+from tests.projects.conftest import environment_of, key_for, make_project, publishable_key_for
 from tests.rows.conftest import Tracker
 from tests.rows.tracker import DOCUMENT
 
@@ -119,6 +120,22 @@ def test_a_version_can_be_rolled_back(tracker: Tracker) -> None:
     assert tracker.post("owner", "/functions/v/activate", {"version": 9}).status == 404
     versions = tracker.get("owner", "/functions/v/versions").json["data"]
     assert [(each["version"], each["is_active"]) for each in versions] == [(2, False), (1, True)]
+
+
+def test_the_source_of_the_newest_version_sent_again_makes_no_other(tracker: Tracker) -> None:
+    one, two = "export default () => 1", "export default () => 2"
+    deploy(tracker, "v", one)
+    deploy(tracker, "v", two, secrets={"A": "a"})
+    before = tracker.get("owner", "/functions/v/versions").json
+    again = deploy(tracker, "v", two, attempts=2)
+    assert (again.status, again.json["active_version"], again.json["secrets"]) == (200, 2, ["A"])
+    assert again.json["attempts"] == 2, "what belongs to the function changes as it says"
+    tracker.post("owner", "/functions/v/activate", {"version": 1})
+    assert deploy(tracker, "v", two).json["active_version"] == 2
+    assert tracker.get("owner", "/functions/v/versions").json == before
+    assert invoke(tracker, "v").json["output"] == 2
+    assert deploy(tracker, "v", one).json["active_version"] == 3, "an older one is deployed anew"
+    assert deploy(tracker, "v", one + "\n").json["active_version"] == 4
 
 
 def test_a_page_of_large_versions_ends_early_and_goes_on(tracker: Tracker) -> None:
@@ -585,6 +602,7 @@ def test_a_malformed_deployment_names_its_fields(tracker: Tracker) -> None:
         ({"source": SUM, "memory_mb": 1 << 40}, "memory_mb"),
         ({"source": SUM, "allowed_hosts": ["http://x"]}, "allowed_hosts"),
         ({"source": SUM, "allowed_hosts": "x"}, "allowed_hosts"),
+        ({"source": SUM, "allowed_hosts": ["example.com:\N{ARABIC-INDIC DIGIT EIGHT}0"]}, "allowed_hosts"),
         ({"source": SUM, "secrets": {"lower": "x"}}, "secrets"),
         ({"source": SUM, "secrets": {"A": 1}}, "secrets"),
         ({"source": SUM, "attempts": 9}, "attempts"),
@@ -599,6 +617,22 @@ def test_a_malformed_deployment_names_its_fields(tracker: Tracker) -> None:
     for query in ("status=ended", "status=", "limit=0", "limit=101", "cursor=x"):
         assert tracker.get("owner", f"/functions/f/runs?{query}").status in (404, 422)
     assert tracker.get("owner", "/functions").json["data"] == []
+
+
+def test_what_a_plan_allows_can_be_asked_for_and_no_description_promises_more(tracker: Tracker, api: Api) -> None:
+    most = PLANS["team"]
+    described = api.get("/v1/openapi.json").json["components"]["schemas"]["Deployment"]["properties"]
+    for setting, ceiling in (("timeout_ms", most.function_timeout_ms), ("memory_mb", most.function_memory_mb)):
+        assert described[setting]["maximum"] == ceiling
+    owner = tracker.project.memberships.get(role="owner").user
+    for plan in PLANS.values():
+        environment = environment_of(make_project(owner, plan.name, plan=plan.name))
+        key = key_for(environment.pk, "functions:deploy")
+        for above, expected in ((0, 201), (1, 422)):
+            body = {"source": SUM, "memory_mb": plan.function_memory_mb + above}
+            got = api.request("PUT", f"/v1/functions/f{above}", token=key, json=body)
+            assert got.status == expected, got.json
+        assert got.fields == {"memory_mb": "out_of_range" if plan is most else "over_plan"}
 
 
 def configure(tracker: Tracker, name: str, who: str = "owner", **values: Any) -> Answer:

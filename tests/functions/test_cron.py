@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 
 from functions import cron
 
-EVERY_DAY = frozenset(range(7))
-
 
 def at(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=UTC)

@@ -1,5 +1,6 @@
 """Seats, turns, cancelling and leases: who may execute, when, and for how long. Against real PostgreSQL and Deno."""
 
+import io
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -9,9 +10,11 @@ from typing import Any
 
 import pytest
 from django.conf import settings
+from django.core.management import call_command
 from django.db import OperationalError, connections, transaction
 
-from functions import claims, endings, leases, runs, services, together, waiting
+from accounts.models import AuditEntry
+from functions import claims, endings, executor, leases, runs, services, together, waiting
 from functions import watch as watching
 from functions.endings import Ending
 from functions.errors import NoSuchFunction, TooManyRuns
@@ -89,6 +92,37 @@ def test_a_queued_run_whose_caller_nobody_can_look_up_loses_no_try(tracker: Trac
     assert kept.values_list("status", "attempts").get() == ("succeeded", 1)
 
 
+def test_a_queued_run_waits_for_a_process_that_has_the_key_of_its_secrets(
+    tracker: Tracker, place: Place, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever changes keys seals with a new one before each process knows it: what was accepted is not lost by that.
+    Not for ever, as no run is; and a call that somebody waits for fails at once."""
+    known, new = settings.ENCRYPTION_KEYS, "ab" * 32
+    source = "export default (_: unknown, ctx: any) => ctx.secrets.TOKEN"
+    deploy(tracker, "tell", source, secrets={"TOKEN": "hush"})
+    kept = Run.objects.using(place.cluster)
+    settings.ENCRYPTION_KEYS = [new, *known]
+    call_command("rotate_encryption_keys", stdout=io.StringIO())
+    settings.ENCRYPTION_KEYS = known
+    queued = tracker.post("owner", "/functions/tell/invoke", {"async": True}).json["run_id"]
+    monkeypatch.setattr(executor, "_KEY_COMES", timedelta(seconds=1))
+    assert Worker(place.cluster).run() == 1
+    assert kept.values_list("id", "phase", "attempts", "slot").get() == (queued, "queued", 0, None)
+    called = invoke(tracker, "tell")
+    assert (called.json["status"], called.json["error"].partition(":")[0]) == ("failed", "SecretsClosed")
+    settings.ENCRYPTION_KEYS = [*known, new]
+    wait_for("it is tried again", lambda: Worker(place.cluster).run() == 1, every=0.2)
+    assert kept.values_list("status", "output", "attempts").get(pk=queued) == ("succeeded", '"hush"', 1)
+    settings.ENCRYPTION_KEYS = known
+    monkeypatch.setattr(executor, "_WAITS_FOR_KEY", timedelta(0))
+    late = tracker.post("owner", "/functions/tell/invoke", {"async": True}).json["run_id"]
+    assert Worker(place.cluster).run() == 1
+    ended = kept.get(pk=late)
+    assert (ended.status, ended.error["name"], ended.attempts) == ("failed", "SecretsClosed", 1)
+    settings.ENCRYPTION_KEYS = [*known, new]
+    call_command("rotate_encryption_keys", stdout=io.StringIO())
+
+
 def test_a_synchronous_run_that_a_crash_of_postgresql_forgot_is_written_down_at_its_end(
     tracker: Tracker, place: Place
 ) -> None:
@@ -104,12 +138,14 @@ def test_a_synchronous_run_that_a_crash_of_postgresql_forgot_is_written_down_at_
         "input",
         "walls",
         "caller_id",
+        "trigger",
+        "address_id",
         "version",
         "attempts",
         "slot",
         "environment_id",
     )
-    started = [runs.begin(place, key_of(place), "sum", '{"a":2}') for _ in range(2)]
+    started = [runs.begin(place, key_of(place), "sum", '{"a":2}', address_id="inb_x") for _ in range(2)]
     kept.filter(pk=started[0].run_id).delete()  # its commit had not reached the disk
     assert [endings.end(each, ending) for each in started] == [(True, True), (True, True)]
     forgotten, remembered = (kept.values(*whole).get(pk=each.run_id) for each in started)
@@ -288,6 +324,26 @@ def test_a_run_of_another_process_is_cancelled(executing: Any, place: Place) -> 
     assert endings.request_cancel(place.cluster, run.pk) == (True, False)  # all that the other process does
     wait_for("it ends", lambda: answers, 15)
     assert (answers[0].status, answers[0].json["error"]) == (200, "Cancelled: the run was cancelled")
+
+
+def test_a_run_that_executes_is_cancelled_by_the_first_who_asks(tracker: Tracker, place: Place) -> None:
+    deploy(tracker, "sum", SUM)
+    services.enqueue(place, key_of(place), "sum", "{}")
+    started = claimed(place.cluster)  # by a process that does not look
+    assert started is not None
+    run, path = (
+        Run.objects.using(place.cluster).filter(pk=started.run_id),
+        f"/functions/sum/runs/{started.run_id}/cancel",
+    )
+    assert [tracker.post("owner", path, {}).status for _ in range(3)] == [200, 200, 200]
+    [entry] = AuditEntry.objects.filter(action="run.cancelled")
+    assert (entry.target_id, entry.actor_kind) == (started.run_id, "account")
+    asked_at = run.get().cancel_requested_at
+    assert tracker.post("owner", path, {}).json["phase"] == "executing"
+    assert run.get().cancel_requested_at == asked_at
+    endings.end(started, Ending("succeeded", 1, "1"))
+    assert tracker.post("owner", path, {}).status == 409
+    assert AuditEntry.objects.filter(action="run.cancelled").count() == 1
 
 
 def test_the_lease_of_a_run_is_renewed_while_it_lives(executing: Any, place: Place) -> None:

@@ -3,20 +3,21 @@
 Visitors come through the API with a real key; claims are a worker's.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from django.db import connections
 
-from functions import claims, endings, runs, services, waiting
+from functions import claims, endings, heard, runs, services, waiting
 from functions.endings import Ending
 from functions.models import Run
 from functions.networks import Visit
 from platform_site.api import ids
 from platform_site.api.callers import Caller, Place
 from platform_site.api.plans import PLANS
+from platform_site.figures import rollups
 from projects.environments import place_of
 from tests.client import Answer
 from tests.functions.test_api import SUM, deploy, invoke
@@ -271,6 +272,37 @@ def test_a_claim_leaps_over_a_backlog_of_visitors(open_to_all: Tracker, place: P
     assert cost.read < 20
 
 
+@pytest.mark.usefixtures("_nobody_gathers_statistics")
+def test_what_waits_is_not_sorted_where_postgresql_has_cleaned_up_and_knows_of_no_queue(
+    open_to_all: Tracker, place: Place
+) -> None:
+    """`VACUUM` says how large the indexes are, and old statistics that next to nothing is found by any of them."""
+    using = place.cluster
+    a_history(place)
+    pile_up(place, 15_000, "key")
+    with connections[using].cursor() as cursor:
+        for statement in ("SET statement_timeout = 0", "VACUUM platform.functions_run", "RESET statement_timeout"):
+            cursor.execute(statement)
+    [visit] = queued(open_to_all, "visitor", 1)
+    looks: list[tuple[Callable[[], Any], int]] = [
+        (lambda: claims.claim(using), 60),
+        (lambda: claims.claim(using), 60),
+        (lambda: claims.is_due(using), 20),
+        (lambda: runs.waiting_visits(place), 20),
+        (lambda: heard.queue(using), 20),
+        (lambda: rollups._queues(using), rollups.MOST + 60),
+    ]
+    for look, most in looks:
+        with touched(using, "platform.functions_run") as cost:
+            assert look() is not None
+        assert cost.read < most, look
+    assert runs.waiting_visits(place)[0] == 1
+    Run.objects.using(using).filter(phase="queued").exclude(pk=visit).delete()
+    started = claimed(using)
+    assert started is not None
+    assert started.run_id == visit
+
+
 @statistics
 def test_whether_one_more_may_wait_is_seen_within_the_limit(
     open_to_all: Tracker, place: Place, make_tracker: Any, statistics: bool
@@ -288,7 +320,7 @@ def test_whether_one_more_may_wait_is_seen_within_the_limit(
         gather_statistics(using)
     for where, expected in ((place, MOST), (neighbour, 0)):
         with touched(using, "platform.functions_run") as cost:
-            assert runs.count_waiting_visits(where) == expected
+            assert runs.waiting_visits(where)[0] == expected
         assert cost.read <= expected
     for begin in (
         lambda: runs.begin(place, key_of(place), "sum", "{}", is_async=True),

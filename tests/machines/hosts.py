@@ -95,12 +95,11 @@ class Site:
         self._spawn(host, [sys.executable, str(ROOT / "manage.py"), *command], host, environment)
 
     def _spawn(self, name: str, command: list[str], host: str, environment: dict[str, str] | None = None) -> None:
-        launcher = [sys.executable, "-I", "-S", launch.__file__, "--signal", str(int(signal.SIGKILL)), "--"]
         ip = shutil.which("ip")
         assert ip is not None
         with open(self.directory / f"{name}.log", "ab") as log:
             self.processes[name] = subprocess.Popen(
-                [*launcher, ip, *self.network.inside(host)[1:], *command],
+                [*launch.launcher(signal.SIGKILL), ip, *self.network.inside(host)[1:], *command],
                 env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
 
@@ -126,8 +125,7 @@ class Site:
                 "full_page_writes": "off",
                 "log_min_messages": "log",
             }
-            become = [sys.executable, "-I", "-S", launch.__file__, "--user", user, "--keep-access", "--"]
-            command = [*become, str(postgres.binaries() / "postgres"), "-D", str(layout.postgres)]
+            command = [*launch.launcher(user=user), str(postgres.binaries() / "postgres"), "-D", str(layout.postgres)]
             for name, value in settings.items():
                 command += ["-c", f"{name}={value}"]
             self._spawn(host, command, host)

@@ -9,13 +9,14 @@ import re
 import pytest
 from django.contrib.admin.utils import quote
 from django.db import connections
+from django.db.models.functions import Now
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from accounts import audit
 from accounts import services as accounts
 from accounts.lifecycle import pools
-from accounts.models import AuditEntry, User
+from accounts.models import AuditEntry, ServerKey, User
 from accounts.staff import roles
 from accounts.staff.roles import StaffRole
 from platform_site.figures import rollups
@@ -23,7 +24,7 @@ from projects import services
 from projects.models import Environment, Member, Project
 from tests.client import Api
 from tests.forms import sent_by
-from tests.projects.conftest import Make, environment_of, make_project, schemas_in, token_of
+from tests.projects.conftest import Make, environment_of, key_for, make_project, schemas_in, token_of
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
@@ -270,6 +271,9 @@ def test_the_first_page_counts_in_a_bounded_number_of_queries(console: Client, a
         make_project(alice, f"A{number}", region="eu-west-1", plan="pro")
     services.delete_project(make_project(bob).pk, actor=audit.SYSTEM)
     Environment.objects.filter(pk=Environment.objects.first().pk).update(status="failed")  # type: ignore[union-attr]
+    key_for(production := Environment.objects.live().latest("pk").pk, "rows:read")
+    key_for(production, "rows:write")
+    ServerKey.objects.filter(scopes=["rows:write"]).update(expires_at=Now())
     rollups.measure_control()
     with CaptureQueriesContext(connections["default"]) as queries:
         shown = page(console, "/admin/")
@@ -277,6 +281,7 @@ def test_the_first_page_counts_in_a_bounded_number_of_queries(console: Client, a
     assert "Failed environments <span>1<" in re.sub(r"\s+", " ", shown)
     assert "project.deleted" in shown
     row = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", shown))
+    assert "Live keys 1 " in row, "one of the two has expired"
     assert "eu-west-1 0 3 0 3" in row
     assert "us-east-1 0 0 0 0" in row
 

@@ -1,6 +1,7 @@
 """The console's page of schemas that no sweep drops: who sees it, who lets go of one, and what that takes."""
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -139,6 +140,54 @@ def test_one_that_the_control_database_knows_again_is_kept(hire: Hire, alice: Us
     assert EMPTY in shown(console)
     assert "not possible any more" in press(console, environment.pk, confirmed="1", typed=environment.pk)
     assert environment.pk in schemas_in(REGION)
+
+
+def test_of_many_the_first_are_looked_at_and_the_page_says_that_there_are_more(
+    hire: Hire,  # noqa: F811
+    lost: list[str],
+    alice: User,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    console = hire(StaffRole.SUPPORT)
+    assert "And more" not in shown(console)
+    for name in ("A", "B"):
+        Environment.objects.filter(project=(project := make_project(alice, name))).delete()
+        project.delete()
+    looks: list[str] = []
+    monkeypatch.setattr("platform_site.console.forgotten.SHOWN", 1)
+    monkeypatch.setattr("projects.provisioning.has_schema", lambda each, _: bool(looks.append(each)) or True)
+    text = shown(console)
+    assert lost[0] in text
+    assert lost[1] not in text
+    assert "And more" in text
+    assert looks == lost
+
+
+def test_of_two_who_press_at_the_same_moment_one_drops_it_and_is_in_the_trail(
+    hire: Hire,  # noqa: F811
+    lost: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, second = hire(StaffRole.OPERATOR), hire(StaffRole.SUPERUSER)
+    drop, said = provisioning.drop_orphan, []
+
+    def press_too() -> None:
+        said.append(press(second, lost[0], confirmed="1", typed=lost[0]))
+        connections.close_all()
+
+    def meanwhile(environment_id: str, cluster: str) -> None:
+        monkeypatch.setattr(provisioning, "drop_orphan", drop)
+        thread = threading.Thread(target=press_too)
+        thread.start()
+        thread.join()
+        drop(environment_id, cluster)
+
+    monkeypatch.setattr(provisioning, "drop_orphan", meanwhile)
+    assert "is dropped" in press(first, lost[0], confirmed="1", typed=lost[0])
+    assert "Another process is at this schema" in said[0]
+    entry = AuditEntry.objects.get(action="environment.schema_dropped")
+    assert entry.actor_id == User.objects.get(email__startswith="operator").pk
+    assert "is dropped" in press(second, lost[1], confirmed="1", typed=lost[1]), "nobody holds on to a lock"
 
 
 @contextmanager

@@ -62,9 +62,6 @@ class World:
             if self._by_rule(who, rule.where, row)
         ]
 
-    def everything_seen(self, who: Principal) -> dict[str, list[Row]]:
-        return {table: self.seen(who, table) for table in self.schema.tables}
-
     def list(self, who: Principal, table: str, where: Any = None, order: Any = None, withs: Any = None) -> list[Row]:
         """All pages of a list. Raises what the grammar raises."""
         sight = self.rules.sight(self.rules.standing(who))

@@ -72,7 +72,9 @@ def test_bad_queries(tracker: Tracker) -> None:
     for count in ("", "yes", "EXACT"):
         assert list(ask(count=count).fields) == ["count"]
     for name in ("nothing", "Where", "filter", "with[]"):
-        assert ask(**{name: "x"}).fields == {name: "unknown_parameter"}
+        answer = ask(**{name: "x"})
+        assert answer.fields == {name: "unknown_parameter"}
+        assert "stands in where, as JSON" in answer.json["error"]["fields"][0]["message"]
     for hidden, unknown in (("internal", "internel"),):
         for make in (
             lambda name: ask(where=json.dumps({name: "x"})),

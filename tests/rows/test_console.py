@@ -16,6 +16,7 @@ from accounts import audit, services
 from accounts.models import AuditEntry, User
 from projects.environments import place_of
 from rows import impact
+from rows.documents import MAX_ERRORS
 from tests.rows.conftest import Tracker
 from tests.rows.tracker import DOCUMENT, OWN
 
@@ -301,6 +302,21 @@ def test_what_the_change_itself_makes_is_told_only_after_it(tracker: Tracker) ->
     assert any(each.table == "lists" and each.seen is not None for each in found)
 
 
+def test_rules_of_one_table_that_cannot_be_told_yet_hide_nothing_of_the_others(tracker: Tracker) -> None:
+    """A document's first hundred errors may all be of one table."""
+    document = changed(read={"where": {"fresh": True}})
+    for name in ("lists", "tasks"):
+        document["tables"][name]["columns"]["fresh"] = {"type": "boolean", "default": False}
+    many = {"read": [{"where": {"fresh": True}}] * 4}
+    document["tables"]["lists"]["rules"] = {f"role{number}": many for number in range(MAX_ERRORS // 4 + 1)}
+    document["tables"]["comments"]["rules"]["user"]["read"] = {}
+    place = place_of(tracker.environment_id)
+    assert place is not None
+    found = impact.of_change(place, document)
+    assert {each.table for each in found if each.seen is None} == {"lists", "tasks"}
+    assert any(each.table == "comments" and each.seen is not None for each in found)
+
+
 def test_a_sample_says_that_there_are_more(
     tracker: Tracker, tasks: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,6 +339,10 @@ def test_the_schema_page_shows_the_impact_before_anything_is_applied(
     assert "Who will see what" in shown
     assert "bob@tracker.example (chosen)" in shown
     assert "change rules of tasks" in shown
+    assert "may overwrite" not in shown
+    unseen = {**posted, "document": json.dumps(changed(read={"columns": ["title"]}, update={"columns": ["done"]}))}
+    warned = html.unescape(console.post(path, unseen).content.decode())
+    assert "<code>tables.tasks.rules.user.update</code>: user may overwrite done and not read" in warned
     assert "No user of this environment" in html.unescape(
         console.post(path, {**posted, "watched": "nobody"}).content.decode()
     )

@@ -6,6 +6,7 @@ import orjson
 import pytest
 
 from rows import events
+from rows.outbox import OutboxEvent
 
 
 @pytest.mark.parametrize(
@@ -84,15 +85,16 @@ def test_a_delivery_carries_no_column_that_was_not_asked_for() -> None:
 
 
 def test_the_body_has_the_shape_of_the_design() -> None:
-    text = events.body(
+    event = OutboxEvent(
         event_id="evt_1",
-        event_type="tasks.insert",
-        at=datetime(2026, 1, 2, 3, 4, 5, 6, UTC),
+        type="tasks.insert",
+        created_at=datetime(2026, 1, 2, 3, 4, 5, 6, UTC),
         environment_id="env_1",
         schema_version=3,
         request_id="req_1",
-        data={"table": "tasks", "id": "tsk_1", "record": {"id": "tsk_1"}, "old_record": None, "changed": []},
     )
+    data = {"table": "tasks", "id": "tsk_1", "record": {"id": "tsk_1"}, "old_record": None, "changed": []}
+    text = events.body(event, data)
     assert orjson.loads(text) == {
         "id": "evt_1",
         "type": "tasks.insert",

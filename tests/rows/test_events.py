@@ -201,7 +201,7 @@ def test_who_began_to_listen_a_moment_ago_is_told_of_rows_whose_user_is_gone(pol
     note = tenant.put("notes", owner_id=ALICE.user_id)
     assert not tenant.environment.wants_events("notes", action)  # and this process remembers
     listen(tenant)
-    cascades.let_go_of_user(tenant.place, ALICE.user_id or "")
+    cascades.let_go_of_user(tenant.place, ALICE.user_id or "", leaving=None)
     assert [(type_, data["id"]) for type_, data in events(tenant)] == [(f"notes.{action}", note)]
 
 

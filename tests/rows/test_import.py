@@ -213,6 +213,13 @@ class TestImport:
         assert [line.split(":")[0] for line in err.splitlines()] == ["line 3", "line 4", "line 5", "line 7"]
         assert [row[0] for row in tasks(place)] == ["a", "e"]
 
+    def test_a_number_is_written_as_elsewhere_and_not_as_python_would(self, place: Place, write: Any) -> None:
+        file = write("title,list,ratio\nA,l1,1_000\nB,l1,\N{ARABIC-INDIC DIGIT ONE}\nC,l1,1e3\n")
+        out, err = run("import_rows", place.environment_id, "tasks", file, "--skip-bad")
+        assert out == "1 rows imported, 2 lines skipped.\n"
+        assert err.splitlines() == [f"line {number}: ratio: Must be a number." for number in (2, 3)]
+        assert query(place, "SELECT title, ratio FROM tasks") == [("C", 1000.0)]
+
     def test_a_dry_run_checks_everything_and_imports_nothing(self, place: Place, write: Any) -> None:
         out, _ = run("import_rows", place.environment_id, "tasks", write("title,list\nA,l1\n"), "--dry-run")
         assert out == "1 rows would be imported.\n"
@@ -370,6 +377,9 @@ class TestImport:
 
     def test_an_unknown_table_is_refused(self, place: Place, write: Any) -> None:
         assert "no table" in refused(place, write("title\n"), table='tasks"; DROP TABLE tasks; --')
+        assert refused(place, write("title\n"), table="task") == (
+            'The environment has no table task; did you mean "tasks"?'
+        )
 
     def test_only_so_many_bad_lines_are_shown_and_all_are_counted(self, place: Place, write: Any) -> None:
         file = write("title,list\n" + "A,l9\n" * 3000)
@@ -404,14 +414,16 @@ class TestImport:
 
     @pytest.mark.parametrize("name", ["out.csv", "out.ndjson.gz"])
     def test_an_export_is_for_its_owner_alone(self, place: Place, tmp_path: Path, name: str) -> None:
-        for path in (tmp_path / name, tmp_path / f"{name}.part"):  # of before, and one that was cut off
-            path.touch(0o644)
+        cut_off = (f"{name}.part", f"{name}.{os.getpid()}.part")  # the second by a process of the same number
+        for before in (name, *cut_off):
+            (tmp_path / before).touch(0o644)
         umask = os.umask(0)
         try:
             run("export_rows", place.environment_id, "lists", str(tmp_path / name))
         finally:
             os.umask(umask)
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+        assert sorted(path.name for path in tmp_path.glob("*.part")) == sorted(cut_off)
 
     def test_an_export_has_the_columns_that_were_asked_for(self, place: Place, tmp_path: Path) -> None:
         query(place, "INSERT INTO tasks (id, title, list_id, note) VALUES ('1', 'A', 'l1', NULL), ('2', 'B', 'l1', '')")
@@ -420,8 +432,8 @@ class TestImport:
         assert Path(file).read_text() == 'list_id,note,title\nl1,,A\nl1,"",B\n'
         with pytest.raises(CommandError, match="has no column nothing"):
             run("export_rows", place.environment_id, "tasks", file, "--columns", "nothing")
-        with pytest.raises(CommandError, match="no table"):
-            run("export_rows", place.environment_id, "nothing", file)
+        with pytest.raises(CommandError, match='no table lists_; did you mean "lists"'):
+            run("export_rows", place.environment_id, "lists_", file)
         assert Path(file).exists()
 
 

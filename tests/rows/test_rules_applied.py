@@ -272,7 +272,7 @@ def test_now_is_the_databases_whatever_this_process_takes_for_the_time(
         if name.startswith("rows.") and getattr(module, "datetime", None) is datetime:
             monkeypatch.setattr(module, "datetime", Skewed)
     assert [row["id"] for row in tenant.rows(ALICE, "posts")] == [posts[-5]]
-    managed = tenant.environment.models["posts"].objects.visible_to(tenant.environment.viewer(ALICE))
+    managed = tenant.environment.models["posts"].objects.visible_to(tenant.environment.models.viewer_of(ALICE))
     assert managed.count() == 1
     made = tenant.insert(ALICE, "posts", at=true_now.isoformat(), owner_id=ALICE.user_id)
     assert abs(datetime.fromisoformat(made["on"]).date() - true_now.date()) <= timedelta(days=1)
@@ -382,6 +382,85 @@ def test_explain_has_a_verdict_of_each_rule_and_each_of_its_clauses() -> None:
     }
     unseen = explained(tenant, OPERATOR, note, BOB)
     assert (unseen["visible"], unseen["hidden_columns"]) == (False, [])
+
+
+ANSWERED = {"notes": {"$some": {"body": "answer", "owner_id": "$user.id"}}}
+
+
+def test_explain_says_what_each_quantifier_of_a_clause_came_to() -> None:
+    """As its author wrote it: one that stands under $not, too, and each of those that a clause has."""
+    where = {
+        "$or": [{"owner_id": "$user.id"}, {"$and": [ANSWERED, {"score": 5}]}],
+        "$not": {"parent": {"$some": {"state": "done"}}},
+        "notes": {"$every": {"state": "draft"}, "$none": {"score": {"$gt": 7}}},
+        "parent.notes": {"$some": {"notes": {"$every": {"body": "answer"}}}},
+    }
+    tenant = tenant_of(user={"read": {"where": where}})
+    root = tenant.put("notes", body="root", owner_id=BOB.user_id)
+    note = tenant.put("notes", body="x", owner_id=BOB.user_id, parent_id=root)
+
+    def told(seen_as: Principal = ALICE) -> list[tuple[bool, list[str]]]:
+        read = explained(tenant, OPERATOR, note, seen_as)["rules"][0]
+        return [
+            (clause["verdict"], [said for said in clause["why"].split("; ") if "$" in said and "$user" not in said])
+            for clause in read["clauses"]
+        ]
+
+    nothing_below = [
+        (False, ["$or.1.$and.0.notes.$some is false"]),
+        (True, ["$not.parent.$some is false"]),
+        (True, ["notes.$every is true", "notes.$none is true"]),
+        (True, ["parent.notes.$some is true"]),
+    ]
+    assert told() == nothing_below
+    assert told(BOB) == [(True, nothing_below[0][1]), *nothing_below[1:]]
+    tenant.put("notes", body="answer", owner_id=ALICE.user_id, state="done", score=8, parent_id=note)
+    tenant.update(OPERATOR, "notes", root, state="done")
+    assert told() == [
+        (False, ["$or.1.$and.0.notes.$some is true"]),
+        (False, ["$not.parent.$some is true"]),
+        (False, ["notes.$every is false", "notes.$none is false"]),
+        (True, ["parent.notes.$some is true"]),
+    ]
+    assert "the rows of" not in str(explained(tenant, OPERATOR, note))
+
+
+def test_explain_tells_no_quantifier_about_what_the_asker_does_not_see() -> None:
+    """Beside a clause that comes out either way: the verdict of the clause alone says nothing of the rows."""
+    either_way = {"$or": [ANSWERED, {"$not": {"secret": "certainly not"}}]}
+
+    def told(member: Any, **how: Any) -> tuple[bool, str]:
+        tenant = tenant_of(user={"read": {"where": either_way}}, member={"read": member})
+        note = tenant.put("notes", body="x", owner_id=BOB.user_id, score=1)
+        tenant.put("notes", body="answer", owner_id=ALICE.user_id, parent_id=note, score=2)
+        [clause] = explained(tenant, OWNER, note, **how)["rules"][0]["clauses"]
+        return clause["verdict"], clause["why"]
+
+    assert told({})[1].startswith('secret is null; $or.0.notes.$some is true; $user.id is "')
+    for member in (
+        {"where": {"score": 1}},  # hides the other row
+        {"columns": ["*", "-body"]},  # the cell that decides
+        {"columns": ["*", "-parent"]},  # the relation
+        [{"columns": ["*", "-body"]}, {"where": {"score": 1}}],  # the cell of the other row
+        [{"columns": ["*", "-parent"]}, {"where": {"score": 1}}],
+    ):
+        verdict, why = told(member)
+        assert verdict is True
+        assert "the rows of notes are asked" in why, member
+        assert "$or.0" not in why, member
+
+
+def test_explain_tells_a_quantifier_that_leans_on_what_is_stored_of_a_user_to_who_may_know_of_that() -> None:
+    named = {"notes": {"$some": {"body": "$user.claims.word"}}}
+    tenant = tenant_of(user={"read": {"where": {"$or": [named, {"secret": None}]}}})
+    note = tenant.put("notes", body="x", owner_id=BOB.user_id)
+    tenant.put("notes", body="mellon", owner_id=BOB.user_id, parent_id=note)
+    alice = replace(ALICE, claims={"word": "mellon"})
+    for knows_users in (True, False):
+        [clause] = explained(tenant, OPERATOR, note, alice, knows_users=knows_users)["rules"][0]["clauses"]
+        assert clause["verdict"] is True
+        assert ("$or.0.notes.$some is true" in clause["why"]) is knows_users
+        assert ("the rows of notes are asked" in clause["why"]) is not knows_users
 
 
 def test_explain_finds_no_row_that_the_asker_does_not_see() -> None:

@@ -144,6 +144,21 @@ def test_a_dry_run_lists_the_very_statements_and_changes_nothing(schema: Schema)
     }
 
 
+def test_what_is_seldom_meant_is_said_with_the_plan_and_applied_all_the_same(schema: Schema) -> None:
+    assert schema.put(TRACKER, dry_run=True).json["warnings"] == []
+    changed = deepcopy(TRACKER)
+    changed["tables"]["tasks"]["rules"] = {"editor": {"read": {"columns": ["*", "-internal"]}, "update": {}}}
+    planned = schema.put(changed, dry_run=True)
+    [said] = planned.json["warnings"]
+    assert (said["field"], said["code"]) == ("document.tables.tasks.rules.editor.update", "hidden")
+    assert "internal" in said["message"]
+    applied = schema.put(changed)
+    assert (applied.status, applied.json["version"], applied.json["warnings"]) == (200, 1, [said])
+    again = schema.put(changed)
+    assert (again.json["operations"], again.json["warnings"]) == ([], [said])
+    assert schema.put(TRACKER).json["warnings"] == []
+
+
 def test_what_loses_data_must_be_confirmed_by_name(schema: Schema) -> None:
     schema.put(TRACKER)
     changed = {"tables": {"lists": TRACKER["tables"]["lists"]}}

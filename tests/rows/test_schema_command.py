@@ -141,6 +141,18 @@ class TestInThisProcess:
         assert "\x1b" not in err
         assert "\x07" not in err
 
+    def test_what_is_seldom_meant_is_said_and_changes_no_exit_code(self, place: Place, write: Any) -> None:
+        unseen = json.loads(json.dumps(NARROW))
+        unseen["tables"]["lists"]["rules"] = {"editor": {"read": {"columns": ["id"]}, "update": {"columns": ["name"]}}}
+        file = write(unseen)
+        said = "! tables.lists.rules.editor.update: editor may overwrite name and not read what is there."
+        for verb in ("plan", "apply", "plan"):
+            assert said in schema(verb, place.environment_id, file)[1]
+        assert schema("plan", place.environment_id, file, "--check")[1].startswith("Nothing would change.\n! ")
+        [found] = json.loads(schema("plan", place.environment_id, file, "--json")[0])["warnings"]
+        assert (found["field"], found["code"]) == ("tables.lists.rules.editor.update", "hidden")
+        assert "! " not in schema("plan", place.environment_id, write(NARROW))[1]
+
     def test_json_is_for_programs(self, place: Place, write: Any) -> None:
         planned = json.loads(schema("plan", place.environment_id, write(TRACKER), "--json")[0])
         applied = json.loads(schema("apply", place.environment_id, write(TRACKER), "--json")[0])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from platform_site.api.errors import ApiError, Conflict, NotFound, ValidationFailed
 from rows import asking, names, reads, services, values
+from rows.compiler import MAX_EMBEDDED
 from rows.documents import Column
 from rows.execution import run_again_if_lost
 from rows.values import MAX_ROW_BYTES
@@ -247,6 +248,29 @@ def test_with_embeds_to_one_and_to_many_and_hides_rows_that_cannot_be_seen(
     nested = tenant.get(KEY, "comments", comment, "task.list")
     assert nested["task"]["list"]["name"] == "Bob's"
     assert tenant.rows(ALICE, "comments", withs="task.list")[0]["task"]["list"] is None
+
+
+def test_of_a_to_many_relation_a_hundred_are_embedded_and_the_far_table_has_the_rest(
+    tenant: Tenant, homes: tuple[str, str]
+) -> None:
+    """As docs/rows.md says: fewer are all there are, and behind a hundred one goes on by the last one's id."""
+    task = tenant.put("tasks", title="x", list_id=homes[0], owner_id=ALICE.user_id)
+    made = sorted(tenant.put("comments", body="c", task_id=task) for _ in range(MAX_EMBEDDED - 1))
+
+    def embedded() -> list[str]:
+        return [each["id"] for each in tenant.get(ALICE, "tasks", task, "comments")["comments"]]
+
+    def rest(last: str) -> list[str]:
+        return [each["id"] for each in tenant.rows(ALICE, "comments", where={"task_id": task, "id": {"$gt": last}})]
+
+    assert embedded() == made
+    made = sorted([*made, tenant.put("comments", body="c", task_id=task)])
+    assert embedded() == made
+    assert rest(made[-1]) == []
+    made = sorted([*made, *(tenant.put("comments", body="c", task_id=task) for _ in range(2))])
+    assert embedded() == made[:MAX_EMBEDDED]
+    assert rest(made[MAX_EMBEDDED - 1]) == made[MAX_EMBEDDED:]
+    assert [each["id"] for each in tenant.rows(ALICE, "tasks", withs="comments")[0]["comments"]] == made[:MAX_EMBEDDED]
 
 
 def test_an_answer_has_a_largest_size_and_a_row_by_itself_has_none(

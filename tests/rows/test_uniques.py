@@ -178,7 +178,7 @@ def test_several_at_once_with_nulls_and_everything_renamed(place: Place) -> None
     assert [operation.name for operation in outcome.operations if operation.name.startswith("add")] == told
     assert execute(place, "SELECT count(*), count(name), count(title) FROM jobs") == [(5, 3, 2)]
     assert_as_fresh(place, schemas.current(place).schema.document)  # type: ignore[arg-type]
-    assert schemas.revert(place, 2, actor=audit.SYSTEM).version == 4
+    assert apply(place, schemas.document_to_revert_to(place, 2), reverts_to=2).version == 4
     assert_as_fresh(place, first)
 
 
@@ -191,7 +191,7 @@ def test_dropped_again_it_is_gone_and_can_come_back(place: Place) -> None:
     with pytest.raises(InvalidDocument):
         apply(place)
     execute(place, "DELETE FROM tasks WHERE id = 'again'")
-    assert schemas.revert(place, 2, actor=audit.SYSTEM).version == 4
+    assert apply(place, schemas.document_to_revert_to(place, 2), reverts_to=2).version == 4
     assert_as_fresh(place, UNIQUE)
 
 

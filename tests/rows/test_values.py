@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from platform_site.api import ids
 from rows import execution
 from rows.conditions import Type
-from rows.documents import Column
+from rows.documents import SQL_TYPES, Column
 from rows.values import (
     ARRAYS,
-    OPERAND_TYPES,
     InvalidValue,
     read,
     read_cell,
@@ -38,7 +37,7 @@ def column(type_: str, **facts: Any) -> Column:
     return Column("cell", "cell", type_, **facts)  # type: ignore[arg-type]
 
 
-ANY_TYPE = [*OPERAND_TYPES]
+ANY_TYPE = [*SQL_TYPES]
 
 TAKEN: list[tuple[str, Any, Any, bytes]] = [
     ("text", "", "", b""),
@@ -92,7 +91,7 @@ def test_what_a_column_takes(type_: str, raw: Any, value: Any, text: bytes) -> N
     found = read_cell(column(type_, values=("open", "done")), raw)
     assert found == value
     assert type(found) is type(value)
-    assert wire(OPERAND_TYPES[type_], found) == text  # type: ignore[index]
+    assert wire(SQL_TYPES[type_], found) == text  # type: ignore[index]
 
 
 REFUSED: list[tuple[str, Any, str]] = [
@@ -276,7 +275,7 @@ def test_whatever_is_taken_postgresql_takes_too(region: None, type_: str, raw: A
         cell = read_cell(column(type_, values=("open", "done"), null=True), raw)
     except InvalidValue:
         return
-    sql_type = OPERAND_TYPES[type_]  # type: ignore[index]
+    sql_type = SQL_TYPES[type_]  # type: ignore[index]
     (row,) = execution.run(REGION, f"SELECT $1::{sql_type}".encode(), [None if cell is None else wire(sql_type, cell)])
     assert (row[0] is None) == (raw is None)
 

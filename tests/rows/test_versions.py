@@ -185,7 +185,7 @@ def test_rows_of_a_user_who_is_gone_follow_the_policy_of_today(tenant: Tenant) -
     columns = {**NOTES["columns"], "owner": {"type": "user", "on_delete": "delete"}}
     tenant.apply({"tables": {"notes": {**NOTES, "columns": columns}}})
     assert registry.environment(tenant.place).version == 1
-    cascades.let_go_of_user(tenant.place, ALICE.user_id or "")
+    cascades.let_go_of_user(tenant.place, ALICE.user_id or "", leaving=None)
     with pytest.raises(NotFound):
         tenant.get(KEY, "notes", note)
 

@@ -8,9 +8,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from rows.documents import Column, Schema, Table
+from rows.documents import SQL_TYPES, Column, Schema, Table
 from rows.rules import Principal
-from rows.values import OPERAND_TYPES
 from tests.rows.tenants import ALICE, BOB
 
 TABLES = ("a", "b", "c")
@@ -111,7 +110,7 @@ def _about_cell(
     column = draw(st.sampled_from(list(schema.tables[table].columns.values())))
     name = f"{prefix}{column.name}"
     if old is not None and draw(st.booleans()):
-        before = [one.name for one in old.columns.values() if OPERAND_TYPES[one.type] == OPERAND_TYPES[column.type]]
+        before = [one.name for one in old.columns.values() if SQL_TYPES[one.type] == SQL_TYPES[column.type]]
         if before:
             return {name: draw(_compared(column, f"$old.{draw(st.sampled_from(before))}"))}
     if column.is_user:

@@ -111,7 +111,7 @@ def test_the_command_says_it_beside_the_secret(site: Tracker) -> None:
     for sentence in ("table letters: insert", "table posts: read", "function sum: invoke"):
         assert f"It opens to everybody: {sentence}." in err
     assert "private" not in err
-    assert "everybody" not in run("issue_key", "server", "--environment", site.environment_id)[1]
+    assert "everybody" not in run("issue_key", "server", "--environment", site.environment_id, "--scopes", "all")[1]
     told = json.loads(run("issue_key", "page", "--environment", site.environment_id, "--publishable", "--json")[0])
     assert told["opens"] == EVERYTHING
 

@@ -124,7 +124,7 @@ def test_a_step_that_was_cut_off_before_it_was_remembered_finds_what_it_made(
     def write(path: Path, content: demo.Facts) -> None:
         raise Cut
 
-    monkeypatch.setattr(demo, "_write", write)
+    monkeypatch.setattr(demo, "write_private", write)
     with pytest.raises(Cut):
         complete(layout)
     assert User.objects.filter(email="owner@example.com").exists()
@@ -178,6 +178,7 @@ def test_its_webhook_tells_the_service_itself_wherever_it_listens(
 
     assert deliver(facts["webhook"]["secret"], time.time()) == 204
     assert deliver(facts["webhook"]["secret"], time.time() - 400) == 401
+    assert deliver(facts["webhook"]["secret"], 10**400) == 401
     assert deliver(signing.new_secret(), time.time()) == 401
     assert client.post("/demo/receiver", b"{}", content_type="application/json").status_code == 401
     assert client.get("/demo/receiver").status_code == 405

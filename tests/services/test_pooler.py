@@ -9,7 +9,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -87,13 +86,11 @@ def pooler(databases: dict[str, str], tmp_path_factory: pytest.TempPathFactory) 
     text += "".join(f"{name} = {value}\n" for name, value in replaced.items())
     (directory / "pgbouncer.ini").write_text(text)
     (directory / "users.txt").write_text(f'"platform" "{layout.read_secrets()["postgres_password"]}"\n')
-    become = ["--user", user, "--keep-access"] if user else []
     if user:
         shutil.chown(directory, user)
-    command = [sys.executable, "-I", "-S", launch.__file__, *become, "--signal", str(int(signal.SIGKILL)), "--"]
     assert PGBOUNCER is not None
     process = subprocess.Popen(
-        [*command, PGBOUNCER, str(directory / "pgbouncer.ini")],
+        [*launch.launcher(signal.SIGKILL, user), PGBOUNCER, str(directory / "pgbouncer.ini")],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
     )  # fmt: skip
 

@@ -30,7 +30,7 @@ from platform_site.api import sweeps
 from platform_site.celery import app, stop_the_second_clocks
 from platform_site.figures import rollups
 from projects import leftovers, provisioning, removal
-from rows.models import CurrentVersion, DepartureDue
+from rows.models import CurrentVersion, DepartureDue, LeavingUser
 from tests.away import cut_off
 from tests.faults.harm import FAKETIME
 from tests.serving import wait_for
@@ -276,6 +276,7 @@ def _walks() -> Iterator[tuple[str, Callable[[], object], tuple[Any, str]]]:
     yield "leftovers", projects.tasks.remove_leftovers, (leftovers, "find")
     yield "indexes", rows.tasks.settle, (CurrentVersion.objects, "using")
     yield "the departed", rows.tasks.let_go_of_the_departed, (DepartureDue.objects, "using")
+    yield "the leaving", rows.tasks.delete_users_who_are_leaving, (LeavingUser.objects, "using")
     yield "figures", platform_site.tasks.measure_regions, (rollups, "_queues")
 
 

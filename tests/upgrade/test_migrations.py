@@ -53,6 +53,14 @@ EXCEPTIONS = {
     " like any that is queued",
 }
 """Migrations that may, and why no process of the release before minds."""
+INDEXES = {
+    "delivery_due": "what is due is found by that of each webhook, which came in its place",
+    "delivery_held": "what a webhook has held is found by one with an order, which came in its place",
+    "delivery_in_order": "the order of a row's deliveries is that of `delivery_row_order`, and then `delivery_turn`",
+    "run_executing": "what executes in an environment is found by `run_slot_once`",
+    "run_queued": "a worker of the first release reads what is queued to find the oldest, as long as it still runs",
+}
+"""Indexes of the first release that went in the next one, and what its processes do without."""
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +91,20 @@ def test_an_older_process_can_leave_out_every_new_column(later: list[tuple[tuple
             field = operation.field
             optional = field.null or field.db_default is not NOT_PROVIDED or field.many_to_many
             assert optional, f"{key}: {operation.model_name}.{operation.name} needs null=True or a db_default"
+
+
+def test_an_index_that_a_release_has_goes_only_where_its_processes_do_without() -> None:
+    loader = MigrationLoader(None)
+    first = loader.project_state(sorted(FIRST_RELEASE))
+    theirs = {index.name for model in first.models.values() for index in model.options.get("indexes", ())}
+    gone = {
+        operation.name
+        for key, migration in loader.disk_migrations.items()
+        if key[0] in OURS and key not in FIRST_RELEASE
+        for operation in migration.operations
+        if isinstance(operation, operations.RemoveIndex)
+    }
+    assert gone & theirs == set(INDEXES)
 
 
 def test_exceptions_are_those_that_there_are(later: list[tuple[tuple[str, str], object]]) -> None:

@@ -32,7 +32,7 @@ BAD_VALUES: list[tuple[str, Any]] = [
     ("filter", "name = 1"), ("filter", []), ("filter", {"nope": 1}), ("filter", {"name": {"$regexp": "x"}}),
     ("filter", {"name": "x" * 9000}),
     ("columns", ["name"]), ("columns", {"nope": ["id"]}), ("columns", {"lists": "name"}),
-    ("columns", {"lists": ["nope"]}), ("columns", {"lists": [None]}),
+    ("columns", {"lists": ["nope"]}), ("columns", {"lists": [None]}), ("columns", {"lists": ["name"] * 500 + [{}]}),
     ("ordering", "random"), ("ordering", None), ("description", 5), ("description", "d" * 501),
     ("enabled", "true"), ("enabled", None), ("colour", "blue"),
 ]  # fmt: skip

@@ -185,6 +185,42 @@ def test_what_role_server_may_not_read_leaves_no_trace_in_the_history(make_track
     ]  # fmt: skip
 
 
+def test_a_rule_of_role_server_may_speak_of_now_and_of_nobody_in_particular(
+    make_tracker: Any, receiver: Receiver
+) -> None:
+    columns = {"due": {"type": "timestamp"}, "day": {"type": "date"}, "by": {"type": "text"}}
+    is_due = {"where": {"due": {"$lte": "$now"}, "day": {"$lte": "$now"}}}
+    of_a_key = [{"where": {"by": "$key.id"}}, {"where": {"by": {"$ne": "$key.id"}}}, {"where": {"by": "$user.email"}}]
+    rules = {"server": {"read": [is_due, *of_a_key], "insert": {}}}
+    tracker: Tracker = make_tracker({"tables": {"notes": {"columns": columns, "rules": rules}}})
+    webhook = tracker.post("owner", "/webhooks", {"url": receiver.url(), "events": ["notes.insert"]}).json
+    for name, year in (("past", 2020), ("future", 2120)):
+        note = {"id": name, "due": f"{year}-01-01T00:00:00Z", "day": f"{year}-01-01", "by": "key_somebodys"}
+        assert tracker.post("operator", "/rows/notes", note).status == 201
+    assert Dispatcher(tracker.project.cluster).run(linger=0) == 1
+    assert [body["data"]["id"] for body in bodies(receiver)] == ["past"]
+    assert [each["status"] for each in deliveries(tracker, webhook)] == ["delivered"]
+
+
+def test_a_filter_that_cannot_be_decided_fails_its_own_webhook_alone(
+    make_tracker: Any, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An event tells of the row as it was written; a filter speaks of columns as they are."""
+    document: dict[str, Any] = {"tables": {"days": {"columns": {"day": {"type": "date"}}}}}
+    tracker: Tracker = make_tracker(document)
+    hooks = [tracker.post("owner", "/webhooks", {"url": receiver.url(), "events": ["*.insert"]}).json for _ in range(3)]
+    assert tracker.post("key", "/rows/days", {"id": "d1", "day": "2026-01-31"}).status == 201
+    document["tables"]["days"]["columns"]["day"] = {"type": "timestamp"}
+    tracker.apply(document)
+    later = {"filter": {"day": {"$gt": "2026-01-01T00:00:00Z"}}}
+    assert tracker.patch("owner", f"/webhooks/{hooks[1]['id']}", later).status == 200
+    assert Dispatcher(tracker.project.cluster).run(linger=0) == 2
+    told = [deliveries(tracker, hook) for hook in hooks]
+    assert [[each["status"] for each in found] for found in told] == [["delivered"], ["exhausted"], ["delivered"]]
+    assert told[1][0]["outcome"] == "no payload: InvalidValue"
+    assert "no delivery can be made of it" in caplog.text
+
+
 def test_a_failing_receiver_is_tried_again_with_the_same_id_and_body(
     tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
 ) -> None:
@@ -254,6 +290,62 @@ def test_gone_disables_holds_and_tells(
     now = tracker.get("owner", f"/webhooks/{webhook['id']}").json
     assert (now["enabled"], now["disabled_reason"]) == (False, "gone")
     assert [each["status"] for each in deliveries(tracker, webhook)] == ["held"]
+
+
+def chained(tracker: Tracker, depth: int) -> dict[str, str]:
+    """The header of who was called by so many webhooks and functions in a row."""
+    return {chains.HEADER: chains.signed(depth, tracker.environment_id)}
+
+
+def test_a_receiver_that_asks_for_a_test_is_the_next_link_of_its_chain(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    webhook = subscribe(events=["lists.insert"])
+    path = f"/webhooks/{webhook['id']}/test"
+    for depth in (0, 3, chains.LONGEST):
+        assert tracker.post("owner", path, {}, headers=chained(tracker, depth)).status == 202
+    assert dispatch() == 2
+    sent = {headers(request)["x-platform-depth"] for request in receiver.requests}
+    assert {chains.depth_of({chains.META: each}, tracker.environment_id) for each in sent} == {1, 4}
+    assert sorted(each["status"] for each in deliveries(tracker, webhook)) == ["delivered", "delivered", "dropped"]
+
+
+def test_a_receiver_that_asks_for_its_delivery_again_is_the_next_link_of_its_chain(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    webhook = subscribe(events=["lists.insert"])
+    write_list(tracker)
+    assert dispatch() == 1
+    (delivery,) = deliveries(tracker, webhook)
+    path = f"/webhooks/{webhook['id']}/deliveries/{delivery['id']}/redeliver"
+    for depth in (3, 1):
+        assert tracker.post("owner", path, {}, headers=chained(tracker, depth)).status == 202
+        assert dispatch() == 1
+        last = headers(receiver.requests[-1])["x-platform-depth"]
+        assert chains.depth_of({chains.META: last}, tracker.environment_id) == 4, "a chain grows no shorter"
+    refused = tracker.post("owner", path, {}, headers=chained(tracker, chains.LONGEST))
+    assert (refused.status, refused.error) == (409, "conflict")
+    assert dispatch() == 0
+    assert [each["status"] for each in deliveries(tracker, webhook)] == ["delivered"]
+
+
+def test_what_a_receiver_sets_in_motion_by_being_gone_is_the_next_link_of_its_chain(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    """A function on `webhook.disabled` that makes another webhook and asks for a test of it, whose receiver is an
+    inbound address that answers 410."""
+    with Receiver() as watcher:
+        subscribe(url=watcher.url(), events=["webhook.disabled"])
+        receiver.behave = answer("410 Gone")
+        for depth in (3, chains.LONGEST - 1):
+            path = f"/webhooks/{subscribe(events=['lists.insert'])['id']}/test"
+            assert tracker.post("owner", path, {}, headers=chained(tracker, depth)).status == 202
+            dispatch()
+            dispatch()
+        (told,) = watcher.requests
+    assert chains.depth_of({chains.META: headers(told)["x-platform-depth"]}, tracker.environment_id) == 5
+    disabled = OutboxEvent.objects.using(tracker.project.cluster).filter(type="webhook.disabled").order_by("sequence")
+    assert [event.depth for event in disabled] == [4, chains.LONGEST]
 
 
 def test_a_receiver_that_has_only_failed_for_days_is_disabled_and_a_success_begins_the_days_anew(

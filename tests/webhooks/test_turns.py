@@ -11,6 +11,7 @@ from tests.api.receiver import Receiver
 from tests.rows.conftest import Tracker
 from tests.webhooks.conftest import Post
 from tests.webhooks.test_deliveries import deliveries
+from tests.webhooks.touched import touched
 from webhooks import relay
 from webhooks.models import Delivery
 from webhooks.relay import relay_batch
@@ -26,6 +27,7 @@ COSTLY = {"$or": [{"body": {"$like": f"%a{'_' * (2 * gap + 1)}b%"}} for gap in r
 @pytest.fixture(autouse=True)
 def _nobody_is_costly() -> Iterator[None]:
     relay._costly.clear()
+    relay._last.clear()
     yield
     relay._costly.clear()
 
@@ -92,6 +94,101 @@ def test_costly_ones_take_turns(
     while relay_batch(using).events:
         pass
     assert [due(each) for each in others] == [0, 0, 0]
+
+
+def pile_up(tracker: Tracker, count: int) -> None:
+    """So many events of the environment that nobody has looked at."""
+    with connections[tracker.project.cluster].cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO platform.rows_outboxevent (event_id, environment_id, type, data, depth)"
+            " SELECT %s || lpad(n::text, 8, '0'), %s, 'notes.insert', '{}', 0 FROM generate_series(1, %s) n",
+            [f"evt_{tracker.environment_id[-18:]}", tracker.environment_id, count],
+        )
+
+
+@pytest.mark.parametrize("statistics", ["old", "cleaned up", "new"])
+def test_what_waits_of_costly_ones_is_walked_over_by_nobody(
+    tracker: Tracker, make_tracker: Any, receiver: Receiver, statistics: str
+) -> None:
+    """Between two costly ones, behind them and before them, whatever PostgreSQL believes of how much waits."""
+    using = tracker.project.cluster
+    others = [tracker, *(make_tracker(NOTES, name=f"N{n}") for n in range(4))]
+    others.sort(key=lambda each: each.environment_id)
+    costly, quick = others[1::2], others[::2]
+    for each in quick:
+        assert each.post("owner", "/webhooks", {"url": receiver.url(), "events": ["notes.insert"]}).status == 201
+    with connections[using].cursor() as cursor:
+        cursor.execute("ANALYZE platform.rows_outboxevent")
+        for each in costly:
+            relay._costly[using].add(each.environment_id)
+            pile_up(each, 6_000)
+        if statistics != "old":
+            cursor.execute("SET statement_timeout = 0")
+            cursor.execute("VACUUM platform.rows_outboxevent" if statistics == "cleaned up" else "VACUUM ANALYZE")
+            cursor.execute("RESET statement_timeout")
+    for each in quick:
+        write(each, 2, "plain")
+    with touched(using, "platform.rows_outboxevent") as cost:
+        assert relay._settle(using, relay.BATCH).events == 6
+    assert cost.read < 60
+    assert [due(each) for each in quick] == [0, 0, 0]
+    pile_up(quick[0], 6_000)
+    with touched(using, "platform.rows_outboxevent") as cost:
+        further = relay._settle(using, relay.COSTLY_BATCH, only=costly[1].environment_id)
+    assert further.events == relay.COSTLY_BATCH
+    assert cost.read < 6 * relay.COSTLY_BATCH
+    assert [due(each) for each in costly] == [6_000, 6_000 - relay.COSTLY_BATCH]
+
+
+def test_beside_costly_ones_nobody_who_has_much_waiting_is_always_before_the_same_others(
+    tracker: Tracker, make_tracker: Any
+) -> None:
+    using = tracker.project.cluster
+    others = [tracker, *(make_tracker(NOTES, name=f"N{n}") for n in range(3))]
+    costly, *quick = others
+    relay._costly[using].add(costly.environment_id)
+    for each in others:
+        pile_up(each, 30)
+    for _ in range(3):
+        assert relay._settle(using, 10).events == 10
+    assert [due(each) for each in quick] == [20, 20, 20], "each had a turn"
+    assert due(costly) == 30
+    relay._costly.clear()
+    while relay_batch(using).events:
+        pass
+    assert [due(each) for each in others] == [0, 0, 0, 0]
+
+
+def test_beside_costly_ones_an_event_that_cannot_be_written_is_found_as_ever(
+    tracker: Tracker, make_tracker: Any, receiver: Receiver
+) -> None:
+    using = tracker.project.cluster
+    others = sorted(
+        [tracker, *(make_tracker(NOTES, name=f"N{n}") for n in range(3))], key=lambda each: each.environment_id
+    )
+    costly, *quick = others
+    relay._costly[using].add(costly.environment_id)
+    for each in quick:
+        assert each.post("owner", "/webhooks", {"url": receiver.url(), "events": ["notes.insert"]}).status == 201
+        write(each, 3, "plain")
+    poison = OutboxEvent.objects.using(using).filter(environment_id=quick[1].environment_id).order_by("sequence")[1]
+    with connections[using].cursor() as cursor:
+        cursor.execute(
+            "ALTER TABLE platform.webhooks_delivery ADD CONSTRAINT picky"
+            f" CHECK (event_id <> '{poison.event_id}' OR status = 'exhausted')"
+        )
+        try:
+            turns = 0
+            while relay._settle(using, relay.BATCH).events:
+                turns += 1
+        finally:
+            cursor.execute("ALTER TABLE platform.webhooks_delivery DROP CONSTRAINT picky")
+    assert turns <= 9
+    assert [due(each) for each in quick] == [0, 0, 0]
+    made = Delivery.objects.using(using).filter(environment_id__in=[each.environment_id for each in quick])
+    parked = made.filter(status="exhausted")
+    assert [each.event_id for each in parked] == [poison.event_id]
+    assert made.filter(status="pending").count() == 8
 
 
 def test_a_session_that_is_ended_while_a_filter_is_decided_says_nothing_against_the_event(

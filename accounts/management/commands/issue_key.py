@@ -2,19 +2,18 @@
 secret is printed once, alone on stdout.
 """
 
-from argparse import ArgumentParser, ArgumentTypeError
+from argparse import ArgumentParser
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
+
+from django.core.management.base import CommandError
 
 from accounts import audit, grants, openings, serializers, services
 from accounts.management import terminal
 from platform_site.api.callers import ACCOUNT_SCOPES, ENVIRONMENT_SCOPES, PUBLISHABLE_SCOPES, SCOPES
+from platform_site.arguments import whole
 
-
-def _days(text: str) -> timedelta:
-    if not text.isdigit() or not 1 <= int(text) <= 3650:
-        raise ArgumentTypeError("must be a number of days from 1 to 3650")
-    return timedelta(days=int(text))
+_ALL: Final = "all"
 
 
 class Command(terminal.Command):
@@ -32,14 +31,18 @@ class Command(terminal.Command):
         owner.add_argument("--environment", metavar="ENV", help=terminal.ENVIRONMENT)
         owner.add_argument("--account", metavar="ACCOUNT", help="id (usr_…) or e-mail of the platform account")
         parser.add_argument(
-            "--scopes", nargs="+", metavar="SCOPE", help="what the key may do; default: all a key of this kind may hold"
+            "--scopes",
+            nargs="+",
+            metavar="SCOPE",
+            help="what the key may do, or `all` that a key of this kind may hold, rows:bypass_rules among it; may be "
+            "left out for a publishable key, which then has all of its three",
         )
         parser.add_argument(
             "--publishable",
             action="store_true",
             help="a key of an environment that may be printed in web pages: role anonymous in its rules",
         )
-        parser.add_argument("--expires-in-days", type=_days, metavar="DAYS", help="default: no end")
+        parser.add_argument("--expires-in-days", type=whole(1, 3650), metavar="DAYS", help="default: no end")
 
     def handle(self, *args: Any, **options: Any) -> None:
         if (environment_id := terminal.environment(options)) is not None:
@@ -49,8 +52,12 @@ class Command(terminal.Command):
             authority, everything = grants.operators(account_id=account.pk), ACCOUNT_SCOPES
         if options["publishable"]:
             everything = PUBLISHABLE_SCOPES
-        scopes = options["scopes"] or everything
-        lifetime: timedelta | None = options["expires_in_days"]
+        scopes = options["scopes"]
+        if scopes is None and not options["publishable"]:
+            raise CommandError(f"Say by --scopes what the key may do: some of {' '.join(sorted(everything))}, or all.")
+        if scopes in (None, [_ALL]):
+            scopes = sorted(everything)
+        days: int | None = options["expires_in_days"]
         opened = openings.by_key(authority.environment_id, scopes) if options["publishable"] else None
         with terminal.sentences():
             key, secret = services.issue_key(
@@ -58,7 +65,7 @@ class Command(terminal.Command):
                 scopes=scopes,
                 authority=authority,
                 actor=audit.SYSTEM,
-                expires_at=datetime.now(UTC) + lifetime if lifetime else None,
+                expires_at=datetime.now(UTC) + timedelta(days) if days else None,
                 is_publishable=options["publishable"],
             )
         told = "".join(f"\nIt opens to everybody: {each}." for each in (opened.sentences() if opened else ()))

@@ -15,13 +15,12 @@ from typing import Any, Final
 from django.core.management.base import CommandError
 
 from accounts import audit
-from accounts.management.terminal import ENVIRONMENT, place_named
+from accounts.management.terminal import ENVIRONMENT, place_named, validated
 from functions import serializers, services, subscriptions
 from functions.management.callers import caller_named
 from functions.management.terminal import plain, sentences
 from functions.models import Secret
 from platform_site.api.callers import Caller, Place
-from platform_site.api.fields import failed
 from platform_site.exemplified import ExemplifiedCommand
 
 _EXAMPLES: Final = """
@@ -106,10 +105,7 @@ class Command(ExemplifiedCommand):
             if not services.NAME.fullmatch(name):
                 raise CommandError("A function's name is 1 to 63 of a-z, 0-9, _ and -, beginning with a letter.")
             takes = serializers.Configuration if options["file"] is None else serializers.Deployment
-            checked = takes(data=_body(options))
-            if not checked.is_valid():
-                raise failed(checked.errors)
-            values = dict(checked.validated_data)
+            values = validated(takes, _body(options))
             runs_as = _runs_as(options, place)
             if options["file"] is None:
                 self._configure(place, name, values, runs_as, options)
@@ -119,8 +115,8 @@ class Command(ExemplifiedCommand):
                 self._say("The module loads. Nothing was deployed.", self.style.SUCCESS)
                 return
             function, is_new = services.deploy(place, name, values, actor=audit.SYSTEM, runs_as=runs_as, warm=False)
-        what = "a new function" if is_new else f"replaces version {function.active_version - 1}"
-        done = f"{function.name} version {function.active_version} is deployed ({what})."
+        what = " (a new function)" if is_new else ""
+        done = f"{function.name} version {function.active_version} is deployed{what}."
         self._answer(place, function, done, as_json=options["json"])
 
     def _configure(

@@ -11,13 +11,12 @@ import orjson
 from django.core.management.base import CommandError
 
 from accounts import audit
-from accounts.management.terminal import ENVIRONMENT, place_named
+from accounts.management.terminal import ENVIRONMENT, place_named, validated
 from functions import services as functions
 from functions.inbound import serializers, services
 from functions.management.callers import caller_named
 from functions.management.terminal import plain, sentences
 from platform_site.api.callers import Place
-from platform_site.api.fields import failed
 from platform_site.exemplified import ExemplifiedCommand
 
 _EXAMPLES: Final = """
@@ -67,10 +66,8 @@ class Command(ExemplifiedCommand):
         if runs_as.kind not in ("key", "account"):
             raise CommandError("By an address a function runs as a server key or member, not as an app user.")
         body = {"async": not options["wait"]} | ({"label": options["label"]} if options["label"] is not None else {})
-        checked = serializers.NewAddress(data=body)
-        if not checked.is_valid():
-            raise failed(checked.errors)
-        made, url = services.make(place, name, checked.validated_data, runs_as=runs_as, actor=audit.SYSTEM)
+        values = validated(serializers.NewAddress, body)
+        made, url = services.make(place, name, values, runs_as=runs_as, actor=audit.SYSTEM)
         self.stderr.write(
             f"{made.address.pk} runs {name} as {runs_as.id}. Its URL, shown this once:", self.style.SUCCESS
         )

@@ -27,7 +27,6 @@ from platform_site.api.outbound.errors import (
     Broken,
     Forbidden,
     Insecure,
-    OutboundError,
     Refused,
     TimedOut,
     Unresolved,
@@ -407,5 +406,3 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-__all__ = ["Answer", "Client", "Headers", "OutboundError", "client"]

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from accounts.management.terminal import ENVIRONMENT, place_named
 from platform_site.api import sqlstates
-from rows import backups, exporting, schemas
+from rows import backups, exporting
 from rows.backups import NotRestorable
 
 
@@ -31,10 +31,8 @@ class Command(BaseCommand):
         place = place_named(options["environment"])
         path = Path(options["to"] or f"{place.environment_id}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.zip")
         try:
-            tables = schemas.current(place).schema.tables.values()
-            total = sum(exporting.count(place, table) for table in tables)
             with tqdm(
-                total=total, unit=" rows", unit_scale=True, file=self.stderr._out,
+                total=sum(exporting.estimates(place).values()), unit=" rows", unit_scale=True, file=self.stderr._out,
                 disable=True if options["no_progress"] else None,
             ) as bar:  # fmt: skip
 

@@ -17,6 +17,7 @@ from rows import exporting
 from rows.exporting import NoSuchColumn
 from rows.importing import NoSuchTable
 from rows.record_files import FORMATS, format_of
+from rows.unfinished import beside
 
 
 class Command(BaseCommand):
@@ -46,7 +47,7 @@ class Command(BaseCommand):
             with (
                 _target(name) as target,
                 tqdm(
-                    total=exporting.count(place, table), unit=" rows", unit_scale=True, desc=table.name,
+                    total=exporting.estimates(place).get(table.name, 0), unit=" rows", unit_scale=True, desc=table.name,
                     file=self.stderr._out, disable=True if options["no_progress"] else None,
                 ) as bar,
             ):  # fmt: skip
@@ -56,8 +57,8 @@ class Command(BaseCommand):
                     if rows % 1000 == 0:
                         bar.update(rows - bar.n)
                 bar.update(rows - bar.n)
-        except NoSuchTable:
-            raise CommandError(f"The environment has no table {options['table']}.") from None
+        except NoSuchTable as error:
+            raise CommandError(str(error)) from None
         except NoSuchColumn as error:
             raise CommandError(f"The table {options['table']} has no column {error}.") from None
         except BrokenPipeError:
@@ -74,8 +75,7 @@ def _target(name: str) -> Generator[IO[bytes]]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    unfinished = Path(f"{name}.{os.getpid()}.part")
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    descriptor, unfinished = beside(Path(name))
     try:
         with os.fdopen(descriptor, "wb") as file:
             if name.lower().endswith(".gz"):

@@ -79,8 +79,8 @@ class Command(ExemplifiedCommand):
                     place, options["table"], source,
                     skip_bad=options["skip_bad"], events=options["events"], dry_run=options["dry_run"],
                 )  # fmt: skip
-            except NoSuchTable:
-                raise CommandError(f"The environment has no table {options['table']}.") from None
+            except NoSuchTable as error:
+                raise CommandError(str(error)) from None
             except InvalidFile as error:
                 raise CommandError(f"{error} Nothing was imported.") from None
             except BadLines as error:

@@ -131,6 +131,7 @@ class Command(ExemplifiedCommand):
             self._show_operations(outcome.operations)
             if not outcome.changed:
                 self._say("Nothing would change.", self.style.SUCCESS)
+            self._show_warnings(outcome)
         if options["check"] and outcome.changed:
             sys.exit(_DIFFERS)
 
@@ -142,7 +143,7 @@ class Command(ExemplifiedCommand):
         self._change(place, document, options, reverts_to=options["number"])
 
     def history(self, place: Place, options: dict[str, Any]) -> None:
-        records = list(schemas.history(place).order_by("-version")[: options["limit"]])
+        records = list(schemas.history(place).defer("document_text").order_by("-version")[: options["limit"]])
         if not records and not options["json"]:
             self._say("No schema was applied yet.")
         for record in records:
@@ -195,6 +196,8 @@ class Command(ExemplifiedCommand):
             self._say(f"Version {outcome.version} is applied ({took:.2f} s).", self.style.SUCCESS)
         else:
             self._say(f"Nothing to change: version {outcome.version} is this document.", self.style.SUCCESS)
+        if not options["json"]:
+            self._show_warnings(outcome)
 
     def _make_indexes(self, place: Place, version: int) -> None:
         making = ""
@@ -242,11 +245,16 @@ class Command(ExemplifiedCommand):
             counted = f"{len(found)} operation{'s' if len(found) != 1 else ''}"
             self._say(f"{counted}, {lossy} of which lose{'s' if lossy == 1 else ''} data." if lossy else f"{counted}.")
 
+    def _show_warnings(self, outcome: Outcome) -> None:
+        for found in outcome.warnings:
+            self._say(f"! {found.field}: {found.message}", self.style.WARNING)
+
     def _print_outcome(self, outcome: Outcome) -> None:
         facts = {
             "version": outcome.version,
             "changed": outcome.changed,
             "operations": [operation.as_dict() for operation in outcome.operations],
+            "warnings": [found.as_dict() for found in outcome.warnings],
         }
         self.stdout.write(json.dumps(facts, ensure_ascii=False))
 

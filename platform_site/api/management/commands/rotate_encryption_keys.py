@@ -12,8 +12,9 @@ from platform_site.api import rotation
 
 class Command(BaseCommand):
     help = (
-        "Seal every secret in the databases anew with the first of ENCRYPTION_KEYS, while the service runs. Put the "
-        "new key first, restart all processes, run this, then drop the old key. Safe to interrupt and to run again."
+        "Seal every secret in the databases anew with the first of ENCRYPTION_KEYS, while the service runs. First let "
+        "all processes know the new key, then put it first in all of them; run this, then drop the old key. Safe to "
+        "interrupt and to run again."
     )
     requires_migrations_checks = True
 

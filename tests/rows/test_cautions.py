@@ -1,0 +1,96 @@
+"""What a valid document allows and is seldom meant: said with its plan, and kept from nothing."""
+
+from typing import Any
+
+import pytest
+
+from rows import cautions, schemas
+from rows.documents import MAX_ERRORS
+
+STAFF: dict[str, Any] = {
+    "shops": {
+        "columns": {"name": {"type": "text"}, "owner": {"type": "user"}},
+        "rules": {"user": {"read": {}}},
+    },
+    "staff": {
+        "columns": {
+            "shop": {"type": "reference", "to": "shops"},
+            "person": {"type": "user"},
+            "role": {"type": "enum", "values": ["manager", "barber"], "default": "barber"},
+        },
+        "rules": {},
+    },
+    "slots": {"columns": {"shop": {"type": "reference", "to": "shops"}}, "rules": {}},
+}
+MANAGES = {"shop.staff": {"$some": {"person_id": "$user.id", "role": "manager"}}}
+
+
+def found(**rules: Any) -> list[tuple[str, str]]:
+    """Path behind `tables.` and code of what is said of `staff` (or of the table that is named) under these rules."""
+    document = {"tables": {name: {**table, "rules": rules.get(name, table["rules"])} for name, table in STAFF.items()}}
+    return [(each.field.removeprefix("tables."), each.code) for each in cautions.of(schemas.read(document))]
+
+
+def test_a_column_that_may_be_overwritten_and_not_read_is_named() -> None:
+    update = {"update": {"where": {"person_id": "$user.id"}}}
+    hidden = {"user": {"read": {"columns": ["*", "-role", "-created_at"]}, **update}}
+    assert found(staff=hidden) == [("staff.rules.user.update", "hidden")]
+    [said] = cautions.of(schemas.read({"tables": {**STAFF, "staff": {**STAFF["staff"], "rules": hidden}}}))
+    assert said.message.startswith("user may overwrite role and not read")
+    for fine in (
+        {"user": {"read": {}, **update}},
+        {"user": {"read": {"columns": ["*", "-role"]}, "update": {"columns": ["shop", "person"]}}},
+        {"user": {"read": {"columns": ["*", "-role"]}, "update": {"set": {"role": "barber"}}}},
+        # Hidden in some rows only; and a form, which is there to be filled in by who reads nothing.
+        {"user": {"read": [{"columns": ["shop"]}, {"where": {"person_id": "$user.id"}}], **update}},
+        {"anonymous": {"insert": {}}},
+    ):
+        assert found(staff=fine) == [], fine
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        MANAGES,
+        {"$or": [{"shop.owner_id": "$user.id"}, MANAGES]},
+        {"shop": {"$some": {"staff": {"$some": {"person_id": "$user.id"}}}}},
+        {"role": "manager", **MANAGES},
+    ],
+)
+def test_a_check_that_the_row_may_fulfil_by_itself_is_named(check: dict[str, Any]) -> None:
+    """Whoever adds the first manager's row makes themselves one: a check is asked of what is there afterwards."""
+    assert found(staff={"user": {"read": {}, "insert": {"check": check}}}) == [
+        ("staff.rules.user.insert.check", "vouches_for_itself")
+    ]
+    assert found(staff={"user": {"read": {}, "update": {"columns": ["role"], "check": check}}}) == [
+        ("staff.rules.user.update.check", "vouches_for_itself")
+    ]
+
+
+@pytest.mark.parametrize(
+    "insert",
+    [
+        {"check": {"person_id": {"$ne": "$user.id"}, **MANAGES}},
+        {"check": {"role": "barber", **MANAGES}},
+        {"set": {"role": "barber"}, "check": MANAGES},
+        {"check": {"shop.owner_id": "$user.id"}},
+        {"check": {"shop.staff": {"$none": {"person_id": "$user.id"}}}},
+        {},
+    ],
+)
+def test_a_check_that_the_row_cannot_fulfil_by_itself_is_not(insert: dict[str, Any]) -> None:
+    assert found(staff={"user": {"read": {}, "insert": insert}}) == []
+
+
+def test_what_is_asked_of_the_row_before_or_of_another_table_is_not_named() -> None:
+    assert found(staff={"user": {"read": {}, "update": {"where": MANAGES}, "delete": {"where": MANAGES}}}) == []
+    assert found(slots={"user": {"read": {}, "insert": {"check": MANAGES}}}) == []
+
+
+def test_every_role_is_looked_at_and_no_more_is_said_than_errors_are() -> None:
+    rules = {"read": {"columns": ["shop"]}, "update": {}}
+    roles = ["user", "member", "server", "anonymous", "editor"]
+    assert found(staff=dict.fromkeys(roles, rules)) == [(f"staff.rules.{role}.update", "hidden") for role in roles]
+    many = {**STAFF["staff"], "rules": {f"role{number}": rules for number in range(32)}}
+    document = {"tables": {**STAFF, **{f"staff{number}": many for number in range(4)}}}
+    assert len(cautions.of(schemas.read(document))) == MAX_ERRORS
