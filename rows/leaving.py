@@ -56,9 +56,8 @@ def finish(using: str, leaving: LeavingUser) -> None:
     users, noted = User.objects.filter(pk=leaving.pk), LeavingUser.objects.using(using).filter(pk=leaving.pk)
     with transaction.atomic(durable=True):
         user = users.select_for_update(skip_locked=True).first()
-        if (
-            user is not None and noted.exists()
-        ):  # asked under the lock: whoever was refused held it, and told the caller
+        # The note is asked for under the lock: whoever was refused held it, and told the caller.
+        if user is not None and noted.exists():
             _delete(user, leaving)
     if user is None and not users.exists():
         noted.delete()
