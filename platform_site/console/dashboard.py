@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from django.conf import settings
-from django.db import connection
+from django.db import DEFAULT_DB_ALIAS, connection
 from django.db.models import Sum
 from django.db.models.functions import Now
 from django.http import HttpRequest
@@ -25,6 +25,7 @@ from platform_site.console import charts
 from platform_site.console.charts import Series
 from platform_site.figures import rollups
 from platform_site.models import CallerRefusal, Sample
+from platform_site.postgres import clock
 from platform_site.templatetags.console_ids import timeline_address
 from projects.models import Plan, Project, Region
 
@@ -83,7 +84,7 @@ class Figure:
 
 def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     """Add the figures of the first page. The caller is unfold; nobody but staff comes here."""
-    now = _now()
+    now = clock.now(DEFAULT_DB_ALIAS).astimezone(UTC)
     since = now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=HOURS - 1)
     samples = {sample.name: sample for sample in Sample.objects.all()}
     control, control_at = _control(samples, now)
@@ -120,13 +121,6 @@ class Links:
 
         found = list_of(label, self._request)
         return f"{found}?{urlencode(query)}" if found and query else found
-
-
-def _now() -> datetime:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT now()")
-        now: datetime = cursor.fetchone()[0]
-    return now.astimezone(UTC)
 
 
 def _rows(statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
