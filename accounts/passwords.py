@@ -7,6 +7,7 @@ leaves the rest to everybody else (reliability T13). Whoever would wait longer t
 
 import os
 import threading
+import unicodedata
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -30,9 +31,24 @@ if TYPE_CHECKING:
 LONGEST_OFFERED: Final = 4096
 """Characters of a password that somebody offers to sign in; a longer one is wrong without being hashed."""
 LONGEST_CHOSEN: Final = 1000
-"""Characters of a password that somebody may choose."""
+"""Characters of a password that somebody may choose, after `read`."""
+TOO_LONG: Final = f"A password has at most {LONGEST_CHOSEN} characters."
 AT_ONCE: Final = 2
 WAIT_SECONDS: Final = 2.0
+_INVISIBLE: Final = frozenset({"Zs", "Zl", "Zp", "Cc", "Cf"})
+
+
+def read(text: str) -> str:
+    """The password that `text` spells, in Unicode's NFKC (RFC 8265).
+
+    Every comparison, measurement and hash of a password uses this form.
+    """
+    return unicodedata.normalize("NFKC", text)
+
+
+def is_blank(text: str) -> bool:
+    """Whether `text` has only white space, control and format characters."""
+    return all(unicodedata.category(character) in _INVISIBLE for character in read(text))
 
 
 class Argon2idHasher(Argon2PasswordHasher):
@@ -41,6 +57,18 @@ class Argon2idHasher(Argon2PasswordHasher):
     time_cost = 2
     memory_cost = 19 * 1024  # KiB
     parallelism = 1
+
+    def encode(self, password: str, salt: str) -> str:
+        return str(super().encode(read(password), salt))
+
+    def verify(self, password: str, encoded: str) -> bool:
+        return self.verify_exactly(read(password), encoded) or (
+            read(password) != password and self.verify_exactly(password, encoded)
+        )
+
+    def verify_exactly(self, password: str, encoded: str) -> bool:
+        """As `verify`, without normalisation: older hashes were made of passwords as they were typed."""
+        return bool(super().verify(password, encoded))
 
 
 Made = TypeVar("Made")
@@ -112,16 +140,21 @@ def hashed(password: str) -> str:
     return _hashing.run(lambda: make_password(password))
 
 
-def is_outdated(encoded: str) -> bool:
-    """Whether `encoded` was made with parameters other than today's."""
-    return identify_hasher(encoded).must_update(encoded)
+def is_outdated(encoded: str, password: str) -> bool:
+    """Whether `encoded`, which `password` matches, was made with other parameters than the current ones, or of the
+    password without normalisation. Raises RateLimited if no slot came free in WAIT_SECONDS."""
+    if identify_hasher(encoded).must_update(encoded):
+        return True
+    if read(password) == password:
+        return False
+    return not _hashing.run(lambda: Argon2idHasher().verify_exactly(read(password), encoded))
 
 
 def check_chosen(password: str, user: "User | None" = None) -> None:
-    """Raise ValidationFailed on the field `password` if this one may not be chosen: too short, too long, common, like
-    the user's data."""
-    if len(password) > LONGEST_CHOSEN:
-        raise ValidationFailed.of("password", "too_long", f"A password has at most {LONGEST_CHOSEN} characters.")
+    """Raise ValidationFailed on the field `password` if this one may not be chosen: too short, too long, blank, common,
+    like the user's data. The rules are AUTH_PASSWORD_VALIDATORS, which Django's own forms and commands apply too."""
+    if len(read(password)) > LONGEST_CHOSEN:  # the other rules take long for a long one
+        raise ValidationFailed.of("password", "too_long", TOO_LONG)
     try:
         password_validation.validate_password(password, user)
     except ValidationError as error:

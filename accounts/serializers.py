@@ -50,7 +50,8 @@ class EmailField(CharField):
 
 
 class PasswordField(CharField):
-    """A password as it was typed: nothing is cut off."""
+    """A password as it was typed: nothing is cut off. `accounts.passwords` normalises it, and still accepts a hash of
+    the typed form."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(trim_whitespace=False, write_only=True, **kwargs)
@@ -63,7 +64,7 @@ class ChosenPasswordField(PasswordField):
     """
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(max_length=passwords.LONGEST_CHOSEN, **kwargs)
+        super().__init__(max_length=passwords.LONGEST_OFFERED, **kwargs)
 
     def to_internal_value(self, data: Any) -> str:
         value = str(super().to_internal_value(data))
@@ -195,7 +196,7 @@ class KeyInput(KeyName):
 
 
 class UserFields(Serializer):
-    """What a user is, without a password: `manage.py create_user` can make one that signs in by other means."""
+    """What a user is, without a password."""
 
     email = EmailField()
     name = CharField(required=False, allow_blank=True, max_length=LONGEST_NAME)
@@ -205,7 +206,11 @@ class UserFields(Serializer):
 
 
 class UserInput(UserFields):
-    password = ChosenPasswordField()
+    password = ChosenPasswordField(
+        required=False,
+        help_text="Without it, the user has no password and cannot sign in with one: a provider or a password reset "
+        "lets the user in.",
+    )
 
 
 class UserChange(UserFields):

@@ -49,7 +49,7 @@ def create_user(
     *,
     pool_id: str | None,
     email: str,
-    password: str | None,
+    password: str | None = None,
     actor: Caller | Actor,
     name: str = "",
     role: str | None = None,

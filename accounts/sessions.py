@@ -86,7 +86,7 @@ def sign_in(*, pool_id: str | None, environment_id: str | None, email: str, pass
     if user is None or not is_right:
         log.info("sign-in refused", extra={"environment_id": environment_id, "user_id": user.pk if user else None})
         raise InvalidGrant
-    better = passwords.hashed(password) if passwords.is_outdated(user.password) else user.password
+    better = passwords.hashed(password) if passwords.is_outdated(user.password, password) else user.password
     return start(user, environment_id=environment_id, device=device, method="password", password_hash=better)
 
 

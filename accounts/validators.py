@@ -1,16 +1,55 @@
-"""A password that is changed by one of Django's own doors ends all sessions, as one that is changed by ours does.
+"""The rules for a new password, named in AUTH_PASSWORD_VALIDATORS: one list for the API, the pages, the console and the
+commands. Each rule reads the password in its normal form (`accounts.passwords.read`).
 
-Django tells its password validators about each new password as it is saved (the console's form, `changepassword`);
-this one judges none and listens. Named in AUTH_PASSWORD_VALIDATORS. Our own services set hashes, not passwords, and
-never come here.
+`ChangeEndsSessions` is no rule: Django calls it after its own forms and commands have saved a password (the console's
+form, `changepassword`). Services set hashes, so they never call it.
 """
 
+from django.contrib.auth import password_validation
+from django.core.exceptions import ValidationError
 from django.db.models import Q
 
-from accounts import audit, sessions
+from accounts import audit, passwords, sessions
 from accounts.audit import Actor
 from accounts.models import User
 from platform_site.api.requests import current_request_id
+
+
+class NotBlank:
+    """At least one visible character."""
+
+    def validate(self, password: str, user: User | None = None) -> None:
+        if passwords.is_blank(password):
+            raise ValidationError("The password is blank. Choose one with visible characters.", code="blank")
+
+    def get_help_text(self) -> str:
+        return "Your password must contain visible characters."
+
+
+class NotTooLong:
+    """At most `passwords.LONGEST_CHOSEN` characters."""
+
+    def validate(self, password: str, user: User | None = None) -> None:
+        if len(passwords.read(password)) > passwords.LONGEST_CHOSEN:
+            raise ValidationError(passwords.TOO_LONG, code="too_long")
+
+    def get_help_text(self) -> str:
+        return f"Your password can have at most {passwords.LONGEST_CHOSEN} characters."
+
+
+class NotLikeTheUser(password_validation.UserAttributeSimilarityValidator):
+    def validate(self, password: str, user: User | None = None) -> None:  # type: ignore[override]
+        super().validate(passwords.read(password), user)
+
+
+class LongEnough(password_validation.MinimumLengthValidator):
+    def validate(self, password: str, user: User | None = None) -> None:  # type: ignore[override]
+        super().validate(passwords.read(password), user)
+
+
+class NotCommon(password_validation.CommonPasswordValidator):
+    def validate(self, password: str, user: User | None = None) -> None:  # type: ignore[override]
+        super().validate(passwords.read(password), user)
 
 
 class ChangeEndsSessions:

@@ -460,12 +460,14 @@ CELERY_BEAT_SCHEDULE: dict[str, dict[str, Any]] = {}
 AUTH_USER_MODEL = "accounts.User"
 PASSWORD_HASHERS = ["accounts.passwords.Argon2idHasher"]
 AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "accounts.validators.NotBlank"},
+    {"NAME": "accounts.validators.NotTooLong"},
     {
-        "NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator",
+        "NAME": "accounts.validators.NotLikeTheUser",
         "OPTIONS": {"user_attributes": ("email", "name")},
     },
-    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 8}},
-    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+    {"NAME": "accounts.validators.LongEnough", "OPTIONS": {"min_length": 8}},
+    {"NAME": "accounts.validators.NotCommon"},
     {"NAME": "accounts.validators.ChangeEndsSessions"},
 ]
 AUTHENTICATION_BACKENDS = ["accounts.backends.PlatformAccountBackend"]

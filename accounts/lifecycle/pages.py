@@ -54,13 +54,17 @@ class NewPasswordForm(forms.Form):
     """A password to be chosen, typed twice, since no script can show it."""
 
     password = _password(
-        "New password", autocomplete="new-password", longest=passwords.LONGEST_CHOSEN, help_text=_HINT
+        "New password", autocomplete="new-password", longest=passwords.LONGEST_OFFERED, help_text=_HINT
     )  # fmt: skip
-    again = _password("The same once more", autocomplete="new-password", longest=passwords.LONGEST_CHOSEN)
+    again = _password("The same once more", autocomplete="new-password", longest=passwords.LONGEST_OFFERED)
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}
-        if "password" in cleaned and "again" in cleaned and cleaned["password"] != cleaned["again"]:
+        if (
+            "password" in cleaned
+            and "again" in cleaned
+            and passwords.read(cleaned["password"]) != passwords.read(cleaned["again"])
+        ):
             self.add_error("again", "The two passwords differ.")
         return cleaned
 

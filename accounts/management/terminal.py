@@ -14,7 +14,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from accounts import environments
+from accounts import environments, passwords
 from accounts.models import User
 from platform_site.api.callers import Place
 from platform_site.api.errors import ApiError
@@ -74,7 +74,7 @@ def read_password(options: dict[str, Any]) -> str | None:
         ways = ["--password-stdin", "--password", *(["--no-password"] if "no_password" in options else [])]
         raise CommandError(f"No terminal to ask for the password: pass {' or '.join(ways)}.")
     first = getpass.getpass("Password: ")
-    if first != getpass.getpass("Password (again): "):
+    if passwords.read(first) != passwords.read(getpass.getpass("Password (again): ")):
         raise CommandError("The two passwords differ.")
     return first
 

@@ -61,7 +61,7 @@ def test_a_password_is_hashed_by_argon2id_at_owasps_minimum() -> None:
     assert passwords.is_right(PASSWORD, encoded)
     assert not passwords.is_right(PASSWORD + "x", encoded)
     assert passwords.hashed(PASSWORD) != encoded
-    assert not passwords.is_outdated(encoded)
+    assert not passwords.is_outdated(encoded, "correct horse battery")
 
 
 @pytest.mark.parametrize("encoded", [None, "", "!", "!abc", "md5$x$y", "plain text"])
