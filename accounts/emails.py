@@ -1,4 +1,6 @@
-"""Which texts are e-mail addresses here. Pure computation.
+"""Which texts are email addresses here, and in which spelling. Pure computation.
+
+Addresses are stored, compared and counted in one spelling: lower case and NFC (`normalised`).
 
 ASCII only: comparing without case is then the same in Python, in PostgreSQL and in the recipient's mail server, and no
 look-alike (`ı` for `i`, the Kelvin sign for `k`) finds another person's account (Django CVE-2019-19844). An
@@ -15,14 +17,17 @@ from typing import Final
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 
+from platform_site.api.email_addresses import normalised
 from platform_site.api.errors import ValidationFailed
+
+__all__ = ["LONGEST", "check", "normalised"]
 
 LONGEST = 254
 _UNUSUAL: Final = re.compile(r'["\\\[\]]|=\?')
 
 
 def check(text: str) -> str:
-    """The address, case kept. Raises ValidationFailed on the field `email` for what is none."""
+    """The address as it is stored. Raises ValidationFailed on the field `email` for what is none."""
     if len(text) > LONGEST:
         raise ValidationFailed.of("email", "too_long", f"An e-mail address has at most {LONGEST} characters.")
     try:
@@ -31,4 +36,4 @@ def check(text: str) -> str:
         validate_email(text)
     except ValidationError:
         raise ValidationFailed.of("email", "invalid_email", "This is not an e-mail address (ASCII only).") from None
-    return text
+    return normalised(text)

@@ -14,6 +14,7 @@ from django.db.models.functions import Lower, Now
 from django.db.models.lookups import Exact
 
 from accounts import keys
+from platform_site.api.email_addresses import normalised
 from platform_site.api.models import public_id
 
 
@@ -23,16 +24,29 @@ class UserManager(BaseUserManager["User"]):
         return self.filter(environment_id=pool_id)
 
     def with_email(self, pool_id: str | None, email: str) -> "models.QuerySet[User]":
-        """The user of one pool with this e-mail, compared without case; at most one, by its unique index."""
-        return self.in_pool(pool_id).filter(Exact(Lower("email"), email.lower()))
+        """The user of one pool with this email; at most one row, but for addresses that conflict.
+
+        An address that conflicts keeps its stored spelling (`manage.py email_conflicts`). The user whose spelling
+        `email` is comes first, so each of them can be found.
+        """
+        exact = email.strip()
+        if exact.isascii():
+            return self.in_pool(pool_id).filter(Exact(Lower("email"), normalised(exact)))
+        # A look-alike of an ASCII address, such as one with the Kelvin sign, finds nobody.
+        spellings = {each for each in (normalised(exact), exact.lower(), exact) if not each.isascii()}
+        found = self.in_pool(pool_id).annotate(lower_email=Lower("email")).filter(lower_email__in=spellings)
+        return found.order_by(models.Case(models.When(email=exact, then=0), default=1), "pk")
 
     def get_by_natural_key(self, username: str | None) -> "User":
         """The platform account with this e-mail (console sign-in, createsuperuser)."""
-        return self.with_email(None, username or "").get()
+        found = self.with_email(None, username or "").first()
+        if found is None:
+            raise User.DoesNotExist
+        return found
 
     def create_superuser(self, email: str, password: str | None = None, **fields: Any) -> "User":
         """A platform account with every right in the console."""
-        user = self.model(email=email, is_staff=True, is_superuser=True, **fields)
+        user = self.model(email=normalised(email), is_staff=True, is_superuser=True, **fields)
         user.set_password(password)
         user.save(using=self._db)
         return user

@@ -154,7 +154,7 @@ def change_user(
         if is_disabled is True and user.is_superuser:
             superusers.keep_one(user.pk)
         locked = _locked(user.pk, known_password_hash)
-        address = locked.email.lower()
+        address = emails.normalised(locked.email)
         changed = _set_cells(locked, {"email": email, "name": name, "role": role, "claims": claims})
         changed += _set_verified(locked, is_email_verified, address, is_changed="email" in changed)
         if not isinstance(new_password, Unset):
@@ -194,16 +194,18 @@ def _locked(user_id: str, known_password_hash: str | Unset = UNSET) -> User:
 def _set_cells(user: User, given: Mapping[str, Any]) -> list[str]:
     changed = []
     for field, value in given.items():
+        if field == "email" and isinstance(value, str):
+            value = emails.check(value)
         if not isinstance(value, Unset) and getattr(user, field) != value:
-            setattr(user, field, emails.check(value) if field == "email" else value)
+            setattr(user, field, value)
             changed.append(field)
     return changed
 
 
 def _set_verified(user: User, is_verified: bool | Unset, address: str, *, is_changed: bool) -> list[str]:
-    """`address` is the e-mail before, in lower case; `is_changed` says that its spelling is another now."""
+    """`address` is the normalised email before; `is_changed` says that its spelling is another now."""
     if isinstance(is_verified, Unset):
-        if user.email.lower() == address:
+        if emails.normalised(user.email) == address:
             return []
         is_verified = False  # what was shown was shown of the old one
     if is_verified == (user.email_verified_at is not None) and not (is_verified and is_changed):

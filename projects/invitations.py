@@ -87,4 +87,4 @@ def account_of(found: AccountEmail) -> User | None:
 
 def _subject(project_id: str, email: str) -> str:
     """An address may be as long as the column is; its digest is not."""
-    return f"{project_id} {hashlib.sha256(email.strip().lower().encode()).hexdigest()}"
+    return f"{project_id} {hashlib.sha256(emails.normalised(email).encode()).hexdigest()}"

@@ -13,6 +13,7 @@ from django.db import transaction
 from django.db.models.functions import Now
 
 from accounts import opaque
+from accounts.emails import normalised
 from accounts.lifecycle.models import AccountEmail
 from accounts.models import User
 from accounts.services import UNSET, Unset
@@ -38,7 +39,7 @@ def dead() -> InvalidGrant:
 
 def bound_to(kind: str, user: User) -> bytes:
     """What must not change until the link is used."""
-    facts = [kind, user.pk, user.email.lower()]
+    facts = [kind, user.pk, normalised(user.email)]
     if kind != Kind.VERIFY_EMAIL:
         facts.append(user.password)
     return hashlib.sha256("\0".join(facts).encode()).digest()

@@ -119,7 +119,7 @@ def ask_for_email(
     """
     recipient = emails.check(email)
     _known_password(user, current_password)
-    if recipient.lower() == user.email.lower():
+    if recipient == emails.normalised(user.email):
         raise ValidationFailed.of("email", "unchanged", "This is the address of the account already.")
     admit()
     outbox.write(Kind.CHANGE_EMAIL, pool_id=user.environment_id, subject=user.pk, recipient=recipient, user=user)

@@ -23,6 +23,7 @@ from django.db.models import DurationField, F, Q, Value
 from django.db.models.functions import Now
 
 from accounts import environments, locks
+from accounts.emails import normalised
 from accounts.lifecycle import letters, links, pools
 from accounts.lifecycle.models import AccountEmail
 from accounts.models import User
@@ -65,7 +66,7 @@ def write(
     """
     from accounts.tasks import send_account_email  # tasks import us
 
-    subject = subject or recipient.lower()
+    subject = subject or normalised(recipient)
     with transaction.atomic():
         locks.hold(f"email {kind} {pool_id} {subject}")
         AccountEmail.objects.filter(environment_id=pool_id, kind=kind, subject=subject).delete()
@@ -95,7 +96,7 @@ def tell(user: User, kind: Kind, *, recipient: str, subject: str | None = None, 
 
 def withdraw(pool_id: str | None, address: str, kinds: Iterable[Kind]) -> None:
     """Delete the e-mails of these kinds about an address, with their links."""
-    AccountEmail.objects.filter(environment_id=pool_id, kind__in=list(kinds), subject=address.lower()).delete()
+    AccountEmail.objects.filter(environment_id=pool_id, kind__in=list(kinds), subject=normalised(address)).delete()
 
 
 def postpone(project_id: str, pool_ids: Iterable[str], since: datetime, until: datetime) -> None:
@@ -208,7 +209,7 @@ def _resolve(email: AccountEmail) -> Claimed | None:
     user = email.user
     if user is None or user.disabled_at is not None:
         return None
-    if kind == Kind.VERIFY_EMAIL and user.email.lower() != email.recipient.lower():
+    if kind == Kind.VERIFY_EMAIL and normalised(user.email) != normalised(email.recipient):
         return None
     if kind == Kind.CHANGE_EMAIL and User.objects.with_email(email.environment_id, email.recipient).exclude(
         pk=user.pk

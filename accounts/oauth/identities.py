@@ -14,7 +14,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 
-from accounts import audit, services
+from accounts import audit, emails, services
 from accounts.audit import Actor
 from accounts.lifecycle import invitations, outbox, pools
 from accounts.lifecycle.models import AccountEmail, SignUpMode
@@ -98,7 +98,12 @@ def _remember(
 
 
 def _made(provider: IdentityProvider, profile: Profile, email: str, most: int | None) -> User:
-    invited = invitations.pending(provider.environment_id).select_for_update().filter(subject=email.lower()).first()
+    invited = (
+        invitations.pending(provider.environment_id)
+        .select_for_update()
+        .filter(subject=emails.normalised(email))
+        .first()
+    )
     if invited is not None and not invitations.is_good(invited):
         invited = None
     if invited is None and not admits_new_users(provider):

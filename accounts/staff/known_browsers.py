@@ -13,6 +13,7 @@ from django.conf import settings
 from django.core import signing
 from django.http import HttpRequest, HttpResponse
 
+from accounts.emails import normalised
 from accounts.models import User
 
 COOKIE: Final = "console_browser"
@@ -44,4 +45,4 @@ def remember(request: HttpRequest, response: HttpResponse, user: User) -> None:
 
 
 def _name(email: str) -> str:
-    return email.strip().lower()
+    return normalised(email)

@@ -27,6 +27,7 @@ from django.http import HttpRequest
 from django_ratelimit.core import get_usage
 
 from platform_site.api import addresses, store
+from platform_site.api.email_addresses import normalised
 from platform_site.api.errors import RateLimited
 from platform_site.api.kept import kept
 from platform_site.api.plans import ADDRESS_LIMITS, plan_limits
@@ -225,7 +226,7 @@ def count_token_request(request: HttpRequest, *, pool_id: str | None = None, ema
         return
     trip = store.trip()
     by_address = Counting(request, trip, "sign-in-address", address)
-    by_email = Counting(request, trip, "sign-in", f"{pool_id or ''}\0{email.strip().lower()}")
+    by_email = Counting(request, trip, "sign-in", f"{pool_id or ''}\0{normalised(email)}")
     trip.run()
     _announce(
         request,
@@ -248,7 +249,7 @@ def count_email_request(
     address = addresses.network_of(request)
     by_address = Counting(request, trip, "sign-in-address", address)
     by_the_hour = Counting(request, trip, "emails-address", address, period=HOUR)
-    by_email = Counting(request, trip, "emails", f"{pool_id or ''}\0{kind}\0{email.strip().lower()}", period=HOUR)
+    by_email = Counting(request, trip, "emails", f"{pool_id or ''}\0{kind}\0{normalised(email)}", period=HOUR)
     trip.run()
     _announce(
         request,
@@ -278,7 +279,7 @@ def wait_to_send(*, kind: str, pool_id: str | None, recipient: str, plan: str) -
     """
     trip = store.trip()
     by_pool = Counting(None, trip, "emails-to-users", pool_id or "", period=HOUR)
-    by_email = Counting(None, trip, "emails-sent", f"{pool_id or ''}\0{kind}\0{recipient.lower()}", period=HOUR)
+    by_email = Counting(None, trip, "emails-sent", f"{pool_id or ''}\0{kind}\0{normalised(recipient)}", period=HOUR)
     trip.run()
     limit = plan_limits(plan)
     waits = [
