@@ -176,7 +176,7 @@ class _Run:
         self._databases_ready = True
         self._let_go()
         self._await(
-            lambda: _healthy(self._address()), "The web server does not answer.", every=0.05, seconds=UPGRADE_SECONDS
+            lambda: _is_ready(self._address()), "The web server does not answer.", every=0.05, seconds=UPGRADE_SECONDS
         )
         if supervisor.stopping:
             return
@@ -273,11 +273,11 @@ class _Run:
         _write("\n".join(lines) + "\n")
 
 
-def _healthy(address: tuple[str, int]) -> bool:
-    """Whether a worker answers. The socket listens from the start, so this may wait for the first one."""
+def _is_ready(address: tuple[str, int]) -> bool:
+    """Whether `/readyz` is 200. The socket listens from the start, so this may wait for the first web process."""
     try:
-        with socket.create_connection(address, timeout=0.25) as connection:
-            connection.sendall(b"GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        with socket.create_connection(address, timeout=1) as connection:
+            connection.sendall(b"GET /readyz HTTP/1.0\r\nHost: localhost\r\n\r\n")
             return connection.recv(64).startswith((b"HTTP/1.0 200", b"HTTP/1.1 200"))
     except OSError:
         return False

@@ -251,7 +251,7 @@ def test_a_part_that_dies_is_started_again(up: Up, part: str) -> None:
     def healed() -> bool:
         fresh = [child for child in up.named(part, parent=up.process.pid) if child.pid not in before]
         try:
-            return bool(fresh) and httpx.get(f"{up.base_url}/readyz", timeout=5).status_code == 200
+            return bool(fresh) and httpx.get(f"{up.base_url}/readyz?require=all", timeout=5).status_code == 200
         except httpx.TransportError:
             return False  # the one who was asked is the one who died
 
