@@ -29,6 +29,8 @@ ALIASES: Final = {
 }
 _HORIZON: Final = timedelta(days=41 * 366)
 """Beyond the longest wait: a 29 February on a given day of the week, from 2072 to 2112 say."""
+_ZONE: Final = re.compile(r"[a-z_]+(?:/[a-z0-9_+-]+)+|(?:utc|gmt)(?:[+-][0-9:]+)?|[a-z]{2,4}t")
+"""`Europe/Berlin`, `UTC`, `UTC+2`, `CET`, in lower case, as `normal` makes it."""
 _PART: Final = re.compile(r"(\*|([0-9]{1,2}|[a-z]{3})(?:-([0-9]{1,2}|[a-z]{3}))?)(?:/([0-9]{1,2}))?")
 
 
@@ -113,13 +115,14 @@ def read(text: str) -> Schedule:
     """What `normal` has let through. Raises BadSchedule for what cannot be read and for what never comes."""
     if len(text) > LONGEST:
         raise BadSchedule(f"A schedule has at most {LONGEST} characters.")
+    _check_for_a_zone(text)
     fields = ALIASES.get(text, text).split(" ")
     if text.startswith("@") and text not in ALIASES:
         raise BadSchedule(f'"{text[:20]}" is none of {", ".join(ALIASES)}.')
     if len(fields) != len(_FIELDS):
         raise BadSchedule(
             "A schedule has five fields: minute, hour, day of the month, month, day of the week, such as "
-            f'"*/15 * * * *"; or it is one of {", ".join(ALIASES)}. This one has {len(fields)}.'
+            f'"*/15 * * * *"; or it is one of {", ".join(ALIASES)}. {_what_is_wrong(fields)}'
         )
     minutes, hours, days_of_month, months, days_of_week = map(_values, _FIELDS, fields)
     either = not (fields[2].startswith("*") or fields[4].startswith("*"))
@@ -133,6 +136,31 @@ def read(text: str) -> Schedule:
         frozenset(day % 7 for day in days_of_week),
         either,
     )
+
+
+def _check_for_a_zone(text: str) -> None:
+    """Raises BadSchedule for a time zone, as other schedulers take it: before the fields or after them."""
+    first, *rest = text.split(" ")
+    name, has_value, zone = first.partition("=")
+    if not (has_value and name in ("cron_tz", "tz", "timezone")):
+        zone = rest[-1] if len(rest) >= 5 or (rest and first in ALIASES) else ""
+        if not _ZONE.fullmatch(zone) or zone in _MONTHS + _DAYS:
+            return
+    raise BadSchedule(
+        f'"{(first if has_value else zone)[:40]}" is a time zone, and schedule times are UTC. Remove it, and write the '
+        "hours in UTC."
+    )
+
+
+def _what_is_wrong(fields: list[str]) -> str:
+    """Names the part that does not belong, or the fields that are missing."""
+    if fields == [""]:
+        return "This one is empty."
+    if len(fields) < len(_FIELDS):
+        return f"This one ends before the {_FIELDS[len(fields)].name}."
+    if len(fields) == len(_FIELDS) + 1:
+        return f'"{fields[-1][:20]}" is a sixth field: there are no seconds and no years.'
+    return f'It ends before "{fields[len(_FIELDS)][:20]}".'
 
 
 def _values(field: _Field, text: str) -> set[int]:

@@ -28,6 +28,17 @@ class TooManyRuns(RateLimited):
         super().__init__(1, f"The plan allows {limit} {runs} at the same time.{shared}")
 
 
+class TooManyCalls(RateLimited):
+    """A synchronous call found no concurrency slot within its function's timeout, or no place in the wait queue."""
+
+    def __init__(self, seconds: float, *, is_queue_full: bool) -> None:
+        if is_queue_full:
+            why = "Too many calls wait for the functions of this environment"
+        else:
+            why = f"No concurrency slot was free within the function's timeout of {seconds:g} s"
+        super().__init__(1, f"{why}. Try again later, or queue the run with async: true.")
+
+
 class TooManyVisits(RateLimited):
     """As many queued runs of visitors wait in the environment as its plan allows, or as large ones."""
 

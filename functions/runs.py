@@ -150,6 +150,15 @@ def visitor_seats(limit: int) -> int:
     return max(1, limit // 2)
 
 
+def slots_for(place: Place, caller: Caller, visit: Visit | None) -> int:
+    """How many synchronous calls of such a caller the plan allows at the same time."""
+    limit = plan_limits(place.plan).function_concurrency
+    if caller.kind != "anonymous":
+        return limit
+    theirs = visitor_seats(limit)
+    return open_to_all(theirs) if visit is not None and visit.is_heavy else theirs
+
+
 @cache
 def _seats(limit: int, may_take: int, start: int) -> bytes:
     """Seats 1 to `may_take` of `limit` as an array of PostgreSQL's, each half from another one on for each `start`.
@@ -198,9 +207,8 @@ def begin(
     TooManyVisits, TooManyQueued.
     """
     limit, is_visit = plan_limits(place.plan).function_concurrency, caller.kind == "anonymous"
-    may_take = theirs = visitor_seats(limit) if is_visit else limit
-    if visit is not None and visit.is_heavy and not is_async:
-        may_take = open_to_all(theirs)
+    theirs = visitor_seats(limit) if is_visit else limit
+    may_take = theirs if is_async else slots_for(place, caller, visit)
     trigger = "call" if address_id is None else "inbound"
     behind = 0
     input_bytes = input_text.encode()

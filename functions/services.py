@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from django.db import connections, transaction
+from django.db.models import Q
 from django.db.models.functions import Now
 
 from accounts.audit import Actor
@@ -263,6 +264,21 @@ def begin(
     return runs.begin(
         place, caller, name, input_text, depth=depth, is_async=is_async, visit=visit, address_id=address_id
     )
+
+
+def timeout_of(place: Place, caller: Caller, name: str) -> float:
+    """Seconds that a function may run, and that a call of it may wait. Raises NoSuchFunction, also for a function that
+    this kind of caller may not invoke. One query."""
+    if not NAME.fullmatch(name):
+        raise NoSuchFunction
+    invocable = Q(invoke="public") | Q(invoke=caller.kind if caller.kind in ("user", "anonymous") else "key")
+    if caller.kind != "anonymous":
+        invocable |= Q(invoke=None)
+    found = Function.objects.using(place.cluster).filter(invocable, environment_id=place.environment_id, name=name)
+    timeout_ms = found.values_list("timeout_ms", flat=True).first()
+    if timeout_ms is None:
+        raise NoSuchFunction
+    return timeout_ms / 1000
 
 
 def invoke(

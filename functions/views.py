@@ -194,18 +194,12 @@ class RunViewSet(NamedViewSet):
         wait = _preferred_wait(request.META.get("HTTP_PREFER", ""))
         depth = chains.depth_of(request.META, self.place.environment_id)
         if not is_async and wait is None:
-            ticket = idempotency.read_ticket(self.request._request, self.caller)
-            try:
-                with self._seat():
-                    waits.begin()
-                    if ticket is not None:
-                        return self._once(ticket, name, input_text, depth)
-                    return self._ended(
-                        *services.invoke(self.place, self.caller, name, input_text, depth=depth, visit=self._visit)
-                    )
-            except waiting.Full:
-                message = "Too many requests wait for functions here. Try again, or queue the run with async: true."
-                raise Unavailable(message) from None
+            return waiting.in_turn(
+                self.request._request,
+                waiting.turn_of(self.place, self.caller, self._visit, size=len(input_text)),
+                lambda: services.timeout_of(self.place, self.caller, name),
+                lambda: self._call(name, input_text, depth),
+            )
         run_id = self._enqueue(name, input_text, depth)
         if wait is not None and not is_async:
             with suppress(waiting.Full), self._seat():
@@ -214,6 +208,12 @@ class RunViewSet(NamedViewSet):
                 if run is not None:
                     return self._of_record(run)
         return self._queued(name, run_id)
+
+    def _call(self, name: str, input_text: str, depth: int) -> HttpResponseBase:
+        ticket = idempotency.read_ticket(self.request._request, self.caller)
+        if ticket is not None:
+            return self._once(ticket, name, input_text, depth)
+        return self._ended(*services.invoke(self.place, self.caller, name, input_text, depth=depth, visit=self._visit))
 
     def _seat(self) -> AbstractContextManager[None]:
         return waiting.room.seat(self.place.environment_id, visit=self._visit)

@@ -21,6 +21,7 @@ from platform_site.api import chains, keyring
 from platform_site.api.callers import Caller, Place
 from platform_site.api.plans import plan_limits
 from platform_site.api.sweeps import after_commit
+from platform_site.postgres import clock
 from projects import presence
 from rows import interests, trail
 from rows.outbox import record as record_event
@@ -175,15 +176,23 @@ def redeliver(place: Place, webhook_id: str, delivery_id: str, *, actor: Caller 
             raise NothingToRedeliver(f"It was attempted {delivery.attempts} times, and is not sent again.")
         unclaimed = Q(claimed_until__isnull=True) | Q(claimed_until__lt=Now())
         resent = Delivery.objects.using(using).filter(unclaimed, pk=delivery.pk)
+        if delivery.status == Delivery.Status.PENDING and _is_due(delivery, using):
+            raise NothingToRedeliver("The delivery is already in progress: it is due now, and an attempt follows.")
         if not resent.update(
             status=Delivery.Status.PENDING, next_attempt_at=Now(), claimed_until=None, schedule_from=F("attempts"),
             depth=Greatest("depth", depth),
         ):  # fmt: skip
-            raise NothingToRedeliver("An attempt of this delivery is under way at this moment.")
+            raise NothingToRedeliver("The delivery is already in progress: an attempt is being made.")
         delivery.refresh_from_db(using=using)
         trail.record(place, "delivery.resent", actor=actor, target_id=delivery_id)
         wakeups.after_commit(using)
     return delivery
+
+
+def _is_due(delivery: Delivery, using: str) -> bool:
+    """Whether its next attempt is due by now. By the time of the statement: the lock was waited for, and the time of
+    the transaction may lie before that of the request which made the delivery due."""
+    return delivery.next_attempt_at is not None and delivery.next_attempt_at <= clock.now(using)
 
 
 def recover(place: Place, webhook_id: str, since: datetime, *, actor: Caller | Actor) -> Recovery:

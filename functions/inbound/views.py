@@ -126,15 +126,17 @@ class InboundViewSet(ApiViewSet):
     def _output(self, arrival: Arrival, token: str) -> HttpResponseBase:
         """What the function returns: a text as it is, which is how a challenge is answered, anything else as JSON, or
         the answer that it words itself."""
+        place, caller, name = arrival.place, arrival.caller, arrival.record.function_name
+        address_id, input_text = arrival.record.address_id, self._input(arrival, token)
         try:
-            with waiting.room.seat(arrival.place.environment_id):
-                waits.begin()
-                started, ended = functions.invoke(
-                    arrival.place, arrival.caller, arrival.record.function_name, self._input(arrival, token),
-                    depth=self._depth(arrival), address_id=arrival.record.address_id,
-                )  # fmt: skip
-        except waiting.Full:
-            raise Unavailable("Too many requests wait for functions here. Try again shortly.") from None
+            started, ended = waiting.in_turn(
+                self.request._request,
+                waiting.turn_of(place, caller, name=f"address {address_id}", size=len(input_text)),
+                lambda: functions.timeout_of(place, caller, name),
+                lambda: functions.invoke(
+                    place, caller, name, input_text, depth=self._depth(arrival), address_id=address_id
+                ),
+            )
         except NoSuchFunction:
             raise NoSuchAddress from None
         _note_use(arrival)

@@ -1,11 +1,11 @@
-"""`/healthz`: this process answers. `/readyz`: so does everything that it leans on, each by name.
+"""`/healthz`: this process answers. `/readyz`: it can serve requests, with the state of each dependency.
 
-`/healthz` touches nothing (the bridge answers it on the event loop, before Django, even while every thread waits): it
-is for a balancer, which must not take every replica out because something they share is away. `/readyz` is for
-monitors and roll-outs: 503 as soon as one dependency is not well, though the service keeps serving what it can (all
-but sign-in limits without Redis, other regions without a region). It asks each dependency at once, each in a thread of
-its own and each for at most LIMIT seconds; a check that hangs is not started a second time. Answers are kept for a
-second, so that many probes cost as much as one.
+`/healthz` touches nothing (the bridge answers it on the event loop, before Django, even while every thread waits).
+`/readyz` is 503 only if this process can serve no request: the control database or every region is unavailable. A
+dependency that all hosts share and that requests can do without (workers, Redis, one region) makes it `degraded`, not
+503: otherwise a load balancer would remove every host at once. Monitors ask with `?require=workers`, which is 503
+unless that dependency is well. Each check runs in a thread of its own, all at the same time, for at most LIMIT seconds;
+a check that hangs is not started a second time. Results are kept for a second, so that many probes cost as much as one.
 """
 
 import threading
@@ -20,12 +20,15 @@ from django.conf import settings
 from django.db import connections
 from django.http import HttpRequest, HttpResponse
 
+from platform_site.api.errors import ValidationFailed
 from platform_site.api.metrics import reads_only
+from platform_site.api.requests import read_parameters
 from platform_site.api.views import answer
 from platform_site.postgres import replicas
 
 LIMIT: Final = 2.0
 """Seconds that one dependency may take to answer."""
+WORKERS: Final = "workers"
 FRESH: Final = 1.0
 """Seconds that an answer is believed."""
 
@@ -103,20 +106,43 @@ def state() -> Mapping[str, str]:
 
 
 def readyz(request: HttpRequest) -> HttpResponse:
-    """`{"status": "ready" | "unavailable", "dependencies": {name: "ok" | "slow" | "down"}}`, 200 or 503.
+    """`{"status": "ready" | "degraded" | "unavailable", "dependencies": {name: "ok" | "slow" | "down"}}`, 200 or 503.
 
-    Where there are read replicas also `"replicas": {name: {"state", "lag_seconds"}}`. They decide nothing: their
-    primaries answer in their place.
+    `workers` of the body repeats the state of that dependency. `?require=workers` (several by commas, or `all`): 503
+    unless these are ok, too. Raises ValidationFailed for a name that is no dependency. With read replicas the body has
+    `"replicas": {name: {"state", "lag_seconds"}}`; they decide nothing, since their primaries serve in their place.
     """
     reads_only(request)
+    required = _required(request)
     found = state()
-    headers = {"Cache-Control": "no-store"}
     facts: dict[str, object] = {"dependencies": found}
+    if WORKERS in found:
+        facts["workers"] = found[WORKERS]
     if settings.REPLICAS:
         facts["replicas"] = replicas.states()
-    if all(one == "ok" for one in found.values()):
-        return answer({"status": "ready", **facts}, 200, headers)
-    return answer({"status": "unavailable", **facts}, 503, headers | {"Retry-After": "1"})
+    headers = {"Cache-Control": "no-store"}
+    if not can_serve(found) or any(found[name] != "ok" for name in required):
+        return answer({"status": "unavailable", **facts}, 503, headers | {"Retry-After": "1"})
+    is_ready = all(one == "ok" for one in found.values())
+    return answer({"status": "ready" if is_ready else "degraded", **facts}, 200, headers)
+
+
+def _required(request: HttpRequest) -> list[str]:
+    given = read_parameters(request.META.get("QUERY_STRING", ""), frozenset({"require"})).get("require")
+    if given is None:
+        return []
+    names = [*_dependencies] if given == "all" else given.split(",")
+    if unknown := [name for name in names if name not in _dependencies]:
+        known = ", ".join(_dependencies)
+        message = f'"{unknown[0][:40]}" is no dependency. Write all, or some of these with commas: {known}.'
+        raise ValidationFailed.of("require", "unknown", message)
+    return names
+
+
+def can_serve(found: Mapping[str, str]) -> bool:
+    """Whether requests can be served: the control database and at least one region are well."""
+    regions = [found[region] for region in settings.REGION_DATABASES if region in found]
+    return found.get("control", "ok") == "ok" and (not regions or "ok" in regions)
 
 
 def healthz(request: HttpRequest) -> HttpResponse:

@@ -26,7 +26,7 @@ from typing import Any, Final
 from django.http import HttpRequest
 from django_ratelimit.core import get_usage
 
-from platform_site.api import addresses, store
+from platform_site.api import addresses, store, waits
 from platform_site.api.email_addresses import normalised
 from platform_site.api.errors import RateLimited
 from platform_site.api.kept import kept
@@ -133,7 +133,7 @@ class Begun:
     def __init__(self, request: HttpRequest, trip: store.Trip, identity: str, is_visit: bool = False) -> None:
         self._request = request
         self._is_visit = is_visit
-        self._counting = Counting(request, trip, "caller", identity)
+        self._counting = Counting(request, trip, "caller", identity, look_only=waits.is_repeated(request))
 
     def settle(self, plan: str, caller_id: str | None = None) -> None:
         """After the trip ran and the plan is known: headers. Raises RateLimited."""

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from platform_site.api import health, metrics
 
-WORKERS: Final = "workers"
+WORKERS: Final = health.WORKERS
 SILENT_AFTER: Final = 30.0
 """Seconds without a word after which no worker is believed to live. Without beat a worker's clock says it every 15."""
 
@@ -69,6 +69,10 @@ class Lag(Collector):
                 looks = {name: look for name, *look in cursor.fetchall()}
         except Error:
             return
+        is_up = WORKERS in looks and looks[WORKERS][0] <= SILENT_AFTER
+        yield GaugeMetricFamily(
+            "platform_workers_up", f"1 if a worker responded within {SILENT_AFTER:g} seconds, else 0.", value=int(is_up)
+        )
         if WORKERS in looks:
             heard = "Seconds since a worker was last heard of."
             yield GaugeMetricFamily("platform_worker_heard_seconds", heard, value=looks[WORKERS][0])

@@ -53,6 +53,14 @@ class Exchange:
     request: Incoming
     protocol: Any
     finish: Callable[[], None]
+    parked: waits.Parked | None = None
+    """What the request waits for, or was given after a wait."""
+
+    def end(self) -> None:
+        """The client has its response: release what the request holds."""
+        self.finish()
+        if self.parked is not None:
+            self.parked.give_up()
 
 
 class Bridge:
@@ -198,27 +206,42 @@ class Bridge:
         """The lane is stuck and the line too long: say so rather than let the client wait."""
         logger.error("no thread became free in time")  # and not for whom: a path may hold a secret
         _answer_error(exchange.protocol, errors.Unavailable(), exchange.request.META.get("HTTP_X_REQUEST_ID"))
-        exchange.finish()
+        exchange.end()
 
     # ── in the lane ──────────────────────────────────────────────────────────────────────────────────────────────────
     def _work(self, exchange: Exchange) -> None:
         request = exchange.request
+        request.__dict__[waits.REPEATABLE] = True
+        try:
+            self._answer(exchange, request)
+        except waits.Parked as parked:
+            exchange.parked = parked
+            request.__dict__[waits.REPEATED] = True
+            parked.then(lambda: self._lane.submit(exchange))
+        self._look_after()
+
+    def _answer(self, exchange: Exchange, request: Incoming) -> None:
+        """Send the response. Raises Parked for a request that is to be repeated."""
         response = None
+        is_parked = False
         try:
             # What Django's handler does around its middleware (URLconf, log of errors) is for people's addresses.
             answer = self._front if self._is_for_machines(request.path) else self._handler.get_response
             response = answer(request)
             send(exchange.protocol, response, last=self.leaving)
+        except waits.Parked:
+            is_parked = True
+            raise
         except BaseException:
             logger.exception("a request was not answered by Django")
             # If the answer has begun, this is ignored; else the client gets the envelope rather than an empty 500.
             _answer_error(exchange.protocol, errors.Internal(), request.META.get("HTTP_X_REQUEST_ID"))
         finally:
-            exchange.finish()
+            if not is_parked:
+                exchange.end()
             # After the client has its answer.
             if response is not None:
                 response.close()
-            self._look_after()
 
 
 def _walk(resolver: Any) -> None:

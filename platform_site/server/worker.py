@@ -21,6 +21,7 @@ from granian._granian import CallbackScheduler, RSGIWorker, WorkerSignal
 from granian.server.common import WORKERS_METHODS
 from granian.server.mp import WorkerProcess
 
+from platform_site.api import waits
 from platform_site.server.bridge import Bridge
 
 logger = logging.getLogger(__name__)
@@ -85,6 +86,8 @@ def work(
         # its way gets no answer. So first nobody new is let in, and the busy are sent away, each by its own answer.
         if not bridge.leaving:
             bridge.leaving = True
+            for end in waits.when_leaving:
+                end()
             if sys.platform == "linux":
                 _stop_accepting(sock[1].get_fd())
             loop.call_later(LEAVE_SECONDS, stop.set)

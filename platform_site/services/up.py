@@ -12,6 +12,7 @@ import contextlib
 import errno
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -176,7 +177,7 @@ class _Run:
         self._databases_ready = True
         self._let_go()
         self._await(
-            lambda: _healthy(self._address()), "The web server does not answer.", every=0.05, seconds=UPGRADE_SECONDS
+            lambda: _is_ready(self._address()), "The web server does not answer.", every=0.05, seconds=UPGRADE_SECONDS
         )
         if supervisor.stopping:
             return
@@ -242,58 +243,46 @@ class _Run:
     def _tell(self) -> None:
         base = self._environment["BASE_URL"]
         seconds = time.monotonic() - self._begun
+        facts = _facts(self._layout) if self._options.demo else None
         lines = [
             "",
-            f"Ready after {seconds:.1f} s. Ctrl-C stops everything; the data stays in {self._layout.data_dir}",
+            f"Ready in {seconds:.1f} s. Ctrl-C stops everything; the data stays in {_short(self._layout.data_dir)}",
             "",
+            f"  Console  {base}/admin/",
         ]
-        lines += [f"  API      {base}/v1   (browse it at {base}/docs, guides at {base}/docs/guides)"]
-        facts = _facts(self._layout) if self._options.demo else None
-        if facts is None:
-            lines += [f"  Console  {base}/admin/", ""]
-        else:
-            admin, account, key = facts["admin"], facts["account"], facts["server_key"]
-            signin = json.dumps({"grant_type": "password", "email": account["email"], "password": account["password"]})
+        if facts is not None:
+            lines += [f"           {facts['admin']['email']}, password {facts['admin']['password']}"]
+        lines += [f"  API      {base}/v1 (reference: /docs, guides: /docs/guides)"]
+        if facts is not None:
+            file = _short(self._layout.demo_file)
             lines += [
-                f"  Console  {base}/admin/   ({admin['email']}, password {admin['password']})",
-                f"  Key      {key}   (production, all its scopes)",
-                f"  Facts    {self._layout.demo_file}",
+                f"  Demo     {file} (every id, password and key)",
                 "",
                 "Try it:",
                 "",
-                f"  curl {base}/v1/projects -H 'Authorization: Bearer {key}'",
-                f"  curl {base}/v1/projects/{facts['project_id']}/environments -H 'Authorization: Bearer {key}'",
-                f"  curl {base}/v1/auth/token -H 'Content-Type: application/json' -d '{signin}'",
-                f"  curl {base}/v1/rows/tasks -H 'Authorization: Bearer {key}'",
-                f"  curl {base}/v1/functions/sum/invoke -H 'Authorization: Bearer {key}'"
-                """ -H 'Content-Type: application/json' -d '{"input": {"a": 2, "b": 3}}'""",
-                *_lines_of_the_webhook(base, facts),
-                "",
+                f"""  KEY=$(grep -ow 'sk_[^"]*' {shlex.quote(file)})""",
+                f"""  curl {base}/v1/rows/tasks -H "Authorization: Bearer $KEY\"""",
+                f"""  curl -X POST {base}/v1/functions/open-tasks/invoke -H "Authorization: Bearer $KEY\"""",
             ]
-        _write("\n".join(lines) + "\n")
+        _write("\n".join([*lines, ""]) + "\n")
 
 
-def _healthy(address: tuple[str, int]) -> bool:
-    """Whether a worker answers. The socket listens from the start, so this may wait for the first one."""
+def _short(path: Path) -> str:
+    """The path as it is written in this terminal: relative to the current directory if it is in it."""
     try:
-        with socket.create_connection(address, timeout=0.25) as connection:
-            connection.sendall(b"GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        return str(path.relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return str(path)
+
+
+def _is_ready(address: tuple[str, int]) -> bool:
+    """Whether `/readyz` is 200. The socket listens from the start, so this may wait for the first web process."""
+    try:
+        with socket.create_connection(address, timeout=1) as connection:
+            connection.sendall(b"GET /readyz HTTP/1.0\r\nHost: localhost\r\n\r\n")
             return connection.recv(64).startswith((b"HTTP/1.0 200", b"HTTP/1.1 200"))
     except OSError:
         return False
-
-
-def _lines_of_the_webhook(base: str, facts: dict[str, Any]) -> list[str]:
-    """A write that the demo's webhook tells of, and what became of it. None where the demo could not make one."""
-    if not facts.get("webhook") or not facts.get("task_id"):
-        return []
-    key, user = facts["server_key"], facts["app_users"][0]["id"]
-    comment = json.dumps({"task_id": facts["task_id"], "body": "Hello", "owner_id": user})
-    return [
-        f"  curl {base}/v1/rows/comments -H 'Authorization: Bearer {key}'"
-        f" -H 'Content-Type: application/json' -d '{comment}'",
-        f"  curl {base}/v1/webhooks/{facts['webhook']['id']}/deliveries -H 'Authorization: Bearer {key}'",
-    ]
 
 
 def _facts(layout: Layout) -> dict[str, Any] | None:

@@ -53,18 +53,50 @@ def test_ready_names_each_dependency(api: Api, fresh: None) -> None:
 
 
 @pytest.mark.django_db(databases="__all__")
-def test_a_dependency_that_is_away_is_named_and_makes_503(
+def test_a_shared_dependency_that_is_unavailable_degrades(
     api: Api, fresh: None, monkeypatch: pytest.MonkeyPatch, settings: LazySettings
 ) -> None:
     monkeypatch.setitem(connections["eu-west-1"].settings_dict, "PORT", "1")
     monkeypatch.setitem(connections["eu-west-1"].settings_dict, "HOST", "127.0.0.1")
     settings.REDIS_URL = "redis://127.0.0.1:1/0"
     answer = api.get("/readyz")
-    assert answer.status == 503
-    assert answer.headers["Retry-After"] == "1"
-    assert answer.json["status"] == "unavailable"
+    assert (answer.status, answer.json["status"]) == (200, "degraded"), "other regions are served"
     assert {name for name, state in answer.json["dependencies"].items() if state != "ok"} == {"eu-west-1", "redis"}
     assert b"127.0.0.1" not in answer.body
+    for required in ("redis", "us-east-1,eu-west-1", "all"):
+        refused = api.get(f"/readyz?require={required}")
+        assert (refused.status, refused.json["status"], refused.headers["Retry-After"]) == (503, "unavailable", "1")
+    assert api.get("/readyz?require=us-east-1").status == 200
+    unknown = api.get("/readyz?require=worker")
+    assert (unknown.status, unknown.fields) == (422, {"require": "unknown"})
+    assert api.get("/readyz?requires=redis").status == 422
+
+
+@pytest.mark.parametrize("lost", [{"control"}, {"us-east-1", "eu-west-1", "ap-southeast-1"}])
+def test_a_process_that_can_serve_nothing_is_unavailable(
+    api: Api, monkeypatch: pytest.MonkeyPatch, lost: set[str]
+) -> None:
+    def fail() -> None:
+        raise ConnectionError
+
+    monkeypatch.setattr(health, "_dependencies", {})
+    for name in ("control", "us-east-1", "eu-west-1", "ap-southeast-1", "redis", "workers"):
+        health.register(name, fail if name in lost else lambda: None)
+    answer = api.get("/readyz")
+    assert (answer.status, answer.json["status"], answer.headers["Retry-After"]) == (503, "unavailable", "1")
+
+
+def test_missing_workers_degrade_and_are_503_where_required(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "_dependencies", {})
+
+    def fail() -> None:
+        raise ConnectionError
+
+    health.register("workers", fail)
+    answer = api.get("/readyz")
+    assert (answer.status, answer.json["status"], answer.json["workers"]) == (200, "degraded", "down")
+    required = api.get("/readyz?require=workers")
+    assert (required.status, required.json["status"], required.json["workers"]) == (503, "unavailable", "down")
 
 
 @pytest.mark.django_db(databases="__all__")
@@ -75,7 +107,7 @@ def test_a_database_that_refuses_connections_as_settings_have_them_is_not_ready(
     options = connections["eu-west-1"].settings_dict["OPTIONS"] | {"target_session_attrs": "read-only"}
     monkeypatch.setitem(connections["eu-west-1"].settings_dict, "OPTIONS", options)
     answer = api.get("/readyz")
-    assert answer.status == 503
+    assert answer.json["status"] == "degraded"
     assert {name for name, state in answer.json["dependencies"].items() if state != "ok"} == {"eu-west-1"}
 
 
@@ -96,7 +128,7 @@ def test_a_dependency_that_hangs_costs_two_seconds_and_one_thread(
     began = time.monotonic()
     first = api.get("/readyz")
     assert time.monotonic() - began < health.LIMIT + within(0.5)
-    assert first.status == 503
+    assert first.json["status"] == "degraded"
     assert first.json["dependencies"]["stuck"] == "slow"
     assert first.json["dependencies"]["eu-west-1"] in ("slow", "down")
     assert first.json["dependencies"]["control"] == "ok"

@@ -70,15 +70,19 @@ def test_workers_that_are_not_heard_of_are_down(api: Api, monkeypatch: pytest.Mo
     health.register(lag.WORKERS, lag.ask_workers)
     monkeypatch.setattr(health, "FRESH", 0)
     Sample.objects.filter(name=lag.WORKERS).delete()
-    assert api.get("/readyz").json["dependencies"] == {"workers": "down"}
+    assert api.get("/readyz").json == {"status": "degraded", "workers": "down", "dependencies": {"workers": "down"}}
+    assert figures(api)["platform_workers_up"] == 0, "also if there never was one"
     lag.beat()
     answer = api.get("/readyz")
     assert (answer.status, answer.json["dependencies"]) == (200, {"workers": "ok"})
     assert figures(api)["platform_worker_heard_seconds"] < lag.SILENT_AFTER
     measure_control()
-    assert api.get("/readyz").status == 200, "what tidies up leaves it there"
+    assert figures(api)["platform_workers_up"] == 1
+    assert api.get("/readyz?require=workers").status == 200, "what tidies up leaves it there"
     pass_by(31, lag.WORKERS)
     assert api.get("/readyz").json["dependencies"] == {"workers": "down"}
+    assert (api.get("/readyz").status, api.get("/readyz?require=workers").status) == (200, 503)
+    assert figures(api)["platform_workers_up"] == 0
     assert figures(api)["platform_worker_heard_seconds"] > 31
 
 

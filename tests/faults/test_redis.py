@@ -32,7 +32,7 @@ def test_f6_redis_stopped_and_restarted_empty(battered: Up, own_valkey: OwnValke
     assert set(load.counts()) <= FINE, load.counts()
     down = [one for one in load.of("patch") if gone_at <= one.at <= back_at]
     assert p99(down) < within(0.5)
-    ready = httpx.get(f"{battered.base_url}/readyz")
+    ready = httpx.get(f"{battered.base_url}/readyz?require=all")
     assert ready.status_code == 200, ready.text
 
 

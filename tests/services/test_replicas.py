@@ -207,7 +207,7 @@ def test_a_replica_that_lags_is_left_out_within_the_limit_and_comes_back(service
         assert {service.name(row_id) for _ in range(20)} == {"changed"}
         wait_for("it is said", lambda: service.state()[REPLICA]["state"] == "lagging", 10, every=0.1)
         assert service.state()[REPLICA]["lag_seconds"] > LIMIT
-        assert service.client.get("/readyz").status_code == 200
+        assert service.client.get("/readyz?require=all").status_code == 200
         assert not service.is_answered_by_the_replica()
     service.settle()
     assert service.state()[REPLICA]["state"] == "ok"
