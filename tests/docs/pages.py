@@ -71,7 +71,9 @@ def run_snippet(up: Up, language: str, source: str) -> str:
         source = source.replace(shown, real)
     assert "…" not in source
     allowed = up.base_url.removeprefix("http://")
-    command = [sys.executable, "-"] if language == "python" else [deno(), "run", f"--allow-net={allowed}", "--ext=js", "-"]
+    command = (
+        [sys.executable, "-"] if language == "python" else [deno(), "run", f"--allow-net={allowed}", "--ext=js", "-"]
+    )
     done = subprocess.run(command, input=source, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, (source, done.stderr)
     return done.stdout
