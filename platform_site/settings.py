@@ -233,9 +233,9 @@ SPECTACULAR_SETTINGS = {
     "OAS_VERSION": "3.1.0",
     "TITLE": "Backend platform",
     "DESCRIPTION": "Projects, sign-in, rows under rules, signed webhooks and functions, over HTTP with JSON bodies.\n\n"
-    "The [quick start](/docs/guides/tutorials/quick-start) takes five minutes; [errors](/docs/guides/reference/errors) says what each code "
-    "means. To try an address here, paste a server key (`sk_…`) or an access token under *Authorize*; an account names "
-    "the environment that it means in the header `X-Environment`.",
+    "Follow the [quick start](/docs/guides/tutorials/quick-start), or look up an "
+    "[error code](/docs/guides/reference/errors). To try an endpoint here, paste a server key (`sk_…`) or an access token "
+    "under *Authorize*. An account names its environment in the header `X-Environment`.",
     # In the order in which one needs them.
     "TAGS": [
         {"name": "projects", "description": "Projects, environments, preview branches, members"},
