@@ -39,7 +39,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Heading:
-    """A heading of a page, below its title. `level` is 2 or 3; `text` is what stands below it, for the search."""
+    """A heading of a page, below its title. `level` is 2 or 3; `text` is the text below it."""
 
     id: str
     title: str
@@ -120,18 +120,18 @@ def _outline(tokens: list[Token], name: str) -> tuple[str, str, tuple[Heading, .
     """Title, text before the first heading, and headings; gives each heading an id that is unique in the page."""
     title, ids = name, set[str]()
     parts: list[tuple[str, str, int, list[str]]] = [("", "", 1, [])]
-    for token, following in zip(tokens, [*tokens[1:], None], strict=True):
-        if token.type == "heading_open" and following is not None:
-            text = _plain(following)
+    for before, token in zip([None, *tokens], tokens, strict=False):
+        if before is not None and before.type == "heading_open":
+            text = _plain(token)
             heading_id = base = slugify(text)
             while heading_id in ids:
                 heading_id = f"{base}-{len(ids)}"
             ids.add(heading_id)
-            token.attrSet("id", heading_id)
-            if token.tag == "h1":
+            before.attrSet("id", heading_id)
+            if before.tag == "h1":
                 title = text
             else:
-                parts.append((heading_id, text, int(token.tag[1]), []))
+                parts.append((heading_id, text, int(before.tag[1]), []))
         elif token.type in _SEARCHED:
             parts[-1][3].append(_plain(token))
     texts = [(each[0], each[1], each[2], " ".join(" ".join(each[3]).split())) for each in parts]

@@ -234,8 +234,8 @@ SPECTACULAR_SETTINGS = {
     "TITLE": "Backend platform",
     "DESCRIPTION": "Projects, sign-in, rows under rules, signed webhooks and functions, over HTTP with JSON bodies.\n\n"
     "Follow the [quick start](/docs/guides/tutorials/quick-start), or look up an "
-    "[error code](/docs/guides/reference/errors). To try an endpoint here, paste a server key (`sk_…`) or an access token "
-    "under *Authorize*. An account names its environment in the header `X-Environment`.",
+    "[error code](/docs/guides/reference/errors). To try an endpoint here, paste a server key (`sk_…`) or an access "
+    "token under *Authorize*. An account names its environment in the header `X-Environment`.",
     # In the order in which one needs them.
     "TAGS": [
         {"name": "projects", "description": "Projects, environments, preview branches, members"},

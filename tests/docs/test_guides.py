@@ -91,3 +91,4 @@ def test_the_search_index_has_every_section_of_every_page() -> None:
     roles = by_url["/docs/guides/reference/rules#roles"]
     assert (roles["page"], roles["title"]) == ("Rules", "Roles")
     assert "treat anonymous as everyone" in roles["text"]
+    assert by_url["/docs/guides/reference/limits#rate-limits"]["text"].startswith("Windows are fixed")
