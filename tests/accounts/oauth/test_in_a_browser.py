@@ -161,7 +161,9 @@ def test_the_web_page_of_the_guide_signs_in(page: Page, scene: Set, idp: Identit
         f"/v1/projects/{scene.project_id}/environments/{scene.environment_id}", json={"allowed_origins": [origin]}
     )
     assert opened.status_code == 200, opened.text
-    [code] = re.findall(r"```js\n(.*?)```", (ROOT / "docs" / "how-to" / "sign-in-with-a-provider.md").read_text("utf-8"), re.DOTALL)
+    [code] = re.findall(
+        r"```js\n(.*?)```", (ROOT / "docs" / "how-to" / "sign-in-with-a-provider.md").read_text("utf-8"), re.DOTALL
+    )
     code = code.replace('"http://127.0.0.1:8000"', f'"{scene.base_url}"').replace(
         '"env_…"', f'"{scene.environment_id}"'
     )
