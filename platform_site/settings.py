@@ -1,4 +1,4 @@
-"""All settings in one file. A fresh clone runs with no variable set; production sets those in docs/how-to/deployment.md.
+"""All settings. A fresh clone runs with no variable set; production sets those in docs/how-to/deployment.md.
 
 What is unset falls back to the embedded services of the data dir (`platform_site.services.layout`).
 """
