@@ -27,6 +27,7 @@ from pygments.util import ClassNotFound
 _INDEX: Final = "README"
 _ENTRY: Final = re.compile(r"^- \[([^\]]+)\]\(([\w/-]+)\.md\)", re.MULTILINE)
 _SEARCHED: Final = ("inline", "fence", "code_block")
+_SHELL: Final = re.compile(r"(cp|curl|docker|npm|pg_dump|pip|systemctl|manage\.py|\.venv/\S+|[A-Z_0-9]+=\S*) ?")
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,8 @@ def read(name: str) -> Guide:
     tokens = parser.parse(_files()[name].read_text())
     title, introduction, headings = _outline(tokens, name)
     for token in tokens:
+        if token.type == "code_block":
+            token.type, token.info = "fence", _language(token.content)
         if align := token.attrs.pop("style", None):  # of a column; the content policy forbids inline styles
             token.attrSet("class", str(align).replace("text-align:", ""))
         for child in token.children or ():
@@ -143,6 +146,13 @@ def _plain(token: Token) -> str:
     if token.children is None:
         return token.content
     return "".join(" " if each.type == "softbreak" else each.content for each in token.children)
+
+
+def _language(code: str) -> str:
+    """The language of indented code, which does not name it: shell commands and JSON are recognised."""
+    if _SHELL.match(code):
+        return "sh"
+    return "json" if code.startswith(("{", '"', "[")) else "text"
 
 
 def _highlighted(code: str, language: str, _: Any) -> str:

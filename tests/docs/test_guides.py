@@ -79,6 +79,8 @@ def test_a_cell_has_the_name_of_its_column() -> None:
 def test_code_is_highlighted() -> None:
     page = shown("how-to/functions").content.decode()
     assert '<code class="language-python"><span class="kn">import</span>' in page
+    indented = shown("reference/errors").content.decode()
+    assert '<code class="language-json">' in indented, "code without a language is recognised"
 
 
 def test_the_search_index_has_every_section_of_every_page() -> None:
