@@ -1,7 +1,7 @@
 """Passwords: how they are hashed, how many at once, and which are good enough.
 
 Argon2id with OWASP's minimum of 19 MiB, two passes, one lane: 37 ms where Django's default of 100 MiB takes 218 ms
-(docs/performance.md; OWASP Password Storage Cheat Sheet). At most two run in one process, so that a storm of sign-ins
+(OWASP Password Storage Cheat Sheet). At most two run in one process, so that a storm of sign-ins
 leaves the rest to everybody else (reliability T13). Whoever would wait longer than WAIT_SECONDS is told to come back.
 """
 

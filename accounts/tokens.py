@@ -6,7 +6,7 @@ current key and verifies with the one that `kid` names, and a token class whose 
 `verify_access_token` is what the rest of the house calls: claims or `Unauthorized`, whatever a stranger sends.
 Contract section 5.6; ASVS 9.1, 9.2.
 
-A verified token is remembered by its SHA-256 until it expires, for verification costs 83 µs (docs/performance.md). That
+A verified token is remembered by its SHA-256 until it expires, for verification costs 83 µs. That
 remembers the signature only: whether the session still lives is asked on every request.
 """
 

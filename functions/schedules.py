@@ -3,7 +3,7 @@
 What is due stands in `Function.next_run_at`, in the database's time. A sweep of the region claims due functions, writes
 a queued run for each and when it is due next, in one transaction: so a due time makes one run, however many workers
 look. What was missed is made up for once. A function whose last such run has not ended is passed over until its next
-time. `functions.cron` says when that is; docs/functions.md what it means to those who deploy.
+time. `functions.cron` says when that is; docs/reference/functions.md what it means to those who deploy.
 
 A run executes as whoever deployed last, looked up again when it starts (`functions.callers`): code that somebody
 deploys or activates never runs with the rights of who set the schedule before. Members of the platform's staff and

@@ -1,35 +1,51 @@
-"""The guides: the pages of `docs/` as the service shows them at `/docs/guides`.
+"""The guides: the pages of `docs/`, served at `/docs/guides`, with a table of contents and a search index.
 
-The files are the source; what stands in the repository is what is read here. The order of the pages, and with it the
-navigation, is that of `docs/README.md`. A page's name is looked up, never made into a path.
+The order of the pages, and so the navigation, is that of `docs/README.md`. A page is named by its path below `docs/`
+without the suffix (`reference/errors`). Names are looked up in a table and never used as paths.
 """
 
+import posixpath
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from django.conf import settings
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils.text import slugify
 from django.views.decorators.http import require_safe
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import get_lexer_by_name
+from pygments.util import ClassNotFound
 
 _INDEX: Final = "README"
 _ENTRY: Final = re.compile(r"^- \[([^\]]+)\]\(([\w/-]+)\.md\)", re.MULTILINE)
+_SEARCHED: Final = ("inline", "fence", "code_block")
+_SHELL: Final = re.compile(r"(cp|curl|docker|npm|pg_dump|pip|systemctl|manage\.py|\.venv/\S+|[A-Z_0-9]+=\S*) ?")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A page in the navigation: the address's last part (`rows-http`), and the words that lead there."""
+    """A page in the navigation."""
 
     name: str
     title: str
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A heading of a page, below its title. `level` is 2 or 3; `text` is the text below it."""
+
+    id: str
+    title: str
+    level: int
+    text: str
 
 
 @dataclass(frozen=True)
@@ -38,6 +54,8 @@ class Guide:
 
     title: str
     html: str
+    introduction: str
+    headings: tuple[Heading, ...]
 
 
 @require_safe
@@ -52,44 +70,102 @@ def guide(request: HttpRequest, name: str) -> HttpResponse:
     return _shown(request, name)
 
 
+@require_safe
+def search_index(request: HttpRequest) -> HttpResponse:
+    """Every section of every page, for the search in the browser (`guides.js`)."""
+    return JsonResponse({"sections": _index()}, headers={"Cache-Control": "max-age=600"})
+
+
 def _shown(request: HttpRequest, name: str) -> HttpResponse:
     return render(request, "guide.html", {"guide": read(name), "name": name, "sections": sections()})
 
 
 @cache
 def sections() -> list[tuple[str, list[Entry]]]:
-    """The navigation: each heading of the index with its pages."""
+    """The navigation: each heading of the index that has pages, with them."""
     parts = _files()[_INDEX].read_text().split("\n## ")[1:]
-    return [
-        (part.partition("\n")[0], [Entry(_name(path), title) for title, path in _ENTRY.findall(part)]) for part in parts
-    ]
+    return [(part.partition("\n")[0], [Entry(name, title) for title, name in _ENTRY.findall(part)]) for part in parts]
+
+
+@cache
+def _index() -> list[dict[str, str]]:
+    found = []
+    for name in _files():
+        page = read(name)
+        url = _url(name)
+        found.append({"page": page.title, "title": page.title, "url": url, "text": page.introduction})
+        found += [
+            {"page": page.title, "title": each.title, "url": f"{url}#{each.id}", "text": each.text}
+            for each in page.headings
+        ]
+    return found
 
 
 @cache
 def read(name: str) -> Guide:
-    """The page `name` as HTML. Raw HTML in the source is text; links to other pages lead to their addresses."""
-    parser = MarkdownIt("commonmark", {"html": False}).enable("table")
+    """The page `name` as HTML. Raw HTML in the source is shown as text; links to other pages become URLs."""
+    parser = MarkdownIt("commonmark", {"html": False, "highlight": _highlighted}).enable("table")
     tokens = parser.parse(_files()[name].read_text())
-    title = next((each.content for each in _following(tokens, "h1")), name)
-    for heading, content in zip(_opening(tokens), _following(tokens, "h1", "h2", "h3"), strict=True):
-        heading.attrSet("id", slugify(content.content))
+    title, introduction, headings = _outline(tokens, name)
     for token in tokens:
-        if align := token.attrs.pop("style", None):  # of a table's column; the content policy allows no style here
+        if token.type == "code_block":
+            token.type, token.info = "fence", _language(token.content)
+        if align := token.attrs.pop("style", None):  # of a column; the content policy forbids inline styles
             token.attrSet("class", str(align).replace("text-align:", ""))
-    _label(tokens)
-    titles = {entry.name: entry.title for _, entries in sections() for entry in entries}
-    for token in tokens:
-        for link, text in zip(token.children or (), (token.children or ())[1:], strict=False):
-            if link.type == "link_open":
-                if text.content.endswith(".md"):  # a page that is called by its file in the repository
-                    text.content = titles.get(_name(text.content.removesuffix(".md")), text.content)
-                link.attrSet("href", _address(str(link.attrGet("href"))))
-    return Guide(title, parser.renderer.render(tokens, parser.options, {}))
+        for child in token.children or ():
+            if child.type == "link_open":
+                child.attrSet("href", _target(str(child.attrGet("href")), name))
+    _label_cells(tokens)
+    return Guide(title, parser.renderer.render(tokens, parser.options, {}), introduction, headings)
 
 
-def _label(tokens: list[Token]) -> None:
-    """Say at each cell of a table what its column is called: where there is no room for columns, cells stand below each
-    other, and `pages.css` writes that before them."""
+def _outline(tokens: list[Token], name: str) -> tuple[str, str, tuple[Heading, ...]]:
+    """Title, text before the first heading, and headings; gives each heading an id that is unique in the page."""
+    title, ids = name, set[str]()
+    parts: list[tuple[str, str, int, list[str]]] = [("", "", 1, [])]
+    for before, token in zip([None, *tokens], tokens, strict=False):
+        if before is not None and before.type == "heading_open":
+            text = _plain(token)
+            heading_id = base = slugify(text)
+            while heading_id in ids:
+                heading_id = f"{base}-{len(ids)}"
+            ids.add(heading_id)
+            before.attrSet("id", heading_id)
+            if before.tag == "h1":
+                title = text
+            else:
+                parts.append((heading_id, text, int(before.tag[1]), []))
+        elif token.type in _SEARCHED:
+            parts[-1][3].append(_plain(token))
+    texts = [(each[0], each[1], each[2], " ".join(" ".join(each[3]).split())) for each in parts]
+    return title, texts[0][3], tuple(Heading(id, title, level, text) for id, title, level, text in texts[1:])
+
+
+def _plain(token: Token) -> str:
+    """The text of a token without markup."""
+    if token.children is None:
+        return token.content
+    return "".join(" " if each.type == "softbreak" else each.content for each in token.children)
+
+
+def _language(code: str) -> str:
+    """The language of indented code, which does not name it: shell commands and JSON are recognised."""
+    if _SHELL.match(code):
+        return "sh"
+    return "json" if code.startswith(("{", '"', "[")) else "text"
+
+
+def _highlighted(code: str, language: str, _: Any) -> str:
+    """The tokens of `code` as spans, coloured by `pages.css`; empty, so that it is shown as it is, for plain text."""
+    try:
+        lexer = get_lexer_by_name(language or "text")
+    except ClassNotFound:
+        return ""
+    return str(highlight(code, lexer, HtmlFormatter(nowrap=True)))
+
+
+def _label_cells(tokens: list[Token]) -> None:
+    """Add the name of its column to each cell: on narrow screens, `pages.css` shows it before the cell."""
     names: list[str] = []
     column = 0
     for token, inside in zip(tokens, tokens[1:], strict=False):
@@ -99,37 +175,27 @@ def _label(tokens: list[Token]) -> None:
             case "tr_open":
                 column = 0
             case "th_open":
-                names.append("".join(each.content for each in inside.children or ()))
+                names.append(_plain(inside))
             case "td_open":
                 if names[column]:
                     token.attrSet("data-label", names[column])
                 column += 1
 
 
-def _opening(tokens: list[Token]) -> Iterator[Token]:
-    return (each for each in tokens if each.type == "heading_open" and each.tag in ("h1", "h2", "h3"))
-
-
-def _following(tokens: list[Token], *tags: str) -> Iterator[Token]:
-    """The text of each heading of these tags."""
-    pairs = zip(tokens, tokens[1:], strict=False)
-    return (content for each, content in pairs if each.type == "heading_open" and each.tag in tags)
-
-
-def _address(target: str) -> str:
-    """Where a link of a page leads: another page to its address, everything else as it is."""
-    path, _, anchor = target.partition("#")
+def _target(href: str, name: str) -> str:
+    """The URL of a link in the page `name`: that of another page if it names its file, otherwise `href`."""
+    path, _, anchor = href.partition("#")
     if "://" in path or not path.endswith(".md"):
-        return target
-    name = _name(path.removesuffix(".md"))
-    address = reverse("guides") if name == _INDEX else reverse("guide", args=[name])
-    return f"{address}#{anchor}" if anchor else address
+        return href
+    linked = posixpath.normpath(posixpath.join(posixpath.dirname(name), path.removesuffix(".md")))
+    return f"{_url(linked)}#{anchor}" if anchor else _url(linked)
 
 
-def _name(path: str) -> str:
-    return path.rpartition("/")[2]
+def _url(name: str) -> str:
+    return reverse("guides") if name == _INDEX else reverse("guide", args=[name])
 
 
 @cache
 def _files() -> dict[str, Path]:
-    return {path.stem: path for path in sorted((Path(settings.BASE_DIR) / "docs").rglob("*.md"))}
+    root = Path(settings.BASE_DIR) / "docs"
+    return {path.relative_to(root).with_suffix("").as_posix(): path for path in sorted(root.rglob("*.md"))}

@@ -1,4 +1,4 @@
-"""All settings in one file. A fresh clone runs with no variable set; production sets the ones docs/deployment.md lists.
+"""All settings. A fresh clone runs with no variable set; production sets those in docs/how-to/deployment.md.
 
 What is unset falls back to the embedded services of the data dir (`platform_site.services.layout`).
 """
@@ -81,7 +81,7 @@ INSTALLED_APPS = [
 ROOT_URLCONF = "platform_site.urls"
 APPEND_SLASH = False
 MIDDLEWARE = [
-    # Answers /v1 by itself; what follows is for the console and other pages for people (docs/architecture.md).
+    # Answers /v1 by itself; the rest is for the console and other pages (docs/explanation/architecture.md).
     "platform_site.api.middleware.Front",
     "django.middleware.security.SecurityMiddleware",
     "platform_site.api.pages.ContentSecurityPolicy",
@@ -233,9 +233,9 @@ SPECTACULAR_SETTINGS = {
     "OAS_VERSION": "3.1.0",
     "TITLE": "Backend platform",
     "DESCRIPTION": "Projects, sign-in, rows under rules, signed webhooks and functions, over HTTP with JSON bodies.\n\n"
-    "The [quick start](/docs/guides/quick-start) takes five minutes; [errors](/docs/guides/errors) says what each code "
-    "means. To try an address here, paste a server key (`sk_…`) or an access token under *Authorize*; an account names "
-    "the environment that it means in the header `X-Environment`.",
+    "Follow the [quick start](/docs/guides/tutorials/quick-start), or look up an "
+    "[error code](/docs/guides/reference/errors). To try an endpoint here, paste a server key (`sk_…`) or an access "
+    "token under *Authorize*. An account names its environment in the header `X-Environment`.",
     # In the order in which one needs them.
     "TAGS": [
         {"name": "projects", "description": "Projects, environments, preview branches, members"},
@@ -339,7 +339,7 @@ def _database(
             "tcp_user_timeout": DATABASE_SILENCE_SECONDS * 1000,
             "application_name": "backend-platform",
             "options": " ".join(f"-c {key}={value}" for key, value in settings_of_the_session.items()),
-            # Bind in the server and let psycopg prepare what recurs: 50-60 µs a statement (docs/performance.md).
+            # Bind in the server and let psycopg prepare what recurs: 50-60 µs a statement.
             "server_side_binding": True,
             "prepare_threshold": prepare_threshold if PREPARED_STATEMENTS else None,
             **libpq,

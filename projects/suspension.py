@@ -2,7 +2,8 @@
 
 `services.suspend_project` says so in the project's row, and that row is all there is to ask: calls find it in their
 place (`Place.is_suspended`), whether that was read or cached. Workers, who claim by environment in a region, ask here;
-what they pass over stays as it is, due and unclaimed, until the suspension is lifted. docs/projects.md, "Suspending".
+what they pass over stays as it is, due and unclaimed, until the suspension is lifted.
+docs/reference/projects.md, "Suspension".
 """
 
 import logging

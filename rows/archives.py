@@ -2,7 +2,8 @@
 
 `Writer` makes one, `Archive` reads one. The last member, `manifest.json`, names every other with its size and SHA-256;
 `Archive.verify` reads all of it once before anybody acts on it. Members are read and written in pieces, so that memory
-does not grow with them. What the members mean is the business of `rows.backups`. Format: docs/backups.md.
+does not grow with them. What the members mean is the business of `rows.backups`. Format:
+docs/how-to/operations/backups.md.
 """
 
 import hashlib

@@ -8,7 +8,7 @@ dropped. It is held to what a restore asks of it before the file has its name. R
 it changes anything, and then is one transaction as well: into a new preview branch, or into an environment, whose
 tables are replaced at its end, in an instant. Users, keys and settings
 live in the control database and are in no backup of an environment. Operator's doors: no rule is asked, no event is
-made. Format and use: docs/backups.md.
+made. Format and use: docs/how-to/operations/backups.md.
 """
 
 import json

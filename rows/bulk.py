@@ -1,7 +1,7 @@
 """Verbs that change all rows that a filter fits: an update, a deletion of many.
 
 The rows are found and locked first, in the order of their ids, under the filter as their caller may read it and the
-rule of the action; then they are written, and each has its event. One transaction: all or none. docs/rows-http.md.
+rule of the action; then they are written, and each has its event. One transaction: all or none. docs/reference/rows.md.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """Cautions: what a valid document allows and its author seldom means. They are told with a plan, and keep nothing from
 being applied.
 
-Pure, over a schema whose rules `rules.validate` has found no fault with. Called by `schemas`; docs/schema.md has the
-list.
+Pure, over a schema whose rules `rules.validate` has found no fault with. Called by `schemas`; docs/reference/schema.md
+has the list.
 """
 
 from collections.abc import Iterator

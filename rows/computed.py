@@ -6,7 +6,7 @@ whose lock it holds, so no other change is lost. The operator is part of a state
 
 What it is computed from is the cell as its caller sees it: PostgreSQL may compute a cell before it finds that the
 write is refused, and the time that this takes would tell how long a hidden list is. No expression here raises an error,
-whatever the cell holds. docs/rows-http.md, "Changing a value by what it is".
+whatever the cell holds. docs/reference/rows.md, "Operators in a write".
 """
 
 import math
@@ -32,7 +32,7 @@ OPERATORS: Final[Mapping[ColumnType, tuple[Operator, ...]]] = {
     "float": _OF_NUMBERS,
     "text[]": _OF_LISTS,
 }
-"""Which operators fit a column of which type. The table in docs/rows-http.md is checked against this."""
+"""Which operators fit a column of which type. The table in docs/reference/rows.md is checked against this."""
 _ALL: Final = frozenset(_OF_NUMBERS + _OF_LISTS)
 GROWING: Final = frozenset[Operator]({"$append", "$add"})
 """Operators by which a row becomes longer than what is sent."""

@@ -3,7 +3,7 @@
 Deleting a user changes the rows that name it (`rows.receivers`). Rows that were read or written before that and
 committed after it still name that user; whoever commits such rows calls here afterwards, with the moment at which it
 began. The trail knows who went (`accounts.audit`). An import and a restore put down with their rows that this is due,
-so that a sweep does it where they were cut off. docs/schema.md, docs/backups.md.
+so that a sweep does it where they were cut off. docs/reference/schema.md, docs/how-to/operations/backups.md.
 """
 
 from datetime import datetime

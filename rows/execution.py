@@ -2,7 +2,7 @@
 
 In: the text of a statement (`$1`, `$2`, …) and its values as text bytes. Out: rows of bytes. Called by `rows.asking`,
 by `rows.impact` for the console, and with texts of their own by the runs of functions. It speaks libpq through
-psycopg's connection, because a cursor costs 20-35 µs more a statement (docs/performance.md), and it answers for what a
+psycopg's connection, because a cursor costs 20-35 µs more a statement, and it answers for what a
 cursor would have done:
 
 * Inside `atomic()` the transaction is begun here: psycopg sends its BEGIN lazily, with its own next statement, and a

@@ -1,7 +1,7 @@
 """The operators of conditions: which fit a column of which type, and what becomes of their operands.
 
 Pure tables and texts. `rows.grammar` reads operators by them, `rows.rules` shapes the values of variables when it binds
-them. docs/rows.md has the table for users.
+them. docs/reference/filters.md has the table for users.
 """
 
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ OPERATORS: Final[Mapping[str, frozenset[str]]] = {
     "reference": _EQUALITY,
     "user": _EQUALITY,
 }
-"""Which operators fit a column of which type; `$not` fits all. The table in docs/rows.md is checked against this."""
+"""Which operators fit a column of which type; `$not` fits all. docs/reference/filters.md is checked against this."""
 
 ALL_OPERATORS: Final = frozenset().union(*OPERATORS.values(), COMBINATORS, QUANTIFIERS)
 

@@ -7,7 +7,8 @@ statement depends on the principal through its standing alone, and its variables
 
 Fails closed in each direction: a table without a rule for an app user's role, or for `anonymous`, is not there; an
 operand that is missing makes its clause false, negated or not (reliability T4); a rule that cannot be compiled, which
-`validate` keeps out of every applied document, raises. Design section 6; docs/rows.md has the rules for developers.
+`validate` keeps out of every applied document, raises. Design section 6; docs/reference/rules.md describes
+rules for developers.
 """
 
 import json

@@ -4,7 +4,7 @@
     parse_with    `list,comments.author`             → a tree of Withs
     parse_columns `title,list.name`                  → the columns of the row, the tree narrowed
 
-Names go through a `Sight` and everything is bounded, as in `rows.grammar`. docs/rows.md.
+Names go through a `Sight` and everything is bounded, as in `rows.grammar`. docs/reference/filters.md.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

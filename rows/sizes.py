@@ -11,7 +11,7 @@ scale: what they may fill, filled until it is refused, tells the length of what 
   its half, it counts in whole megabytes: of such rows alone the bound on what they may read tells something;
 - what they may read has the remainder, together.
 
-docs/security.md, "Other people's data"; docs/limits.md.
+docs/explanation/row-isolation.md, "Row size"; docs/reference/limits.md.
 """
 
 from collections.abc import Collection, Iterable, Mapping

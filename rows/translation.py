@@ -159,7 +159,7 @@ class Translator:
         PostgreSQL asks first what it takes to be cheap, which may be the filter and not the rule. What takes long would
         then tell of hidden rows: one quick condition beside ninety slow ones is a question that is answered by the
         time, or by the end of the statement after five seconds. So what is not quick is asked only of a row that the
-        rule shows; no index answers it, and none is lost. docs/security.md.
+        rule shows; no index answers it, and none is lost. docs/explanation/row-isolation.md.
         """
         if rule == ALWAYS:
             return rows.filter(self.condition(node, table, HERE, depth))

@@ -12,5 +12,5 @@
     views, serializers, urls    the API's doors; `pages` the browser's
 
 A request of a stranger only writes down what was asked; a worker looks up afterwards who that concerns, so that
-neither the answer nor its time tells whether an account exists (threat T7). docs/sign-in.md.
+neither the answer nor its time tells whether an account exists (threat T7). docs/reference/sign-in.md.
 """

@@ -1,7 +1,7 @@
 """The API's doors of sign-up and e-mail flows.
 
 The public ones name their pool as the token endpoint does. They count before they do anything, by the client's address
-and by the e-mail that is named, and answer the same whether anybody has that e-mail. docs/sign-in.md.
+and by the e-mail that is named, and answer the same whether anybody has that e-mail. docs/reference/sign-in.md.
 """
 
 from collections.abc import Callable

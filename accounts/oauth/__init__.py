@@ -12,5 +12,5 @@
 
 One flow: `views` validates the request by `redirects` and begins a flow, the provider sends the browser back,
 `claims` makes a Profile of its answer, `identities` a user of the profile, `codes` a code for the application.
-docs/sign-in.md; design section 4, "OAuth code"; threat T16.
+docs/reference/sign-in.md; design section 4, "OAuth code"; threat T16.
 """

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Run once by the image of PostgreSQL on an empty volume: a role that is no superuser, and the four databases it owns.
+# Run once by the image of PostgreSQL on an empty volume: a role without superuser rights, and the four databases it owns.
 set -eu
 psql --username postgres --set ON_ERROR_STOP=1 --set "password=$PLATFORM_PASSWORD" <<'SQL'
 CREATE ROLE platform LOGIN PASSWORD :'password';

@@ -1,5 +1,5 @@
--- What each session of the platform asks for at its start, said for good, since a pooler does not pass it on.
--- psql -v role=platform -v schema=public in the control database, -v schema=platform in a region's; as the role itself or
+-- Settings that each session of the platform requests when it starts, set permanently: a pooler does not pass them on.
+-- Run psql -v role=platform -v schema=public in the control database, -v schema=platform in a region's; as the role itself or
 -- a superuser. The values are the defaults of STATEMENT_TIMEOUT_MS,
 -- LOCK_TIMEOUT_MS and IDLE_IN_TRANSACTION_TIMEOUT_MS.
 SELECT format('ALTER ROLE %I IN DATABASE %I SET %s = %L', :'role', current_database(), name, value)

@@ -243,7 +243,7 @@ _OWN_CODES: Final = {
 
 
 def own_code(code: str | None) -> str:
-    """The code of a field for what DRF and Django call `code`: one word for one mistake (docs/errors.md)."""
+    """The code of a field for what DRF and Django call `code`: one word for one mistake (docs/reference/errors.md)."""
     return _OWN_CODES.get(code, code) if code else "invalid"
 
 

@@ -9,9 +9,9 @@ opened.
 is for who spells them otherwise.
 
 `settings.ENCRYPTION_KEYS` (64 hex digits each): the first one seals, all of them unseal. To rotate: let all processes
-know a new key, put it first, run `manage.py rotate_encryption_keys`, drop the old key (docs/rotation.md). A models
-module names its sealed columns with `register_sealed_field`, so that the command finds them
-(`platform_site.api.rotation`); a test finds the ones forgotten.
+know a new key, put it first, run `manage.py rotate_encryption_keys`, drop the old key
+(docs/how-to/operations/rotation.md). A models module names its sealed columns with `register_sealed_field`, so that
+the command finds them (`platform_site.api.rotation`); a test finds the ones forgotten.
 
     sealed        = 0x01 | key id (8) | nonce (12) | ciphertext | tag (16)
     sealed under  = 0x02 | salt (16)  | nonce (12) | ciphertext | tag (16)

@@ -21,7 +21,7 @@ written because Redis is away is written by a thread in the background as soon a
 that meets Redis first could believe an old record, for at most the life it was filled with (`RECORD_TTL`).
 
 redis-py makes the connections (URL, TLS, sign-in); the round trip itself speaks through hiredis: 22 µs of CPU where
-redis-py's pipeline takes 60 (docs/performance.md).
+redis-py's pipeline takes 60.
 """
 
 import logging

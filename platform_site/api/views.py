@@ -3,7 +3,7 @@
 A DRF viewset (actions, serializers and drf-spectacular work as usual) whose dispatch leaves out what a JSON-only API
 has no use for: content negotiation, versions, renderers, browsable pages. One request goes: method → caller → scope →
 query parameters → action, which answers with finished bytes (`answer`, `created`, `no_content`) and not with DRF's
-Response. Measured beside DRF's own dispatch in docs/performance.md.
+Response. Measured beside DRF's own dispatch in docs/explanation/performance.md.
 
     class ProjectViewSet(ApiViewSet):
         required_scopes = {"list": "projects:read", "create": "projects:create"}

@@ -15,8 +15,8 @@ watches each of its databases:
   answered either it is away, and the connections of those who wait are cut: they get their 503 as the others do.
 
 A database that says no, or closes the connection, answers: what a restart or an administrator costs is in
-docs/deployment.md. Who calls: `platform_site.postgres.base` for connections, cursors and commits, `rows.execution` for
-what it sends by libpq.
+docs/explanation/reliability.md. Who calls: `platform_site.postgres.base` for connections, cursors and commits,
+`rows.execution` for what it sends by libpq.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """The connections of a thread, looked after once a request instead of four times.
 
 Django's own receivers walk through every database and cache that settings name, at the start and at the end of each
-request, and look each up for the thread at hand: 25 µs for a request that uses none of them (docs/performance.md).
+request, and look each up for the thread at hand: 25 µs for a request that uses none of them.
 Here a thread notes what it opens, and after each answer looks at that. What is done to a connection is Django's own
 `close_if_unusable_or_obsolete`: closed if it failed or is older than CONN_MAX_AGE, else asked for its health again when
 the next request uses it. The server does so itself after each answer (`platform_site.server.bridge`), without Django's

@@ -8,5 +8,5 @@
     serve       Granian's main process: sockets, respawning, reload (`manage.py serve`, and `up` through it)
 
 Why not plain WSGI: four clients that stall inside a body would hold four workers, and threads that run Python side by
-side fight for the interpreter lock. Measured in docs/performance.md.
+side fight for the interpreter lock. Measured in docs/explanation/performance.md.
 """

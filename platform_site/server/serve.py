@@ -34,7 +34,7 @@ from platform_site.server.worker import work
 from platform_site.services.launch import die_with_parent
 from platform_site.services.listen import BACKLOG
 
-# "more workers than cores": on purpose (docs/performance.md), and said at every start.
+# "more workers than cores": on purpose, and said at every start.
 logging.getLogger("_granian").addFilter(lambda record: "higher than the amount of CPU cores" not in record.getMessage())
 
 logger = logging.getLogger(__name__)

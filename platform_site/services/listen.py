@@ -31,6 +31,6 @@ MOST_BY_DEFAULT: Final = 32
 
 
 def default_workers() -> int:
-    """Two for each core: while one waits for PostgreSQL another runs (docs/performance.md). On machines of more than 16
+    """Two for each core: while one waits for PostgreSQL another runs. On machines of more than 16
     cores somebody should choose: each process has its connections to PostgreSQL and keeps functions warm."""
     return min(2 * cores(), MOST_BY_DEFAULT)

@@ -1,11 +1,11 @@
-"""docs/contract.md lists every address that the service has, those of the contract and those that we added."""
+"""docs/reference/contract.md lists every endpoint of the service."""
 
 import re
 from pathlib import Path
 
 from tests.client import Api
 
-PAGE = Path(__file__).parents[2] / "docs" / "contract.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "contract.md"
 METHODS = {"get", "post", "put", "patch", "delete"}
 
 

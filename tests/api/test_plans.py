@@ -9,7 +9,7 @@ import pytest
 from platform_site.api.plans import ADDRESS_LIMITS, PLANS, PlanLimits, plan_limits
 from projects.models import Plan
 
-PAGE = (Path(__file__).parents[2] / "docs" / "limits.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "limits.md").read_text()
 NAMES = [field.name for field in fields(PlanLimits) if field.name != "name"]
 
 

@@ -3,7 +3,7 @@
 Starts it as `manage.py up` does, fills it (1,000 users, 1,000 lists, 100,000 tasks), runs each workload with 16 clients,
 and prints one table: requests a second, the share of the bare view's on the same server in the same run, p50, p99, CPU of
 each part for one request, and floors that nothing of the kind can pass. By hand, on a quiet machine: `others` says how
-much of it was taken by somebody else. docs/performance.md keeps the figures and what is behind them.
+much of it was taken by somebody else. docs/explanation/performance.md keeps the figures and what is behind them.
 """
 
 import argparse

@@ -4,7 +4,7 @@ A noisy machine moves times by half within an hour and leaves counts alone, so t
 dearer. Each workload of `tests.benchmarks.rows` is answered by Django in this process, one after the other, on the
 databases of a service that runs as `manage.py up` does: calls of Python and of C for each request, and what it adds to
 PostgreSQL's log (roughly: a checkpoint makes that more). `--top` prints the functions that are called most. The bridge
-is in it, what Granian and the lane's threads do around it is not. Figures: docs/performance.md.
+is in it, what Granian and the lane's threads do around it is not. Figures: docs/explanation/performance.md.
 """
 
 import argparse

@@ -4,7 +4,7 @@ The service as `manage.py up` runs it, two web workers; a region filled by `gene
 deliveries and attempts of 200 webhooks over 29 days and 1,000,000 runs of 50 functions over 7. Then a look of the worker
 (`platform_site.figures.rollups`), first over a whole day, then over what is new; and each page 40 times over HTTP by one
 member of staff. Beside the times: how many statements a page sends, the slowest of them, and which large table its plan
-reads from end to end (none should). Figures: docs/performance.md, "Console".
+reads from end to end (none should). Figures: docs/explanation/performance.md, "Console".
 """
 
 import contextlib

@@ -5,7 +5,7 @@ with one web process as `manage.py up` does, and asks for rows of each environme
 with the environment's own key. Prints what the web process, PostgreSQL's backends of the region and the worker hold at
 first, when the cache of 200 is full, and on the way to the last one; the web process' CPU for a request; and how long
 the first request to each environment took. `--every-table` asks for all ten tables of each; only the first request to
-it is timed. Some 5 minutes and 5 GB to make them all, and 5 more to ask. Figures: docs/performance.md.
+it is timed. Some 5 minutes and 5 GB to make them all, and 5 more to ask. Figures: docs/explanation/performance.md.
 """
 
 import argparse

@@ -3,7 +3,7 @@
 A warm function that adds two numbers, asked by 16 clients over HTTP with a server key, beside the endpoint that knows its
 caller and does nothing, on the same server in the same run; one that reads a row as its caller; the first call of a
 function that no process is warm for; and the memory of the service with 100 functions deployed, of which 20 are called.
-Figures: docs/performance.md.
+Figures: docs/explanation/performance.md.
 """
 
 import logging

@@ -2,7 +2,7 @@
 
 The list of 20 as `tests.benchmarks.rows` asks for it, by 16 clients, of a service for which a replica is named: before
 there is one, so that the primary answers, and beside a real streaming replica that follows it on the same machine. `pg µs`
-is the primary's. docs/performance.md keeps the figures.
+is the primary's. docs/explanation/performance.md keeps the figures.
 """
 
 import sys

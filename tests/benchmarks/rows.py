@@ -2,7 +2,7 @@
 
 100,000 tasks of 1,000 owners in 1,000 lists, under rules, asked for by 16 clients with tokens of 64 owners: sessions,
 limits and rules are all on. Beside each figure stand the floors of the same run on the same machine: a bare Django view
-on the same server, and `pgbench -M prepared` with the very statement that answers. Figures: docs/performance.md.
+on the same server, and `pgbench -M prepared` with the very statement that answers. Figures: docs/explanation/performance.md.
 """
 
 import json

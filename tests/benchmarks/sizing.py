@@ -2,7 +2,7 @@
 
 Reads the CPU of each part for one request from what `python -m tests.benchmarks --json FILE` wrote (without a file: from
 `quiet.json` beside this module, which a quiet machine made), multiplies it with a mix of requests, and prints the tables
-of docs/sizing.md. Pure arithmetic: what it leaves out (caches that grow cold, locks, the network) is said there.
+of docs/explanation/sizing.md. Pure arithmetic: what it leaves out (caches that grow cold, locks, the network) is said there.
 """
 
 import argparse
@@ -47,7 +47,7 @@ POSTGRES_CORES: Final = 32
 """Cores of one database server before another cluster is the simpler step."""
 ROW_BYTES, EVENT_BYTES, DELIVERY_BYTES, RUN_BYTES = 300, 1_500, 3_300, 700
 """Of one row of some columns with three indexes, one event, one delivery with its attempt, one run; with their indexes
-and what updates leave until a vacuum: all but the row measured, see docs/sizing.md."""
+and what updates leave until a vacuum: all but the row measured, see docs/explanation/sizing.md."""
 DELIVERIES_KEPT_DAYS, EVENTS_KEPT_DAYS, RUNS_KEPT_DAYS = 30, 30, 7
 
 
@@ -136,7 +136,7 @@ def number(value: float) -> str:
 
 
 def tables(benchmark: Mapping[str, object], mix: Mapping[str, float] = MIX) -> str:
-    """The tables of docs/sizing.md, in Markdown."""
+    """The tables of docs/explanation/sizing.md, in Markdown."""
     of = costs(benchmark)
     cost = average(of, mix)
     lines = ["| of 100 requests | | web µs | worker µs | PostgreSQL µs |", "|---|--:|--:|--:|--:|"]
@@ -165,7 +165,9 @@ def tables(benchmark: Mapping[str, object], mix: Mapping[str, float] = MIX) -> s
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.sizing", description=__doc__.splitlines()[0])
     parser.add_argument("benchmark", type=Path, nargs="?", default=QUIET, help="made by tests.benchmarks --json")
-    parser.add_argument("--mix", type=Path, help="a JSON object: workload to requests of 100 (default: docs/sizing.md)")
+    parser.add_argument(
+        "--mix", type=Path, help="a JSON object: workload to requests of 100 (default: docs/explanation/sizing.md)"
+    )
     options = parser.parse_args()
     mix = json.loads(options.mix.read_text()) if options.mix else MIX
     print(tables(json.loads(options.benchmark.read_text()), mix))

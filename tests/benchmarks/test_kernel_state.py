@@ -1,4 +1,4 @@
-"""What the kernel adds to each request, in CPU of this process: figures for docs/performance.md, and bounds that hold.
+"""What the kernel adds to each request, in CPU of this process: figures for docs/explanation/performance.md, and bounds that hold.
 
 The best of several rounds: others share the machine, and what is asked is what the code costs, not what the neighbours do.
 """

@@ -1,4 +1,4 @@
-"""The sizing model: what it multiplies, and that docs/sizing.md shows what it prints."""
+"""The sizing model: what it multiplies, and that docs/explanation/sizing.md shows what it prints."""
 
 import json
 import re
@@ -12,7 +12,7 @@ BENCHMARK = json.loads(QUIET.read_text())
 
 
 def test_the_page_shows_what_the_command_prints() -> None:
-    shown = (ROOT / "docs" / "sizing.md").read_text()
+    shown = (ROOT / "docs" / "explanation" / "sizing.md").read_text()
     for table in tables(BENCHMARK).split("\n\n"):
         assert table in shown, f"make the tables anew: python -m tests.benchmarks.sizing\n{table}"
 

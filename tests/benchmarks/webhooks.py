@@ -1,4 +1,4 @@
-"""What webhooks cost: `python -m tests.benchmarks.webhooks [PART…]`. By hand, on a quiet machine. Figures: docs/performance.md.
+"""What webhooks cost: `python -m tests.benchmarks.webhooks [PART…]`. By hand, on a quiet machine. Figures: docs/explanation/performance.md.
 
 The service as `manage.py up` runs it, one worker, and a receiver in a process of its own that answers at once. Parts:
 throughput (a backlog, as fast as it goes), arrival (one write at a time, an idle service), cost (a write with and

@@ -250,7 +250,7 @@ def test_the_pages_fit_a_telephone_in_both_themes(window: Callable[..., Page], s
         expect(page.locator("#nav-sidebar a[href='/admin/projects/environment/']")).to_be_visible()
     for path in (
         "/docs/guides",
-        "/docs/guides/errors",
+        "/docs/guides/reference/errors",
         "/auth/accept-invitation",
         "/auth/join-project",
         "/admin/login/",

@@ -1,4 +1,4 @@
-"""The commands and answers that stand in a page of documentation, and a shell that executes them."""
+"""Code examples of the documentation: finds them, runs them (shell, JavaScript, Python) and compares their output."""
 
 import contextlib
 import json
@@ -14,15 +14,17 @@ from typing import Any
 
 import pytest
 
+from functions.runtime.launch import deno
 from tests.serving import ROOT, Up
 
 _FENCED = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _END = "\x1e"
+_LOCAL = "http://127.0.0.1:8000"
 
 
 @dataclass(frozen=True)
 class Step:
-    """Commands, and the JSON that the page shows as the answer of their last line, if it shows one."""
+    """Shell commands, and the JSON that the page shows as the output of their last line, if any."""
 
     commands: str
     answer: Any = None
@@ -50,10 +52,37 @@ def indented(page: Path, heading: str) -> str:
     return "\n".join(line[4:] for line in section.splitlines() if line.startswith("    ") or not line.strip())
 
 
-def execute(up: Up, directory: Path, found: list[Step], *, replaced: dict[str, str] | None = None) -> list[str]:
-    """What each step printed, executed one after the other in one shell that ends at the first failure.
+def snippets(page: str) -> list[tuple[str, str]]:
+    """Language and source of each JavaScript or Python block of a page that calls the demo."""
+    return [(language, text) for language, text in fenced(page) if language in ("js", "python") and _LOCAL in text]
 
-    `directory` becomes what the pages call the checkout: `.data` is the service's, `.venv` this interpreter's.
+
+def run_snippet(up: Up, language: str, source: str) -> str:
+    """The output of a snippet, run by Deno or Python with the URL and credentials of `up` instead of the page's."""
+    user = up.facts["app_users"][0]
+    for shown, real in (
+        (_LOCAL, up.base_url),
+        ("sk_…", up.facts["server_key"]),
+        ("env_…", up.facts["environments"]["production"]),
+        ("ada@example.com", user["email"]),
+        ('password: "…"', f"password: {json.dumps(user['password'])}"),
+        ('password="…"', f"password={json.dumps(user['password'])}"),
+    ):
+        source = source.replace(shown, real)
+    assert "…" not in source
+    allowed = up.base_url.removeprefix("http://")
+    command = (
+        [sys.executable, "-"] if language == "python" else [deno(), "run", f"--allow-net={allowed}", "--ext=js", "-"]
+    )
+    done = subprocess.run(command, input=source, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, (source, done.stderr)
+    return done.stdout
+
+
+def execute(up: Up, directory: Path, found: list[Step], *, replaced: dict[str, str] | None = None) -> list[str]:
+    """The output of each step, run one after the other in one shell that stops at the first failure.
+
+    `directory` acts as the checkout of the pages: `.data` is that of the service, `.venv` that of this interpreter.
     """
     for tool in ("bash", "curl", "jq"):
         if shutil.which(tool) is None:
@@ -84,7 +113,7 @@ def execute(up: Up, directory: Path, found: list[Step], *, replaced: dict[str, s
 
 
 def is_like(shown: Any, real: Any) -> bool:
-    """Whether `real` is what the page shows; `…` in a string stands for any text, or for any value if it is all."""
+    """Whether `real` matches what the page shows; `…` matches any text in a string, or any value on its own."""
     match shown:
         case "…":
             return True

@@ -1,4 +1,4 @@
-"""A client that a public generator makes from the served description drives the service (docs/clients.md)."""
+"""A client that a public generator makes from the served description drives the service (docs/how-to/clients.md)."""
 
 import importlib
 import json
@@ -107,7 +107,7 @@ def test_a_generated_python_client_drives_the_twelve_endpoints(served: Up, gener
 
 
 def test_the_python_of_the_page_runs(served: Up, generated: Path, tmp_path: Path) -> None:
-    [script] = [text for language, text in fenced("clients.md") if language == "python"]
+    [script] = [text for language, text in fenced("how-to/clients.md") if language == "python"]
     (tmp_path / ".data").symlink_to(served.data_dir)
     done = subprocess.run(
         [sys.executable, "-c", script],

@@ -37,7 +37,7 @@ class Recipe:
 
 def recipes() -> list[Recipe]:
     found = []
-    for section in (ROOT / "docs" / "rules-cookbook.md").read_text().split("\n## ")[1:]:
+    for section in (ROOT / "docs" / "how-to" / "rules-cookbook.md").read_text().split("\n## ")[1:]:
         name, _, text = section.partition("\n")
         document = re.search(r"^```json\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
         assert document, name

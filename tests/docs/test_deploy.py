@@ -38,8 +38,8 @@ def containers() -> Iterator[tuple[str, list[str]]]:
 
 
 def documented() -> set[str]:
-    rows = re.findall(r"^\| (`[A-Z].*?) \|", (ROOT / "docs" / "deployment.md").read_text(), re.MULTILINE)
-    return {name for row in rows for name in re.findall(r"`([A-Z_0-9]+)`", row)}
+    page = (ROOT / "docs" / "reference" / "settings.md").read_text()
+    return set(re.findall(r"^\| `([A-Z_0-9]+)` \|", page, re.MULTILINE))
 
 
 @pytest.mark.parametrize("thing", KUBERNETES, ids=lambda thing: f"{thing['kind']} {thing['metadata']['name']}")
@@ -82,7 +82,7 @@ def test_each_step_of_a_release_finds_what_it_applies() -> None:
 def test_the_proxies_close_idle_connections_before_the_web_does() -> None:
     for name, pattern in (("Caddyfile", r"^\s+keepalive (\d+)s$"), ("nginx.conf", r"^\s+keepalive_timeout (\d+)s;$")):
         [seconds] = re.findall(pattern, (DEPLOY / name).read_text(), re.MULTILINE)
-        assert int(seconds) < 10, "docs/deployment.md: a connection that says nothing for 10 s is closed"
+        assert int(seconds) < 10, "docs/how-to/deployment.md: a connection that is idle for 10 s is closed"
     [waits] = re.findall(r"proxy_read_timeout (\d+)s;", (DEPLOY / "nginx.conf").read_text())
     assert int(waits) > max(plan.function_timeout_ms for plan in PLANS.values()) / 1000
 

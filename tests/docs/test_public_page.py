@@ -1,4 +1,4 @@
-"""The page of docs/clients.md that shows a publishable key, in a browser, from an origin of its own."""
+"""The page of docs/how-to/clients.md that shows a publishable key, in a browser, from an origin of its own."""
 
 import json
 import re
@@ -20,8 +20,8 @@ pytestmark = in_a_browser
 def document() -> dict[str, Any]:
     """The tables of the two recipes that the page of clients names."""
     tables: dict[str, Any] = {}
-    cookbook = (ROOT / "docs" / "rules-cookbook.md").read_text()
-    for recipe in ("A blog that anybody reads", "A form that anybody fills in"):
+    cookbook = (ROOT / "docs" / "how-to" / "rules-cookbook.md").read_text()
+    for recipe in ("A blog that everyone can read", "A form that everyone can fill in"):
         section = cookbook.split(f"\n## {recipe}\n")[1]
         found = re.search(r"^```json\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
         assert found
@@ -67,7 +67,7 @@ def test_the_page_shows_what_is_published_and_sends_a_letter(
         origin = f"http://127.0.0.1:{site.server_address[1]}"
         path = f"/v1/projects/{project['id']}/environments/{environment}"
         assert api.patch(path, token=token, json={"allowed_origins": [origin]}).status == 200
-        [page] = [text for language, text in fenced("clients.md") if language == "html"]
+        [page] = [text for language, text in fenced("how-to/clients.md") if language == "html"]
         site.__dict__["page"] = page.replace("http://127.0.0.1:8000", served.base_url).replace(
             "pk_…", made.json["secret"]
         )

@@ -17,7 +17,7 @@ def free_port() -> str:
 
 
 def test_every_answer_of_the_quick_start_is_the_one_shown(served: Up, tmp_path: Path) -> None:
-    found = steps("quick-start.md")
+    found = steps("tutorials/quick-start.md")
     assert sum(step.answer is not None for step in found) >= 8, "the page has lost its answers"
     printed = execute(served, tmp_path, found, replaced={"9000": free_port()})
     for step, text in zip(found, printed, strict=True):
@@ -33,26 +33,6 @@ def test_the_walk_of_the_readme_goes_through(served: Up, tmp_path: Path) -> None
     tasks, run = (json.loads(line) for line in rest.replace("}{", "}\n{").splitlines() if line.startswith("{"))
     assert {task["done"] for task in tasks["data"]} == {False}
     assert (run["status"], len(run["output"])) == ("succeeded", len(tasks["data"]))
-
-
-def test_the_first_commands_of_the_guides_go_through_with_the_names_that_their_index_gives(
-    served: Up, tmp_path: Path
-) -> None:
-    first = [Step(indented_curls(ROOT / "docs" / page)) for page in ("functions.md", "webhooks.md", "projects.md")]
-    _, functions, webhook, branch = execute(served, tmp_path, [*steps("README.md"), *first])
-    assert '"output":{"sum":3}' in functions
-    assert json.loads(webhook)["secret"].startswith("whsec_")
-    assert json.loads(branch)["name"] == "fix/login"
-
-
-def indented_curls(page: Path) -> str:
-    """The curl commands of a page that indents its code."""
-    found, goes_on = [], False
-    for line in page.read_text().splitlines():
-        if goes_on or line.startswith("    curl "):
-            found.append(line.replace("curl ", "curl -s ", 1))
-            goes_on = line.endswith("\\")
-    return "\n".join(found)
 
 
 @pytest.mark.parametrize(

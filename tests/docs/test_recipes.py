@@ -9,7 +9,7 @@ from tests.serving import ROOT, Up
 
 
 def test_every_answer_of_the_recipes_is_the_one_shown(served: Up, tmp_path: Path) -> None:
-    found = [*steps("README.md"), *steps("recipes.md")]
+    found = [*steps("README.md"), *steps("how-to/recipes.md")]
     assert sum(step.answer is not None for step in found) >= 7, "the page has lost its answers"
     printed = execute(served, tmp_path, found)
     for step, text in zip(found, printed, strict=True):

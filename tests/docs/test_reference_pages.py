@@ -15,7 +15,7 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 
 
 def test_the_page_of_errors_has_every_code_with_its_status() -> None:
-    page = (ROOT / "docs" / "errors.md").read_text()
+    page = (ROOT / "docs" / "reference" / "errors.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| ([\d, ]+) \|", page, re.MULTILINE)
     documented = {code: {int(status) for status in statuses.split(",")} for code, statuses in rows}
     assert documented == invariants.CODES
@@ -40,7 +40,7 @@ def test_addresses_that_the_page_of_rotation_names_exist() -> None:
     known = {
         (verb.upper(), re.sub(r"\{\w+\}", "{}", path)) for path, verbs in schema["paths"].items() for verb in verbs
     }
-    page = (ROOT / "docs" / "rotation.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "operations" / "rotation.md").read_text()
     named = re.findall(r"`(GET|POST|PUT|PATCH|DELETE) (/v1/[^` ]+)`", page)
     assert len(named) > 5
     for verb, path in named:

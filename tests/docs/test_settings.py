@@ -1,4 +1,4 @@
-"""docs/settings.md has every variable that the settings read, with the default and the bounds that they have."""
+"""docs/reference/settings.md has every variable that the settings read, with the default and the bounds that they have."""
 
 import re
 import runpy
@@ -38,8 +38,9 @@ class Read(NamedTuple):
 
 
 def documented() -> dict[str, Row]:
-    lines = re.findall(r"^\| `([A-Z_0-9]+)` \|(.*)\|$", (ROOT / "docs" / "settings.md").read_text(), re.MULTILINE)
-    rows = {name: Row(*[cell.strip() for cell in cells.split("|")][:4]) for name, cells in lines}
+    page = (ROOT / "docs" / "reference" / "settings.md").read_text()
+    lines = re.findall(r"^\| `([A-Z_0-9]+)` \| (.*?) \| (.*?) \| ?([\d.]*)-?(\d*) ?\|", page, re.MULTILINE)
+    rows = {name: Row(*cells) for name, *cells in lines}
     assert len(rows) == len(lines), "a variable is there twice"
     return rows
 

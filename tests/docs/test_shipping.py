@@ -8,7 +8,7 @@ from tests.serving import Up
 
 
 def test_every_answer_on_the_way_to_production_is_the_one_shown(served: Up, tmp_path: Path) -> None:
-    found = [*steps("README.md"), *steps("shipping.md")]
+    found = [*steps("README.md"), *steps("how-to/shipping.md")]
     assert sum(step.answer is not None for step in found) >= 10, "the page has lost its answers"
     for step, text in zip(found, execute(served, tmp_path, found), strict=True):
         if step.answer is not None:

@@ -1,4 +1,4 @@
-"""The receiver that the guide to webhooks shows without a library knows our signatures from others."""
+"""The receivers in the guide to webhooks tell genuine events from forged ones."""
 
 import base64
 import json
@@ -6,8 +6,10 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from standardwebhooks import WebhookVerificationError
 
 from functions.runtime.launch import deno
 from tests.docs.pages import fenced
@@ -33,7 +35,7 @@ def headers(at: int, *secrets: bytes) -> dict[str, str]:
 def test_the_function_of_the_guide_tells_genuine_events_from_others(tmp_path: Path, engine: str) -> None:
     if engine == "node" and shutil.which("node") is None:
         pytest.skip("this machine has no node")
-    [source] = [text for language, text in fenced("webhooks.md") if language == "js"]
+    [source] = [text for language, text in fenced("how-to/webhooks.md") if language == "js"]
     (tmp_path / "receiver.mjs").write_text(source + CALLS)
     secret = f"whsec_{base64.b64encode(SECRET).decode()}"
     now = int(time.time())
@@ -60,3 +62,14 @@ def test_the_function_of_the_guide_tells_genuine_events_from_others(tmp_path: Pa
     )
     assert told.returncode == 0, told.stderr
     assert json.loads(told.stdout) == [expected for expected, _, _ in cases]
+
+
+def test_the_python_receiver_tells_genuine_events_from_others() -> None:
+    [source] = [text for language, text in fenced("how-to/webhooks.md") if language == "python"]
+    scope: dict[str, Any] = {}
+    exec(source, scope)  # noqa: S102  # the page's own code
+    secret, now = f"whsec_{base64.b64encode(SECRET).decode()}", int(time.time())
+    assert scope["handle"](secret, headers(now, SECRET), BODY)["type"] == "tasks.insert"
+    for sent in (headers(now, OTHER), headers(now - 400, SECRET)):
+        with pytest.raises(WebhookVerificationError):
+            scope["handle"](secret, sent, BODY)

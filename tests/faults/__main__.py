@@ -2,11 +2,11 @@
 
 Four clients write rows of which a receiver is to be told (each with an id of its own, so that what got no answer can be
 looked up), two more create, change, list and delete projects. A second after they began, the fault; a few seconds after
-its cause is over, the end, and then everything that was committed must arrive. docs/reliability.md keeps the table.
+its cause is over, the end, and then everything that was committed must arrive. docs/explanation/reliability.md keeps the table.
 
 *Errors* are answers that are not 2xx, and connections without an answer. *For*: from the beginning of the first to the
 end of the last. *Recovery*: from the end of the cause to the end of the last error. Lost, duplicate, phantom: as in
-docs/reliability.md.
+docs/explanation/reliability.md.
 """
 
 import argparse

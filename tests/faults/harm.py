@@ -173,7 +173,7 @@ ALTER TABLE platform.rows_outboxevent ADD COLUMN of_the_next_release integer NOT
 
 
 def next_release(directory: Path) -> Path:
-    """A copy of this release with migrations that docs/deployment.md allows: columns that the old code can leave out, in
+    """A copy of this release with migrations that docs/how-to/operations/upgrades.md allows: columns that the old code can leave out, in
     tables that every write touches, and a new table."""
     tree = directory / "next"
     tree.mkdir()

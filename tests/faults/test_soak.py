@@ -1,5 +1,5 @@
 """F28 in its short form, a minute and a half: `python -m tests.faults.soak` is the long one, whose table
-docs/reliability.md keeps."""
+docs/explanation/reliability.md keeps."""
 
 import logging
 

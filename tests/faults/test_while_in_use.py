@@ -101,7 +101,7 @@ def test_postgresql_that_stands_still_for_long_is_503_for_programs_and_people(ba
 def test_f21_the_next_release_migrates_while_this_one_serves(
     battered: Up, token: str, receiver: Receiver, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """The rules of docs/deployment.md, "What a migration may do": nobody notices one that keeps them."""
+    """The rules of docs/how-to/operations/upgrades.md, "Write a migration": nobody notices one that keeps them."""
     tree = harm.next_release(tmp_path)
     try:
         with Load(battered, token, clients=4) as load, Storm(battered, receiver, 400, 6.0, "migrated") as storm:
@@ -195,7 +195,7 @@ def test_f22_a_web_host_whose_clock_is_wrong_is_wrong_about_access_tokens_alone(
     battered: Up, receiver: Receiver, environment: dict[str, str], seconds: int
 ) -> None:
     """Rows, events, idempotency and refresh tokens go by the database's clock. Access tokens are read by each host's own
-    (docs/deployment.md, "Clocks"): nobody takes one from the future, or after its time."""
+    (docs/how-to/deployment.md, "Several machines"): nobody takes one from the future, or after its time."""
     with harm.another_web(battered, environment | harm.shifted(seconds)) as there:
         with Storm(there, receiver, 40, 2.0, f"web{seconds}") as storm:
             pass

@@ -209,7 +209,7 @@ def test_a_due_function_runs_and_says_what_for(tracker: Tracker, place: Place) -
 
 
 def test_the_example_of_the_guide_runs(tracker: Tracker, place: Place) -> None:
-    guide = (settings.BASE_DIR / "docs" / "functions.md").read_text()
+    guide = (settings.BASE_DIR / "docs" / "how-to" / "functions.md").read_text()
     body = json.loads(guide.partition("/v1/functions/digest")[2].partition("-d '")[2].partition("}'\n")[0] + "}")
     assert tracker.call("owner", "PUT", "/functions/digest", json=body).status == 201
     assert run_due(tracker, place, "digest")["output"] == 0

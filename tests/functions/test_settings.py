@@ -1,4 +1,4 @@
-"""What the settings of the runtime change (docs/settings.md): over the API, with real Deno, each at another value."""
+"""What the settings of the runtime change (docs/reference/settings.md): over the API, with real Deno, each at another value."""
 
 import threading
 from collections.abc import Iterator

@@ -1,5 +1,5 @@
 """Two web hosts, two worker hosts, Valkey, a control database and three region databases, each a machine of its own on
-the network; and what the others notice when the cable of one is cut (docs/deployment.md, "Several machines").
+the network; and what the others notice when the cable of one is cut (docs/how-to/deployment.md, "Several machines").
 
 A cut cable is silent, so everything here is about waiting: no request may wait long for what cannot answer, and nobody
 may wait for a neighbour's database.

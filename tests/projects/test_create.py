@@ -117,7 +117,7 @@ def test_every_bad_field_is_named_and_nothing_is_made(api: Api, alice: User, bod
 
 
 def test_the_example_on_the_page_of_errors_is_what_is_answered(api: Api, alice: User) -> None:
-    page = (ROOT / "docs" / "errors.md").read_text()
+    page = (ROOT / "docs" / "reference" / "errors.md").read_text()
     shown, _ = json.JSONDecoder().raw_decode(page, page.index('{"error"'))
     assert is_like(shown, create(api, token_of(alice), {"name": "x" * 65}).json)
 

@@ -1,7 +1,7 @@
 """What the documentation promises, decided from the JSON of documents, rules and filters alone.
 
 Slow and plain on purpose: no conditions, no normal form, no SQL, nothing of `rows.grammar` and `rows.rules`. It reads
-docs/rows.md literally and is what test_rows_property.py compares the API with. Only the meaning of a single operator over
+docs/reference/filters.md literally and is what test_rows_property.py compares the API with. Only the meaning of a single operator over
 a single cell is borrowed from `rows.evaluate`, which test_evaluate.py holds against PostgreSQL.
 """
 

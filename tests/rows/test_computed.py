@@ -780,7 +780,7 @@ def test_upserts_at_the_same_moment_count_each(tracker: Tracker) -> None:
 
 
 def test_the_page_of_the_api_lists_the_operators() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "rows-http.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "rows.md").read_text()
     for operators in OPERATORS.values():
         for operator in operators:
             assert f'`{{"{operator}": ' in page

@@ -631,7 +631,7 @@ flat_filters = st.recursive(
 
 
 def by_the_book(where: dict[str, Any], row: dict[str, Any]) -> bool:
-    """The filter decided from its text, as docs/rows.md explains it: no tree, no normal form."""
+    """The filter decided from its text, as docs/reference/filters.md explains it: no tree, no normal form."""
 
     def leaf(cell: Any, word: str, operand: Any) -> bool:
         match word:
@@ -983,7 +983,7 @@ def test_the_table_of_operators_covers_every_type() -> None:
 
 
 def test_the_documentation_has_every_operator_and_every_code() -> None:
-    page = (Path_(__file__).parents[2] / "docs" / "rows.md").read_text()
+    page = (Path_(__file__).parents[2] / "docs" / "reference" / "filters.md").read_text()
     assert not [word for word in ALL_OPERATORS if f"`{word}`" not in page]
     codes = {code for _, code, _ in REFUSED} | {"unknown"}
     assert not [code for code in codes if f"`{code}`" not in page]

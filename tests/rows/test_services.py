@@ -253,7 +253,7 @@ def test_with_embeds_to_one_and_to_many_and_hides_rows_that_cannot_be_seen(
 def test_of_a_to_many_relation_a_hundred_are_embedded_and_the_far_table_has_the_rest(
     tenant: Tenant, homes: tuple[str, str]
 ) -> None:
-    """As docs/rows.md says: fewer are all there are, and behind a hundred one goes on by the last one's id."""
+    """As docs/reference/filters.md says: fewer are all there are, and behind a hundred one goes on by the last one's id."""
     task = tenant.put("tasks", title="x", list_id=homes[0], owner_id=ALICE.user_id)
     made = sorted(tenant.put("comments", body="c", task_id=task) for _ in range(MAX_EMBEDDED - 1))
 

@@ -490,7 +490,7 @@ def test_a_branch_has_none_of_its_parents(site: Tracker) -> None:
 
 
 def test_a_page_of_an_origin_that_is_not_listed_reads_no_answer(site: Tracker) -> None:
-    """CORS keeps other people's pages from showing the data; it keeps nobody from asking (docs/security.md)."""
+    """CORS keeps other people's pages from showing the data; it keeps nobody from asking (docs/explanation/security.md)."""
     Environment.objects.filter(pk=site.environment_id).update(allowed_origins=["https://shop.example"])
     forget(site.tokens["visitor"])
     for origin, allowed in (("https://shop.example", "https://shop.example"), ("https://evil.example", None)):

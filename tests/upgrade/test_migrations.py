@@ -1,4 +1,4 @@
-"""Migrations leave the release before them working: it runs on until the last process is replaced (docs/deployment.md).
+"""Migrations leave the release before them working: it runs on until the last process is replaced (docs/how-to/operations/upgrades.md).
 
 Held to here: no migration after the first release takes away or renames what an older process names in its statements,
 and no column is added that an older process could not leave out.

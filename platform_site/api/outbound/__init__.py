@@ -13,7 +13,7 @@ import-linter and ruff forbid any other client (threat T18; design section 7).
 
 Why not `requests` with `requests-hardened`: its timeouts are per read, so a receiver that dribbles holds a call for as
 long as it likes; it asks the resolver without a deadline, each time, and looks at the first address only; a call costs
-390 µs of CPU where this one takes 80 (docs/performance.md). Its list of networks was compared with ours.
+390 µs of CPU where this one takes 80. Its list of networks was compared with ours.
 """
 
 from platform_site.api.outbound.calls import Answer, Client, Headers, Interruption, client

@@ -30,7 +30,7 @@ environments (20 ms with 200 of them). Python's own is 10: with cold environment
 
 
 class Command(BaseCommand):
-    help = "Serve HTTP until SIGTERM; SIGHUP replaces the workers one by one. See docs/deployment.md."
+    help = "Serve HTTP until SIGTERM; SIGHUP replaces the workers one by one. See docs/how-to/deployment.md."
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:

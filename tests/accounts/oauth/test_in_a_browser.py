@@ -155,13 +155,15 @@ def test_a_person_who_cancels_and_one_who_was_led_here(page: Page, scene: Set, i
 
 
 def test_the_web_page_of_the_guide_signs_in(page: Page, scene: Set, idp: IdentityProvider) -> None:
-    """The code in docs/sign-in.md, as it stands there, from the button to the tokens."""
+    """The code in docs/how-to/sign-in-with-a-provider.md, as it stands there, from the button to the tokens."""
     origin = scene.application.removesuffix("/signed-in")
     opened = scene.client.patch(
         f"/v1/projects/{scene.project_id}/environments/{scene.environment_id}", json={"allowed_origins": [origin]}
     )
     assert opened.status_code == 200, opened.text
-    [code] = re.findall(r"```js\n(.*?)```", (ROOT / "docs" / "sign-in.md").read_text("utf-8"), re.DOTALL)
+    [code] = re.findall(
+        r"```js\n(.*?)```", (ROOT / "docs" / "how-to" / "sign-in-with-a-provider.md").read_text("utf-8"), re.DOTALL
+    )
     code = code.replace('"http://127.0.0.1:8000"', f'"{scene.base_url}"').replace(
         '"env_…"', f'"{scene.environment_id}"'
     )

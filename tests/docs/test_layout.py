@@ -1,0 +1,36 @@
+"""Rules for every page: its kind, its length, its lines."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.serving import ROOT
+
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+LATER = {"architecture.md"}
+"""Pages that are still to be rewritten."""
+KINDS = {"tutorials", "how-to", "reference", "explanation", "adr"}
+MOST_WORDS = 35_000
+
+
+def outside_fences(page: Path) -> list[str]:
+    parts = re.split(r"^ *```.*$", page.read_text(), flags=re.MULTILINE)
+    return [line for part in parts[::2] for line in part.splitlines()]
+
+
+def test_every_page_is_of_one_kind() -> None:
+    assert {page.relative_to(DOCS).parts[0] for page in DOCS.rglob("*.md")} == {*KINDS, "README.md"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_lines_outside_tables_have_at_most_120_characters(page: Path) -> None:
+    if page.name not in LATER:
+        lines = page.read_text().splitlines()
+        assert [line for line in lines if len(line) > 120 and not line.startswith("|")] == []
+
+
+def test_all_pages_together_have_at_most_35_000_words() -> None:
+    words = [word for page in PAGES for line in outside_fences(page) for word in line.split() if re.search(r"\w", word)]
+    assert len(words) <= MOST_WORDS
