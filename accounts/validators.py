@@ -38,17 +38,17 @@ class NotTooLong:
 
 
 class NotLikeTheUser(password_validation.UserAttributeSimilarityValidator):
-    def validate(self, password: str, user: User | None = None) -> None:  # type: ignore[override]
+    def validate(self, password: str, user: User | None = None) -> None:
         super().validate(passwords.read(password), user)
 
 
 class LongEnough(password_validation.MinimumLengthValidator):
-    def validate(self, password: str, user: User | None = None) -> None:  # type: ignore[override]
+    def validate(self, password: str, user: User | None = None) -> None:
         super().validate(passwords.read(password), user)
 
 
 class NotCommon(password_validation.CommonPasswordValidator):
-    def validate(self, password: str, user: User | None = None) -> None:  # type: ignore[override]
+    def validate(self, password: str, user: User | None = None) -> None:
         super().validate(passwords.read(password), user)
 
 

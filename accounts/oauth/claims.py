@@ -108,7 +108,7 @@ def id_token_claims(calls: Calls, known: Metadata, token: dict[str, Any], *, non
         decoded.claims,
         decoded.header,
         {
-            "iss": {"essential": True, "value": str(known.issuer)},
+            "iss": {"essential": True, "value": known.issuer_of(decoded.claims)},
             "aud": {"essential": True, "value": calls.provider.client_id},
             "sub": {"essential": True},
             "exp": {"essential": True},

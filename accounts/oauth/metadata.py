@@ -5,6 +5,7 @@ from nowhere but the address that this document names: two thirds of refusing a 
 The last is `iss` in each ID token (`claims`).
 """
 
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -40,6 +41,14 @@ ALGORITHMS: Final = (
     "Ed25519",
 )
 """Signatures by a key of the provider's alone. No `none`; no HMAC, whose key the client shares."""
+TENANT: Final = "{tenantid}"
+_TENANT: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+_MULTI_TENANT: Final = ("common", "organizations")
+
+
+def is_multi_tenant(issuer: str | None) -> bool:
+    """Whether this is a Microsoft Entra URL for the users of all tenants."""
+    return issuer is not None and issuer.rstrip("/").removesuffix("/v2.0").rpartition("/")[2] in _MULTI_TENANT
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +63,28 @@ class Metadata:
     auth_methods: tuple[str, ...] = ()
     """How clients may authenticate; empty: it does not say."""
     algorithms: tuple[str, ...] = ("RS256",)
+    issuer_template: str | None = None
+    """The issuer with `{tenantid}` where Microsoft Entra names the tenant that issued a token; then `issuer` is the
+    multi-tenant URL (`/common/v2.0`), which no token carries."""
     names_itself: bool = False
     """Whether it says who it is when it sends the browser back (RFC 9207)."""
+
+    def issuer_of(self, claims: dict[str, Any]) -> str:
+        """The exact `iss` that an ID token with these claims must have."""
+        if self.issuer_template is None:
+            return str(self.issuer)
+        tenant = claims.get("tid")
+        if not isinstance(tenant, str) or not _TENANT.fullmatch(tenant):
+            raise ProviderAnswerInvalid("no tenant id (tid)")
+        return self.issuer_template.replace(TENANT, tenant)
+
+    def is_issuer(self, issuer: str) -> bool:
+        """Whether an authorization response may name this issuer (RFC 9207); of a template, its shape."""
+        if self.issuer_template is None:
+            return issuer == self.issuer
+        before, _, after = self.issuer_template.partition(TENANT)
+        tenant = issuer.removeprefix(before).removesuffix(after)
+        return issuer == f"{before}{tenant}{after}" and _TENANT.fullmatch(tenant) is not None
 
     def auth_method(self, provider: IdentityProvider) -> str:
         """How our client proves itself: as configured, else as the provider likes it best."""
@@ -127,13 +156,22 @@ def of(calls: Calls) -> Metadata:
 
 
 def _discover(calls: Calls, issuer: str) -> Metadata:
-    document = calls.get_object(get_well_known_url(issuer, external=True))
-    if document.get("issuer") != issuer:
+    document = calls.get_object(get_well_known_url(issuer.rstrip("/"), external=True))
+    named = document.get("issuer")
+    if not isinstance(named, str):
+        raise ProviderAnswerInvalid("the discovery document names no issuer")
+    is_template = TENANT in named
+    # People copy an issuer with or without its last slash. Tokens are compared with the document's spelling.
+    accepted = (
+        {named.replace(TENANT, tenant).rstrip("/") for tenant in _MULTI_TENANT} if is_template else {named.rstrip("/")}
+    )
+    if issuer.rstrip("/") not in accepted:
         raise ProviderAnswerInvalid("the discovery document is another issuer's")
     userinfo = document.get("userinfo_endpoint")
     offered = _words(document.get("id_token_signing_alg_values_supported")) or ("RS256",)
     return Metadata(
-        issuer=issuer,
+        issuer=issuer if is_template else named,
+        issuer_template=named if is_template else None,
         authorization_endpoint=check_endpoint(document.get("authorization_endpoint")),
         token_endpoint=check_endpoint(document.get("token_endpoint")),
         userinfo_endpoint=None if userinfo is None else check_endpoint(userinfo),

@@ -14,6 +14,7 @@ from django.db.models import QuerySet
 
 from accounts import audit, environments, locks
 from accounts.audit import Actor
+from accounts.oauth import metadata
 from accounts.oauth.models import IdentityProvider
 from accounts.services import UNSET, Unset
 from platform_site.api.callers import Caller
@@ -27,6 +28,22 @@ NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,47}", re.ASCII)
 _SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}", re.ASCII)
 _PATH: Final = re.compile(r"[A-Za-z0-9_-]{1,50}(?:\.[A-Za-z0-9_-]{1,50}){0,4}", re.ASCII)
 _SECRET: Final = re.compile(r"[\x20-\x7e]{1,2000}", re.ASCII)
+_REASSIGNABLE: Final = frozenset(
+    ("login", "username", "user_name", "preferred_username", "nickname", "nick", "handle", "slug", "screen_name")
+    + (
+        "name",
+        "display_name",
+        "displayname",
+        "full_name",
+        "email",
+        "email_address",
+        "mail",
+        "upn",
+        "unique_name",
+        "phone",
+    )
+)
+"""Last names of paths, in lower case, whose value a provider may later give to another person."""
 FIELDS: Final = ("subject", "email", "email_verified", "name")
 OIDC_SCOPES: Final = ("openid", "email", "profile")
 _ENDPOINTS: Final = ("authorization_endpoint", "token_endpoint", "userinfo_endpoint", "emails_endpoint")
@@ -78,7 +95,7 @@ def add(
         "emails_endpoint": emails_endpoint,
     }
     fields = dict(profile_fields or {})
-    wrong = problems(
+    wrong = _wrong_trust(issuer, trusts_email) + problems(
         name=name,
         client_id=client_id,
         client_secret=client_secret,
@@ -163,7 +180,7 @@ def change(
         () if isinstance(scopes, Unset) else scopes,
         provider.client_id if isinstance(client_id, Unset) else client_id,
         None if isinstance(client_secret, Unset) else client_secret,
-    )
+    ) + _wrong_trust(provider.issuer, trusts_email is True)
     if wrong:
         raise ValidationFailed(fields=wrong)
     with transaction.atomic():
@@ -305,6 +322,13 @@ def _wrong_addresses(issuer: str | None, endpoints: Mapping[str, str | None]) ->
     return wrong
 
 
+def _wrong_trust(issuer: str | None, trusts_email: bool) -> list[FieldError]:
+    if not trusts_email or not metadata.is_multi_tenant(issuer):
+        return []
+    reason = "Any tenant of this issuer can claim any email. Use the issuer of one tenant."
+    return [FieldError("trusts_email", "multi_tenant", reason)]
+
+
 def _wrong_fields(fields: Mapping[str, str], *, is_oidc: bool) -> list[FieldError]:
     if fields and is_oidc:
         return [
@@ -317,5 +341,14 @@ def _wrong_fields(fields: Mapping[str, str], *, is_oidc: bool) -> list[FieldErro
         elif not isinstance(path, str) or not _PATH.fullmatch(path):
             wrong.append(
                 FieldError(f"profile_fields.{field}", "invalid_path", "Names joined by dots, such as data.id.")
+            )
+        elif field == "subject" and path.rpartition(".")[2].lower() in _REASSIGNABLE:
+            wrong.append(
+                FieldError(
+                    "profile_fields.subject",
+                    "reassignable",
+                    "A provider can give this value to another person, who would then own the account. "
+                    "Use a permanent identifier such as id or sub.",
+                )
             )
     return wrong

@@ -353,7 +353,7 @@ def _code_of(flow: Flow, provider: IdentityProvider, query: Mapping[str, str], p
     calls = Calls(provider)
     known = metadata.of(calls)
     said = query.get("iss")
-    if known.issuer is not None and (said != known.issuer if said is not None else known.names_itself):
+    if known.issuer is not None and (not known.is_issuer(said) if said is not None else known.names_itself):
         raise errors.ProviderAnswerInvalid("another issuer answered")  # mix-up (RFC 9207 2.4)
     if "error" in query:
         why = f"it said {query['error'][:60]!r}"

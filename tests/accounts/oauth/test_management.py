@@ -119,6 +119,11 @@ def test_plain_oauth_2_and_presets(api: Api, key: str) -> None:
         (PLAIN | {"profile_fields": {"password": "x"}}, {"profile_fields.password": "unknown_field"}),
         (PLAIN | {"profile_fields": {"subject": "a..b"}}, {"profile_fields.subject": "invalid_path"}),
         (PLAIN | {"profile_fields": {"subject": 5}}, {"profile_fields.subject": "invalid_path"}),
+        *[
+            (PLAIN | {"profile_fields": {"subject": path}}, {"profile_fields.subject": "reassignable"})
+            for path in ("login", "email", "preferred_username", "name", "data.Login", "user.UPN")
+        ],
+        (OIDC | {"issuer": "https://login.example/common/v2.0", "trusts_email": True}, {"trusts_email": "multi_tenant"}),
         (OIDC | {"scopes": ["a b"]}, {"scopes": "invalid_scope"}),
         (OIDC | {"scopes": ['a"']}, {"scopes": "invalid_scope"}),
         (OIDC | {"client_id": "a\nb"}, {"client_id": "invalid"}),
