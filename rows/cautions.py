@@ -5,13 +5,13 @@ Pure, over a schema whose rules `rules.validate` has found no fault with. Called
 has the list.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from platform_site.api.errors import FieldError
 from rows.conditions import And, Compare, Condition, Constant, Not, Path, Quantified, parts
-from rows.documents import MAX_ERRORS, Schema, Table
+from rows.documents import MAX_ERRORS, Action, RuleSpec, Schema, Table
 from rows.rules import ANONYMOUS, MEMBER, SERVER, USER, Access, Ruleset, WriteRule
 
 _COLUMNS_NAMED: Final = 10
@@ -31,6 +31,7 @@ def _all(schema: Schema) -> Iterator[FieldError]:
             access = ruleset.access(table.name, standing)
             at = f"tables.{table.name}.rules.{role}"
             yield from _overwritten_unseen(table, role, access, at)
+            yield from _variables_in_patterns(table.rules[role], at)
             # An update without a check is checked by its `where`, which was asked of the row as it was before, too.
             specs = table.rules[role]
             if access.insert is not None:
@@ -47,6 +48,29 @@ def _overwritten_unseen(table: Table, role: str, access: Access, at: str) -> Ite
         named = ", ".join(hidden[:_COLUMNS_NAMED]) + (", …" if len(hidden) > _COLUMNS_NAMED else "")
         message = f"{role} may overwrite {named} and not read what is there. Name among its columns what is meant."
         yield FieldError(f"{at}.update", "hidden", message)
+
+
+def _variables_in_patterns(specs: Mapping[Action, tuple[RuleSpec, ...]], at: str) -> Iterator[FieldError]:
+    """A variable in a pattern matches literally, so another operator says what is meant."""
+    for action, written in specs.items():
+        for spec in written:
+            for operator, variable in _patterns_with_variables((spec.where, spec.check)):
+                better = "$ieq" if operator == "$ilike" else "$eq"
+                message = f"{variable} is matched literally here: % and _ in it are no wildcards. Use {better} instead."
+                yield FieldError(f"{at}.{action}", "variable_in_pattern", message)
+
+
+def _patterns_with_variables(document: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(document, Mapping):
+        for key, value in document.items():
+            is_variable = isinstance(value, str) and value.startswith("$") and not value.startswith("$$")
+            if key in ("$like", "$ilike") and is_variable:
+                yield key, value
+            else:
+                yield from _patterns_with_variables(value)
+    elif isinstance(document, list | tuple):
+        for item in document:
+            yield from _patterns_with_variables(item)
 
 
 def _vouching_for_itself(table: Table, rule: WriteRule, at: str) -> Iterator[FieldError]:

@@ -50,8 +50,9 @@ Type = Literal[
 ]
 """The bare PostgreSQL type to which a bound operand is cast."""
 
-Form = Literal["plain", "one", "like", "contains", "starts_with", "ends_with", "words"]
-"""How a value becomes its operand: as it is, in a list of one, as a pattern, escaped into one, or split into words."""
+Form = Literal["plain", "one", "like", "exact", "contains", "starts_with", "ends_with", "words"]
+"""How a value becomes its operand: as it is, in a list of one, as a pattern, escaped into a pattern (whole, or part of
+the text), or split into words."""
 
 
 @dataclass(frozen=True, slots=True)

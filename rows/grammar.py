@@ -263,6 +263,8 @@ class _Reader:
                 low, high = (self.comparable(column, bound, _join(path, index)) for index, bound in enumerate(value))
                 needs = tuple(bound for bound in (low, high) if isinstance(bound, Variable))
                 return all_of([Compare(cell, "gte", low, needs), Compare(cell, "lte", high, needs)])
+            case "$iin":
+                return self.among_ignoring_case(cell, column, value, path)
             case "$search":
                 return self.search(cell.hops, (cell.column,), value, path)
             case "$contains" if column.type == "json":
@@ -296,6 +298,19 @@ class _Reader:
                 literals.append(self.literal(column, item, here))
         if literals or not found:
             found.insert(0, Compare(cell, "in", self.bind(array, tuple(literals))))
+        return any_of(found)
+
+    def among_ignoring_case(self, cell: Path, column: Column, value: Any, path: str) -> Condition:
+        self.check_list(value, path)
+        if not value:
+            return self.among(cell, column, value, path)
+        found: list[Condition] = []
+        for index, item in enumerate(value):
+            here = _join(path, index)
+            self.count(here)
+            found.append(
+                IsNull(cell) if item is None else Compare(cell, "ilike", self.operand("text", item, here, "exact"))
+            )
         return any_of(found)
 
     def member_of(self, cell: Path, key: str, value: Any, path: str) -> Condition:
@@ -339,7 +354,7 @@ class _Reader:
         try:
             literal = read(type_, self.unescaped(value, path))
             shaped = shape_operand(form, literal)
-            if self.use != "filter" and form not in ("plain", "one") and not (literal and shaped):
+            if self.use != "filter" and form not in ("plain", "one", "exact") and not (literal and shaped):
                 raise InvalidValue("invalid", "Must not be empty: it would match everything.")
             return self.bind(type_of_operand(type_, form), shaped)
         except InvalidValue as error:

@@ -17,6 +17,8 @@ _EQUALITY: Final = frozenset({"$eq", "$ne", "$in", "$nin", "$null"})
 _RANGES: Final = frozenset({"$gt", "$gte", "$lt", "$lte", "$between"})
 _PATTERNS: Final = frozenset(
     {
+        "$ieq",
+        "$iin",
         "$like",
         "$ilike",
         "$contains",
@@ -52,6 +54,7 @@ OPERATORS: Final[Mapping[str, frozenset[str]]] = {
 ALL_OPERATORS: Final = frozenset().union(*OPERATORS.values(), COMBINATORS, QUANTIFIERS)
 
 PATTERN_FORMS: Final[Mapping[str, tuple[Operator, Form]]] = {
+    "$ieq": ("ilike", "exact"),
     "$like": ("like", "like"),
     "$ilike": ("ilike", "like"),
     "$contains": ("like", "contains"),
@@ -93,6 +96,8 @@ def shape_operand(form: Form, value: Any) -> Any:
             if (len(value) - len(value.rstrip("\\"))) % 2:
                 raise InvalidValue("invalid", "Must not end with a single backslash.")
             return value
+        case "exact":
+            return escape_pattern(value)
         case "contains":
             return f"%{escape_pattern(value)}%"
         case "starts_with":

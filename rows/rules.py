@@ -108,7 +108,8 @@ def resolve(variable: Variable, principal: Principal, now: datetime | None = Non
         else:
             value = read(ELEMENTS.get(variable.type, variable.type), raw)
             if value:
-                value = shape_operand(variable.form, value)
+                # Whoever chooses the value must not choose a pattern: `a_b@example.com` is not `axb@example.com`.
+                value = shape_operand("exact" if variable.form == "like" else variable.form, value)
     except InvalidValue:
         return None
     return None if value in ("", (), [], {}) else value

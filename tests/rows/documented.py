@@ -22,12 +22,14 @@ COMPARED: dict[str, Callable[[Any, Any], Any]] = {
     "$lte": lambda a, b: a <= b,
 }
 PATTERNS: dict[str, Callable[[str, str], bool]] = {
+    "exact": str.__eq__,
     "$like": is_like,
     "$contains": lambda cell, part: part in cell,
     "$startsWith": str.startswith,
     "$endsWith": str.endswith,
 }
 IGNORING_CASE = {
+    "$ieq": "exact",
     "$ilike": "$like",
     "$icontains": "$contains",
     "$istartsWith": "$startsWith",
@@ -224,8 +226,13 @@ class Reading:
             return self.leaf(type_, "$eq" if word == "$ne" else "$in", operand, cell, not positive)
         if word == "$null":
             return (cell is None) == (operand == positive)
-        if word == "$in" and isinstance(operand, list) and operand:
-            parts = [self.leaf(type_, "$eq", one, cell, positive) for one in operand]
+        if self.is_rule and word in ("$like", "$ilike") and is_variable(operand):
+            return self.leaf(type_, "$eq" if word == "$like" else "$ieq", operand, cell, positive)
+        if word == "$iin" and not operand:
+            return self.leaf(type_, "$in", operand, cell, positive)
+        if word in ("$in", "$iin") and isinstance(operand, list) and operand:
+            equal = "$eq" if word == "$in" else "$ieq"
+            parts = [self.leaf(type_, "$eq" if one is None else equal, one, cell, positive) for one in operand]
             return any(parts) if positive else all(parts)
         if word == "$eq" and operand is None:
             return (cell is None) == positive
@@ -305,7 +312,7 @@ class Reading:
         for type_, word, operand in self.operands(table, where):
             plain = {"$nin": "$in", "$ne": "$eq"}.get(word, word)
             found = [operand]
-            if plain == "$in" and isinstance(operand, list) and operand:
+            if plain in ("$in", "$iin") and isinstance(operand, list) and operand:
                 plain, found = "$eq", operand
             if any(one is not None and self.value(type_, plain, one) is MISSING for one in found):
                 return True
@@ -326,6 +333,10 @@ class Reading:
             ordered = [row for _, row in others]
             found = nulls + ordered if nulls_first else ordered + nulls
         return found
+
+
+def is_variable(operand: Json) -> bool:
+    return isinstance(operand, str) and operand.startswith("$") and not operand.startswith("$$")
 
 
 def operators(type_: str, value: Json) -> Json:

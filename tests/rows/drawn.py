@@ -84,6 +84,8 @@ def type_of(document: Json, table: str) -> dict[str, str]:
 _EQUALITY = ["$eq", "$ne", "$in", "$nin", "$null"]
 _RANGES = ["$gt", "$gte", "$lt", "$lte", "$between"]
 _PATTERNS = [
+    "$ieq",
+    "$iin",
     "$like",
     "$ilike",
     "$contains",
@@ -186,6 +188,8 @@ class Conditions:
                 return st.lists(st.none() | values | self.variables(type_), max_size=3) | self.variables(
                     type_, many=True
                 )
+            case "$iin":
+                return st.lists(st.none() | _parts | self.variables("text"), max_size=3)
             case "$between":
                 return st.lists(values | self.variables(type_), min_size=2, max_size=2)
             case "$eq" | "$ne":

@@ -25,6 +25,8 @@ def uses(operand: Any, listed: Any) -> dict[str, list[Any]]:
         "$nin": [{"team": {"$nin": listed}}, {"level": {"$nin": listed}}],
         "$like": [{"team": {"$like": operand}}],
         "$ilike": [{"team": {"$ilike": operand}}],
+        "$ieq": [{"team": {"$ieq": operand}}],
+        "$iin": [{"team": {"$iin": [operand]}}],
         "$contains": [{"team": {"$contains": operand}}, {"meta": {"$contains": operand}}],
         "$icontains": [{"team": {"$icontains": operand}}],
         "$startsWith": [{"team": {"$startsWith": operand}}],

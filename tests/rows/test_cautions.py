@@ -94,3 +94,11 @@ def test_every_role_is_looked_at_and_no_more_is_said_than_errors_are() -> None:
     many = {**STAFF["staff"], "rules": {f"role{number}": rules for number in range(32)}}
     document = {"tables": {**STAFF, **{f"staff{number}": many for number in range(4)}}}
     assert len(cautions.of(schemas.read(document))) == MAX_ERRORS
+
+
+@pytest.mark.parametrize("operator", ["$like", "$ilike"])
+def test_a_variable_in_a_pattern_is_pointed_out(operator: str) -> None:
+    where = {
+        "$or": [{"name": {operator: "$user.email"}}, {"name": {operator: "$$5"}}, {"name": {"$ieq": "$user.email"}}]
+    }
+    assert found(shops={"user": {"read": {"where": where}}}) == [("shops.rules.user.read", "variable_in_pattern")]

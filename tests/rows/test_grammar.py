@@ -89,6 +89,7 @@ LEAVES: list[tuple[dict[str, Any], str, str, Any, bytes]] = [
     ({"title": {"$ilike": "a\\%"}}, "ilike", "text", "a\\%", b"a\\%"),
     ({"title": {"$like": "a\\\\"}}, "like", "text", "a\\\\", b"a\\\\"),
     ({"title": {"$contains": "50%_\\"}}, "like", "text", "%50\\%\\_\\\\%", b"%50\\%\\_\\\\%"),
+    ({"title": {"$ieq": "a_%"}}, "ilike", "text", "a\\_\\%", b"a\\_\\%"),
     ({"title": {"$icontains": "a"}}, "ilike", "text", "%a%", b"%a%"),
     ({"title": {"$startsWith": "a"}}, "like", "text", "a%", b"a%"),
     ({"title": {"$istartsWith": "a"}}, "ilike", "text", "a%", b"a%"),
@@ -497,7 +498,7 @@ def test_lists_are_bounded(operator: str) -> None:
 
 def test_every_operator_of_the_design_is_known_and_none_else() -> None:
     assert " ".join(sorted(ALL_OPERATORS)) == (
-        "$and $between $contains $endsWith $eq $every $gt $gte $has $hasAll $hasAny $icontains $iendsWith $ilike $in "
+        "$and $between $contains $endsWith $eq $every $gt $gte $has $hasAll $hasAny $icontains $iendsWith $ieq $iin $ilike $in "
         "$istartsWith $like $lt $lte $ne $nin $none $not $null $or $search $some $startsWith"
     )
 

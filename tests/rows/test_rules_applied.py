@@ -770,3 +770,36 @@ def test_a_missing_or_empty_operand_opens_nothing(claims: dict[str, Any], where:
     allowed = Principal("user", user_id=ALICE.user_id, claims={"teams": ["x"]})
     denied = Principal("user", user_id=ALICE.user_id, claims={"teams": ["y"]})
     assert tenant.rows(allowed, "notes") or tenant.rows(denied, "notes")
+
+
+@pytest.mark.parametrize("operator", ["$like", "$ilike", "$ieq"])
+def test_a_variable_in_a_pattern_matches_literally(operator: str) -> None:
+    """An email with `_` or `%` must not read the rows of other emails."""
+    tenant = tenant_of(user={"read": {"where": {"body": {operator: "$user.email"}}}})
+    tenant.put("notes", body="axb@example.com", owner_id=ALICE.user_id)
+    own = tenant.put("notes", body="a_b@example.com", owner_id=ALICE.user_id)
+    wildcard = tenant.put("notes", body="%", owner_id=ALICE.user_id)
+
+    def ids(email: str) -> list[str]:
+        who = replace(CHARLIE, email=email)
+        return [note["id"] for note in tenant.pages(who, "notes")]
+
+    assert ids("a_b@example.com") == [own]
+    assert ids("%") == [wildcard]
+    assert ids("a\\") == []
+
+
+def test_ieq_and_iin_ignore_case_and_know_no_wildcards() -> None:
+    tenant = tenant_of(user={"read": {}})
+    ada, pattern, null = (
+        tenant.put("notes", body="x", secret=text, owner_id=ALICE.user_id) for text in ("Ada", "A_a", None)
+    )
+    tenant.put("notes", body="x", secret="Adam", owner_id=ALICE.user_id)
+
+    def ids(**where: Any) -> list[str]:
+        return sorted(note["id"] for note in tenant.pages(ALICE, "notes", where={"secret": where}))
+
+    assert ids(**{"$ieq": "ADA"}) == [ada]
+    assert ids(**{"$ieq": "a_A"}) == [pattern]
+    assert ids(**{"$iin": ["aDA", "a_a", None]}) == sorted([ada, pattern, null])
+    assert ids(**{"$iin": []}) == []
