@@ -121,7 +121,7 @@ def test_a_schedule_is_set_kept_changed_and_taken_away(tracker: Tracker, place: 
     ("value", "says"),
     [
         ("60 * * * *", '"60" is no minute'),
-        ("* * * * * *", "This one has 6"),
+        ("* * * * * *", '"*" is a sixth field'),
         ("0 0 30 2 *", "never comes"),
         ("", None),
         ("0," * 5_000 + "0 * * * *", "at most 200"),
