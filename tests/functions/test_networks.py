@@ -164,7 +164,7 @@ def test_who_waits_for_queued_runs_leaves_threads_to_other_networks(
     mine = visit(place.environment_id, HERE)
     with room.seat(place.environment_id, visit=mine), room.seat(place.environment_id, visit=mine):
         refused = called(open_tracker)
-        assert (refused.status, refused.error) == (503, "unavailable")
+        assert (refused.status, refused.error) == (429, "rate_limited")
         assert called(open_tracker, THERE).status == 200
         assert invoke(open_tracker, "sum", {"a": 1, "b": 1}, who="server").status == 200
         heavy = Visit(7, is_heavy=True)

@@ -408,7 +408,7 @@ def test_requests_that_wait_never_take_every_thread(
             pass
         with room.seat(place.environment_id):
             refused = invoke(tracker, "sum", {"a": 1, "b": 1})
-            assert (refused.status, refused.error) == (503, "unavailable")
+            assert (refused.status, refused.error) == (429, "rate_limited")
             assert int(refused.headers["Retry-After"]) >= 1
             assert not Run.objects.using(place.cluster).filter(status="running").exists()
             queued = invoke(tracker, "sum", {"a": 1, "b": 1}, headers={"Prefer": "respond-async, wait=30"})

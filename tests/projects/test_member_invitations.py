@@ -78,11 +78,11 @@ def test_who_has_no_account_is_invited_gets_one_and_is_a_member(
     assert made.headers["Location"] == f"{address}/{made.json['id']}"
     assert made.json["id"].startswith("inv_")
     assert {name: made.json[name] for name in ("email", "role", "invited_by", "status")} == {
-        "email": "Nia@example.com", "role": "developer", "invited_by": alice.pk, "status": "waiting"
+        "email": "nia@example.com", "role": "developer", "invited_by": alice.pk, "status": "waiting"
     }  # fmt: skip
     assert roles(project) == {"alice@example.com": "owner"}
-    link = sent(postbox, "Nia@example.com")
-    message = postbox.last("Nia@example.com")
+    link = sent(postbox, "nia@example.com")
+    message = postbox.last("nia@example.com")
     assert project.name not in text_of(message) + html_of(message), "nothing that somebody typed"
     assert "alice" not in text_of(message) + html_of(message)
     assert [(one["id"], one["status"]) for one in opened(api, project, alice)] == [(made.json["id"], "sent")]
@@ -99,7 +99,7 @@ def test_who_has_no_account_is_invited_gets_one_and_is_a_member(
     assert (nia.environment_id, nia.role, nia.claims) == (None, None, {})
     assert nia.email_verified_at is not None
     assert nia.check_password(PASSWORD)
-    assert roles(project) == {"alice@example.com": "owner", "Nia@example.com": "developer"}
+    assert roles(project) == {"alice@example.com": "owner", "nia@example.com": "developer"}
     assert not Session.objects.filter(user=nia).exists()
     assert [one["id"] for one in api.get("/v1/projects", token=token_of(nia)).json["data"]] == [project.pk]
     assert opened(api, project, alice) == []
@@ -200,7 +200,7 @@ def test_the_newer_invitation_counts_and_only_for_its_own_project(
     invite(api, other, bob, role="viewer")
     elsewhere = sent(postbox)
     again = invite(api, project, alice, NIA.upper(), role="viewer")
-    newest = sent(postbox, NIA.upper())
+    newest = sent(postbox, NIA)
     assert [one["id"] for one in opened(api, project, alice)] == [again.json["id"]]
     assert accept(api, first, password=PASSWORD).fields == {"token": "unknown"}
     assert accept(api, newest, password=PASSWORD).json["role"] == "viewer"
