@@ -47,6 +47,8 @@ const NativeMap = Map;
 const mapGet = uncurry(Map.prototype.get);
 const mapSet = uncurry(Map.prototype.set);
 const mapDelete = uncurry(Map.prototype.delete);
+const mapSize = uncurry(Object.getOwnPropertyDescriptor(Map.prototype, "size")!.get);
+const mapForEach = uncurry(Map.prototype.forEach);
 const stdin = Deno.stdin, stdout = Deno.stdout;
 const read = stdin.read.bind(stdin) as (into: Uint8Array) => Promise<number | null>;
 const writeSync = stdout.writeSync.bind(stdout) as (from: Uint8Array) => number;
@@ -62,9 +64,11 @@ const { AsyncVariable, setAsyncContext } = (Deno as any)[(Deno as any).internal]
 const origin = new AsyncVariable();
 const enterCall = origin.enter.bind(origin) as (tag: string) => unknown;
 const callOfCode = origin.get.bind(origin) as () => string | undefined;
+const startTimer = globalThis.setTimeout;
 const timerStart = { setTimeout: globalThis.setTimeout, setInterval: globalThis.setInterval };
 
 const MAX_LOG_LINES = 256, MAX_LOG_CHARACTERS = 4096, MAX_FETCH_BODY = 1024 * 1024, MAX_ASKED = 8;
+const UNHANDLED_WARNING_MS = 1000;
 /** So that the signal's own error comes first. */
 const SIGNAL_GRACE_MS = 50;
 
@@ -131,6 +135,8 @@ let asked = new NativeMap<number, { text: string; resolve: (value: unknown) => v
 let allSent: (() => void) | null = null;
 const timers: number[] = [];
 let failCall: ((error: unknown) => void) | null = null;
+/** Rejected promises of this call that nobody has handled so far. */
+let unhandled = new NativeMap<Promise<unknown>, { reason: unknown }>();
 
 function describe(error: unknown): { name: string; message: string; stack: string | null } {
   try {
@@ -437,11 +443,18 @@ function prepareWorld(): void {
   defineProperty(globalThis, "Deno", { value: freeze({ version, inspect }), writable: false, configurable: false });
 }
 
+/** A promise may be rejected first and awaited later, so a rejection counts only if nobody has handled it at the end. */
 addEventListener("unhandledrejection", (event) => {
   event.preventDefault();
-  const error = (event as PromiseRejectionEvent).reason;
-  if (failCall && callOfCode() === tag) failCall(error);
+  if (!failCall || callOfCode() !== tag) return;
+  const { promise, reason } = event as PromiseRejectionEvent;
+  mapSet(unhandled, promise, { reason });
+  const warn = () => {
+    if (mapGet(unhandled, promise)) log("warning", ["A promise was rejected and is not handled yet: " + describe(reason).message]);
+  };
+  timers[timers.length] = startTimer(warn, UNHANDLED_WARNING_MS); // a call that never ends has this in its log
 });
+addEventListener("rejectionhandled", (event) => void mapDelete(unhandled, (event as PromiseRejectionEvent).promise));
 addEventListener("error", (event) => {
   event.preventDefault();
   if (failCall && callOfCode() === tag) failCall((event as ErrorEvent).error);
@@ -458,6 +471,7 @@ async function run(frame: any, handler: (input: unknown, ctx: unknown) => unknow
   tag = mine;
   lines = 0;
   asked = new NativeMap();
+  unhandled = new NativeMap();
   sent = answered = questions = 0;
   let answer: string;
   try {
@@ -466,6 +480,8 @@ async function run(frame: any, handler: (input: unknown, ctx: unknown) => unknow
     const work = (async () => await handler(frame.input, contextOf(mine, frame)))();
     setAsyncContext(outside);
     const output = await NativePromise.race([work, stopped]);
+    if (mapSize(unhandled)) await new NativePromise<void>((resolve) => startTimer(resolve, 0));
+    mapForEach(unhandled, ({ reason }: { reason: unknown }) => { throw reason; });
     if (output instanceof NativeResponse) {
       throw new NativeTypeError("a function returns its output itself, not a Response: return {ok: true}, say, or {$response: {status, headers, body}} to a provider");
     }

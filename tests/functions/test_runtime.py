@@ -125,7 +125,7 @@ def test_the_secrets_and_the_caller_are_given_and_frozen(run_code: RunCode) -> N
         ("throw 'a string'", "a string"),
         ("return 10n", "not JSON"),
         ("const a: any = {}; a.a = a; return a", "not JSON"),
-        ("Promise.reject(new Error('unhandled')); return new Promise(() => {})", "unhandled"),
+        ("Promise.reject(new Error('unhandled')); await new Promise((done) => setTimeout(done, 20))", "unhandled"),
         ("Deno.exit(0)", "not a function"),
         ("return new Response('hello')", "returns its output itself, not a Response"),
         ("return (async function* () { yield 1 })()", "not a generator or a stream"),
@@ -144,6 +144,40 @@ def test_what_the_code_does_wrong_is_its_own_error(run_code: RunCode, body: str,
     assert outcome.reason == "user_error"
     assert outcome.error is not None
     assert message in outcome.error["message"]
+
+
+LATE = "const later = (ms: number) => new Promise((done) => setTimeout(done, ms));"
+
+
+def test_a_promise_that_is_rejected_first_may_be_awaited_later(run_code: RunCode) -> None:
+    source = f"""{LATE} export default async () => {{
+        const p = Promise.reject(new Error("late")); await later(50); try {{ await p }} catch (e: any) {{ return e.message }}
+    }}"""
+    assert run_code(source).output == "late"
+
+
+@pytest.mark.parametrize(
+    "handles",
+    ["await Promise.allSettled([p])", "p.catch(() => {})", "await Promise.race([p, 1]).catch(() => {})"],
+)
+def test_each_way_of_handling_a_rejection_later_counts(run_code: RunCode, handles: str) -> None:
+    source = f"{LATE} export default async () => {{ const p = Promise.reject(1); await later(5); {handles}; return 'done' }}"
+    assert run_code(source).output == "done"
+
+
+def test_a_call_that_never_ends_has_its_rejected_promise_in_its_log(run_code: RunCode) -> None:
+    source = "export default () => { Promise.reject(new Error('lost')); return new Promise(() => {}) }"
+    outcome = run_code(source, timeout=2)
+    assert outcome.reason == "timeout"
+    assert [(line.level, "lost" in line.text) for line in outcome.logs] == [("warning", True)]
+
+
+def test_a_rejection_does_not_reach_the_next_call_of_the_process(run_code: RunCode) -> None:
+    source = f"""{LATE} let calls = 0; export default async () => {{
+        calls += 1; if (calls === 1) {{ later(30).then(() => {{ throw new Error("late") }}); return calls }}
+        await later(60); return calls
+    }}"""
+    assert [run_code(source).output, run_code(source).output] in ([1, 2], [1, 1])
 
 
 def test_what_json_leaves_out_becomes_null(run_code: RunCode) -> None:
