@@ -1,7 +1,10 @@
 """One attempt: sign, send through the guarded client, and say what its outcome means. No database here."""
 
+import json
 import random
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -15,6 +18,33 @@ KEPT_BODY: Final = 8 * 1024
 KEPT_HEADERS: Final = 30
 USER_AGENT: Final = "backend-platform-webhooks/1"
 SECRET_PURPOSE: Final = "webhooks.secret"  # noqa: S105 - a purpose, not a secret
+
+
+@dataclass(frozen=True, slots=True)
+class PreviousSecret:
+    """A signing secret that was rotated away and signs until then."""
+
+    text: str
+    until: datetime
+
+
+def unsealed(sealed: bytes | memoryview) -> str:
+    """The text of a signing secret. Raises KeyringError."""
+    return keyring.unseal(bytes(sealed), purpose=SECRET_PURPOSE).decode()
+
+
+def sealed_previous(secrets: Sequence[PreviousSecret]) -> bytes:
+    """One sealed value for all of them, the newest first."""
+    listed = [[secret.text, secret.until.isoformat()] for secret in secrets]
+    return keyring.seal(json.dumps(listed).encode(), purpose=SECRET_PURPOSE)
+
+
+def previous_secrets(sealed: bytes | memoryview | None, until: datetime | None, now: datetime) -> list[PreviousSecret]:
+    """The ones that still sign at `now`, the newest first. `until` is the newest one's end. Raises KeyringError."""
+    if sealed is None or until is None or until <= now:
+        return []
+    listed = [PreviousSecret(each, datetime.fromisoformat(end)) for each, end in json.loads(unsealed(sealed))]
+    return [secret for secret in listed if secret.until > now]
 
 
 def attempt(claimed: Claimed, client: outbound.Client | None = None) -> Result:
@@ -78,9 +108,11 @@ def _wait(claimed: Claimed, asked: timedelta | None) -> timedelta | None:
 
 
 def _headers(claimed: Claimed) -> dict[str, str]:
-    sealed = [claimed.sealed_secret, *([claimed.sealed_previous_secret] if claimed.sealed_previous_secret else [])]
-    keys = [signing.decode_secret(keyring.unseal(each, purpose=SECRET_PURPOSE).decode()) for each in sealed]
-    signed = signing.headers(keys, claimed.event_id, int(claimed.now().timestamp()), claimed.body.encode())
+    now = claimed.now()
+    previous = previous_secrets(claimed.sealed_previous_secret, claimed.previous_secret_until, now)
+    secrets = [unsealed(claimed.sealed_secret), *(secret.text for secret in previous)]
+    keys = [signing.decode_secret(secret) for secret in secrets]
+    signed = signing.headers(keys, claimed.event_id, int(now.timestamp()), claimed.body.encode())
     return {
         "content-type": "application/json",
         "user-agent": USER_AGENT,

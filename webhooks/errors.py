@@ -1,5 +1,7 @@
 """What can go wrong with subscriptions. They know nothing of HTTP but what `platform_site.api.errors` maps."""
 
+from datetime import datetime
+
 from platform_site.api.errors import Conflict, NotFound, QuotaExceeded
 
 
@@ -14,6 +16,14 @@ class NoSuchDelivery(NotFound):
 class WebhooksQuotaReached(QuotaExceeded):
     def __init__(self, limit: int) -> None:
         super().__init__(f"The plan allows {limit} webhooks in an environment.")
+
+
+class TooManySecrets(Conflict):
+    """Another rotation would end the overlap of a secret early, while receivers may still use it."""
+
+    def __init__(self, most: int, until: datetime) -> None:
+        when = until.strftime("%Y-%m-%dT%H:%M:%SZ")
+        super().__init__(f"{most} previous secrets of this webhook are still valid. Rotate it again after {when}.")
 
 
 class NothingToRedeliver(Conflict):

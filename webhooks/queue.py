@@ -59,7 +59,8 @@ class Claimed:
     body: str
     sealed_secret: bytes
     sealed_previous_secret: bytes | None
-    """None when there is none or its overlap has ended."""
+    previous_secret_until: datetime | None
+    """Until when the newest of them signs (`webhooks.attempts.previous_secrets`)."""
     claimed_at: datetime
     """In the database's own time, as all else that is compared: a worker's clock may be wrong (reliability F22)."""
     stopwatch: float
@@ -154,7 +155,7 @@ _STANDING = f"""
     -- Their webhooks, as they are by now. Whoever switches one at this moment is not waited for, and whoever will waits
     -- until this claim is made.
     SELECT w.id, w.host, w.url, w.sealed_secret,
-           CASE WHEN w.previous_secret_until > now() THEN w.sealed_previous_secret END AS sealed_previous_secret
+           w.sealed_previous_secret, w.previous_secret_until
       FROM platform.webhooks_webhook w
      WHERE w.id = ANY (ARRAY (SELECT webhook_id FROM chosen)) AND {_MAY_BE_SENT_TO}
        FOR KEY SHARE OF w SKIP LOCKED"""  # noqa: S608 - constants
@@ -178,7 +179,8 @@ UPDATE platform.webhooks_delivery d
  -- Spelled so that only the identifiers lead to the deliveries, never the index of a webhook's whole history.
  WHERE d.id = ANY (ARRAY (SELECT id FROM locked)) AND w.id = coalesce(d.webhook_id, '')
 RETURNING d.id, d.attempts, d.attempts - d.schedule_from, d.webhook_id, d.environment_id, w.host, w.url, d.event_id,
-          d.event_type, d.depth, d.body, w.sealed_secret, w.sealed_previous_secret, clock_timestamp()
+          d.event_type, d.depth, d.body, w.sealed_secret, w.sealed_previous_secret, w.previous_secret_until,
+          clock_timestamp()
 """  # noqa: S608 - constants
 # Since when the oldest event waits for a relay, and of each webhook the first delivery for a worker.
 LONGEST_WAIT = f"""
@@ -266,8 +268,8 @@ def wait_for_claims(using: str, *webhook_ids: str) -> None:
 
 
 def _claimed(row: tuple[Any, ...], stopwatch: float) -> Claimed:
-    *facts, secret, previous, at = row
-    values: list[Any] = [*facts, bytes(secret), None if previous is None else bytes(previous), at, stopwatch]
+    *facts, secret, previous, until, at = row
+    values: list[Any] = [*facts, bytes(secret), None if previous is None else bytes(previous), until, at, stopwatch]
     return Claimed(*values)
 
 

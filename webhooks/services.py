@@ -25,16 +25,18 @@ from platform_site.postgres import clock
 from projects import presence
 from rows import interests, trail
 from rows.outbox import record as record_event
-from webhooks import signing, wakeups
+from webhooks import attempts, signing, wakeups
 from webhooks.attempts import SECRET_PURPOSE
 from webhooks.backlog import FIRST, MOST_ATTEMPTS, settle_one
-from webhooks.errors import NoSuchDelivery, NoSuchWebhook, NothingToRedeliver, WebhooksQuotaReached
+from webhooks.errors import NoSuchDelivery, NoSuchWebhook, NothingToRedeliver, TooManySecrets, WebhooksQuotaReached
 from webhooks.models import Delivery, Webhook
 from webhooks.queue import wait_for_claims
 from webhooks.receivers import host_of
 
 SECRET_OVERLAP: Final = timedelta(hours=24)
 """How long the previous signing secret still signs beside the new one."""
+MOST_PREVIOUS_SECRETS: Final = 4
+"""That sign beside the current one, each until its own overlap ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,20 +130,37 @@ def delete_webhook(place: Place, webhook_id: str, *, actor: Caller | Actor) -> N
 
 
 def rotate_secret(place: Place, webhook_id: str, *, actor: Caller | Actor) -> tuple[Webhook, str]:
-    """A new signing secret, returned once; the old one signs beside it for SECRET_OVERLAP. Raises NoSuchWebhook."""
+    """A new signing secret, returned once. The old one signs beside it for SECRET_OVERLAP, and so does each older one
+    until its own overlap ends. Raises NoSuchWebhook, TooManySecrets."""
     using = place.cluster
     secret = signing.new_secret()
     with transaction.atomic(using=using):
         webhook = webhook_of(place, webhook_id, lock=True)
+        until = clock.now(using) + SECRET_OVERLAP
+        previous = _previous_after_rotation(webhook, until)
         Webhook.objects.using(using).filter(pk=webhook.pk).update(
-            sealed_previous_secret=F("sealed_secret"),
-            previous_secret_until=Now() + SECRET_OVERLAP,
+            sealed_previous_secret=attempts.sealed_previous(previous),
+            previous_secret_until=until,
             sealed_secret=_sealed(secret),
             updated_at=Now(),
         )
         webhook.refresh_from_db(using=using)
         trail.record(place, "webhook.secret_rotated", actor=actor, target_id=webhook_id)
     return webhook, secret
+
+
+def _previous_after_rotation(webhook: Webhook, until: datetime) -> list[attempts.PreviousSecret]:
+    """The current secret, until then, and the previous ones that still sign; none where they cannot be opened, since a
+    new secret is what helps then. Raises TooManySecrets."""
+    try:
+        now = until - SECRET_OVERLAP
+        older = attempts.previous_secrets(webhook.sealed_previous_secret, webhook.previous_secret_until, now)
+        current = attempts.PreviousSecret(attempts.unsealed(webhook.sealed_secret), until)
+    except keyring.KeyringError:
+        return []
+    if len(older) >= MOST_PREVIOUS_SECRETS:
+        raise TooManySecrets(MOST_PREVIOUS_SECRETS, older[-1].until)
+    return [current, *older]
 
 
 def send_test(place: Place, webhook_id: str, *, actor: Caller | Actor) -> str:

@@ -119,7 +119,8 @@ class WebhookViewSet(ApiViewSet):
     @idempotent(using=in_region)
     @extend_schema(operation_id="rotateWebhookSecret", request=None, responses=serializers.WebhookWithSecret)
     def rotate_secret(self, request: HttpRequest, webhook_id: str) -> HttpResponseBase:
-        """Make a new signing secret. For 24 hours deliveries carry a signature of the old one as well."""
+        """Make a new signing secret. The old one signs beside it for 24 hours; 409 while four old ones
+        still sign."""
         _, secret = services.rotate_secret(self.place, webhook_id, actor=self.caller)
         return never_stored(answer(webhook_detail(self._with_health(webhook_id)) | {"secret": secret}))
 

@@ -1,9 +1,11 @@
 """From a row write to its receiver and back into the history, over the API, with a real receiver."""
 
+import contextlib
 import json
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from rows.models import TrailEntry
 from rows.outbox import OutboxEvent
 from tests.api.receiver import Receiver, answer, headers
 from tests.away import away, cut_off
+from tests.client import Answer
 from tests.rows.conftest import Tracker
 from tests.rows.tracker import DOCUMENT
 from tests.webhooks.conftest import Post, bodies
@@ -480,6 +483,72 @@ def test_a_region_that_goes_away_after_a_deletion_undoes_nothing_and_the_answer_
         services.delete_webhook(place, webhook["id"], actor=SYSTEM)
     assert time.monotonic() - started >= 1, "nobody has said that nothing is under way"
     assert tracker.get("owner", "/webhooks").json == {"data": []}
+
+
+def test_each_rotated_secret_signs_until_its_own_overlap_ends(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second rotation keeps the secret that receivers still use."""
+    webhook = subscribe(events=["lists.insert"])
+    path = f"/webhooks/{webhook['id']}/rotate-secret"
+    secrets = [webhook["secret"]]
+    monkeypatch.setattr(services, "SECRET_OVERLAP", timedelta(seconds=1.5))
+    secrets.append(tracker.post("owner", path, {}).json["secret"])
+    first_ends = time.monotonic() + 1.5
+    monkeypatch.setattr(services, "SECRET_OVERLAP", timedelta(hours=24))
+    secrets += [tracker.post("owner", path, {}).json["secret"] for _ in range(2)]
+
+    def signers() -> list[int]:
+        write_list(tracker)
+        dispatch()
+        body, sent = receiver.requests[-1].partition(b"\r\n\r\n")[2], headers(receiver.requests[-1])
+        found = []
+        for number, secret in enumerate(secrets):
+            with contextlib.suppress(WebhookVerificationError):
+                Verifier(secret).verify(body, sent)
+                found.append(number)
+        return found
+
+    if time.monotonic() < first_ends - 0.5:
+        assert signers() == [0, 1, 2, 3]
+    time.sleep(max(0.0, first_ends - time.monotonic()) + 0.1)
+    assert signers() == [1, 2, 3]
+    secrets += [tracker.post("owner", path, {}).json["secret"] for _ in range(2)]
+    assert signers() == [1, 2, 3, 4, 5]
+    refused = tracker.post("owner", path, {})
+    assert (refused.status, refused.error) == (409, "conflict")
+    assert (
+        "4 previous secrets of this webhook are still valid. Rotate it again after " in refused.json["error"]["message"]
+    )
+    assert signers() == [1, 2, 3, 4, 5], "nothing changed"
+
+
+def test_three_redeliveries_at_once_arrive_once_for_each_2xx(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
+) -> None:
+    webhook = subscribe(events=["lists.insert"])
+    write_list(tracker)
+    assert dispatch() == 1
+    (delivery,) = deliveries(tracker, webhook)
+    path = f"/webhooks/{webhook['id']}/deliveries/{delivery['id']}/redeliver"
+
+    def redeliver(_: int) -> Answer:
+        try:
+            return tracker.post("owner", path, {})
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(3) as threads:
+        answers = list(threads.map(redeliver, range(3)))
+    assert sorted(each.status for each in answers) == [202, 409, 409]
+    refused = next(each for each in answers if each.status == 409)
+    assert refused.error == "conflict"
+    assert "already in progress" in refused.json["error"]["message"]
+    assert dispatch() == 1
+    assert len(receiver.requests) == 2
+    assert tracker.post("owner", path, {}).status == 202, "one after another, each arrives"
+    assert dispatch() == 1
+    assert len(receiver.requests) == 3
 
 
 def test_while_a_secret_rotates_old_and_new_verify(
