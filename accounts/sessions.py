@@ -1,9 +1,8 @@
 """Sessions: signing in, refreshing, and every way in which a session ends.
 
-One row per session, locked while its refresh token rotates; simplejwt's rotation lets 20 parallel refreshes make ten
-valid successors (reliability finding 6), supabase/auth's design, which this follows, one. The previous token gets the
-same successor again for GRACE (two tabs, a lost answer); any other reuse means that a token was stolen and ends the
-session. All times are the database's. Design section 4; contract 4.5, 5.6; reliability T15.
+One row per session, locked while its refresh token rotates, so that parallel refreshes make one successor. Until a
+client exchanges the successor, its predecessor returns the same successor again (two tabs, a lost response). Any other
+reuse means that a token was stolen and ends the session. All times are the database's. Contract 4.5, 5.6.
 
 Whatever ends sessions also marks their cache entries (`accounts.markers`), so it holds from the next request on.
 """
@@ -28,7 +27,6 @@ from platform_site.api.callers import Caller
 from platform_site.api.errors import InvalidGrant
 
 LIFETIME: Final = timedelta(days=30)
-GRACE: Final = timedelta(seconds=10)
 KEPT_AFTER_END: Final = timedelta(days=30)
 """For how long an ended session can still be looked at."""
 _SUCCESSOR: Final = "accounts.refresh_successor"
@@ -139,7 +137,6 @@ def refresh(text: str, *, device: Device) -> Grant:
             .select_related("user")
             .annotate(
                 is_live=Q(revoked_at__isnull=True, expires_at__gt=Now(), user__disabled_at__isnull=True),
-                in_grace=Q(rotated_at__gt=Now() - GRACE),
             )
             .filter(family_hash=offered.family_hash)
             .first()
@@ -148,7 +145,7 @@ def refresh(text: str, *, device: Device) -> Grant:
         if session is not None and session.is_live:
             if bytes(session.refresh_hash) == offered.hash:
                 successor = _rotate(session, offered)
-            elif session.in_grace and session.previous_hash and bytes(session.previous_hash) == offered.hash:
+            elif session.previous_hash and bytes(session.previous_hash) == offered.hash:
                 successor = _same_again(session, offered)
             else:
                 _end([session.pk], "refresh_token_reused")

@@ -1,8 +1,9 @@
 """One-use links. The token stands in the e-mail alone: 256 random bits, of which the database keeps the SHA-256.
 
-Nothing signed with a key of ours opens anything, so no leaked key makes links. A link works while its row is there: a
-newer one of its kind replaces it, its use deletes it, and so does the fifth wrong password. It also ends when what it
-is bound to changes, by whichever door: the password and the address for a new password, the address for a proof of it.
+Nothing signed with a key of ours opens anything, so no leaked key makes links. A link works while its row exists:
+its use deletes it, and so does the fifth wrong password. A newer one of its kind replaces it, unless anonymous callers
+can ask for that kind (sign-up, a new password): then all of them work until one is used. A link also ends when what it
+is bound to changes: the password and the address for a new password, the address for a proof of it.
 Every link that does not work gets the same answer.
 """
 
@@ -32,7 +33,7 @@ def make_token() -> str:
 def dead() -> InvalidGrant:
     """The one answer to every link that does not work."""
     return InvalidGrant(
-        "The link is unknown, has expired, was used, or a newer one has taken its place.",
+        "The link is unknown, has expired, was used or was replaced by a newer one.",
         fields=[FieldError("token", "unknown", "There is no such link any more.")],
     )
 
@@ -84,10 +85,13 @@ def use_up(found: AccountEmail) -> AccountEmail:
 
 
 def _check_binding(found: AccountEmail) -> None:
-    if found.user is None:
-        return
-    if found.user.disabled_at is not None or bytes(found.bound_to or b"") != bound_to(found.kind, found.user):
+    if found.user is not None and not is_bound(found, found.user):
         raise dead()
+
+
+def is_bound(found: AccountEmail, user: User) -> bool:
+    """Whether nothing has changed that ends the link."""
+    return user.disabled_at is None and bytes(found.bound_to or b"") == bound_to(found.kind, user)
 
 
 def count_wrong_password(found: AccountEmail) -> None:

@@ -45,7 +45,8 @@ class PoolSettings(models.Model):
 class AccountEmail(models.Model):
     """One e-mail about an account: written down first, sent by a worker, and what the link in it opens.
 
-    At most one for each (pool, kind, subject): a newer one takes the place of the one before, and of its link.
+    At most one for each (pool, kind, subject), but for sign-ups and password resets: a newer one replaces the one
+    before.
     The token exists in the e-mail alone; here is its SHA-256, made anew each time the e-mail is sent again.
     """
 
@@ -93,7 +94,10 @@ class AccountEmail(models.Model):
     class Meta:
         constraints: ClassVar = [
             models.UniqueConstraint(
-                fields=["environment_id", "kind", "subject"], name="email_newest_only", nulls_distinct=False
+                fields=["environment_id", "kind", "subject"],
+                name="email_newest_of_kind",
+                condition=~models.Q(kind__in=["sign_up", "reset_password"]),
+                nulls_distinct=False,
             )
         ]
         indexes: ClassVar = [
@@ -102,6 +106,7 @@ class AccountEmail(models.Model):
                 name="email_due",
                 condition=models.Q(sent_at__isnull=True, failed_at__isnull=True),
             ),
+            models.Index(fields=["environment_id", "kind", "subject"], name="email_by_subject"),
             models.Index(fields=["expires_at"], name="email_expiry"),
             models.Index(fields=["project_id"], name="email_by_project", condition=models.Q(project_id__isnull=False)),
         ]

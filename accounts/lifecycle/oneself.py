@@ -36,9 +36,10 @@ def of(caller: Caller) -> User:
 
 
 def pending_email(user: User) -> str | None:
-    """The address that the user asked to change to and has not confirmed yet. One query."""
+    """The address that the user asked to change to, while its link can confirm it. One query."""
     waiting = AccountEmail.objects.filter(kind=Kind.CHANGE_EMAIL, user=user, expires_at__gt=Now(), failed_at=None)
-    return waiting.values_list("recipient", flat=True).first()
+    found = waiting.first()
+    return found.recipient if found is not None and links.is_bound(found, user) else None
 
 
 def change(

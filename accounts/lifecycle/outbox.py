@@ -45,6 +45,9 @@ _NOTICES: Final = frozenset(
         Kind.PROJECT_RESUMED,
     }
 )
+_ASKED_BY_ANYBODY: Final = frozenset({Kind.SIGN_UP, Kind.RESET_PASSWORD})
+"""Several of these can be open for one address: an anonymous request must not end a link that was sent before."""
+_OF_A_USER: Final = frozenset({Kind.VERIFY_EMAIL, Kind.CHANGE_EMAIL})
 _TO_USERS: Final = _NOTICES | {Kind.RESET_PASSWORD}
 
 log = logging.getLogger("platform.accounts")
@@ -61,15 +64,17 @@ def write(
     project_id: str | None = None,
     **details: Any,
 ) -> AccountEmail:
-    """Write an e-mail down, in the transaction at hand or one of its own, in place of the last of its kind about
-    `subject` (by default the recipient's address). The other's link works no longer. Four statements, whoever it is to.
+    """Write an e-mail down, in the current transaction or one of its own. `subject` is by default the recipient's
+    address. But for kinds that anonymous callers ask for, it replaces the last of its kind about `subject`, and its
+    link. The number of statements does not depend on the recipient.
     """
     from accounts.tasks import send_account_email  # tasks import us
 
     subject = subject or normalised(recipient)
     with transaction.atomic():
-        locks.hold(f"email {kind} {pool_id} {subject}")
-        AccountEmail.objects.filter(environment_id=pool_id, kind=kind, subject=subject).delete()
+        if kind not in _ASKED_BY_ANYBODY:
+            locks.hold(f"email {kind} {pool_id} {subject}")
+            AccountEmail.objects.filter(environment_id=pool_id, kind=kind, subject=subject).delete()
         email = AccountEmail(
             environment_id=pool_id,
             project_id=project_id,
@@ -78,6 +83,7 @@ def write(
             recipient=recipient,
             user=user,
             details=details,
+            bound_to=links.bound_to(kind, user) if user is not None and kind in _OF_A_USER else None,
             expires_at=Now() + letters.LIFETIMES[kind],
         )
         if email_id is not None:
@@ -215,7 +221,10 @@ def _resolve(email: AccountEmail) -> Claimed | None:
         pk=user.pk
     ).exists():  # fmt: skip
         return None
-    email.bound_to = links.bound_to(kind, user)
+    bound_to = links.bound_to(kind, user)
+    if email.bound_to is not None and bytes(email.bound_to) != bound_to:
+        return None  # the password or the address changed after the request
+    email.bound_to = bound_to
     return Claimed(email, token)
 
 

@@ -115,7 +115,7 @@ class LinkPage(View):
             return self._page(
                 400,
                 "The link does not work any more",
-                lead="It has expired, was used, or a newer one has taken its place. Ask for another one where you asked"
+                lead="It has expired, was used or was replaced by a newer one. Ask for another one where you asked"
                 " for this one.",
             )
         except ApiError as error:

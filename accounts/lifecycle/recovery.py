@@ -41,5 +41,6 @@ def reset(token: str, password: str, *, pool_id: str | None | Unset = UNSET) -> 
             is_email_verified=True,
             via="password_reset",
         )
+        outbox.withdraw(found.environment_id, user.email, [Kind.RESET_PASSWORD])
         outbox.write(Kind.PASSWORD_CHANGED, pool_id=user.environment_id, recipient=user.email, user=user)
     return user

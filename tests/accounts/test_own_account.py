@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.db.models.functions import Now
 
 from accounts import audit, services
-from accounts.lifecycle import outbox
-from accounts.models import AccountEmail, AuditEntry, Session, User
+from accounts.lifecycle import links, oneself, outbox
+from accounts.models import AccountEmail, AuditEntry, ServerKey, Session, User
 from platform_site.api import signals
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, SignedIn, make_environment, session_of, token
@@ -22,6 +23,11 @@ from tests.client import Answer, Api
 pytestmark = pytest.mark.django_db(databases="__all__")
 
 NEW = "una.new@example.com"
+
+
+@pytest.fixture
+def manager(production: Environment, make_key: Callable[..., tuple[ServerKey, str]]) -> str:
+    return make_key(production, "users:manage")[1]
 
 
 @pytest.fixture
@@ -128,6 +134,52 @@ def test_an_address_changes_when_the_new_one_is_confirmed_and_the_old_one_is_tol
     assert NEW in text_of(told)
     assert NEW in html_of(told)
     assert token(api, email=NEW, password=PASSWORD, environment=production.pk).status == 200
+
+
+ENDS_OF_A_LINK: dict[str, Callable[[Api, SignedIn, str], object]] = {
+    "email changed by key": lambda api, me, key: api.patch(
+        f"/v1/users/{me.user.pk}", token=key, json={"email": "other@example.com"}
+    ),
+    "password changed by key": lambda api, me, key: api.patch(
+        f"/v1/users/{me.user.pk}", token=key, json={"password": "a third horse"}
+    ),
+    "own password changed": lambda api, me, key: api.patch(
+        "/v1/auth/me", token=me.access_token, json={"password": "a third horse", "current_password": PASSWORD}
+    ),
+    "expired": lambda api, me, key: AccountEmail.objects.update(expires_at=Now()),
+    "five wrong passwords": lambda api, me, key: [
+        links.count_wrong_password(AccountEmail.objects.get()) for _ in range(5)
+    ],
+}
+
+
+@pytest.mark.parametrize("is_sent", [True, False], ids=["sent", "waiting"])
+@pytest.mark.parametrize("end", ENDS_OF_A_LINK)
+def test_the_pending_address_ends_with_its_link(
+    api: Api, me: SignedIn, manager: str, postbox: Postbox, end: str, is_sent: bool
+) -> None:
+    post(api, "email-change", me, email=NEW, current_password=PASSWORD)
+    if is_sent:
+        outbox.send_due()
+    assert api.get("/v1/auth/me", token=me.access_token).json["pending_email"] == NEW
+    ENDS_OF_A_LINK[end](api, me, manager)
+    me.user.refresh_from_db()
+    assert api.get("/v1/auth/me", token=session_of(me.user).access_token).json["pending_email"] is None
+    outbox.send_due()
+    assert len(postbox.to(NEW)) == is_sent, "a link that ended was sent"
+
+
+def test_a_newer_request_replaces_the_pending_address(api: Api, me: SignedIn) -> None:
+    for email in (NEW, "newer@example.com"):
+        post(api, "email-change", me, email=email, current_password=PASSWORD)
+        assert api.get("/v1/auth/me", token=me.access_token).json["pending_email"] == email
+
+
+def test_disabling_a_user_ends_the_pending_address(api: Api, me: SignedIn, asked: str, production: Environment) -> None:
+    services.change_user(me.user, actor=audit.SYSTEM, is_disabled=True)
+    assert confirm(api, asked, production).fields == {"token": "unknown"}
+    me.user.refresh_from_db()
+    assert oneself.pending_email(me.user) is None
     assert token(api, email="una@example.com", password=PASSWORD, environment=production.pk).error == "invalid_grant"
     assert confirm(api, asked, production).fields == {"token": "unknown"}
 
