@@ -15,7 +15,7 @@ from platform_site.api.views import ApiViewSet, answer
 from rows import etags, schema_answers, schemas
 from rows.schema_answers import outcome_answer, state_answer, version_answer
 
-_ETAG: Final = re.compile(r'"?(\d{1,9})"?', re.ASCII)
+_VERSION: Final = re.compile(r"\d{1,9}", re.ASCII)
 
 
 class SchemaViewSet(ApiViewSet):
@@ -111,7 +111,7 @@ def _expected(request: HttpRequest) -> int | None:
     header = request.headers.get("If-Match")
     if header is None or header.strip() == "*":
         return None
-    named = _ETAG.fullmatch(header.strip())
-    if named is None:
+    named = etags.values(header) or (header.strip(),)
+    if len(named) != 1 or not _VERSION.fullmatch(named[0]):
         raise PreconditionFailed('If-Match must be one version in quotes, such as "3".')
-    return int(named[1])
+    return int(named[0])
