@@ -44,7 +44,11 @@ SESSION_STATE = OpenApiParameter(
     {"type": "string", "enum": list(sessions.STATES), "default": "live"},
     description="Which sessions: live ones, ended ones, or all.",
 )
-EMAIL = OpenApiParameter("email", {"type": "string"}, description="Only the user with this address, whatever its case. A space is read as a plus sign.")
+EMAIL = OpenApiParameter(
+    "email",
+    {"type": "string"},
+    description="Only the user with this address, whatever its case. A space is read as a plus sign.",
+)
 
 
 def device_of(request: HttpRequest) -> Device:
