@@ -209,6 +209,12 @@ def test_a_column_that_becomes_not_null_is_filled_with_its_backfill_and_keeps_no
     assert catalog.catalog("t_env") == catalog.catalog("t_fresh")
 
 
+def test_enum_values_in_another_order_need_no_operation() -> None:
+    first = tracker(kind={"type": "enum", "values": ["a", "c", "b"], "default": "b"})
+    second = tracker(kind={"type": "enum", "values": ["b", "a", "c"], "default": "b"})
+    assert planning.plan(first, second).steps == ()
+
+
 def test_existing_rows_get_the_backfill_and_later_rows_the_default() -> None:
     first = tracker(note={"type": "text", "null": True})
     with_rows("t_env", first)
