@@ -8,6 +8,6 @@ class PlatformSiteConfig(AppConfig):
     verbose_name = "Figures"  # all that the console shows of this app
 
     def ready(self) -> None:
-        from platform_site.figures import lag
+        from platform_site.observability import lag
 
         lag.register()

@@ -18,10 +18,10 @@ from unfold.widgets import (
     UnfoldBooleanSwitchWidget,
 )
 
-from accounts import environments
-from accounts.console import AsOpened, ReadOnlyAdmin, link, list_link, pool_link, staff
+from accounts.admin_base import AsOpened, ReadOnlyAdmin, link, list_link, pool_link, staff
+from accounts.directory import environments as environment_directory
+from accounts.models.oauth import Identity, IdentityProvider, RedirectUri
 from accounts.oauth import providers, redirects
-from accounts.oauth.models import Identity, IdentityProvider, RedirectUri
 
 _ENDPOINTS = ("authorization_endpoint", "token_endpoint", "userinfo_endpoint", "emails_endpoint")
 
@@ -45,7 +45,7 @@ class _PoolForm(forms.ModelForm):  # type: ignore[type-arg]
     def clean_environment_id(self) -> str | None:
         environment_id: str | None = self.cleaned_data["environment_id"] or None
         if environment_id is not None:
-            pool_id = environments.directory().pool_of(environment_id)
+            pool_id = environment_directory.directory().pool_of(environment_id)
             if pool_id is None:
                 raise forms.ValidationError("There is no such environment.")
             if self.is_of_pool and pool_id != environment_id:

@@ -13,7 +13,7 @@ from django.templatetags.static import static
 from django.urls import reverse
 
 from platform_site.console.dashboard import dashboard
-from projects.region_pages import list_address
+from projects.console.base import list_address
 
 __all__ = ["account_links", "dashboard", "favicon", "navigation", "styles"]
 

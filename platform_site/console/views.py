@@ -12,11 +12,11 @@ from django.template.response import TemplateResponse
 from django.views.decorators.http import require_safe
 
 from accounts.models import AuditEntry
-from functions.heard import REACHED
-from platform_site.api import ids
+from functions.triggers.events import REACHED
 from platform_site.console import timeline as timelines
+from platform_site.identity import ids
 from platform_site.templatetags.console_ids import timeline_address
-from projects.suspension import suspended_in
+from projects.provisioning.suspension import suspended_in
 
 SHOWN: Final = 50
 

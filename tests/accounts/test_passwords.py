@@ -16,9 +16,9 @@ import psutil
 import pytest
 from django.db import connection
 
-from accounts import passwords
 from accounts.models import User
-from platform_site.api.errors import RateLimited, ValidationFailed
+from accounts.users import passwords
+from platform_site.http.errors import RateLimited, ValidationFailed
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, branch_of, token
 from tests.client import Api

@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 from standardwebhooks import Webhook as Verifier
 
-from platform_site.services.layout import region_database
+from platform_site.embedded.data_dir import region_database
 from tests.api.receiver import Receiver, headers
 from tests.faults.conftest import superuser
 from tests.load import Outcome

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from functions import executor
+from functions.execution import executor
 from functions.runtime.errors import LoadFailed
 from functions.runtime.pool import Busy, Pool, Program
 from functions.runtime.process import Call, Process
@@ -161,7 +161,9 @@ def test_a_promise_that_is_rejected_first_may_be_awaited_later(run_code: RunCode
     ["await Promise.allSettled([p])", "p.catch(() => {})", "await Promise.race([p, 1]).catch(() => {})"],
 )
 def test_each_way_of_handling_a_rejection_later_counts(run_code: RunCode, handles: str) -> None:
-    source = f"{LATE} export default async () => {{ const p = Promise.reject(1); await later(5); {handles}; return 'done' }}"
+    source = (
+        f"{LATE} export default async () => {{ const p = Promise.reject(1); await later(5); {handles}; return 'done' }}"
+    )
     assert run_code(source).output == "done"
 
 

@@ -5,8 +5,8 @@ from django.conf import settings
 from django.db import router
 
 from accounts.models import User
-from platform_site.api.models import IdempotencyRecord
-from platform_site.routers import RegionNotNamed
+from platform_site.http.models import IdempotencyRecord
+from platform_site.postgres.routers import RegionNotNamed
 from projects.models import Project
 from rows.models import SchemaVersion
 

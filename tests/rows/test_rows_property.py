@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 from psycopg import sql
 
-from platform_site.api.errors import ApiError, NotFound, ValidationFailed
+from platform_site.http.errors import ApiError, NotFound, ValidationFailed
+from platform_site.postgres.prepared import opened_door
 from rows import services
-from rows.documents import SQL_TYPES
-from rows.execution import opened_door
-from rows.reading import parse
-from rows.rules import Principal, validate
+from rows.rules.rules import Principal, validate
+from rows.schema.model import SQL_TYPES
+from rows.schema.parser import parse
 from tests.rows import drawn
 from tests.rows.documented import Documented, Reading, Unknown
 from tests.rows.drawn import RELATIONS, TABLES, Conditions, order_text

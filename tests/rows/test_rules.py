@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from platform_site.api.callers import ENVIRONMENT_SCOPES, Caller, Place
-from rows.conditions import (
+from platform_site.identity.callers import ENVIRONMENT_SCOPES, Caller, Place
+from rows.rules.conditions import (
     FALSE,
     TRUE,
     And,
@@ -27,11 +27,11 @@ from rows.conditions import (
     guarded,
     negate,
 )
-from rows.documents import InvalidDocument, Schema
-from rows.evaluate import Facts, holds
-from rows.grammar import read_rule
-from rows.operators import ALL_OPERATORS
-from rows.rules import Access, BrokenRule, Principal, Ruleset, bind, resolve, validate
+from rows.rules.evaluator import Facts, holds
+from rows.rules.grammar import read_rule
+from rows.rules.operators import ALL_OPERATORS
+from rows.rules.rules import Access, BrokenRule, Principal, Ruleset, bind, resolve, validate
+from rows.schema.model import InvalidDocument, Schema
 from tests.rows.missing import CLAIMS, uses
 from tests.rows.tracker import tracker
 

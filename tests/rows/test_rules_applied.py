@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from platform_site.api.errors import ApiError, NotFound
+from platform_site.http.errors import ApiError, NotFound
 from rows import services
-from rows.rules import Principal
+from rows.rules.rules import Principal
 from tests.rows.tenants import ALICE, BOB, KEY, OPERATOR, OWNER, VIEWER, Tenant
 
 pytestmark = pytest.mark.django_db(databases="__all__")

@@ -9,7 +9,7 @@ import time
 import httpx
 import pytest
 
-from platform_site.server import bridge
+from platform_site.server import rsgi_app
 from tests.figures import within
 from tests.serving import Up
 from tests.wire import HOST, connect, talk
@@ -154,7 +154,7 @@ def test_a_head_that_is_too_large_is_refused(served: Up) -> None:
     assert answers.closed
 
 
-@pytest.mark.parametrize("size", [bridge.BODY_LIMIT + 1, 2_000_000])
+@pytest.mark.parametrize("size", [rsgi_app.BODY_LIMIT + 1, 2_000_000])
 def test_a_body_over_1_mb_is_413_whole_or_in_pieces_and_the_client_hears_it(served: Up, size: int) -> None:
     body = b"a" * size
     for content in (body, iter([body[:600_000], body[600_000:]])):
@@ -237,7 +237,7 @@ def test_a_hundred_stalled_bodies_hold_nobody_up_and_end_at_the_deadline(served:
             assert answer.startswith(b"HTTP/1.1 408"), answer
             assert b'"code":"invalid_request"' in answer
             assert connection.recv(65536) == b"", "and closed"
-        assert bridge.BODY_SECONDS - 1 < time.monotonic() - begun < bridge.BODY_SECONDS + within(2)
+        assert rsgi_app.BODY_SECONDS - 1 < time.monotonic() - begun < rsgi_app.BODY_SECONDS + within(2)
 
 
 def test_slow_heads_are_cut_off(served: Up) -> None:
