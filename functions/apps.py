@@ -9,6 +9,7 @@ class FunctionsConfig(AppConfig):
 
         # Importing checks registers them.
         from functions import checks, signal_handlers  # noqa: F401
+        from functions.console import admin  # noqa: F401 - registers the pages of the console
         from functions.deploy import service as deploy_service  # noqa: F401
         from functions.deploy.backup import Functions
         from functions.execution.executor import SECRET_PURPOSE

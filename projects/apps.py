@@ -9,6 +9,7 @@ class ProjectsConfig(AppConfig):
         from accounts.directory.environments import set_directory
         from platform_site.http.cors import set_origins_lookup
         from projects import errors, signal_handlers
+        from projects.console import admin  # noqa: F401 - registers the pages of the console
         from projects.directory import environments
 
         set_directory(environments)

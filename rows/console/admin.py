@@ -40,7 +40,7 @@ from rows.migrate.service import (
 from rows.models import SchemaVersion
 from rows.schema.model import InvalidDocument
 
-__all__ = ["SchemaVersionAdmin", "browser"]
+__all__ = ["SchemaVersionAdmin", "row_browser"]
 
 VERSIONS_SHOWN: Final = 25
 

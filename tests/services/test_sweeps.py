@@ -272,9 +272,9 @@ def test_a_nudge_for_a_regions_frequent_sweep_is_for_its_clock_which_keeps_its_c
 
 def _walks() -> Iterator[tuple[str, Callable[[], object], tuple[Any, str]]]:
     """Every sweep that walks regions, and what it asks of each, whose first argument is the region."""
-    yield "control events", webhooks.tasks.carry_over_what_is_left, (webhooks.control, "carry_over")
-    yield "the trail", rows.tasks.bring_trail_that_is_left, (rows.trail, "bring_oldest")
-    yield "the trail as it was", webhooks.tasks.bring_trail_that_is_left, (rows.trail, "bring_oldest")
+    yield "control events", webhooks.tasks.carry_over_what_is_left, (webhooks.delivery.control_events, "carry_over")
+    yield "the trail", rows.tasks.bring_trail_that_is_left, (rows.outbox.audit, "bring_oldest")
+    yield "the trail as it was", webhooks.tasks.bring_trail_that_is_left, (rows.outbox.audit, "bring_oldest")
     yield "orphans", projects.tasks.finish_and_clean, (schemas, "drop_orphans")
     yield "leftovers", projects.tasks.remove_leftovers, (orphaned_rows, "find")
     yield "indexes", rows.tasks.settle, (CurrentVersion.objects, "using")
