@@ -51,7 +51,7 @@ def work(using: str) -> None:
 def _see_to_it(using: str) -> None:
     """Nudge a worker that runs are queued. Where Redis is away, this one executes them if that is its queue at all:
     Celery comes back to a Redis that was away only after up to half a minute."""
-    if not dispatch.send_now(work, using) and "functions" in current_app.amqp.queues.consume_from:
+    if not dispatch.send_now(work.name, using) and "functions" in current_app.amqp.queues.consume_from:
         threading.Thread(target=_work_aside, args=(using,), name=f"functions-{using}").start()
 
 
@@ -93,7 +93,7 @@ def mend_future_times(using: str) -> None:
     """After the clock of the region's PostgreSQL was set back."""
     if mended := leases.mend_future_times(using):
         logger.warning("region %s: the clock was set back: %s runs wait for it no longer", using, mended)
-        dispatch.send_now(work, using)
+        dispatch.send_now(work.name, using)
     if mended := schedules.mend_future_times(using):
         logger.warning("region %s: the clock was set back: %s schedules wait for it no longer", using, mended)
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 from platform_site.identity import signals
+from projects.directory import invitations
 from projects.errors import LastOwner
 from projects.models import Member, Project
-from projects.services import invitations
 
 
 def connect() -> None:

@@ -20,6 +20,7 @@ from platform_site.outbound.ssrf import networks
 from rows.outbox import audit as audit_outbox
 from rows.outbox import subscriptions
 from webhooks import notify as webhook_notify
+from webhooks.delivery import failing_webhooks
 from webhooks.delivery.attempts import attempt
 from webhooks.delivery.queue import Claimed, Result, claim, record
 from webhooks.delivery.relay import relay_batch
@@ -80,7 +81,7 @@ class Listener:
             [claimed] = made
             result = attempt(claimed, self._client)
             for found in record(using, [result], patience=settings.WEBHOOK_PATIENCE):
-                webhook_service.disable_failing(using, found.webhook_id, found.reason, depth=found.depth)
+                failing_webhooks.disable(using, found.webhook_id, found.reason, depth=found.depth)
             yield claimed, result
 
 

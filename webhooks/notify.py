@@ -12,6 +12,4 @@ wake = _wakeups.wake
 
 def after_control_commit(environment_id: str) -> None:
     """Let a worker carry over what the control database's transaction at hand tells the environment."""
-    from webhooks.tasks import carry_over_control_events
-
-    dispatch.nudge(carry_over_control_events, environment_id)
+    dispatch.send("webhooks.tasks.carry_over_control_events", environment_id)

@@ -114,11 +114,10 @@ def forget_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
     deleting the events then waits for every relay that read them before; and deliveries are locked before their
     attempts are looked for, since whoever books holds that lock.
     """
-    from webhooks.tasks import forget_environment as by_a_worker
-
     with connections[cluster].cursor() as cursor:
         cursor.execute(_MARK, {"env": environment_id})
         cursor.execute(_INTERESTS, {"env": environment_id})
+    by_a_worker = "webhooks.tasks.forget_environment"
     if not forget_some(environment_id, cluster) and not dispatch.send_now(by_a_worker, environment_id, cluster):
         forget_all(environment_id, cluster)
 

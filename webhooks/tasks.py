@@ -59,7 +59,7 @@ def _carry_over(using: str) -> None:
         while (more := control_events.carry_over(using)) > 0:
             carried += more
         if carried:
-            background_dispatch.send_now(dispatch, using)
+            background_dispatch.send_now(dispatch.name, using)
 
 
 @sweep(every=settings.WEBHOOK_SWEEP_SECONDS)
@@ -91,7 +91,7 @@ def dispatch_what_is_due(using: str) -> None:
     """Find work that nobody was nudged for: a lost nudge, a retry whose time has come, a lease that ran out."""
     waiting = longest_wait(using)
     if waiting is not None:
-        is_sent = background_dispatch.send_now(dispatch, using)
+        is_sent = background_dispatch.send_now(dispatch.name, using)
         is_ours = "webhooks" in current_app.amqp.queues.consume_from
         if is_ours and (not is_sent or waiting > timedelta(seconds=2 * settings.WEBHOOK_SWEEP_SECONDS)):
             dispatcher_thread.wake(using)
@@ -101,7 +101,7 @@ def dispatch_what_is_due(using: str) -> None:
 def settle_deliveries(using: str) -> None:
     """Let deliveries follow webhooks that were switched, for some seconds at a time."""
     if settle(using):
-        background_dispatch.send_now(dispatch, using)
+        background_dispatch.send_now(dispatch.name, using)
 
 
 @sweep_of_each_region(every=15)

@@ -8,9 +8,10 @@ The record is `accounts.models.ServerKey`; issuing and revoking are verbs of `ac
 from typing import Final
 
 from accounts.tokens import token_format
+from platform_site.identity.callers import PUBLISHABLE_KEY_PREFIX
 
 PREFIX: Final = "sk_"
-PUBLISHABLE: Final = "pk_"
+PUBLISHABLE: Final = PUBLISHABLE_KEY_PREFIX
 PREFIXES: Final = (PREFIX, PUBLISHABLE)
 _LENGTH: Final = 32
 _SHOWN: Final = 9

@@ -13,8 +13,8 @@ from django.db.models.fields.json import KeyTransform
 from django.db.models.functions import Lower, Now
 from django.db.models.lookups import Exact
 
-from accounts.keys import server_keys
 from platform_site.http.models import public_id
+from platform_site.identity.callers import PUBLISHABLE_KEY_PREFIX
 from platform_site.identity.email_addresses import normalised
 
 
@@ -184,7 +184,7 @@ class ServerKey(models.Model):
 
     @property
     def is_publishable(self) -> bool:
-        return server_keys.is_publishable(self.prefix)
+        return self.prefix.startswith(PUBLISHABLE_KEY_PREFIX)
 
 
 class SigningKey(models.Model):

@@ -70,8 +70,6 @@ def write(
     address. But for kinds that anonymous callers ask for, it replaces the last of its kind about `subject`, and its
     link. The number of statements does not depend on the recipient.
     """
-    from accounts.tasks import send_account_email  # tasks import us
-
     subject = subject or normalised(recipient)
     with transaction.atomic():
         if kind not in _ASKED_BY_ANYBODY:
@@ -91,7 +89,7 @@ def write(
         if email_id is not None:
             email.pk = email_id
         email.save(force_insert=True)
-        dispatch.nudge(send_account_email, email.pk)
+        dispatch.send("accounts.send_account_email", email.pk)
     return email
 
 

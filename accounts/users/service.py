@@ -17,13 +17,13 @@ from accounts import audit
 from accounts.audit import Actor
 from accounts.directory import environments as environment_directory
 from accounts.directory import locks as account_locks
-from accounts.directory.identity_lookup import TOUCH_EVERY
 from accounts.keys import server_keys
 from accounts.keys.permissions import KeyAuthority
 from accounts.models import ServerKey, User
 from accounts.tokens import revocation
 from accounts.tokens.credentials import key_cache_name, session_cache_name
 from accounts.users import emails, exchange_codes, last_superuser, passwords, sessions, user_counts
+from accounts.users.identity_lookup import TOUCH_EVERY
 from platform_site.http.errors import FieldError, NotFound, QuotaExceeded, ValidationFailed
 from platform_site.identity import signals
 from platform_site.identity.callers import ACCOUNT_SCOPES, ENVIRONMENT_SCOPES, PUBLISHABLE_SCOPES, Caller

@@ -20,9 +20,10 @@ from functions.api.filters import RunFilter
 from functions.api.serializers import error_text, function_detail, listed_run, run_detail, version_detail
 from functions.deploy import service as deploy_service
 from functions.errors import NoSuchFunction, NoSuchRun, RunEnded
+from functions.execution import request_concurrency
 from functions.execution.executor import Ended
 from functions.models import Function, Run, Secret, Version
-from functions.quotas import client_networks, request_concurrency
+from functions.quotas import client_networks
 from functions.quotas.client_networks import Visit
 from functions.runs import history
 from functions.runs import retention as run_retention

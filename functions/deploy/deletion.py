@@ -40,8 +40,6 @@ Position = tuple[datetime, str]
 
 def begin(using: str, function_id: str) -> None:
     """Delete a function in the transaction at hand, which has its lock; a worker is nudged for what is left of it."""
-    from functions.tasks import remove_deleted
-
     with connections[using].cursor() as cursor:
         for statement in _CLOSE:
             cursor.execute(statement, [function_id])
@@ -50,7 +48,7 @@ def begin(using: str, function_id: str) -> None:
             cursor.execute(_DELETE, [function_id])
         else:
             cursor.execute(_DETACH, [function_id])
-            dispatch.nudge(remove_deleted, using, using=using)
+            dispatch.send("functions.tasks.remove_deleted", using, using=using)
 
 
 def begin_all(using: str, environment_id: str) -> None:

@@ -12,13 +12,13 @@ from drf_spectacular.utils import OpenApiResponse, extend_schema
 from functions.api.views import NamedViewSet
 from functions.deploy import service as functions
 from functions.errors import AddressesQuotaReached, ForUsersOnly, Loop, NoSuchAddress, NoSuchFunction
+from functions.execution import request_concurrency
 from functions.execution.custom_response import CONTENT_POLICY, Response
 from functions.execution.executor import Ended
 from functions.inbound import dispatch, request_message, serializers
 from functions.inbound import service as inbound_service
 from functions.inbound.dispatch import Arrival
 from functions.models import Run
-from functions.quotas import request_concurrency
 from functions.runs.start import Started
 from functions.triggers import inbound_endpoints
 from platform_site.concurrency import server_hints

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Final
 
 from django.db import transaction
-from django.utils.module_loading import import_string
 
 from platform_site.background import dispatch
 
@@ -22,8 +21,7 @@ message costs a millisecond here and another one there."""
 
 
 class Wakeups:
-    """Those of one queue. `task` is the path of the task that works at it, called with a region's alias; it is imported
-    when it is first sent, since tasks import what queues work for them."""
+    """Those of one queue. `task` is the name of the task that works at it, called with a region's alias."""
 
     def __init__(self, name: str, task: str) -> None:
         self._name, self._task = name, task
@@ -52,6 +50,6 @@ class Wakeups:
             self._flag.wait()
             self._flag.clear()
             while self._wanted:
-                dispatch.send_now(import_string(self._task), self._wanted.pop())
+                dispatch.send_now(self._task, self._wanted.pop())
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE) if self._flag.is_set() else PAUSE

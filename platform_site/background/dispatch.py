@@ -10,9 +10,9 @@ import os
 import threading
 import time
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from celery import Task
+from celery import current_app
 from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, transaction
 from kombu import Connection
@@ -37,22 +37,25 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def nudge(task: "Task[Any, Any]", *ids: str, using: str = DEFAULT_DB_ALIAS) -> None:
-    """Send `task(*ids)` once the transaction of database `using` has committed (now, outside of one). Never raises."""
+def send(task: str, *ids: str, using: str = DEFAULT_DB_ALIAS) -> None:
+    """Send the task of this name once the transaction of database `using` has committed (now, outside of one).
+
+    By name, so that no service imports the task that calls it. Never raises.
+    """
     transaction.on_commit(partial(send_now, task, *ids), using=using)
 
 
-def send_now(task: "Task[Any, Any]", *ids: str) -> bool:
-    """Send without regard for transactions. False if Redis is away (or was, a moment ago)."""
+def send_now(task: str, *ids: str) -> bool:
+    """Send without regard for transactions. False if Redis is unavailable (or was, a moment ago)."""
     global _silent_until
     if time.monotonic() < _silent_until:
         return False
     try:
         with _producers().acquire(block=True, timeout=settings.REDIS_TIMEOUT) as producer:
-            task.apply_async(ids, producer=producer, retry=False)
+            current_app.send_task(task, ids, producer=producer, retry=False)
     except Exception as error:  # Kombu, redis-py and the socket each have their own, and none of them matters here
         _silent_until = time.monotonic() + BREAKER_SECONDS
-        logger.warning("not nudged, the sweep will find it", extra={"task": task.name, "why": type(error).__name__})
+        logger.warning("not nudged, the sweep will find it", extra={"task": task, "why": type(error).__name__})
         return False
     return True
 

@@ -16,9 +16,8 @@ from accounts.models import ServerKey
 from platform_site.identity.plans import PlanLimits, plan_limits
 from projects.console.base import list_address
 from projects.directory import environments as directory
-from projects.directory import limits
+from projects.directory import invitations, limits
 from projects.models import Environment, Project
-from projects.services import invitations
 
 MOST: Final = 24
 """Environments, tables, versions of one environment and so on that the page shows; the lists show all."""

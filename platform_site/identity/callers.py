@@ -32,6 +32,7 @@ ACCOUNT_SCOPES: Final = frozenset({"projects:read", "projects:create", "projects
 """What a key bound to an account may hold."""
 ENVIRONMENT_SCOPES: Final = frozenset(SCOPES) - {"projects:create", "projects:delete"}
 """What a key bound to an environment may hold."""
+PUBLISHABLE_KEY_PREFIX: Final = "pk_"
 PUBLISHABLE_SCOPES: Final = frozenset({"rows:read", "rows:write", "functions:invoke"})
 """What a publishable key may hold: the doors that have rules of their own for who is not signed in."""
 

@@ -5,7 +5,7 @@ In: the `Authorization` header, the environment that the request names, and whet
 (who, where) and raises the rate counters, and, where a record is missing, one statement of PostgreSQL that reads both.
 
 What is read from PostgreSQL is written back on the process's next trip, before that asks: so a miss costs no second
-one. `accounts.directory.identity_lookup` and `projects.directory.environment_cache` tell how the records stay true. Equal records make the same `Caller`
+one. `accounts.users.identity_lookup` and `projects.directory.environment_cache` tell how the records stay true. Equal records make the same `Caller`
 object: it is remembered by their bytes, so a hit parses nothing. Design section 4; contract section 5.
 """
 
@@ -23,12 +23,12 @@ from django.http import HttpRequest
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.request import Request
 
-from accounts.directory import identity_lookup
-from accounts.directory.identity_lookup import Identity
 from accounts.tokens import credentials
 from accounts.tokens.credentials import Credential, KeyCredential, SessionCredential
 from accounts.tokens.revocation import ASK, GONE
+from accounts.users import identity_lookup
 from accounts.users import service as user_service
+from accounts.users.identity_lookup import Identity
 from platform_site.fastpath.settings_cache import kept
 from platform_site.http.errors import Forbidden, NotFound, Unauthorized, ValidationFailed
 from platform_site.http.requests import named_environment

@@ -9,9 +9,9 @@ from accounts.models.registration import AccountEmail
 from accounts.registration.pages import AcceptForm, ConfirmForm, LinkPage
 from platform_site.http import exception_handler
 from projects import services
+from projects.directory import invitations
 from projects.errors import ProjectsError
 from projects.models import Project
-from projects.services import invitations
 
 
 class JoinProject(LinkPage):

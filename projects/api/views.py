@@ -24,11 +24,10 @@ from projects.api.serializers import (
     member_detail,
     project_detail,
 )
-from projects.directory import environments, limits
+from projects.directory import environments, invitations, limits
 from projects.directory.access import branch_for, environment_for, may_branch, needed_for_branches, project_for
 from projects.errors import NoSuchAccount, NoSuchInvitation
 from projects.models import Environment, Project
-from projects.services import invitations
 
 
 class ProjectViewSet(ApiViewSet):

@@ -26,10 +26,9 @@ from platform_site.http.errors import ValidationFailed
 from platform_site.identity import ids
 from platform_site.postgres import sqlstates
 from projects import services
-from projects.directory import environments, origins
+from projects.directory import environments, invitations, origins
 from projects.errors import LastOwner, ProjectsError, QuotaReached
 from projects.models import SUSPENSION_REASON_LENGTH, Environment, Member, Plan, Project, Region
-from projects.services import invitations
 
 PLAN_COLOURS = {Plan.FREE: "info", Plan.PRO: "success", Plan.TEAM: "warning"}
 STATUS_COLOURS = {

@@ -54,7 +54,7 @@ def name_for_account(account_id: str, environment_id: str | None) -> str:
 
 
 def of_credential() -> ArraySubquery:
-    """For `accounts.directory.identity_lookup.identify`: the place of an app user's session or an environment's key, as JSON, none or
+    """For `accounts.users.identity_lookup.identify`: the place of an app user's session or an environment's key, as JSON, none or
     one."""
     return ArraySubquery(Environment.objects.reachable().filter(pk=OuterRef("environment_id")).places_as_json())
 

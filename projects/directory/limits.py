@@ -12,8 +12,8 @@ from accounts.models import ServerKey
 from accounts.users import user_counts
 from platform_site.identity.callers import Caller, Place
 from platform_site.identity.plans import PlanLimits, plan_limits
+from projects.directory import invitations
 from projects.models import Environment, Member, Project
-from projects.services import invitations
 
 UsageCounter = Callable[[Place], int]
 """How much of one limit an environment uses. At most one query, whose cost is bounded by the limit."""

@@ -34,9 +34,7 @@ def finish_soon(project_id: str) -> None:
             return
     except (Error, SchemaBusy) as error:
         log.warning("project %s is deleted but not yet dropped: %s", project_id, type(error).__name__)
-    from projects.tasks import finish_deletion
-
-    dispatch.send_now(finish_deletion, project_id)
+    dispatch.send_now("projects.tasks.finish_deletion", project_id)
 
 
 def _is_small(project_id: str) -> bool:
@@ -69,9 +67,7 @@ def finish_environment_soon(environment_id: str, cluster: str) -> None:
             return
     except (Error, SchemaBusy) as error:
         log.warning("environment %s is deleted but not yet dropped: %s", environment_id, type(error).__name__)
-    from projects.tasks import finish_environment_deletion
-
-    dispatch.send_now(finish_environment_deletion, environment_id)
+    dispatch.send_now("projects.tasks.finish_environment_deletion", environment_id)
 
 
 def finish_environment(environment_id: str) -> bool:

@@ -23,7 +23,7 @@ from platform_site.http.errors import Forbidden, ValidationFailed
 from platform_site.identity import ids, signals
 from platform_site.identity.callers import Caller, Place, ProjectRole
 from platform_site.identity.plans import plan_limits
-from projects.directory import environment_cache, origins
+from projects.directory import environment_cache, invitations, origins
 from projects.directory import locks as environment_locks
 from projects.errors import (
     AlreadyMember,
@@ -45,7 +45,6 @@ from projects.models import SUSPENSION_REASON_LENGTH, Environment, Member, Proje
 from projects.provisioning import branching, failpoints, schemas, suspension
 from projects.provisioning import deletion as project_deletion
 from projects.provisioning.branching import place_of
-from projects.services import invitations
 
 FIRST_ENVIRONMENTS: Final = ("development", "production")
 
@@ -279,9 +278,7 @@ def create_branch(
             signals.environment_ready.send(sender=Environment, place=place, since=None)
             branching.copy(from_place, place, data)
         else:
-            from projects.tasks import fill_branch
-
-            dispatch.nudge(fill_branch, branch.pk)
+            dispatch.send("projects.tasks.fill_branch", branch.pk)
     failpoints.reach("branch.after_commit")
     return branch
 

@@ -217,9 +217,7 @@ def change(
             )
         outcome = _with_patience(lambda: _change_once(place, raw, state, plan, made, actor, reverts_to))
     if outcome.indexes_due:
-        from rows.tasks import make_indexes
-
-        dispatch.nudge(make_indexes, place.environment_id, using=place.cluster)
+        dispatch.send("rows.tasks.make_indexes", place.environment_id, using=place.cluster)
     return replace(outcome, warnings=warnings)
 
 

@@ -49,13 +49,11 @@ def record(place: Place, action: str, *, actor: Caller | Actor, target_id: str, 
 def note(using: str, action: str, *, target_id: str, environment_id: str, **detail: Any) -> None:
     """Write an entry of what the system does by itself, in the region's transaction at hand, and let a worker bring
     it: for those who have a whole region waiting behind them. One statement."""
-    from rows.tasks import bring_trail
-
     _written(
         using, action, actor=audit.SYSTEM, target_id=target_id, project_id=None, environment_id=environment_id,
         detail=detail,
     )  # fmt: skip
-    dispatch.nudge(bring_trail, using, using=using)
+    dispatch.send("rows.tasks.bring_trail", using, using=using)
 
 
 def _written(using: str, action: str, *, actor: Caller | Actor, **facts: Any) -> TrailEntry:

@@ -13,10 +13,11 @@ from typing import Any, Final, TypeVar
 
 from platform_site.http.errors import ValidationFailed
 from rows.memo import Memo
-from rows.rules.conditions import Hop, Path, Type
+from rows.rules.conditions import Hop, Path
 from rows.rules.grammar import MAX_HOPS, Sight, shown
 from rows.schema.identifiers import did_you_mean
 from rows.schema.model import ID, SQL_TYPES
+from rows.schema.types import Type
 
 MAX_ORDER: Final = 3
 MAX_RELATIONS: Final = 10

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
+from rows.schema.types import Type
+
 Operator = Literal["eq", "lt", "lte", "gt", "gte", "in", "like", "ilike", "has_any", "has_all", "encloses"]
 """What a leaf does with its cell `c` and operand `v`, in PostgreSQL's words:
 
@@ -28,27 +30,6 @@ Operator = Literal["eq", "lt", "lte", "gt", "gte", "in", "like", "ilike", "has_a
     has_any has_all    c && v, c @> v                  text[]; for json (operand `text[]`): c ?| v, c ?& v
     encloses           c @> v                          json
 """
-
-Type = Literal[
-    "text",
-    "bigint",
-    "numeric",
-    "float8",
-    "boolean",
-    "date",
-    "timestamptz",
-    "uuid",
-    "jsonb",
-    "text[]",
-    "bigint[]",
-    "numeric[]",
-    "float8[]",
-    "boolean[]",
-    "date[]",
-    "timestamptz[]",
-    "uuid[]",
-]
-"""The bare PostgreSQL type to which a bound operand is cast."""
 
 Form = Literal["plain", "one", "like", "exact", "contains", "starts_with", "ends_with", "words"]
 """How a value becomes its operand: as it is, in a list of one, as a pattern, escaped into a pattern (whole, or part of

@@ -7,7 +7,8 @@ them. docs/reference/filters.md has the table for users.
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rows.rules.conditions import Form, Operator, Type
+from rows.rules.conditions import Form, Operator
+from rows.schema.types import Type
 from rows.schema.values import InvalidValue
 
 MAX_PATTERN: Final = 500

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from platform_site.http.errors import FieldError
-from rows.rules.conditions import Type
+from rows.schema.types import Type
 
 ColumnType = Literal[
     "text",

@@ -18,8 +18,8 @@ from decimal import Decimal
 from typing import Any, Final
 
 from platform_site.identity import ids
-from rows.rules.conditions import Type
 from rows.schema.model import ID, SQL_TYPES, Column, ColumnType, Table
+from rows.schema.types import Type
 
 MAX_JSON_DEPTH: Final = 64
 MAX_INDEXED_BYTES: Final = 2_600

@@ -16,9 +16,9 @@ from joserfc import jwk as jose_jwk
 from joserfc import jwt as jose_jwt
 
 from accounts import audit
-from accounts.directory import identity_lookup
 from accounts.models import Session, SigningKey, User
 from accounts.tokens import access_tokens, credentials, signing_keys
+from accounts.users import identity_lookup
 from platform_site.http.errors import Unauthorized
 from projects.models import Environment
 from tests.accounts.conftest import SignedIn, session_of

@@ -8,8 +8,9 @@ from django.db import connections
 from django.test import RequestFactory
 
 from functions.deploy import service as deploy_service
+from functions.execution import request_concurrency
 from functions.models import Run
-from functions.quotas import client_networks, request_concurrency
+from functions.quotas import client_networks
 from functions.quotas.client_networks import ALLOWED, Recent, Visit, has_share, open_to_all, visit
 from platform_site.http import client_ip
 from platform_site.identity.callers import Place

@@ -16,9 +16,8 @@ from django.db import OperationalError, connections, transaction
 from accounts.models import AuditEntry
 from functions.deploy import service as deploy_service
 from functions.errors import NoSuchFunction, TooManyRuns
-from functions.execution import executor
+from functions.execution import executor, request_concurrency
 from functions.models import Run
-from functions.quotas import request_concurrency
 from functions.runs import completion, leases, start, statement_batching
 from functions.runs import lease_renewer as watching
 from functions.runs import queue as run_queue

@@ -12,8 +12,8 @@ import pytest
 from django.db import connections
 
 from functions.deploy import service as deploy_service
+from functions.execution import request_concurrency
 from functions.models import Run
-from functions.quotas import request_concurrency
 from functions.quotas.client_networks import Visit
 from functions.runs import completion
 from functions.runs import queue as run_queue

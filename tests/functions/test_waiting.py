@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from functions.quotas import request_concurrency
+from functions.execution import request_concurrency
+from functions.execution.request_concurrency import State, Turn, WaitingRoom
 from functions.quotas.client_networks import Visit
-from functions.quotas.request_concurrency import State, Turn, WaitingRoom
 from tests.serving import Up
 
 CLIENTS = 64

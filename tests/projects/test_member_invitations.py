@@ -18,8 +18,8 @@ from accounts.registration import email_outbox, pool_settings
 from accounts.users import service as accounts
 from platform_site.identity.plans import plan_limits
 from projects import services
+from projects.directory import invitations
 from projects.models import Member, Project
-from projects.services import invitations
 from tests.accounts.conftest import PASSWORD, _mail_server, postbox  # noqa: F401 - fixtures
 from tests.accounts.postbox import Postbox, html_of, text_of, token_in
 from tests.accounts.test_passwords import in_one_window

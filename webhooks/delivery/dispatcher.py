@@ -23,11 +23,11 @@ from django.conf import settings
 from django.db import DatabaseError, InterfaceError, OperationalError, connections
 
 from platform_site.background.periodic import apart
+from webhooks.delivery import failing_webhooks
 from webhooks.delivery.attempts import attempt
 from webhooks.delivery.circuit_breaker import Receivers
 from webhooks.delivery.queue import START_WITHIN, Claimed, Result, claim, give_back, record
 from webhooks.delivery.relay import relay_batch
-from webhooks.subscriptions import service as webhook_service
 
 logger = logging.getLogger(__name__)
 
@@ -272,7 +272,7 @@ class Dispatcher:
         for found in record(self.using, results, patience=patience):
             # Somebody may be switching it, for longer than we wait: the next failure disables it then.
             with apart(f"disabling {found.webhook_id}"):
-                webhook_service.disable_failing(self.using, found.webhook_id, found.reason, depth=found.depth)
+                failing_webhooks.disable(self.using, found.webhook_id, found.reason, depth=found.depth)
 
     def _finish(self, senders: Senders) -> None:
         self._give_back(senders.unstarted())
