@@ -118,7 +118,7 @@ class _Found:
     """Both records of a request, read."""
 
     identity: Identity
-    environment_cache: tuple[Place, ...]
+    places: tuple[Place, ...]
     """None, one, or two where an account named no environment and has several projects."""
     caller: Caller
 

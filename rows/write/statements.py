@@ -83,7 +83,7 @@ class UpdateShape:
     matches: bool = False
     events: bool = False
     large: bool = False
-    update_operators: tuple[tuple[str, Operator], ...] = ()
+    computed: tuple[tuple[str, Operator], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ class UrlField(fields.CharField):
 
 class NewWebhook(Serializer):
     url = UrlField()
-    event_types = EventsField()
+    events = EventsField()
     filter = fields.ObjectField(required=False, allow_null=True)
     columns = fields.ObjectField(required=False, allow_null=True)
     ordering = fields.ChoiceField(choices=Webhook.Ordering.values, required=False)
@@ -48,7 +48,7 @@ class NewWebhook(Serializer):
 
 class WebhookChanges(Serializer):
     url = UrlField(required=False)
-    event_types = EventsField(required=False)
+    events = EventsField(required=False)
     filter = fields.ObjectField(required=False, allow_null=True)
     columns = fields.ObjectField(required=False, allow_null=True)
     ordering = fields.ChoiceField(choices=Webhook.Ordering.values, required=False)
@@ -125,7 +125,7 @@ def _filter_errors(filter: dict[str, Any], patterns: list[str], tables: list[str
 class ListedWebhook(Serializer):
     id = fields.CharField()
     url = fields.CharField()
-    event_types = fields.ListField(child=fields.CharField())
+    events = fields.ListField(child=fields.CharField())
     success_rate = fields.FloatField()
     enabled = fields.BooleanField()
 

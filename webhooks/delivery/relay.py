@@ -51,7 +51,7 @@ LARGEST: Final = 8 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Relayed:
-    event_types: int
+    events: int
     deliveries: int
 
 
