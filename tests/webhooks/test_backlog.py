@@ -17,13 +17,12 @@ from tests.webhooks.conftest import Post, bodies
 from tests.webhooks.test_deliveries import deliveries, write_list
 from tests.webhooks.test_queue import blocks_of_a_claim, gather_statistics
 from tests.webhooks.touched import touched
-from webhooks.delivery import reconciler
+from webhooks.delivery import failing_webhooks, reconciler
 from webhooks.delivery import retention as delivery_retention
 from webhooks.delivery.queue import claim, longest_wait
 from webhooks.delivery.reconciler import BATCH, FIRST, MOST_ATTEMPTS, settle, settle_one
 from webhooks.delivery.relay import relay_batch
 from webhooks.models import Delivery, Webhook
-from webhooks.subscriptions import service as webhook_service
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -72,7 +71,7 @@ SWITCHES: dict[str, tuple[str, bool, Callable[[Tracker, dict[str, Any]], object]
     "disable": ("pending", True, lambda t, w: patch(t, w, enabled=False), "held"),
     "enable": ("held", False, lambda t, w: patch(t, w, enabled=True), "pending"),
     "drop": ("held", False, lambda t, w: patch(t, w, enabled=True, held="drop"), "dropped"),
-    "by itself": ("pending", True, lambda t, w: webhook_service.disable_failing(t.project.cluster, w["id"], "gone"), "held"),
+    "by itself": ("pending", True, lambda t, w: failing_webhooks.disable(t.project.cluster, w["id"], "gone"), "held"),
     "recover": (
         "exhausted", True, lambda t, w: t.post("owner", f"/webhooks/{w['id']}/recover", {"since": EARLIER}), "pending",
     ),
