@@ -23,6 +23,7 @@ from webhooks.delivery.queue import claim, longest_wait
 from webhooks.delivery.reconciler import BATCH, FIRST, MOST_ATTEMPTS, settle, settle_one
 from webhooks.delivery.relay import relay_batch
 from webhooks.models import Delivery, Webhook
+from webhooks.subscriptions import service as webhook_service
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
