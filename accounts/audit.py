@@ -2,8 +2,8 @@
 
 So an entry exists if and only if its change does. `record` is for what the control database holds, and for what staff
 look at, before it is shown to them. What changes in a region is written down there, in the transaction of the change,
-and brought here afterwards (`rows.outbox.audit`); what changes both (a project, a branch, a user) belongs to its record here.
-Actions are `<thing>.<verb in the past>`: `key.issued`, `user.disabled`. Secrets never enter `detail`. Read in the
+and brought here afterwards (`rows.outbox.audit`); what changes both (a project, a branch, a user) belongs to its record
+here. Actions are `<thing>.<verb in the past>`: `key.issued`, `user.disabled`. Secrets never enter `detail`. Read in the
 console.
 """
 

@@ -10,13 +10,13 @@ class FunctionsConfig(AppConfig):
         # Importing checks registers them.
         from functions import checks, signal_handlers  # noqa: F401
         from functions.console import admin  # noqa: F401 - registers the pages of the console
-        from functions.deploy import service as deploy_service  # noqa: F401
+        from functions.deploy import service as deploy_service
         from functions.deploy.backup import Functions
         from functions.execution.executor import SECRET_PURPOSE
         from functions.models import Function, Heard
-        from functions.quotas import queue_quotas  # noqa: F401
-        from functions.runs import start  # noqa: F401
-        from functions.triggers import event_subscriptions, schedules  # noqa: F401
+        from functions.quotas import queue_quotas
+        from functions.runs import start
+        from functions.triggers import event_subscriptions, schedules
         from functions.triggers import events as event_triggers
         from platform_site.security.keyring import register_sealed_field
         from projects.directory.limits import set_usage_counter, set_usage_counters

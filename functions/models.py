@@ -189,13 +189,16 @@ class Run(models.Model):
     walls = ArrayField(models.CharField(max_length=20), default=list)
     """What stood between the code and the machine (`functions.runtime.jail`)."""
     not_kept = ArrayField(models.CharField(max_length=10), null=True)
-    """Of a visitor's run, which of `input`, `output` and `logs` were too large (`functions.runs.visitor_retention`); null: none."""
+    """Of a visitor's run, which of `input`, `output` and `logs` were too large (`functions.runs.visitor_retention`);
+    null: none."""
     caller_kind = models.CharField(max_length=10)
     caller_id = models.CharField(max_length=30)
     weight = models.IntegerField(null=True)
-    """Of an ended run that is in the sample, the bytes of history for which it stands (`functions.runs.sampled_sizes`)."""
+    """Of an ended run that is in the sample, the bytes of history for which it stands
+    (`functions.runs.sampled_sizes`)."""
     network = models.BigIntegerField(null=True)
-    """Of a visitor's run, where it came from, as a number of the environment's own (`functions.quotas.client_networks`)."""
+    """Of a visitor's run, where it came from, as a number of the environment's own
+    (`functions.quotas.client_networks`)."""
     turn_at = models.DateTimeField(null=True)
     """When it is as if a queued run had come, where that is later than it came: behind others of its network."""
     request_id = models.CharField(max_length=64, null=True)

@@ -101,7 +101,8 @@ LANE_THREADS = env.integer("LANE_THREADS", 16, minimum=1, maximum=1000)
 LANE_PATIENCE = env.number("LANE_PATIENCE_MS", 10, minimum=1, maximum=60_000) / 1000
 """Seconds that a waiting request gives the running one before another thread joins."""
 LANE_ASIDE = env.integer("LANE_ASIDE", 8, minimum=0, maximum=1000)
-"""So many requests of one process that said that they will wait (`platform_site.concurrency.server_hints`) are passed by at once."""
+"""So many requests of one process that said that they will wait (`platform_site.concurrency.server_hints`) are passed
+by at once."""
 LANE_LONGEST_WAIT = env.number("LANE_LONGEST_WAIT_MS", 2000, minimum=50, maximum=600_000) / 1000
 """Seconds until a request that no thread took is answered 503."""
 
@@ -282,7 +283,8 @@ PREPARED_STATEMENTS = env.boolean("DATABASE_PREPARED_STATEMENTS", True)
 """Off where a pooler does not carry them over (PgBouncer before 1.21, or with `max_prepared_statements=0`)."""
 
 TABLES_PER_CONNECTION = env.integer("TABLES_PER_CONNECTION", 2_000, minimum=1)
-"""A region's connection that has met so many tenant tables is replaced by a fresh one (`platform_site.postgres.prepared`)."""
+"""A region's connection that has met so many tenant tables is replaced by a fresh one
+(`platform_site.postgres.prepared`)."""
 
 
 def _direct_variable(name: str) -> str:
@@ -357,7 +359,8 @@ DATABASES = {
             region_variable(region),
             env.text(region_variable(region)) or LAYOUT.postgres_url(region_database(region)),
             "platform",
-            # `platform_site.postgres.prepared` prepares by itself: psycopg answers a rollback with DEALLOCATE ALL, of those too.
+            # `platform_site.postgres.prepared` prepares by itself: psycopg answers a rollback with DEALLOCATE ALL, of
+            # those too.
             prepare_threshold=None,
         )
         for region in REGIONS
@@ -485,7 +488,8 @@ SIMPLE_JWT = {
 }
 SILENCED_SYSTEM_CHECKS = ["auth.W004"]  # e-mail is unique per pool; the backend looks in the platform's own
 
-# ── E-mail (`accounts.registration`) ───────────────────────────────────────────────────────────────────────────────────
+# ── E-mail (`accounts.registration`)
+# ───────────────────────────────────────────────────────────────────────────────────
 EMAIL_HOST = env.text("EMAIL_HOST", "")
 EMAIL_BACKEND = env.text("EMAIL_BACKEND") or (
     # Without a server, e-mails are shown by the process that sends them: under `up`, in its terminal. Never in

@@ -1,7 +1,8 @@
 """The outbox of the control database: what happens to environments and their users, in the transaction it happens in.
 
-Subscriptions live in the regions. `webhooks.delivery.control_events` carries each event over into the outbox of its environment's
-region, under the id that it has here. Rows have an outbox of their own there (`rows.outbox.models`). Design section 7.
+Subscriptions live in the regions. `webhooks.delivery.control_events` carries each event over into the outbox of its
+environment's region, under the id that it has here. Rows have an outbox of their own there (`rows.outbox.models`).
+Design section 7.
 """
 
 import json

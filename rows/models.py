@@ -1,7 +1,7 @@
 """Tables of `rows` in the schema `platform` of each region: which schema version an environment has, and how it came.
 
-The tenant's own tables are not here: they are made from documents (`rows.migrate.apply`) and read through models that live
-outside Django's registry (`rows.query.dynamic_models`). Design section 6.
+The tenant's own tables are not here: they are made from documents (`rows.migrate.apply`) and read through models that
+live outside Django's registry (`rows.query.dynamic_models`). Design section 6.
 """
 
 import json
@@ -33,7 +33,8 @@ class CurrentVersion(models.Model):
     environment_id = models.CharField(primary_key=True, max_length=30)
     version = models.PositiveIntegerField()
     indexes_due = models.BooleanField(default=False)
-    """Indexes of large tables are declared and not built yet; `rows.migrate.concurrent_indexes` builds them while rows are served."""
+    """Indexes of large tables are declared and not built yet; `rows.migrate.concurrent_indexes` builds them while rows
+    are served."""
 
     class Meta:
         indexes: ClassVar = [
@@ -86,7 +87,8 @@ class SchemaVersion(models.Model):
 
 
 class DepartureDue(models.Model):
-    """Rows of a file were committed while users may have been deleted; nobody has looked since (`rows.write.deleted_users`)."""
+    """Rows of a file were committed while users may have been deleted; nobody has looked since
+    (`rows.write.deleted_users`)."""
 
     environment_id = models.CharField(max_length=30)
     since = models.DateTimeField()

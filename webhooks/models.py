@@ -42,8 +42,8 @@ class Webhook(models.Model):
     sealed_previous_secret = models.BinaryField(null=True)
     previous_secret_until = models.DateTimeField(null=True)
     listens_until = models.DateTimeField(null=True)
-    """Set for the subscription of a terminal (`webhooks.cli_listener`): only that terminal makes its attempts, and it goes
-    when it is not prolonged any more."""
+    """Set for the subscription of a terminal (`webhooks.cli_listener`): only that terminal makes its attempts, and it
+    goes when it is not prolonged any more."""
     drop_before = models.DateTimeField(null=True)
     """Enabled with the wish to drop what was held: what was made before then and waits still is to be dropped. Nothing
     is sent until that is done (`webhooks.delivery.reconciler`)."""
@@ -126,7 +126,8 @@ class Delivery(models.Model):
             models.UniqueConstraint(fields=["webhook", "event_id"], name="delivery_once_per_event")
         ]
         indexes: ClassVar = [
-            # Leads from one webhook with something pending to the next, and to what is due of each (`webhooks.delivery.queue`).
+            # Leads from one webhook with something pending to the next, and to what is due of each
+            # (`webhooks.delivery.queue`).
             models.Index(
                 fields=["webhook", "next_attempt_at"], condition=models.Q(status="pending"), name="delivery_waiting"
             ),
@@ -192,8 +193,8 @@ class Attempt(models.Model):
 
 
 class TrailEntry(models.Model):
-    """An entry of the audit trail as processes of the release before write it down, and nobody else: `rows.outbox.audit` has
-    columns for who it was, which they would not bring along. Goes with the next release."""
+    """An entry of the audit trail as processes of the release before write it down, and nobody else:
+    `rows.outbox.audit` has columns for who it was, which they would not bring along. Goes with the next release."""
 
     id = public_id("aud")
     """Its id there, too."""

@@ -50,8 +50,8 @@ class EmailField(CharField):
 
 
 class PasswordField(CharField):
-    """A password as it was typed: nothing is cut off. `accounts.users.passwords` normalises it, and still accepts a hash of
-    the typed form."""
+    """A password as it was typed: nothing is cut off. `accounts.users.passwords` normalises it, and still accepts a
+    hash of the typed form."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(trim_whitespace=False, write_only=True, **kwargs)

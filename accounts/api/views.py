@@ -224,7 +224,8 @@ class KeyViewSet(ApiViewSet):
     """`POST|GET /v1/keys`, `DELETE /v1/keys/{id}`. The secret is in the answer that made the key, and nowhere else."""
 
     required_scopes: ClassVar = {"list": None, "create": None, "destroy": None}
-    """`accounts.keys.permissions` decides: an account's scopes follow from the environment that the body or the key names."""
+    """`accounts.keys.permissions` decides: an account's scopes follow from the environment that the body or the key
+    names."""
     environment = "unused"
     query_parameters: ClassVar = {"list": frozenset({"limit", "cursor", "environment_id"})}
     also_raises: ClassVar = {

@@ -159,8 +159,8 @@ class ServerKey(models.Model):
     """Set for a key bound to an account (`environment_id` null)."""
     created_by = models.ForeignKey(User, on_delete=models.SET_NULL, null=True, related_name="+")
     prefix = models.CharField(max_length=12)
-    """How the key begins (`accounts.keys.server_keys.shown`), and so which kind it is: there is no second word about that which
-    could disagree."""
+    """How the key begins (`accounts.keys.server_keys.shown`), and so which kind it is: there is no second word about
+    that which could disagree."""
     secret_hash = models.BinaryField(max_length=32, unique=True)
     scopes = ArrayField(models.CharField(max_length=40))
     expires_at = models.DateTimeField(null=True)

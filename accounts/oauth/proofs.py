@@ -2,8 +2,8 @@
 
 Nothing is stored: a proof is a sealed statement of ours that says which person at which provider was here. It opens
 nothing by itself. To link it takes a session of the account, the PKCE verifier of whoever began, and what
-`accounts.registration.own_account.prove` asks for; so one that is copied, or slipped to somebody else's application, links
-nothing (RFC 9700 4.5). It may come twice within its time: linking twice is linking once. Pure but for the clock.
+`accounts.registration.own_account.prove` asks for; so one that is copied, or slipped to somebody else's application,
+links nothing (RFC 9700 4.5). It may come twice within its time: linking twice is linking once. Pure but for the clock.
 """
 
 import time

@@ -1,8 +1,8 @@
 """What an e-mail says: its subject, its text and its HTML, and the address of its link.
 
 Nothing that a stranger typed stands in an e-mail to somebody else: no name, no text of a request. The application's
-name and addresses are its owner's (`accounts.registration.pool_settings`), the reason of a suspension is the operators'; a project
-is named by its id. Templates: templates/accounts/emails.
+name and addresses are its owner's (`accounts.registration.pool_settings`), the reason of a suspension is the
+operators'; a project is named by its id. Templates: templates/accounts/emails.
 """
 
 from datetime import timedelta

@@ -23,7 +23,8 @@ class PlatformAccountBackend(ModelBackend):
     def authenticate(
         self, request: HttpRequest | None, username: str | None = None, password: str | None = None, **rest: Any
     ) -> User | None:
-        """The account with this e-mail and password, if it may sign in. Raises RateLimited as `accounts.users.passwords`."""
+        """The account with this e-mail and password, if it may sign in. Raises RateLimited as
+        `accounts.users.passwords`."""
         email = username or rest.get("email")
         if not isinstance(email, str) or password is None:
             return None

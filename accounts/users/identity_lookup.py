@@ -1,7 +1,8 @@
-"""Who stands behind a credential, read from PostgreSQL in one statement; `projects.api.authentication` caches the answer.
+"""Who stands behind a credential, read from PostgreSQL in one statement; `projects.api.authentication` caches the
+answer.
 
-A record lives `platform_site.redis.client.RECORD_TTL` in the cache; `accounts.tokens.revocation` overwrites it when it stops being
-true.
+A record lives `platform_site.redis.client.RECORD_TTL` in the cache; `accounts.tokens.revocation` overwrites it when it
+stops being true.
 """
 
 from dataclasses import dataclass, field
@@ -42,7 +43,8 @@ class Identity:
     scopes: frozenset[str] = frozenset()
     """A key's own scopes; empty for people, whose scopes follow from the place."""
     touch_due: bool = False
-    """A key whose `last_used_at` is a minute old: the caller of `identify` may call `accounts.users.service.touch_key`."""
+    """A key whose `last_used_at` is a minute old: the caller of `identify` may call
+    `accounts.users.service.touch_key`."""
 
 
 def _sessions(session_id: str) -> "QuerySet[Session, Any]":

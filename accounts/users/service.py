@@ -1,7 +1,7 @@
 """The verbs of users and server keys. Each changes the world once, in one transaction, with its audit entry.
 
-Called by the API, the console and the commands alike; whether the caller may is decided by `accounts.keys.permissions` (keys)
-and by the scope of the view. Sessions have their own verbs in `accounts.users.sessions`. Design section 4.
+Called by the API, the console and the commands alike; whether the caller may is decided by `accounts.keys.permissions`
+(keys) and by the scope of the view. Sessions have their own verbs in `accounts.users.sessions`. Design section 4.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -269,9 +269,9 @@ def delete_user(user: User, *, actor: Caller | Actor) -> None:
         signals.user_deleting.send(sender=User, user_id=user.pk, pool_id=locked.environment_id)
         _delete_what_is_theirs(locked)
         # As late as can be: rows that go with the user are gone when their region has committed, and should we fail
-        # then, a sweep does the rest (`rows.write.user_deletion`). But before the user's own row, with which that of the pool's
-        # size is locked: whoever else is made there would wait for thousands of rows to go. And before the trail's
-        # entry, by whose moment an import or a restore knows who went while it ran.
+        # then, a sweep does the rest (`rows.write.user_deletion`). But before the user's own row, with which that of
+        # the pool's size is locked: whoever else is made there would wait for thousands of rows to go. And before the
+        # trail's entry, by whose moment an import or a restore knows who went while it ran.
         signals.user_deleted.send(sender=User, user_id=user.pk, pool_id=locked.environment_id, actor=actor)
         User.objects.filter(pk=user.pk)._raw_delete(DEFAULT_DB_ALIAS)
         audit.record("user.deleted", actor=actor, target_id=user.pk, environment_id=locked.environment_id)
@@ -301,8 +301,8 @@ def issue_key(
     """A new key, and its secret, which exists nowhere else; of a publishable one the text that goes into pages.
 
     `authority` says for what environment or account it is, and which scopes, how many keys and until when its maker
-    may make (`accounts.keys.permissions`); without `expires_at` it ends with its maker. Raises ValidationFailed naming `scopes`
-    (none, unknown, not for this kind of key, not held by the maker), `publishable` (a key of an account) or
+    may make (`accounts.keys.permissions`); without `expires_at` it ends with its maker. Raises ValidationFailed naming
+    `scopes` (none, unknown, not for this kind of key, not held by the maker), `publishable` (a key of an account) or
     `expires_at` (past, later than the maker's), and QuotaExceeded.
     """
     wanted = sorted(set(scopes))

@@ -4,7 +4,8 @@ One row per session, locked while its refresh token rotates, so that parallel re
 client exchanges the successor, its predecessor returns the same successor again (two tabs, a lost response). Any other
 reuse means that a token was stolen and ends the session. All times are the database's. Contract 4.5, 5.6.
 
-Whatever ends sessions also marks their cache entries (`accounts.tokens.revocation`), so it holds from the next request on.
+Whatever ends sessions also marks their cache entries (`accounts.tokens.revocation`), so it holds from the next request
+on.
 """
 
 import logging

@@ -1,5 +1,5 @@
-"""The functions' part of a backup (`rows.transfer.backup`): all versions, secrets by name, whose values stay behind, and
-schedules and events, which come back stopped."""
+"""The functions' part of a backup (`rows.transfer.backup`): all versions, secrets by name, whose values stay behind,
+and schedules and events, which come back stopped."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final

@@ -51,8 +51,8 @@ def deploy(
 
     `values`: `source`, and optionally timeout_ms, memory_mb, allowed_hosts, invoke, attempts, schedule, on, `secrets`
     (name to value, null removes one; omitted ones stay). What is omitted stays as it was. By its schedule, on events
-    and by its inbound addresses the function runs as `runs_as`, or else as the actor (`functions.triggers.schedules`). The
-    module is loaded once, behind the walls: what does not load is refused with line and column. Then this process
+    and by its inbound addresses the function runs as `runs_as`, or else as the actor (`functions.triggers.schedules`).
+    The module is loaded once, behind the walls: what does not load is refused with line and column. Then this process
     starts one for its first call (`warm`). Raises ValidationFailed, Forbidden, FunctionsQuotaReached,
     SchedulesQuotaReached, SubscriptionsQuotaReached.
     """

@@ -2,17 +2,18 @@
 
 One trip to Redis fetches what is remembered of the address and raises the counter of this address and client; where
 nothing is remembered, PostgreSQL is asked for the environment and in its region for the address. As whom the function
-runs is looked up each time (`functions.execution.run_as`), so what its maker may not do any more the address does not do either.
+runs is looked up each time (`functions.execution.run_as`), so what its maker may not do any more the address does not
+do either.
 
 Unknown, revoked and stopped addresses get the same 404. A token has 125 random bits: no guess is right, and what is
 bounded is how often PostgreSQL is asked. Ones that cannot be ask nothing and count for nothing. Ones that there are not
 are remembered for a while, and count for the environment that they name, if there is such a one; who has sent many is
 stopped before the next look-up. That never meets an address that leads somewhere, since providers send for many from
 the same network, and anybody can point a provider at URLs that they made up: a token says by itself that it was made
-here (`inbound_tokens.is_ours`), and is no guess. What is revoked says so, too; so these are bounded by themselves, for each
-environment, which alone has them. And of each that there is Redis has a proof from its making on (`inbound_endpoints`): that is
-for tokens from before they said so, and those whose key was dropped. Should Redis be emptied, a sweep tells it again;
-until then this process knows what it has met by itself.
+here (`inbound_tokens.is_ours`), and is no guess. What is revoked says so, too; so these are bounded by themselves, for
+each environment, which alone has them. And of each that there is Redis has a proof from its making on
+(`inbound_endpoints`): that is for tokens from before they said so, and those whose key was dropped. Should Redis be
+emptied, a sweep tells it again; until then this process knows what it has met by itself.
 """
 
 from collections.abc import Sequence

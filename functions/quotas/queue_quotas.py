@@ -9,8 +9,8 @@ plan), and none takes another's: keys and members; providers, by inbound address
 * Of the addresses one takes half at most, and of the other half an eighth: there are few of them, and what a provider
   brings comes in bursts.
 
-Visitors have theirs (`functions.runs.start`). Runs by schedules count as those of keys and are not refused, being one of each
-function; runs on events wait elsewhere (`functions.triggers.events`).
+Visitors have theirs (`functions.runs.start`). Runs by schedules count as those of keys and are not refused, being one
+of each function; runs on events wait elsewhere (`functions.triggers.events`).
 
 To count what waits takes milliseconds where much does, and a queued call has one statement. So a process looks only now
 and then: of what a look finds free it may give half away without another, and no more than a sixteenth of the budget.

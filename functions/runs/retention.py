@@ -22,7 +22,8 @@ logger = logging.getLogger("platform.functions")
 
 KEPT: Final = timedelta(days=7)
 VISITS: Final = 10_000
-"""In each environment. With `functions.runs.visitor_retention.KEPT_BYTES` they bound what strangers may leave on the disk."""
+"""In each environment. With `functions.runs.visitor_retention.KEPT_BYTES` they bound what strangers may leave on the
+disk."""
 BATCH: Final = 1000
 
 _PURGE = """

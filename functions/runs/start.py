@@ -33,7 +33,8 @@ from platform_site.identity.plans import plan_limits
 from platform_site.postgres import prepared, sqlstates
 
 LEASE_MARGIN: Final = timedelta(seconds=10)
-"""How long beyond its timeout a run may take: then it is lost, if it is not by `FUNCTION_LEASE` (`functions.runs.lease_renewer`)."""
+"""How long beyond its timeout a run may take: then it is lost, if it is not by `FUNCTION_LEASE`
+(`functions.runs.lease_renewer`)."""
 
 
 TURN: Final = timedelta(seconds=10)
@@ -346,8 +347,8 @@ SELECT source FROM platform.functions_version WHERE function_id = $1::text AND n
 
 
 def source_of(started: Started) -> bytes:
-    """The module's text. Asked once per process and version (`functions.execution.executor` keeps it). Raises NoSuchFunction if
-    the function was deleted since."""
+    """The module's text. Asked once per process and version (`functions.execution.executor` keeps it). Raises
+    NoSuchFunction if the function was deleted since."""
     values = [started.function_id.encode(), b"%d" % started.version]
     found = prepared.run_again_if_lost(connections[started.cluster], _SOURCE, values)
     if not found:

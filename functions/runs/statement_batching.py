@@ -51,8 +51,8 @@ class Together:
         self._lines: defaultdict[str, _Line] = defaultdict(_Line)
 
     def run(self, using: str, values: Values) -> list[Row]:
-        """As `platform_site.postgres.prepared.run`, without the last two values and the last column. In a transaction it goes alone, as
-        a part of it."""
+        """As `platform_site.postgres.prepared.run`, without the last two values and the last column. In a transaction
+        it goes alone, as a part of it."""
         connection = connections[using]
         if connection.in_atomic_block:
             return _rows_of(b"", prepared.run_on(connection, self.sql, [*values, b"f", b""]))

@@ -2,7 +2,8 @@
 
 Input, output and log of such a run are kept up to KEPT_BYTES each, its text and not a part of it (of a log its first
 lines), and `not_kept` of the run names what is missing. A queued one needs its input until it has ended; how much of
-that waits is bounded by the plan (`functions.runs.start`). How many ended runs are kept at all is `functions.runs.retention`'s.
+that waits is bounded by the plan (`functions.runs.start`). How many ended runs are kept at all is
+`functions.runs.retention`'s.
 
 Of a run on an event that holds for the input alone: it is what was written, by whomever, and once for each function
 that runs on it. Output and log are of the deployer's making.

@@ -108,7 +108,8 @@ class Pool:
     MOST_CHECKS = 3
     """Deployments that are tried out at the same time: they come on top of `size`, so they are few."""
     FIRM_CHECK = 3.0
-    """Seconds in which a deployment is tried out whoever else waits for that (`platform_site.concurrency.fair_semaphore`)."""
+    """Seconds in which a deployment is tried out whoever else waits for that
+    (`platform_site.concurrency.fair_semaphore`)."""
     WAITING_CHECKS = 4
 
     def __init__(

@@ -1,8 +1,8 @@
 """Functions that run on events: set with a deployment, stopped when nobody stands behind them.
 
-`Function.events` are patterns as webhooks have them (`rows.outbox.event_types`), and what the environment's writes leave events for
-is kept equal to both (`rows.outbox.subscriptions`). `functions.triggers.events` makes a run of each event; docs/reference/functions.md
-says what it means to those who deploy.
+`Function.events` are patterns as webhooks have them (`rows.outbox.event_types`), and what the environment's writes
+leave events for is kept equal to both (`rows.outbox.subscriptions`). `functions.triggers.events` makes a run of each
+event; docs/reference/functions.md says what it means to those who deploy.
 
 A run executes as whoever deployed last, looked up again when it starts, as one by a schedule does (`functions.
 schedules`): code that somebody deploys or activates never runs with the rights of who named the events before. What it

@@ -1,6 +1,7 @@
 """From events to runs: each event of an environment becomes one run of every function that runs on it.
 
-    the relay (`webhooks.delivery.relay`) ─▶ a `Heard` for each event and function, in the transaction that settles the event
+    the relay (`webhooks.delivery.relay`) ─▶ a `Heard` for each event and function, in the transaction that settles the
+    event
                                     `queue` ─▶ a queued run, in the transaction that takes the `Heard` away
 
 So one event is one run, whatever dies: both steps are transactions of the region's database, the first is taken once
@@ -72,8 +73,8 @@ SELECT environment_id, function_id, event_id, sequence
 
 
 class Hearing:
-    """What functions make of one turn of the relay. Implements `rows.outbox.subscriptions.Taking`; asks one query to begin with,
-    and nothing more where no function of these environments runs on events."""
+    """What functions make of one turn of the relay. Implements `rows.outbox.subscriptions.Taking`; asks one query to
+    begin with, and nothing more where no function of these environments runs on events."""
 
     def __init__(self, environment_ids: Collection[str], using: str) -> None:
         self.count = 0

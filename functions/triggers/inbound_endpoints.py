@@ -1,7 +1,8 @@
 """The row of an inbound address, what Redis remembers of it, and what becomes of it with its function.
 
-A record lives `redis_client.RECORD_TTL` in Redis under half the token's hash. Whoever changes what it says marks it in the
-transaction of the change (`accounts.tokens.revocation`), as of a key: a revoked address is gone with the next request.
+A record lives `redis_client.RECORD_TTL` in Redis under half the token's hash. Whoever changes what it says marks it in
+the transaction of the change (`accounts.tokens.revocation`), as of a key: a revoked address is gone with the next
+request.
 
 Beside it lives a proof that there is such an address, for long: it says nothing of where that leads, and spares those
 who come by it the bound on look-ups (`functions.inbound.dispatch`). Revocations mark it, too; one that is wrong all the

@@ -6,8 +6,8 @@ stands in the address alone. What is stored and compared is the SHA-256 of the w
 
 The MAC opens nothing. By it one that was made here is told from one that somebody made up without asking any store, so
 that guesses take nothing from those that are none (`functions.inbound.dispatch`). It is under the platform's keys
-(`platform_site.security.keyring`); tokens from before there was one have random characters in its place, and those whose
-key was dropped are like these.
+(`platform_site.security.keyring`); tokens from before there was one have random characters in its place, and those
+whose key was dropped are like these.
 """
 
 import hmac

@@ -1,7 +1,8 @@
 """Whether whoever deploys a function may stand behind all that runs it by itself, since it runs as them from then on.
 
-Its schedule (`functions.triggers.schedules`), its events (`functions.triggers.event_subscriptions`) and its inbound addresses
-(`functions.triggers.inbound_endpoints`) say each what that takes; what somebody lacks of it they are told at once.
+Its schedule (`functions.triggers.schedules`), its events (`functions.triggers.event_subscriptions`) and its inbound
+addresses (`functions.triggers.inbound_endpoints`) say each what that takes; what somebody lacks of it they are told at
+once.
 """
 
 from collections.abc import Iterable

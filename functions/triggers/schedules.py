@@ -5,9 +5,9 @@ a queued run for each and when it is due next, in one transaction: so a due time
 look. What was missed is made up for once. A function whose last such run has not ended is passed over until its next
 time. `functions.triggers.cron` says when that is; docs/reference/functions.md what it means to those who deploy.
 
-A run executes as whoever deployed last, looked up again when it starts (`functions.execution.run_as`): code that somebody
-deploys or activates never runs with the rights of who set the schedule before. Members of the platform's staff and
-commands are nobody whom a run could be; what they activate goes on running as before.
+A run executes as whoever deployed last, looked up again when it starts (`functions.execution.run_as`): code that
+somebody deploys or activates never runs with the rights of who set the schedule before. Members of the platform's staff
+and commands are nobody whom a run could be; what they activate goes on running as before.
 """
 
 import logging

@@ -7,7 +7,7 @@ class ApiConfig(AppConfig):
 
     def ready(self) -> None:
         from platform_site.http import checks, health  # noqa: F401 - importing checks registers them
-        from platform_site.observability import logs  # noqa: F401 - importing checks registers them
+        from platform_site.observability import logs
 
         logs.connect_celery()
         health.register_own()

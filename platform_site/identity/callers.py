@@ -1,4 +1,5 @@
-"""The caller: who sent a request and what it may do. `projects.api.authentication` makes it; everything else only reads it."""
+"""The caller: who sent a request and what it may do. `projects.api.authentication` makes it; everything else only reads
+it."""
 
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal

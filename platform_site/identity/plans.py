@@ -1,8 +1,8 @@
 """What each plan allows: one table, for callers at `GET /v1/limits` and for readers in docs/reference/limits.md.
 
 Thresholds are per minute and per caller, quotas are counts, sizes are bytes, times are milliseconds. Of these,
-`RATE_LIMIT_FACTOR` multiplies the rates (`platform_site.redis.rate_limits`). A test keeps the page in step with the table.
-Contract section 8; design section 3, "Plans".
+`RATE_LIMIT_FACTOR` multiplies the rates (`platform_site.redis.rate_limits`). A test keeps the page in step with the
+table. Contract section 8; design section 3, "Plans".
 """
 
 from collections.abc import Mapping
@@ -61,7 +61,8 @@ class PlanLimits:
     run_output_bytes: int
     run_history_bytes: int
     """What an environment's ended runs may take of the disk, but for those for publishable keys; beyond it the oldest
-    go before their seven days. About so much (`functions.runs.sampled_sizes`), and far more than ordinary use leaves."""
+    go before their seven days. About so much (`functions.runs.sampled_sizes`), and far more than ordinary use
+    leaves."""
 
 
 PLANS: Final[Mapping[str, PlanLimits]] = MappingProxyType(

@@ -266,7 +266,8 @@ def _keep_logging(**_: Any) -> None:
 
 class FailedTasks(logging.Filter):
     """Celery's record of a task that failed, without its `data`, in which all of it stands once more. Where the task
-    only lacked a database it is one line: a sweep does the same when that is back (`platform_site.background.dispatch`)."""
+    only lacked a database it is one line: a sweep does the same when that is back
+    (`platform_site.background.dispatch`)."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         task = record.__dict__.pop("data", {}).get("name")

@@ -2,8 +2,8 @@
 
 `getaddrinfo` knows none: a name server that swallows questions holds it for half a minute. It is asked in a thread that
 may be left behind, of which there are at most MOST_PENDING at a time, and MOST_OF_ONE on behalf of one owner. They are
-`platform_site.concurrency.fair_semaphore` places: nothing ends a look-up early, but owners whose names are never answered have fewer and
-fewer of them, and never those of whom names were answered.
+`platform_site.concurrency.fair_semaphore` places: nothing ends a look-up early, but owners whose names are never
+answered have fewer and fewer of them, and never those of whom names were answered.
 """
 
 import ipaddress

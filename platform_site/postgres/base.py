@@ -3,8 +3,8 @@
 Django's health check costs a round trip on each request. A server that stopped, or terminated this backend, has
 already sent its farewell or closed the socket, so an idle connection whose socket is readable is dead or has something
 to say that nobody asked for. `poll` answers that in two microseconds and without the network. A
-peer that vanished without a word is met by TCP's own timers, by `platform_site.postgres.availability`, and by one retry of
-reads in `platform_site.http.views`.
+peer that vanished without a word is met by TCP's own timers, by `platform_site.postgres.availability`, and by one retry
+of reads in `platform_site.http.views`.
 """
 
 import select

@@ -1,9 +1,9 @@
 """Runs compiled statements on a region's connection, prepared, and hands back the bytes as PostgreSQL wrote them.
 
-In: the text of a statement (`$1`, `$2`, …) and its values as text bytes. Out: rows of bytes. Called by `rows.query.context`,
-by `rows.migrate.rule_impact` for the console, and with texts of their own by the runs of functions. It speaks libpq through
-psycopg's connection, because a cursor costs 20-35 µs more a statement, and it answers for what a
-cursor would have done:
+In: the text of a statement (`$1`, `$2`, …) and its values as text bytes. Out: rows of bytes. Called by
+`rows.query.context`, by `rows.migrate.rule_impact` for the console, and with texts of their own by the runs of
+functions. It speaks libpq through psycopg's connection, because a cursor costs 20-35 µs more a statement, and it
+answers for what a cursor would have done:
 
 * Inside `atomic()` the transaction is begun here: psycopg sends its BEGIN lazily, with its own next statement, and a
   statement that went past it would commit by itself.

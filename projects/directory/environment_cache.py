@@ -10,9 +10,9 @@ known:
 | an account that names an environment | `where:<usr>:<env>` |
 | an account that names none | `where:<usr>:` |
 
-Whoever changes what such a record says marks it (`accounts.tokens.revocation`): readers then ask PostgreSQL until the mark
-expires. The functions called `forget_…` do so, in the transaction of the change. Design section 4, "Which environment a
-call means".
+Whoever changes what such a record says marks it (`accounts.tokens.revocation`): readers then ask PostgreSQL until the
+mark expires. The functions called `forget_…` do so, in the transaction of the change. Design section 4, "Which
+environment a call means".
 """
 
 from collections.abc import Iterable
@@ -54,8 +54,8 @@ def name_for_account(account_id: str, environment_id: str | None) -> str:
 
 
 def of_credential() -> ArraySubquery:
-    """For `accounts.users.identity_lookup.identify`: the place of an app user's session or an environment's key, as JSON, none or
-    one."""
+    """For `accounts.users.identity_lookup.identify`: the place of an app user's session or an environment's key, as
+    JSON, none or one."""
     return ArraySubquery(Environment.objects.reachable().filter(pk=OuterRef("environment_id")).places_as_json())
 
 

@@ -1,9 +1,9 @@
 """Which environment is meant, and what is known of it: the answers that `accounts` and `rows` ask for from below and
 above.
 
-This module is the directory that `accounts.directory.environments` asks (`projects.apps` registers it). The schema versions live
-in the regions and are read there by the floor above, which registers its reader here: one query per region, no copy
-that could go stale. Design sections 4 and 5.
+This module is the directory that `accounts.directory.environments` asks (`projects.apps` registers it). The schema
+versions live in the regions and are read there by the floor above, which registers its reader here: one query per
+region, no copy that could go stale. Design sections 4 and 5.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,9 +1,10 @@
 """Open invitations of projects: for e-mail addresses that no account has yet, made by owners.
 
-An invitation is the e-mail that carries it (`accounts.models.registration.AccountEmail`, id `inv_…`), written down in the
-transaction of whoever invites, and gone when it is accepted, withdrawn or expired. It lasts no longer than the right of
-who sent it: it goes when that member is no owner any more (`services`), and is asked about that again when its e-mail
-is sent and when it is accepted. The verbs are in `services`; docs/reference/projects.md, "Members and invitations".
+An invitation is the e-mail that carries it (`accounts.models.registration.AccountEmail`, id `inv_…`), written down in
+the transaction of whoever invites, and gone when it is accepted, withdrawn or expired. It lasts no longer than the
+right of who sent it: it goes when that member is no owner any more (`services`), and is asked about that again when its
+e-mail is sent and when it is accepted. The verbs are in `services`; docs/reference/projects.md, "Members and
+invitations".
 """
 
 import hashlib

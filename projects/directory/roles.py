@@ -1,7 +1,8 @@
 """What each kind of caller may do: scopes by role. Pure data and set arithmetic, no database.
 
-A role is held in a project, so a project named in the path asks for it there (`projects.directory.access`), and a call that means
-an environment gets its scopes here, from the role in that environment's project. Design section 4, "Who may do what".
+A role is held in a project, so a project named in the path asks for it there (`projects.directory.access`), and a call
+that means an environment gets its scopes here, from the role in that environment's project. Design section 4, "Who may
+do what".
 """
 
 from typing import Final

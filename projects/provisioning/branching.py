@@ -4,7 +4,8 @@ What `projects` does of it: the record and the schema, who may have both, and wh
 business of the floors above, which hear `environment_branched` inside one transaction of the region (source and branch
 share a database): REPEATABLE READ, so that tables, versions, webhooks and functions are those of one moment.
 
-* Small ones are made before the answer, as projects are (`projects.provisioning.schemas`): the region commits before the
+* Small ones are made before the answer, as projects are (`projects.provisioning.schemas`): the region commits before
+the
   control database does, and a schema that lost its record in between is swept as an orphan.
 * Large ones have their record first, with the status `creating`, which nobody can reach. A worker fills the schema in
   one transaction; if it dies there is no schema, and the sweep begins again; if it dies after its commit the schema is

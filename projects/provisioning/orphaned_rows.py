@@ -1,9 +1,9 @@
 """Rows that name an environment which is gone: what a removal did not find, for whatever reason.
 
-Nobody can write such a row any more (`projects.directory.locks`); the release before could, and databases that were restored
-to different moments may hold some. Each app registers its tables whose rows hang on nothing but an environment; `find`
-leaps through them from one environment to the next, and `remove` lets every app forget what it keeps of one, as a
-deletion does.
+Nobody can write such a row any more (`projects.directory.locks`); the release before could, and databases that were
+restored to different moments may hold some. Each app registers its tables whose rows hang on nothing but an
+environment; `find` leaps through them from one environment to the next, and `remove` lets every app forget what it
+keeps of one, as a deletion does.
 
 Nothing is removed on a suspicion. An environment counts as gone when the control database, asked now, does not know it,
 nobody is making it at this moment, it is older than ORPHAN_GRACE_SECONDS by its id, and in a region also when it has no

@@ -1,7 +1,8 @@
 """The verbs of `projects`. Each changes the world once, in one control transaction, with its audit entry.
 
-Called by the API, the console and the commands alike; whether the actor may is asked before (`projects.directory.access`). What
-is cached of a place is overwritten after the commit (`projects.directory.environment_cache`). Design section 5.
+Called by the API, the console and the commands alike; whether the actor may is asked before
+(`projects.directory.access`). What is cached of a place is overwritten after the commit
+(`projects.directory.environment_cache`). Design section 5.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -157,9 +158,9 @@ def suspend_project(project_id: str, *, reason: str, actor: Caller | Actor) -> P
     """Keep everything of a live project from happening until it is resumed; nothing of it is lost. For operators.
 
     Calls are refused from the next request on (`Place.is_suspended`); deliveries, queued runs and e-mails wait
-    (`projects.provisioning.suspension`); what is under way ends by itself. `reason` is shown to the project's members: 1-500
-    printable characters, and e-mailed to its owners. Of a project that is suspended the reason changes, if it differs,
-    and nothing else. Raises NoSuchProject, ValidationFailed on the field `reason`.
+    (`projects.provisioning.suspension`); what is under way ends by itself. `reason` is shown to the project's members:
+    1-500 printable characters, and e-mailed to its owners. Of a project that is suspended the reason changes, if it
+    differs, and nothing else. Raises NoSuchProject, ValidationFailed on the field `reason`.
     """
     reason = reason.strip()
     if not reason or len(reason) > SUSPENSION_REASON_LENGTH or not reason.isprintable():

@@ -1,9 +1,9 @@
 """Turns about events: what is made of several in one transaction, and how long all of that may compute.
 
-Steps bound one event (`rows.events.payloads`); a hundred that stay below that bound are a hundred times as much. PostgreSQL
-ends a transaction in which nothing is said for so long, and those who wait behind an environment's costly events are
-others. So a turn ends by the clock, wherever it is, and an environment has a share of it: what was decided so far is
-settled, the rest comes with the next turn.
+Steps bound one event (`rows.events.payloads`); a hundred that stay below that bound are a hundred times as much.
+PostgreSQL ends a transaction in which nothing is said for so long, and those who wait behind an environment's costly
+events are others. So a turn ends by the clock, wherever it is, and an environment has a share of it: what was decided
+so far is settled, the rest comes with the next turn.
 """
 
 import time

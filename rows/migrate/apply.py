@@ -141,7 +141,8 @@ def large_tables(connection: BaseDatabaseWrapper, schema: str) -> frozenset[str]
         return frozenset(name for (name,) in cursor.fetchall())
 
 
-# ── Uniques whose index is there before them (`rows.migrate.concurrent_unique_indexes`) ───────────────────────────────────────────────────────
+# ── Uniques whose index is there before them (`rows.migrate.concurrent_unique_indexes`)
+# ───────────────────────────────────────────────────────
 
 
 NEW_UNIQUE_NAMES: Final = (identifiers.prefix("nu"), identifiers.prefix("nu")[:-1] + chr(ord("_") + 1))
@@ -189,8 +190,9 @@ def _take_over(connection: BaseDatabaseWrapper, plan: Plan, made: Sequence[NewUn
 def apply(alias: str, schema: str, plan: Plan, made: Sequence[NewUnique] = ()) -> Applied:
     """Run `plan` on the tables of the PostgreSQL schema `schema`, in the transaction at hand.
 
-    `made` are the uniques whose indexes were made beforehand (`rows.migrate.concurrent_unique_indexes`). Raises LockNotWon, TookTooLong, or
-    InvalidDocument where existing rows do not fit; the transaction must then be rolled back.
+    `made` are the uniques whose indexes were made beforehand (`rows.migrate.concurrent_unique_indexes`). Raises
+    LockNotWon, TookTooLong, or InvalidDocument where existing rows do not fit; the transaction must then be rolled
+    back.
     """
     connection = connections[alias]
     with inside(connection, schema):

@@ -1,13 +1,14 @@
 """Uniques of large tables: their indexes are made before the schema change that adds them, while rows are served.
 
 A unique that does not hold yet cannot be declared, so that nothing is left for later as with plain indexes
-(`rows.migrate.concurrent_indexes`). Instead `CREATE UNIQUE INDEX CONCURRENTLY` runs first, on a connection of its own and under a name
-of its own (`_nu_…`); the short transaction that moves the version then only says `ADD CONSTRAINT … USING INDEX`.
+(`rows.migrate.concurrent_indexes`). Instead `CREATE UNIQUE INDEX CONCURRENTLY` runs first, on a connection of its own
+and under a name of its own (`_nu_…`); the short transaction that moves the version then only says `ADD CONSTRAINT …
+USING INDEX`.
 
 From its second look at the table on, PostgreSQL holds writers to such an index, also to one that was cut off. So
-whoever gives up takes it away again, and what a crash left behind goes with the next change of the table (`rows.migrate.apply`)
-or the next sweep. Writers who meet one meanwhile are asked to try again (`rows.write.errors`). An advisory lock of the
-session says that somebody is at it, for as long as he lives. docs/adr/0002-schema-changes.md.
+whoever gives up takes it away again, and what a crash left behind goes with the next change of the table
+(`rows.migrate.apply`) or the next sweep. Writers who meet one meanwhile are asked to try again (`rows.write.errors`).
+An advisory lock of the session says that somebody is at it, for as long as he lives. docs/adr/0002-schema-changes.md.
 """
 
 import logging

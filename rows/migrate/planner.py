@@ -1,8 +1,8 @@
 """From two schemas to the operations that turn one into the other: each with its name, and what it would destroy.
 
-Renames come first, by our own SQL (`rows.migrate.renames`); the rest is Django's autodetector over two fresh states. What
-Django does not see (rules, id prefixes, policies for deleted users) is listed too, without SQL. Nothing here touches a
-database: `rows.migrate.apply` runs a plan. Design section 6; docs/adr/0002-schema-changes.md.
+Renames come first, by our own SQL (`rows.migrate.renames`); the rest is Django's autodetector over two fresh states.
+What Django does not see (rules, id prefixes, policies for deleted users) is listed too, without SQL. Nothing here
+touches a database: `rows.migrate.apply` runs a plan. Design section 6; docs/adr/0002-schema-changes.md.
 """
 
 from collections import defaultdict

@@ -28,8 +28,9 @@ class ForeignKey(Statement):
 class RowSchemaEditor(DatabaseSchemaEditor):
     """`recorded` grows by (operation, statement) as statements run.
 
-    An index on one of the `large` tables is recorded and left out: `rows.migrate.concurrent_indexes` makes it after the commit. A unique
-    in `made` (constraint → its index, and the statement that made it) takes over an index that is there already.
+    An index on one of the `large` tables is recorded and left out: `rows.migrate.concurrent_indexes` makes it after the
+    commit. A unique in `made` (constraint → its index, and the statement that made it) takes over an index that is
+    there already.
     """
 
     # Our keys are immediate and their ON DELETE is the database's; Django's would be deferred and do nothing.

@@ -191,9 +191,9 @@ def change(
 
     `expected` is the version that the author believes in; None takes whatever is current when the call begins. Either
     way, of two changes at the same time one wins. `confirm` names the operations that may lose data. New uniques of
-    large tables take as long as the tables are large (`rows.migrate.concurrent_unique_indexes`): at most SCHEMA_STATEMENT_TIMEOUT_MS unless
-    `unhurried`, and `progress` is told of each. Raises InvalidDocument, TablesQuotaReached, Unconfirmed, VersionMoved,
-    SchemaLost, TablesBusy and TookTooLong.
+    large tables take as long as the tables are large (`rows.migrate.concurrent_unique_indexes`): at most
+    SCHEMA_STATEMENT_TIMEOUT_MS unless `unhurried`, and `progress` is told of each. Raises InvalidDocument,
+    TablesQuotaReached, Unconfirmed, VersionMoved, SchemaLost, TablesBusy and TookTooLong.
     """
     schema = read(raw)
     state = _at(place, expected)

@@ -1,10 +1,11 @@
 """Who wants events of an environment: the apps above say so here, and what a write asks is one look into a table.
 
-`rows.outbox.models.EventInterest` is kept equal to what all of them want, in the transaction that changes a subscription and
-under one lock per environment: each app registers what its subscriptions are, and calls `refresh` when they change.
+`rows.outbox.models.EventInterest` is kept equal to what all of them want, in the transaction that changes a
+subscription and under one lock per environment: each app registers what its subscriptions are, and calls `refresh` when
+they change.
 
-The relay (`webhooks.delivery.relay`) settles each event once. Whoever else makes something of events registers a taker, which
-is called in that very transaction: what it writes is there if the event is settled, and only then.
+The relay (`webhooks.delivery.relay`) settles each event once. Whoever else makes something of events registers a taker,
+which is called in that very transaction: what it writes is there if the event is settled, and only then.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence

@@ -11,8 +11,9 @@ it is made for the rows that are sent and for no others (rows-notes D: 155 ms ag
     CROSS JOIN LATERAL (SELECT (SELECT … far row …) AS "list", …) _w        `with`
     WHERE <the environment is still at the version this was compiled for>
 
-Names that begin with an underscore are ours: no column can have one. Called by `rows.query.context`, which remembers what was
-made of which shape; `rows.write.statements` has the statements that write. Pure but for Django's compiler, and runs no query.
+Names that begin with an underscore are ours: no column can have one. Called by `rows.query.context`, which remembers
+what was made of which shape; `rows.write.statements` has the statements that write. Pure but for Django's compiler, and
+runs no query.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence

@@ -1,8 +1,8 @@
 """A `Schema` as Django's migrations see one: the `ProjectState` that the autodetector compares and the editor builds.
 
 These models exist for DDL only: bare table names (the transaction's `search_path` says which environment), real foreign
-keys, every unique, index and check a named object. Rows are read through other models (`rows.query.dynamic_models`). Why it is so,
-and what broke otherwise: docs/adr/0002-schema-changes.md.
+keys, every unique, index and check a named object. Rows are read through other models (`rows.query.dynamic_models`).
+Why it is so, and what broke otherwise: docs/adr/0002-schema-changes.md.
 """
 
 from collections.abc import Collection, Mapping

@@ -1,7 +1,7 @@
 """A caller's `where`, from text to a filter: its bytes are bounded and read, and what was parsed is remembered.
 
-`rows.rules.grammar` reads the JSON. The text of a query parameter may have 8 KB; a filter sent as a body, where long lists of
-ids are at home, 64 KB.
+`rows.rules.grammar` reads the JSON. The text of a query parameter may have 8 KB; a filter sent as a body, where long
+lists of ids are at home, 64 KB.
 """
 
 import json

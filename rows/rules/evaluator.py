@@ -32,9 +32,9 @@ from rows.rules.conditions import (
     Quantified,
     Search,
     Slot,
-    Type,
     Variable,
 )
+from rows.schema.types import Type
 from rows.schema.values import ELEMENTS, read
 
 Row = Mapping[str, Any]

@@ -6,8 +6,8 @@
 
 Every name goes through a `Sight`, which knows what this caller may know of, and nothing else: an unknown name and a
 hidden one take the same way to the same bytes (threat T1). Everything is bounded before it is walked (T10): depth,
-nodes, list lengths, pattern lengths; there are no regular expressions. `rows.rules.operators` says which operators there are,
-docs/reference/filters.md has the grammar for users.
+nodes, list lengths, pattern lengths; there are no regular expressions. `rows.rules.operators` says which operators
+there are, docs/reference/filters.md has the grammar for users.
 """
 
 import re
@@ -34,7 +34,6 @@ from rows.rules.conditions import (
     Quantified,
     Search,
     Slot,
-    Type,
     Variable,
     all_of,
     any_of,
@@ -55,6 +54,7 @@ from rows.rules.operators import (
 )
 from rows.schema.identifiers import did_you_mean
 from rows.schema.model import ID, SQL_TYPES, Column
+from rows.schema.types import Type
 from rows.schema.values import ARRAYS, InvalidValue, read, read_operand, wire
 
 MAX_DEPTH: Final = 6

@@ -1,7 +1,7 @@
 """The operators of conditions: which fit a column of which type, and what becomes of their operands.
 
-Pure tables and texts. `rows.rules.grammar` reads operators by them, `rows.rules.rules` shapes the values of variables when it binds
-them. docs/reference/filters.md has the table for users.
+Pure tables and texts. `rows.rules.grammar` reads operators by them, `rows.rules.rules` shapes the values of variables
+when it binds them. docs/reference/filters.md has the table for users.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 """The schema document, understood: frozen facts about tables, columns, relations, indexes and rules.
 
-`rows.schema.parser.parse` makes a `Schema` from a developer's JSON or raises `InvalidDocument` with every error at once.
-Everything else in `rows` (DDL, dynamic models, rules, statements) reads these classes and never the JSON. Names that
-are unknown to a `Schema` do not exist for any caller (threat T8). Design section 6; docs/reference/schema.md
+`rows.schema.parser.parse` makes a `Schema` from a developer's JSON or raises `InvalidDocument` with every error at
+once. Everything else in `rows` (DDL, dynamic models, rules, statements) reads these classes and never the JSON. Names
+that are unknown to a `Schema` do not exist for any caller (threat T8). Design section 6; docs/reference/schema.md
 has the format.
 """
 
@@ -178,8 +178,8 @@ class IndexSpec:
 class RuleSpec:
     """One rule as written: its shape is checked, the names inside are resolved by `rows.rules.rules`.
 
-    `where` and `check` None: not given, so nothing is asked (for `check` of an update see `rows.rules.rules`). `columns`
-    None: every column. `set` maps columns to forced values.
+    `where` and `check` None: not given, so nothing is asked (for `check` of an update see `rows.rules.rules`).
+    `columns` None: every column. `set` maps columns to forced values.
     """
 
     where: Mapping[str, Any] | None = None

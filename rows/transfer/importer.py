@@ -1,9 +1,9 @@
 """Rows by the million: from records of a file, through COPY, into a table; all of them, or the good ones, or none.
 
-Each cell is read exactly as the API reads it (`rows.schema.values`), so that nothing gets in that a write could not have made.
-Then everything goes by COPY into a temporary table, where PostgreSQL finds what one row alone cannot tell: ids and
-uniques that are taken, references to rows that are not there. Only then, with every bad line known by its number, are
-rows inserted. One transaction throughout. An operator's door: no rule is asked. Design section 6.
+Each cell is read exactly as the API reads it (`rows.schema.values`), so that nothing gets in that a write could not
+have made. Then everything goes by COPY into a temporary table, where PostgreSQL finds what one row alone cannot tell:
+ids and uniques that are taken, references to rows that are not there. Only then, with every bad line known by its
+number, are rows inserted. One transaction throughout. An operator's door: no rule is asked. Design section 6.
 """
 
 import re

@@ -1,8 +1,8 @@
 """Why a write came to nothing, or would: the answers that a caller gets instead of a row.
 
-A statement that wrote nothing says no more than that. The probe (`rows.write.statements.probe`) asks each of its conditions by
-itself, and its verdicts become 404, 412 or 422; what a constraint refused is read from its name. All of it says only
-what this principal may know of.
+A statement that wrote nothing says no more than that. The probe (`rows.write.statements.probe`) asks each of its
+conditions by itself, and its verdicts become 404, 412 or 422; what a constraint refused is read from its name. All of
+it says only what this principal may know of.
 """
 
 from collections.abc import Iterable, Sequence
@@ -203,7 +203,8 @@ def refusal_by_constraint(asking: Asking, attempt: Attempt, error: DatabaseError
 def _taken(table: Table, name: str, known: set[str]) -> ApiError:
     """What the unique index `name` refused."""
     if name.startswith(identifiers.prefix("nu")):
-        # A change under way holds writers to a unique that it may yet have to give up (`rows.migrate.concurrent_unique_indexes`).
+        # A change under way holds writers to a unique that it may yet have to give up
+        # (`rows.migrate.concurrent_unique_indexes`).
         return Unavailable("The schema is changing. Try again shortly.")
     unique = next((unique for unique in table.unique if name == table_models.unique_name(table.name, unique)), None)
     if unique is None:

@@ -1,7 +1,7 @@
 """One write of one row while it is being made: its shape, the values that its statements take, and its event.
 
-`rows.write.service` makes these, `rows.write.errors` finds out why one came to nothing. Only an event that was recorded is
-announced to the floor above.
+`rows.write.service` makes these, `rows.write.errors` finds out why one came to nothing. Only an event that was recorded
+is announced to the floor above.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 """What a deletion does to the rows that refer to what goes: the referential actions of the schema, under its events.
 
 PostgreSQL's own cascade would leave no event, so the rows are found and locked here, and go, or let go, in statements
-that record theirs (`rows.write.statements`). A user who is gone is let go of in the same way, by the policies of user columns.
-No rule is asked: what a rule allows is decided by whoever deletes the first row.
+that record theirs (`rows.write.statements`). A user who is gone is let go of in the same way, by the policies of user
+columns. No rule is asked: what a rule allows is decided by whoever deletes the first row.
 """
 
 from collections import defaultdict
@@ -147,9 +147,9 @@ def let_go_of_user(place: Place, user_id: str, *, leaving: LeavingUser | None, d
     each a transaction with its events. `depth` counts the webhooks and functions that led to it (reliability F27).
     Design section 6; may run twice.
 
-    `leaving` is put down with each batch, of a user who is about to be no more (`rows.write.user_deletion`); where a row may not go
-    because another refers to it, that raises Conflict, and batches before that one stay done. None: the user is gone
-    already, and such a row stays as it is.
+    `leaving` is put down with each batch, of a user who is about to be no more (`rows.write.user_deletion`); where a
+    row may not go because another refers to it, that raises Conflict, and batches before that one stay done. None: the
+    user is gone already, and such a row stays as it is.
     """
     asked(place, _OPERATOR, lambda asking: _let_go_of_user(asking, user_id, leaving, depth))
 

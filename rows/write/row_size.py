@@ -1,7 +1,8 @@
 """How large a write may make a row, so that no refusal tells its caller how long the cells are that it may not read.
 
 In: the columns that a write sends, and how its caller sees the row. Out: whether the row stays small enough, as an
-expression for `rows.write.statements` (`fits`), which `rows.write.errors` asks again, and how the bytes are divided (`shares`).
+expression for `rows.write.statements` (`fits`), which `rows.write.errors` asks again, and how the bytes are divided
+(`shares`).
 
 A row holds MAX_ROW_BYTES. For who may read all of it, that is the bound. For others a bound on the whole would be a
 scale: what they may fill, filled until it is refused, tells the length of what they may not see. So for them

@@ -1,9 +1,9 @@
 """Verbs that change rows: insert, update, delete. Each is one statement where the rules allow it, else one transaction.
 
-A statement that came back with nothing wrote nothing. Then `rows.write.errors` says why: 404 for a row that is not there
-for this principal, 412 for another `If-Match`, 422 for a reference or a value that the rules refuse; or nothing stands
-in its way any more, because somebody else's change came between, and the write is tried again. What a deletion takes
-along is in `rows.write.referential_actions`. Contract section 4.8; design section 6.
+A statement that came back with nothing wrote nothing. Then `rows.write.errors` says why: 404 for a row that is not
+there for this principal, 412 for another `If-Match`, 422 for a reference or a value that the rules refuse; or nothing
+stands in its way any more, because somebody else's change came between, and the write is tried again. What a deletion
+takes along is in `rows.write.referential_actions`. Contract section 4.8; design section 6.
 """
 
 import uuid
@@ -163,8 +163,8 @@ def _insert(asking: Asking, name: str, bodies: Sequence[Any], depth: int, *, num
 
 
 def new_rows(asking: Asking, name: str, bodies: Sequence[Any], depth: int, *, numbered: bool) -> list[Attempt]:
-    """The inserts that `body_parsing` ask for, none of them made yet. Raises NotFound, and ValidationFailed with the errors
-    of all of them, which begin with the row's number if they are `numbered`."""
+    """The inserts that `body_parsing` ask for, none of them made yet. Raises NotFound, and ValidationFailed with the
+    errors of all of them, which begin with the row's number if they are `numbered`."""
     table, access = asking.table(name)
     if access.insert is None:
         raise NotToBeWritten(f"You may insert no rows into {name}.")

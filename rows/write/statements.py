@@ -8,8 +8,8 @@
 No row came back: nothing was written, and a `probe` says why. The conditions about the row after stand in the WHERE of
 the write, with parameters in place of the cells that change, so that PostgreSQL asks them again of the row that it
 finds once it holds the lock. The outbox comes in two shapes: where nobody listens, the statement tests just that
-(rows-notes E: 20-40 µs saved). Compiled like reads (`rows.query.select`); `rows.write.service` runs them and knows what to do
-with each outcome.
+(rows-notes E: 20-40 µs saved). Compiled like reads (`rows.query.select`); `rows.write.service` runs them and knows what
+to do with each outcome.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -75,8 +75,8 @@ class InsertShape:
 @dataclass(frozen=True, slots=True)
 class UpdateShape:
     """`columns` are those sent, sorted; `matches` says that there is an If-Match, `large` that the new cells may have
-    more than `sizes.LARGE_WRITE`, so that the row's size must be looked at. `update_operators` are those of the columns,
-    sorted, whose new cells an operator makes of the old ones."""
+    more than `sizes.LARGE_WRITE`, so that the row's size must be looked at. `update_operators` are those of the
+    columns, sorted, whose new cells an operator makes of the old ones."""
 
     table: str
     columns: tuple[str, ...]

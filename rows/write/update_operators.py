@@ -1,8 +1,8 @@
 """Cells that a write computes from what they were: `{"$inc": 1}`, `{"$append": ["a"]}`, `{"$add": ["a"]}` and the like.
 
 In: an operator and its operand as JSON, read by the column's type (`read`). Out: the values to bind (`Change`), and
-the expressions that `rows.write.statements` puts in the place of a new cell (`cell`): PostgreSQL computes it from the row
-whose lock it holds, so no other change is lost. The operator is part of a statement's shape, the operand a value.
+the expressions that `rows.write.statements` puts in the place of a new cell (`cell`): PostgreSQL computes it from the
+row whose lock it holds, so no other change is lost. The operator is part of a statement's shape, the operand a value.
 
 What it is computed from is the cell as its caller sees it: PostgreSQL may compute a cell before it finds that the
 write is refused, and the time that this takes would tell how long a hidden list is. No expression here raises an error,

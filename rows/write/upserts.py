@@ -2,7 +2,8 @@
 
 A key is `id` or the columns of one of the table's uniques. Who asks updates only rows that it sees and may update: a
 key that a hidden row has is taken, as it is for an insert, and a value that it cannot read is not looked for. Each row
-goes the way of an insert or of an update (`write_service`), with the rules and the event of that; docs/reference/rows.md.
+goes the way of an insert or of an update (`write_service`), with the rules and the event of that;
+docs/reference/rows.md.
 """
 
 from collections.abc import Mapping, Sequence

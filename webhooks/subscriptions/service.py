@@ -4,7 +4,8 @@ Called by the API, the console and the commands alike. What is asked of the outb
 in the transaction that changes them, under one lock per environment (`rows.outbox.subscriptions`). Design section 7.
 
 No verb costs more the more deliveries wait: a switch changes the webhook, and a first batch of its deliveries, so that
-a backlog of the usual size says at once what became of it; a longer one follows by itself (`webhooks.delivery.reconciler`).
+a backlog of the usual size says at once what became of it; a longer one follows by itself
+(`webhooks.delivery.reconciler`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence

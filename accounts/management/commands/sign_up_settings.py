@@ -33,8 +33,8 @@ class Command(terminal.Command):
             action="append",
             type=_link,
             metavar="KIND=URL",
-            help=f"the application's own page for a link, with {{token}} in it; kinds: {', '.join(pool_settings.LINKS)}."
-            " Replaces all that were there",
+            help=f"the application's own page for a link, with {{token}} in it; kinds: "
+            f"{', '.join(pool_settings.LINKS)}. Replaces all that were there",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:

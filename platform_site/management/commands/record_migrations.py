@@ -1,7 +1,7 @@
 """`manage.py record_migrations`: write down what the migrations say to a new database.
 
-For whoever changes a migration; `platform_site.postgres.schema_snapshot` says what it is good for. They are asked with an
-embedded PostgreSQL of the command's own, which is gone afterwards.
+For whoever changes a migration; `platform_site.postgres.schema_snapshot` says what it is good for. They are asked with
+an embedded PostgreSQL of the command's own, which is gone afterwards.
 """
 
 import signal
