@@ -2,7 +2,8 @@
 
 from django.urls import include, path
 
-from accounts.api.views import KeyViewSet, MeViewSet, PublicKeysViewSet, SessionViewSet, TokenViewSet, UserViewSet
+from accounts.api.views import KeyViewSet, PublicKeysViewSet, SessionViewSet, TokenViewSet, UserViewSet
+from accounts.registration.me_views import MeViewSet
 
 urlpatterns = [
     path("", include("accounts.oauth.urls")),

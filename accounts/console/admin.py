@@ -27,8 +27,8 @@ from unfold.widgets import (
     UnfoldBooleanWidget,
 )
 
-from accounts.admin_base import ReadOnlyAdmin, link, list_link, pool_link, staff, timeline_link
 from accounts.audit import Actor
+from accounts.console.base import ReadOnlyAdmin, link, list_link, pool_link, staff, timeline_link
 from accounts.directory import environments as environment_directory
 from accounts.keys import permissions, publishable_key_exposure
 from accounts.models import AuditEntry, ServerKey, Session, SigningKey, User
@@ -577,5 +577,5 @@ class AuditEntryAdmin(ReadOnlyAdmin):
 
 
 # Django looks for an app's pages here.
-from accounts.oauth import admin as _of_oauth  # noqa: E402, F401
-from accounts.registration import admin as _of_lifecycle  # noqa: E402, F401
+from accounts.console import oauth as _of_oauth  # noqa: E402, F401
+from accounts.console import registration as _of_lifecycle  # noqa: E402, F401

@@ -12,7 +12,7 @@ from django.contrib import admin, messages
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 
-from accounts.admin_base import link, staff
+from accounts.console.base import link, staff
 from functions.console import highlight
 from functions.deploy import service as deploy_service
 from functions.inbound import service as inbound

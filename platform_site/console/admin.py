@@ -9,7 +9,7 @@ from django.urls import reverse
 from django.utils.html import format_html
 from unfold.decorators import display
 
-from accounts.admin_base import ReadOnlyAdmin, timeline_link
+from accounts.console.base import ReadOnlyAdmin, timeline_link
 from platform_site.console.dashboard import milliseconds, quantile
 from platform_site.models import CallerRefusal, EndpointFigure, FunctionFigure, RegionFigure
 

@@ -16,7 +16,7 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
-from accounts.admin_base import staff
+from accounts.console.base import staff
 from accounts.staff.roles import OPERATE
 from platform_site.postgres import sqlstates
 from projects.console.base import Verb, is_confirmed

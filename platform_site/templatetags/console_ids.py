@@ -73,6 +73,6 @@ def page_of(object_id: str) -> str:
     prefix = object_id.partition("_")[0]
     if prefix not in _PAGES or not ids.matches(prefix, object_id):
         return ""
-    # As `accounts.admin_base.address`, which cannot be imported here: unfold loads all tag libraries while it is
+    # As `accounts.console.base.address`, which cannot be imported here: unfold loads all tag libraries while it is
     # imported.
     return reverse(f"admin:{_PAGES[prefix]}_change", args=[quote(object_id)])

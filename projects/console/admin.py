@@ -19,7 +19,7 @@ from django.utils.html import format_html
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
-from accounts.admin_base import AsOpened, ConsoleAdmin, address, list_link, staff
+from accounts.console.base import AsOpened, ConsoleAdmin, address, list_link, staff
 from accounts.models import User
 from accounts.staff.roles import OPERATE
 from platform_site.http.errors import ValidationFailed

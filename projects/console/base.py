@@ -22,7 +22,7 @@ from django.urls import reverse
 from django.utils.http import urlencode
 
 from accounts import audit
-from accounts.admin_base import ReadOnlyAdmin, address, refuse_nul, staff
+from accounts.console.base import ReadOnlyAdmin, address, refuse_nul, staff
 from platform_site.http import pagination
 from platform_site.http.errors import ApiError, ValidationFailed
 from platform_site.identity import ids

@@ -16,7 +16,7 @@ from django.core.exceptions import PermissionDenied
 from django.db import DatabaseError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 
-from accounts.admin_base import staff
+from accounts.console.base import staff
 from accounts.models import User
 from platform_site.http import bodies
 from platform_site.http.errors import InvalidRequest

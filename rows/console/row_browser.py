@@ -16,7 +16,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.http import urlencode
 
-from accounts.admin_base import address, refuse_nul
+from accounts.console.base import address, refuse_nul
 from accounts.models import User
 from platform_site.http import exact_json
 from platform_site.http.errors import ApiError, NotFound, ValidationFailed

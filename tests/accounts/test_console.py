@@ -16,7 +16,7 @@ from django.test import Client
 from django.urls import reverse
 
 from accounts import audit
-from accounts.admin_base import address
+from accounts.console.base import address
 from accounts.keys import permissions, server_keys
 from accounts.models import AuditEntry, ServerKey, Session, SigningKey, User
 from accounts.tokens import signing_keys

@@ -15,7 +15,7 @@ from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
 
 from accounts import audit
-from accounts.admin_base import MOST_AT_ONCE
+from accounts.console.base import MOST_AT_ONCE
 from accounts.models import AuditEntry, ServerKey, Session, SigningKey, User
 from accounts.staff import roles
 from accounts.staff.roles import StaffRole

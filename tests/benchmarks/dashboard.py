@@ -2,7 +2,7 @@
 
 The service as `manage.py up` runs it, two web workers; a region filled by `generate_series` with 1,000,000 events,
 deliveries and attempts of 200 webhooks over 29 days and 1,000,000 runs of 50 functions over 7. Then a look of the worker
-(`platform_site.observability.rollups`), first over a whole day, then over what is new; and each page 40 times over HTTP by one
+(`platform_site.console.rollups`), first over a whole day, then over what is new; and each page 40 times over HTTP by one
 member of staff. Beside the times: how many statements a page sends, the slowest of them, and which large table its plan
 reads from end to end (none should). Figures: docs/explanation/performance.md, "Console".
 """
@@ -163,7 +163,7 @@ def timed(what: Callable[[], Any]) -> float:
 
 def look() -> None:
     """What the worker does every 15 seconds, and once a minute."""
-    from platform_site.observability import rollups
+    from platform_site.console import rollups
 
     print(f"a look over a whole day: {timed(lambda: rollups.measure_region(REGION)):,.0f} ms")
     again = [timed(lambda: rollups.measure_region(REGION)) for _ in range(10)]

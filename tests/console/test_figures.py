@@ -13,9 +13,10 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from functions.models import Run
+from platform_site.console import rollups
 from platform_site.console.dashboard import quantile
 from platform_site.models import CallerRefusal, EndpointFigure, FunctionFigure, RegionFigure, Sample
-from platform_site.observability import metrics, rollups
+from platform_site.observability import metrics
 from platform_site.observability.traffic import Traffic
 from platform_site.redis import rate_limits
 from platform_site.tasks import measure_control, measure_regions

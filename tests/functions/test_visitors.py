@@ -20,10 +20,10 @@ from functions.runs import queue as run_queue
 from functions.runs import start as runs_start
 from functions.runs.completion import Ending
 from functions.triggers import events as event_triggers
+from platform_site.console import rollups
 from platform_site.identity import ids
 from platform_site.identity.callers import Caller, Place
 from platform_site.identity.plans import PLANS
-from platform_site.observability import rollups
 from projects.directory.environments import place_of
 from tests.client import Answer
 from tests.functions.test_api import SUM, deploy, invoke

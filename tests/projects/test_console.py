@@ -19,7 +19,7 @@ from accounts.registration import pool_settings
 from accounts.staff import roles
 from accounts.staff.roles import StaffRole
 from accounts.users import service as accounts
-from platform_site.observability import rollups
+from platform_site.console import rollups
 from projects import services
 from projects.models import Environment, Member, Project
 from tests.client import Api

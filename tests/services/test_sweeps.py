@@ -28,7 +28,7 @@ import webhooks.tasks
 from functions.runs import queue as run_queue
 from platform_site.background import periodic
 from platform_site.celery import app, stop_the_second_clocks
-from platform_site.observability import rollups
+from platform_site.console import rollups
 from projects.provisioning import deletion as project_deletion
 from projects.provisioning import orphaned_rows, schemas
 from rows.models import CurrentVersion, DepartureDue, LeavingUser

@@ -417,8 +417,8 @@ def test_what_was_lost_is_sent_again_once_each_and_what_fails_once_more_is_left(
 
 
 def test_the_consoles_figures_go_by_the_webhook(tracker: Tracker, receiver: Receiver, subscribe: Post) -> None:
+    from platform_site.console.rollups import measure_region
     from platform_site.models import Sample
-    from platform_site.observability.rollups import measure_region
 
     using = tracker.project.cluster
     webhook = subscribe(events=["lists.insert"])

@@ -13,7 +13,7 @@ from django.db.models import OuterRef, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 
-from accounts.admin_base import address, staff
+from accounts.console.base import address, staff
 from platform_site.http import exact_json
 from platform_site.http.errors import ValidationFailed
 from platform_site.identity import call_depth, ids

@@ -13,7 +13,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from accounts import audit
-from accounts.admin_base import address
+from accounts.console.base import address
 from accounts.models import AuditEntry, Identity, RedirectUri, ServerKey, User
 from accounts.models import IdentityProvider as ProviderRecord
 from accounts.oauth import providers, redirects

@@ -11,7 +11,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 from unfold.decorators import display
 
-from accounts.admin_base import ReadOnlyAdmin, link, pool_link
+from accounts.console.base import ReadOnlyAdmin, link, pool_link
 from accounts.models.registration import AccountEmail, PoolSettings
 
 STATES: Final = {"sent": "success", "waiting": "info", "refused": "danger", "expired": "warning"}

@@ -18,7 +18,7 @@ from unfold.widgets import (
     UnfoldBooleanSwitchWidget,
 )
 
-from accounts.admin_base import AsOpened, ReadOnlyAdmin, link, list_link, pool_link, staff
+from accounts.console.base import AsOpened, ReadOnlyAdmin, link, list_link, pool_link, staff
 from accounts.directory import environments as environment_directory
 from accounts.models.oauth import Identity, IdentityProvider, RedirectUri
 from accounts.oauth import providers, redirects
