@@ -48,7 +48,11 @@ SESSION_STATE = OpenApiParameter(
     {"type": "string", "enum": list(sessions.STATES), "default": "live"},
     description="Which sessions: live ones, ended ones, or all.",
 )
-EMAIL = OpenApiParameter("email", {"type": "string"}, description="Only the user with this address, whatever its case.")
+EMAIL = OpenApiParameter(
+    "email",
+    {"type": "string"},
+    description="Only the user with this address, whatever its case. A space is read as a plus sign.",
+)
 
 
 def device_of(request: HttpRequest) -> Device:
@@ -269,6 +273,8 @@ class UserViewSet(ApiViewSet):
     def list(self, request: Any) -> HttpResponse:
         """The users of the environment, the newest first."""
         pool_id, email = self.place.pool_id, self.query.get("email")
+        if email is not None:
+            email = email.replace(" ", "+")  # what a bare plus sign in a URL means; no email has a space
         page = paginate(
             User.objects.in_pool(pool_id) if email is None else User.objects.with_email(pool_id, email),
             ["-id"],

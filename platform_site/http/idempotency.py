@@ -24,6 +24,7 @@ draft-ietf-httpapi-idempotency-key-header asks for.
 
 import hashlib
 import hmac
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -77,8 +78,6 @@ class Ticket:
     fingerprint: bytes
     """Of query and body, under the Idempotency-Key: a body may hold a password, and what is stored of it must not be
     a hash that somebody who reads the database could try guesses on."""
-    former_fingerprint: bytes
-    """As the release before made it, without the key. Records of its last day are recognised by it."""
     key: bytes
 
 
@@ -102,7 +101,7 @@ def read_ticket(request: HttpRequest, caller: Caller | None) -> Ticket | None:
     if not _KEY.fullmatch(key):
         raise ValidationFailed.of(HEADER, "malformed", f"{HEADER} must be 1 to 255 printable ASCII characters.")
     bodies.declared_length(request.META)
-    asked = request.META.get("QUERY_STRING", "").encode("utf-8", "surrogatepass") + b"\0" + request.body
+    asked = request.META.get("QUERY_STRING", "").encode("utf-8", "surrogatepass") + b"\0" + _canonical(request.body)
     fingerprint = hmac.digest(key.encode(), asked, "sha256")
     if caller is None:
         who = ["public", fingerprint.hex(), named_environment(request) or ""]
@@ -115,7 +114,17 @@ def read_ticket(request: HttpRequest, caller: Caller | None) -> Ticket | None:
     # The path comes last: it alone may hold the separator.
     recognised = "\0".join([*who, key, request.method or "", request.path])
     digest = hashlib.sha256(recognised.encode("utf-8", "surrogatepass")).digest()
-    return Ticket(digest, fingerprint, hashlib.sha256(asked).digest(), key.encode())
+    return Ticket(digest, fingerprint, key.encode())
+
+
+def _canonical(body: bytes) -> bytes:
+    """The same bytes for the same JSON value, whatever its white space, order of keys and escapes. A number that is no
+    integer keeps its spelling. Anything but JSON as it is."""
+    try:
+        value = json.loads(body, parse_float=lambda text: f"\0{text}")  # no valid text begins with NUL
+        return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+    except (ValueError, RecursionError):
+        return body
 
 
 def claim(ticket: Ticket, *, using: str) -> Kept | None:
@@ -136,7 +145,7 @@ def claim(ticket: Ticket, *, using: str) -> Kept | None:
     record = IdempotencyRecord.objects.using(using).filter(digest=ticket.digest).first()
     if record is None:  # purged between the two statements, as old as it is
         raise _in_flight()
-    if bytes(record.fingerprint) not in (ticket.fingerprint, ticket.former_fingerprint):
+    if bytes(record.fingerprint) != ticket.fingerprint:
         raise ValidationFailed.of(HEADER, "reused", f"This {HEADER} was used for a request with another body.")
     return Kept(None if record.sealed_answer is None else bytes(record.sealed_answer), record.reference)
 

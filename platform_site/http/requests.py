@@ -103,15 +103,16 @@ def _remembered(query_string: str, allowed: frozenset[str] | None) -> dict[str, 
 
 def _read(query_string: str, allowed: frozenset[str] | None) -> dict[str, str]:
     try:
-        pairs = parse_qsl(query_string, keep_blank_values=True, errors="strict", max_num_fields=MAX_PARAMETERS)
-    except UnicodeDecodeError:
-        raise ValidationFailed.of("query", "not_utf8", "The query string is not UTF-8.") from None
+        # Bytes that are not UTF-8 become lone surrogates, so that the parameter that has them can be named.
+        pairs = parse_qsl(query_string, keep_blank_values=True, errors="surrogateescape", max_num_fields=MAX_PARAMETERS)
     except ValueError:
         raise ValidationFailed.of("query", "too_many", f"At most {MAX_PARAMETERS} query parameters.") from None
     values: dict[str, str] = {}
     wrong: dict[str, FieldError] = {}
     for name, value in pairs:
-        if allowed is not None and name not in allowed:
+        if not _is_utf8(name + value):
+            wrong[name] = FieldError(_printable(name), "not_utf8", "The parameter is not UTF-8.")
+        elif allowed is not None and name not in allowed:
             if not name.startswith("_"):
                 wrong[name] = FieldError(_printable(name), "unknown_parameter", _unknown(allowed))
         elif name in values:
@@ -132,5 +133,13 @@ def _unknown(allowed: frozenset[str]) -> str:
     return f'{known} A condition stands in where, as JSON: {{"done": false}}.' if "where" in allowed else known
 
 
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _printable(name: str) -> str:
-    return name.replace("\0", "")[:100]
+    return name.replace("\0", "").encode(errors="replace").decode()[:100]

@@ -105,6 +105,29 @@ def headers_into(meta: dict[str, Any], headers: Iterable[tuple[str, str]]) -> fr
 
 _NONE: Final[frozenset[str]] = frozenset()
 
+UNREADABLE: Final = "\N{REPLACEMENT CHARACTER}"
+"""In the place of a value with bytes above 0x7F, which Granian does not hand over. No header may have it, so whatever
+reads the header refuses it."""
+_READ: Final = frozenset(
+    {
+        "authorization",
+        "content-type",
+        "idempotency-key",
+        "if-match",
+        "if-none-match",
+        "origin",
+        "prefer",
+        "transfer-encoding",
+        "x-environment",
+    }
+)
+
+
+def mark_unreadable(meta: dict[str, Any], names: Iterable[str]) -> None:
+    """Mark headers that the service reads and whose value could not be read; others are ignored (RFC 9110, 5.5)."""
+    for header in _READ.intersection(names):
+        meta.setdefault(str(meta_name(header)), UNREADABLE)
+
 
 class Forwarding:
     """Whose word about the client is believed. `trusted` are networks such as `10.0.0.0/8`; raises ValueError."""

@@ -27,7 +27,7 @@ from platform_site.http.requests import close_request, current_request_id, open_
 from platform_site.identity import ids
 from platform_site.server.body_reader import BROKE_OFF, Arrivals, Then, tell_at_once
 from platform_site.server.elastic_pool import Lane
-from platform_site.server.incoming import Forwarding, Incoming, headers_into, host_of_socket
+from platform_site.server.incoming import Forwarding, Incoming, headers_into, host_of_socket, mark_unreadable
 from platform_site.server.outgoing import send
 
 logger = logging.getLogger(__name__)
@@ -165,6 +165,8 @@ class Bridge:
             "SERVER_PROTOCOL": f"HTTP/{scope.http_version}",
         }
         repeated = headers_into(meta, items)
+        if len(headers) != len(items):
+            mark_unreadable(meta, headers.keys())
         address, scheme = self._forwarding.client(host_of_socket(scope.client), scope.scheme, items)
         meta["REMOTE_ADDR"] = address
         named = meta.get("HTTP_HOST")
@@ -178,7 +180,7 @@ class Bridge:
         )
         try:
             _check_host(named, meta)
-            _check(meta, path, repeated, len(headers), items)
+            _check(meta, path, repeated)
         except errors.ApiError as error:
             _answer_error(protocol, error, meta.get("HTTP_X_REQUEST_ID"), close=True)
             finish()
@@ -279,7 +281,7 @@ def _may_be_host(host: str) -> bool:
 _is_usual: Final = lru_cache(maxsize=512)(_may_be_host)
 
 
-def _check(meta: dict[str, Any], path: str, repeated: frozenset[str], names: int, items: list[tuple[str, str]]) -> None:
+def _check(meta: dict[str, Any], path: str, repeated: frozenset[str]) -> None:
     """Refuse what Django should not have to interpret. Raises ApiError."""
     if not path.startswith("/"):
         raise errors.InvalidRequest("The request target must be a path.")
@@ -293,8 +295,6 @@ def _check(meta: dict[str, Any], path: str, repeated: frozenset[str], names: int
         raise errors.InvalidRequest("The length of the body is given twice, by Content-Length and Transfer-Encoding.")
     if meta.get("HTTP_TRANSFER_ENCODING", "chunked").strip().lower() != "chunked":
         raise errors.InvalidRequest("The one Transfer-Encoding that is read here is chunked.")
-    if names != len(items) and names > len({name for name, _ in items}):
-        raise errors.InvalidRequest("A header value has characters outside ASCII.")
 
 
 async def _read(protocol: Any, meta: dict[str, Any], then: Then) -> None:

@@ -67,6 +67,13 @@ def row_link(subject: str, environment_id: str) -> str:
     return format_html('<a class="id" href="{}">{}</a>', timeline_address(subject, environment_id), subject)
 
 
+@register.filter
+def rate(share: float) -> str:
+    """A success rate (0 to 1) as a percentage, with a colour and, where something fails, a word."""
+    level, word = ("good", "") if share >= 0.95 else ("warn", " some fail") if share >= 0.5 else ("bad", " failing")
+    return format_html('<span class="rate {}"><b>{} %</b>{}</span>', level, int(share * 100), word)
+
+
 @register.simple_tag
 def page_of(object_id: str) -> str:
     """The address of a thing's own page; empty where it has none."""

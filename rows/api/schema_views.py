@@ -17,7 +17,7 @@ from rows.migrate import errors as migrate_errors
 from rows.migrate import service as schema_service
 from rows.migrate.errors import outcome_answer, state_answer, version_answer
 
-_ETAG: Final = re.compile(r'"?(\d{1,9})"?', re.ASCII)
+_VERSION: Final = re.compile(r"\d{1,9}", re.ASCII)
 
 
 class SchemaViewSet(ApiViewSet):
@@ -113,7 +113,7 @@ def _expected(request: HttpRequest) -> int | None:
     header = request.headers.get("If-Match")
     if header is None or header.strip() == "*":
         return None
-    named = _ETAG.fullmatch(header.strip())
-    if named is None:
+    named = etags.values(header) or (header.strip(),)
+    if len(named) != 1 or not _VERSION.fullmatch(named[0]):
         raise PreconditionFailed('If-Match must be one version in quotes, such as "3".')
-    return int(named[1])
+    return int(named[0])

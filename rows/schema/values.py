@@ -45,6 +45,7 @@ _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 _TIMESTAMP: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:[0-9]{2})?", re.ASCII
 )
+_LOST_PLUS: Final = re.compile(r":[0-9.]+ [0-9]{2}:[0-9]{2}\Z", re.ASCII)
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
 MIN_INTEGER: Final = -(2**63)
 MAX_INTEGER: Final = 2**63 - 1
@@ -143,7 +144,11 @@ def _date(value: Any) -> date:
 
 def _timestamp(value: Any) -> datetime:
     if not isinstance(value, str) or not (found := _TIMESTAMP.fullmatch(value)):
-        raise InvalidValue("wrong_type", 'Must be a timestamp with a time zone, such as "2026-03-01T12:00:00Z".')
+        raise InvalidValue(
+            "wrong_type",
+            'Must be a timestamp with a time zone, such as "2026-03-01T12:00:00Z".'
+            + (' In a URL, "+" means a space: write "%2B".' if _LOST_PLUS.search(str(value)) else ""),
+        )
     if not found[3]:
         raise InvalidValue("no_time_zone", 'Must name its time zone: "Z" or an offset such as "+02:00" at the end.')
     try:

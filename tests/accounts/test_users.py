@@ -167,6 +167,10 @@ def test_one_is_found_by_an_address(
     assert with_email(elsewhere.email) == []
     assert with_email("") == []
     assert with_email("%") == []
+    made = api.post("/v1/users", token=manager, json={"email": "ada+test@example.org", "password": PASSWORD})
+    for spelling in ("ada+test@example.org", "ada%2Btest@example.org", "ADA%20test@example.org"):
+        found = api.get(f"/v1/users?email={spelling}", token=manager).json["data"]
+        assert [user["id"] for user in found] == [made.json["id"]], spelling
     assert api.get("/v1/users?email=a&email=b", token=manager).fields == {"email": "repeated"}
 
 

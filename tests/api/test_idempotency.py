@@ -218,14 +218,40 @@ def test_method_and_path_tell_requests_apart() -> None:
     assert again == post
 
 
-def test_a_record_of_the_release_before_is_recognised(api: Api) -> None:
-    """It was made of the plain hash of the body; it is there for a day after the upgrade."""
-    body = b'{"name":"one"}'
-    first = do(api, body=body, json=_NOTHING)
-    IdempotencyRecord.objects.update(fingerprint=hashlib.sha256(b"\0" + body).digest())
-    again = do(api, body=body, json=_NOTHING)
-    assert (again.body, again.headers["Idempotency-Replayed"]) == (first.body, "true")
-    assert do(api, body=b'{"name":"two"}', json=_NOTHING).status == 422
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"name": "\\u00e9", "end": "commit"}',
+        b'{"end":"commit","name":"\xc3\xa9"}',
+        b'{\n "end" : "\\u0063ommit",\t"name":"\\u00E9" }\n',
+    ],
+)
+def test_the_same_json_values_in_other_bytes_are_the_same_request(api: Api, body: bytes) -> None:
+    first = do(api, json={"name": "é", "end": "commit"})
+    assert first.status == 201
+    assert do(api, body=body, json=_NOTHING).body == first.body
+    assert count() == 1
+
+
+def test_only_equal_json_values_have_the_same_fingerprint() -> None:
+    others = [
+        b'{"n":9007199254740993}',
+        b'{"n":9007199254740992}',
+        b'{"n":"9007199254740993"}',
+        b'{"n":9007199254740993.0}',
+        b'{"n":[9007199254740993]}',
+        b'{"n":1.50}',
+        b'{"n":1.5}',
+        b'{"n":"1.5"}',
+        b"not json",
+        b"not  json",
+        b"",
+        b"null",
+        b"[" * 100_000,
+        b"9" * 5_000,
+    ]
+    assert len({idempotency._canonical(body) for body in others}) == len(others)
+    assert idempotency._canonical(b' {"b": 1, "a": [ 2 ] }') == idempotency._canonical(b'{"a":[2],"b":1}')
 
 
 def test_what_is_stored_tells_neither_key_nor_answer(api: Api) -> None:

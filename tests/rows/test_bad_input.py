@@ -395,3 +395,11 @@ def test_a_hostile_filter_costs_little_time_and_memory(tracker: Tracker) -> None
         assert answer.status in (200, 422), answer.json
         assert spent < 1, (str(where)[:80], spent)
     assert psutil.Process().memory_info().rss - memory < 50e6
+
+
+def test_a_plus_that_a_url_turned_into_a_space_is_explained(tracker: Tracker) -> None:
+    refused = tracker.get("alice", '/rows/tasks?where={"created_at":{"$gte":"2026-03-01T12:00:00+02:00"}}')
+    assert (refused.status, refused.fields) == (422, {"where": "wrong_type"})
+    assert 'In a URL, "+" means a space: write "%2B".' in refused.json["error"]["fields"][0]["message"]
+    escaped = tracker.get("alice", '/rows/tasks?where={"created_at":{"$gte":"2026-03-01T12:00:00%2B02:00"}}')
+    assert escaped.status == 200

@@ -481,7 +481,9 @@ def test_what_a_variable_is_worth(variable: Variable, value: Any, wire: bytes | 
         ([1], "text[]", "plain", None),
         (["a", None], "text[]", "plain", None),
         ("nul\0", "text", "plain", None),
-        ("trailing\\", "text", "like", None),
+        ("trailing\\", "text", "like", "trailing\\\\"),
+        ("a_b%", "text", "like", "a\\_b\\%"),
+        ("a_b%", "text", "exact", "a\\_b\\%"),
         ("x" * 501, "text", "contains", None),
         ("yesterday", "date", "plain", None),
     ],
@@ -577,7 +579,8 @@ def test_a_literal_null_means_null() -> None:
 
 
 @pytest.mark.parametrize(
-    "word", sorted(ALL_OPERATORS - {"$eq", "$ne", "$in", "$nin", "$not", "$and", "$or", "$some", "$none", "$every"})
+    "word",
+    sorted(ALL_OPERATORS - {"$eq", "$ne", "$in", "$iin", "$nin", "$not", "$and", "$or", "$some", "$none", "$every"}),
 )
 def test_a_literal_null_elsewhere_is_refused(word: str) -> None:
     for clause in uses(None, None)[word] or [{"team": {"$null": None}}]:

@@ -176,11 +176,12 @@ def test_what_loses_data_must_be_confirmed_by_name(schema: Schema) -> None:
 def test_if_match_holds_the_change_to_the_version_that_was_read(schema: Schema) -> None:
     assert schema.put(TRACKER, if_match='"0"').status == 200
     changed = without(TRACKER, "tasks", "due_on")
-    for stale in ('"0"', '"2"', '"99999999999"', "abc", 'W/"1"'):
+    for stale in ('"0"', '"2"', '"99999999999"', "abc", 'W/"2"'):
         refused = schema.put(changed, if_match=stale, confirm=["drop column tasks.due_on"])
         assert (refused.status, refused.error) == (412, "precondition_failed")
         assert schema.put(changed, if_match=stale, dry_run=True).status == 412
     assert schema.get().json["version"] == 1
+    assert schema.put(changed, if_match='W/"1"', dry_run=True).status == 200, "a proxy that compresses made it weak"
     assert schema.put(changed, if_match='"1"', confirm=["drop column tasks.due_on"]).json["version"] == 2
     assert schema.put(TRACKER, if_match="*").status == 200
 

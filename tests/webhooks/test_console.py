@@ -99,6 +99,7 @@ def test_a_webhooks_page_shows_its_health_and_never_its_secret(
     assert 'class="bad"' in raw
     shown = page(console, of(webhook["id"]))
     assert "0 %" in shown
+    assert '<span class="rate bad"><b>0 %</b> failing</span>' in shown
     assert "1</b> pending" in shown
     # Every number leads to the list behind it.
     listed = page(console, f"{DELIVERIES}?environment={tracker.environment_id}&webhook={webhook['id']}&status=pending")
@@ -122,13 +123,18 @@ def test_a_webhook_that_nothing_was_sent_to_does_not_look_healthy(
     dispatch()
     shown = page(console, of(refusing["id"]))
     assert "1</b> filtered" in shown
+    filtered = Delivery.objects.using(tracker.project.cluster).get(status="filtered")
+    of_delivery = page(console, of(filtered.pk, DELIVERIES))
+    assert "filter excluded this event" in of_delivery
+    assert "Never" in of_delivery.partition("Filter of the webhook now")[2]
+    assert "<h2>Request</h2>" not in of_delivery
     assert "no event was one of" not in shown
     listed = page(console, f"{WEBHOOKS}?environment={tracker.environment_id}")
     assert (listed.count("none tried"), listed.count("100 %")) == (2, 0)
     arriving = subscribe(events=["lists.insert"])
     write(tracker)
     dispatch()
-    assert "100 %</b> of the last 1 arrived" in page(console, of(arriving["id"]))
+    assert '<span class="rate good"><b>100 %</b></span> of the last 1 delivered' in page(console, of(arriving["id"]))
     listed = page(console, f"{WEBHOOKS}?environment={tracker.environment_id}")
     assert (listed.count("none tried"), listed.count("100 %")) == (2, 1)
 

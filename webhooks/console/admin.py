@@ -7,6 +7,7 @@ answers a rotation. Design section 9.
 from datetime import UTC, datetime
 from typing import Any
 
+import orjson
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import OuterRef, QuerySet, Subquery
@@ -221,6 +222,7 @@ class DeliveryAdmin(RegionAdmin):
             "delivery": thing,
             "webhook": thing.webhook,
             "payload": readable(thing.body),
+            "filter": readable(orjson.dumps(thing.webhook.filter).decode() if thing.webhook.filter else ""),
             "sent_headers": [
                 ("content-type", "application/json"),
                 ("user-agent", USER_AGENT),
