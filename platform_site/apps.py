@@ -8,7 +8,7 @@ class PlatformSiteConfig(AppConfig):
     verbose_name = "Figures"  # all that the console shows of this app
 
     def ready(self) -> None:
-        import platform_site.console.admin  # noqa: F401 - registers the pages of the console
+        import platform_site.console.metrics_admin  # noqa: F401 - registers the pages of the console
         from platform_site.observability import lag
 
         lag.register()
