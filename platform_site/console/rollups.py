@@ -57,8 +57,8 @@ SELECT now(),
          WHERE w.enabled AND w.deleted_at IS NULL AND w.drop_before IS NULL AND w.failing_since IS NULL
            AND first.next_attempt_at <= now()
            AND w.environment_id <> ALL (%(suspended)s::text[])),
-       -- What a disabled webhook has is held, whether it says so already or is about to
-       (`webhooks.delivery.reconciler`). (SELECT count(*)
+       -- Deliveries of a disabled webhook are held, also those not yet marked as such (webhooks.delivery.reconciler).
+       (SELECT count(*)
           FROM ((SELECT 1 FROM platform.webhooks_delivery WHERE status = 'held' LIMIT %(most)s)
                  UNION ALL
                 (SELECT 1 FROM platform.webhooks_webhook w,
