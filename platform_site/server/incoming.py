@@ -123,10 +123,15 @@ _READ: Final = frozenset(
 )
 
 
-def mark_unreadable(meta: dict[str, Any], names: Iterable[str]) -> None:
-    """Mark headers that the service reads and whose value could not be read; others are ignored (RFC 9110, 5.5)."""
-    for header in _READ.intersection(names):
-        meta.setdefault(str(meta_name(header)), UNREADABLE)
+def mark_unreadable(meta: dict[str, Any], names: Iterable[str], readable: Iterable[tuple[str, str]]) -> frozenset[str]:
+    """Mark headers that the service reads and whose value could not be read; others are ignored (RFC 9110, 5.5).
+
+    `names` are those of all headers, `readable` the headers with a value. Returns the names without one.
+    """
+    unreadable = frozenset(names) - {name for name, _ in readable}
+    for header in _READ & unreadable:
+        meta[str(meta_name(header))] = UNREADABLE
+    return unreadable
 
 
 class Forwarding:
@@ -135,7 +140,7 @@ class Forwarding:
     def __init__(self, trusted: Iterable[str]) -> None:
         self._networks: list[Network] = [ipaddress.ip_network(text, strict=False) for text in trusted]
 
-    def _trusts(self, address: str) -> bool:
+    def trusts(self, address: str) -> bool:
         try:
             parsed = ipaddress.ip_address(address)
         except ValueError:
@@ -150,7 +155,7 @@ class Forwarding:
         The list of `X-Forwarded-For` is read from its end: each trusted proxy vouches for the entry before its own, and
         the first address that is not a trusted proxy's is the client. What the client itself wrote stands left of it.
         """
-        if not self._networks or not self._trusts(peer):
+        if not self._networks or not self.trusts(peer):
             return peer, scheme
         hops: list[str] = []
         proto: list[str] = []
@@ -169,7 +174,7 @@ class Forwarding:
             except ValueError:
                 break  # nobody we trust wrote that
             client = address
-            if not self._trusts(address):
+            if not self.trusts(address):
                 break
         return client, scheme
 

@@ -165,8 +165,9 @@ class Bridge:
             "SERVER_PROTOCOL": f"HTTP/{scope.http_version}",
         }
         repeated = headers_into(meta, items)
-        if len(headers) != len(items):
-            mark_unreadable(meta, headers.keys())
+        unreadable: frozenset[str] = frozenset()
+        if repeated or len(headers) != len(items):  # there are as many headers as names
+            unreadable = mark_unreadable(meta, headers.keys(), items)
         address, scheme = self._forwarding.client(host_of_socket(scope.client), scope.scheme, items)
         meta["REMOTE_ADDR"] = address
         named = meta.get("HTTP_HOST")
@@ -179,6 +180,8 @@ class Bridge:
             server.rpartition(":")[2] or "80",
         )
         try:
+            if "x-forwarded-for" in unreadable and self._forwarding.trusts(host_of_socket(scope.client)):
+                raise errors.InvalidRequest("X-Forwarded-For has bytes outside ASCII.")  # whose client is it?
             _check_host(named, meta)
             _check(meta, path, repeated)
         except errors.ApiError as error:

@@ -11,7 +11,7 @@ import pytest
 
 from platform_site.server import rsgi_app
 from tests.figures import within
-from tests.serving import Up
+from tests.serving import Up, start_up
 from tests.wire import HOST, connect, talk
 
 pytestmark = pytest.mark.served
@@ -307,6 +307,18 @@ def test_bytes_above_ascii_in_a_header_that_is_read_are_its_error(
         assert [each["field"] for each in answers.body["error"]["fields"]] == [field]
 
 
+def test_a_repeated_header_does_not_hide_one_that_cannot_be_read(served: Up) -> None:
+    key = str(served.facts["server_key"]).encode()
+    rows = httpx.get(f"{served.base_url}/v1/rows/tasks?limit=1", headers={"Authorization": f"Bearer {key.decode()}"})
+    path = b"/v1/rows/tasks/" + rows.json()["data"][0]["id"].encode()
+    for header, status in ((b'If-Match: "\xff"', 412), (b"Idempotency-Key: \xff", 422)):
+        head = b"PATCH " + path + b" HTTP/1.1\r\n" + HOST + b"Authorization: Bearer " + key + b"\r\n"
+        head += b"Accept: a\r\nAccept: b\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
+        assert talk(served.base_url, head + header + b"\r\nConnection: close\r\n\r\n{}").statuses == [status], header
+    head = b"GET /v1/projects HTTP/1.1\r\n" + HOST + b"Accept: a\r\nAccept: b\r\nAuthorization: Bearer \xff\r\n"
+    assert talk(served.base_url, head + b"Connection: close\r\n\r\n").statuses == [401]
+
+
 @pytest.mark.parametrize("value", [b"a\x00b", b"a\x01b", b"a\x7fb", b"a\nb", b"a\r b"])
 def test_control_characters_in_a_header_are_refused(served: Up, value: bytes) -> None:
     head = b"GET /v1/projects HTTP/1.1\r\n" + HOST + b"X-Shop-Name: " + value + b"\r\nConnection: close\r\n\r\n"
@@ -316,3 +328,20 @@ def test_control_characters_in_a_header_are_refused(served: Up, value: bytes) ->
 def test_bytes_above_ascii_in_a_header_name_are_refused(served: Up) -> None:
     head = b"GET /v1/projects HTTP/1.1\r\n" + HOST + b"X-\xc3\xa9: 1\r\nConnection: close\r\n\r\n"
     assert talk(served.base_url, head).statuses in ([400], [])
+
+
+def test_a_client_address_that_cannot_be_read_is_not_the_proxys(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A client must not leave its own rate limits by what it adds to the header of a trusted proxy."""
+    up = start_up(tmp_path_factory.mktemp("proxied") / "data", environment={"TRUSTED_PROXIES": "127.0.0.0/8"})
+    try:
+        for value, status in ((b"1.2.3.4", 401), (b"\xff, 9.9.9.9", 400)):
+            head = (
+                b"GET /v1/projects HTTP/1.1\r\n"
+                + HOST
+                + b"X-Forwarded-For: "
+                + value
+                + b"\r\nConnection: close\r\n\r\n"
+            )
+            assert talk(up.base_url, head).statuses == [status], value
+    finally:
+        assert up.stop() == 0, up.output
