@@ -1,1 +1,5 @@
-"""The kernel: what every app stands on and nothing of any app. It imports no app (import-linter holds it to that)."""
+"""What every HTTP endpoint shares: middleware, views, errors, bodies, pagination, idempotency, OpenAPI.
+
+Depends on: platform_site base packages; no app.
+Used from outside: views, errors, fields, pagination, idempotency.
+"""
