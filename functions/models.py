@@ -203,7 +203,7 @@ class Run(models.Model):
     """When it is as if a queued run had come, where that is later than it came: behind others of its network."""
     request_id = models.CharField(max_length=64, null=True)
     depth = models.SmallIntegerField(default=0)
-    """How many functions and webhooks in a row led here (reliability F27)."""
+    """How many functions and webhooks in a row led here."""
     attempts = models.PositiveSmallIntegerField(default=0)
     """Also the fencing token: an outcome is written only by the attempt that is current."""
     concurrency = models.PositiveSmallIntegerField(db_default=1)

@@ -2,7 +2,7 @@
 
 `STEPS` names what it consists of, in order; an app that joins adds a step here. Each step is done once for a data dir
 and then remembered, so a later release completes an older data dir and nobody's deletion is undone. Passwords and keys
-are random; `<data-dir>/demo.json` (mode 0600) is the only place that holds them. Design section 1.
+are random; `<data-dir>/demo.json` (mode 0600) is the only place that holds them.
 """
 
 import json

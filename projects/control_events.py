@@ -2,7 +2,6 @@
 
 Subscriptions live in the regions. `webhooks.delivery.control_events` carries each event over into the outbox of its
 environment's region, under the id that it has here. Rows have an outbox of their own there (`rows.outbox.models`).
-Design section 7.
 """
 
 import json
@@ -32,7 +31,7 @@ class ControlEvent(models.Model):
     """The payload's `data` as JSON text."""
     request_id = models.CharField(max_length=64, null=True)
     depth = models.SmallIntegerField(db_default=0)
-    """How many webhooks and functions in a row led to it (reliability F27)."""
+    """How many webhooks and functions in a row led to it."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     relayed_at = models.DateTimeField(null=True)
     """When it stood in the region's outbox, or nobody there wanted it; null is due."""

@@ -32,7 +32,7 @@ class Project(models.Model):
     name = models.CharField(max_length=64)
     region = models.CharField(max_length=20, choices=Region.choices, default=Region.US_EAST_1)
     cluster = models.CharField(max_length=40)
-    """The database alias that holds the project; the region's own today (design section 5)."""
+    """The database alias that holds the project; the region's own today."""
     plan = models.CharField(max_length=10, choices=Plan.choices, default=Plan.FREE)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     created_by = models.ForeignKey(

@@ -1,6 +1,6 @@
 """What workers do for `projects`: fill large branches, finish deletions, and the sweeps that find what a crash left.
 
-A nudge with the id may be lost; the sweep works from PostgreSQL alone. Design section 1; reliability F25.
+A nudge with the id may be lost; the sweep works from PostgreSQL alone.
 """
 
 import logging

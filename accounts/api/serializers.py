@@ -1,6 +1,6 @@
 """The bodies of `accounts`: which members they have and of which form. What they mean is for the services.
 
-And how users, sessions and keys look in answers. Contract 4.5; design section 10.
+And how users, sessions and keys look in answers. Contract 4.5.
 """
 
 import re

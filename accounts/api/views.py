@@ -1,7 +1,7 @@
 """The addresses under /v1/auth, /v1/keys and /v1/users, and the public keys.
 
 Each action reads its input, asks a service and answers; who may do what is said by `required_scopes` and, for keys, by
-`accounts.keys.permissions`. Contract 4.5; design sections 4 and 10.
+`accounts.keys.permissions`. Contract 4.5.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,6 +1,6 @@
 """What `accounts` must know of environments and their projects, asked of the floor above through a protocol.
 
-`projects` registers its directory when it starts (`set_directory`); nothing here imports it. Design section 4.
+`projects` registers its directory when it starts (`set_directory`); nothing here imports it.
 """
 
 from typing import Any, Protocol

@@ -3,7 +3,7 @@
 A key belongs to an environment or to a platform account. An owner of the project handles all keys of its
 environments, a developer those it made, a key with `keys:manage` those of its own environment; an account handles its
 own. Nobody hands on a scope that they do not hold, and no key more time than it has. What the caller may not see is
-404, what it may see and not do 403. Design section 4.
+404, what it may see and not do 403.
 """
 
 from dataclasses import dataclass

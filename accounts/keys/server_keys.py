@@ -2,7 +2,7 @@
 
 A server key (`sk_`) is a secret. A publishable one (`pk_`) stands in web pages and grants no more than the rules of
 role `anonymous` do: its beginning says which it is, in the text as in the record, and nothing turns one into the other.
-The record is `accounts.models.ServerKey`; issuing and revoking are verbs of `accounts.users.service`. Design section 4.
+The record is `accounts.models.ServerKey`; issuing and revoking are verbs of `accounts.users.service`.
 """
 
 from typing import Final

@@ -111,7 +111,7 @@ class PoolSize(models.Model):
 
 
 class Session(models.Model):
-    """One sign-in: a chain of refresh tokens. Locked (`FOR UPDATE`) while it rotates. Design section 4."""
+    """One sign-in: a chain of refresh tokens. Locked (`FOR UPDATE`) while it rotates."""
 
     id = public_id("ses")
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="sessions")

@@ -2,7 +2,7 @@
 
 By (provider, subject) if the two have met before, whatever the e-mail says now. Else by e-mail, and only if both sides
 have shown that it is theirs: the provider vouches for it, and our user has verified it. An address that only one side
-claims links nothing, for then whoever typed it first would own the other's account (pre-hijacking; threat T16), and no
+claims links nothing, for then whoever typed it first would own the other's account (pre-hijacking), and no
 address links an account of the console's staff. Else a new user is made, whose e-mail counts as verified, if the pool
 admits new ones or has invited this one. Who is signed in can link any other identity of theirs (`link`), whatever its
 e-mail.

@@ -2,7 +2,7 @@
 
 An exact list per environment, compared character by character (RFC 9700 2.1): no wildcards, no prefixes, no
 normalising, for every cleverness in comparing has been an open redirect somewhere. What could be read in two ways is
-refused when the list is written, so that nothing in it needs interpreting. Threat T16.
+refused when the list is written, so that nothing in it needs interpreting.
 """
 
 import re

@@ -3,8 +3,7 @@
 `GET /v1/auth/authorize` and `GET /v1/auth/callback/{provider_id}` are where a person's browser passes through; what
 goes wrong there is told to the application at its redirect URI (RFC 6749 4.1.2.1), and to the person, as a page, only
 while it is not sure that this URI is the application's. No error ever redirects to an address that is not on the list.
-The rest is the management of providers, redirect URIs and one's own identities. Design section 4, "OAuth code"; threat
-T16.
+The rest is the management of providers, redirect URIs and one's own identities.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """E-mails: written down in the transaction of what they are about, sent by a worker after it, at least once.
 
 `write` is all that a request does. It looks nobody up, so that it takes as long for an address that has an account as
-for one that has none (threat T7). A worker is nudged after the commit; a sweep finds what nobody was nudged for.
+for one that has none. A worker is nudged after the commit; a sweep finds what nobody was nudged for.
 `claim` decides who the e-mail concerns, makes the link's token, and stores its hash; the token is in the process's
 memory and in the e-mail. Then the connection to the mail server, outside of any transaction; then `_record`.
 

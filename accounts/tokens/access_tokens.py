@@ -1,6 +1,6 @@
 """Access tokens: ES256 JWTs of 900 s, written and read by djangorestframework-simplejwt with keys of our own table.
 
-simplejwt is the codec only: its rotation is a race and its blacklist another table (reliability finding 6), so
+simplejwt is the codec only: its rotation is a race and its blacklist another table, so
 sessions live in `accounts.users.sessions`. Here its two extension points are filled in: a backend that signs with the
 current key and verifies with the one that `kid` names, and a token class whose claims are all required.
 `verify_access_token` is what the rest of the house calls: claims or `Unauthorized`, whatever a stranger sends.
@@ -94,7 +94,7 @@ class KeyTableBackend(TokenBackend):
 
 
 class AccessToken(SimpleAccessToken):
-    """`typ sub sid env iat nbf exp iss aud jti`, nothing else. Design section 4."""
+    """`typ sub sid env iat nbf exp iss aud jti`, nothing else."""
 
     token_type = TOKEN_TYPE
     lifetime = LIFETIME

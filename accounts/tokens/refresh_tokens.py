@@ -3,7 +3,7 @@ computation.
 
 All tokens of one session share the family, so that one which was replaced long ago still finds its session and can be
 recognised as reused, although the session remembers only two hashes. Who makes up a token without having seen a real
-one meets no session (131 bits). Design section 4, "Refresh token".
+one meets no session (131 bits).
 """
 
 from dataclasses import dataclass

@@ -5,7 +5,7 @@
 A new key is public before it signs, so every process and every client that caches the JWKS knows it when its first
 token arrives; it verifies until the last token it signed has expired. Each process keeps the table in memory and
 reads it again after REFRESH_SECONDS, or when a token names a key it does not know. The private halves are encrypted
-by the keyring. Design section 4; ASVS 9.1.3 (keys only from our own table, by their exact id).
+by the keyring. ASVS 9.1.3 (keys only from our own table, by their exact id).
 """
 
 import base64

@@ -4,7 +4,7 @@
 bound to the environment, the redirect URI and, if the application sent one, the PKCE challenge; of parallel exchanges
 one wins by the row count of an UPDATE. What is refused for a wrong binding leaves the code as it was. A code that comes
 again later than GRACE after its use was copied by somebody: the session that it began ends (RFC 6749 4.1.2).
-Contract 4.5; RFC 7636, RFC 9700 2.1.1; threat T16.
+Contract 4.5; RFC 7636, RFC 9700 2.1.1.
 """
 
 import hmac

@@ -19,7 +19,7 @@ from accounts.tokens.credentials import Credential, KeyCredential
 from platform_site.identity.callers import CallerKind
 
 TOUCH_EVERY: Final = timedelta(minutes=1)
-"""How exact a key's `last_used_at` is: reading with a key must not write each time (reliability T17)."""
+"""How exact a key's `last_used_at` is: reading with a key must not write each time."""
 
 
 @dataclass(frozen=True, slots=True)

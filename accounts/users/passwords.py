@@ -2,7 +2,7 @@
 
 Argon2id with OWASP's minimum of 19 MiB, two passes, one lane: 37 ms where Django's default of 100 MiB takes 218 ms
 (OWASP Password Storage Cheat Sheet). At most two run in one process, so that a storm of sign-ins
-leaves the rest to everybody else (reliability T13). Whoever would wait longer than WAIT_SECONDS is told to come back.
+leaves the rest to everybody else. Whoever would wait longer than WAIT_SECONDS is told to come back.
 """
 
 import os

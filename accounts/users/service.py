@@ -1,7 +1,7 @@
 """The verbs of users and server keys. Each changes the world once, in one transaction, with its audit entry.
 
 Called by the API, the console and the commands alike; whether the caller may is decided by `accounts.keys.permissions`
-(keys) and by the scope of the view. Sessions have their own verbs in `accounts.users.sessions`. Design section 4.
+(keys) and by the scope of the view. Sessions have their own verbs in `accounts.users.sessions`.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -30,7 +30,7 @@ from platform_site.identity.callers import ACCOUNT_SCOPES, ENVIRONMENT_SCOPES, P
 
 RESERVED_ROLES: Final = frozenset({"user", "member", "server", "anonymous"})
 """Names that rules give to whoever has no role of their own, to platform accounts, to server keys and to whoever shows
-a publishable one (design section 4). A user who was given the last before it was one keeps it: `rows.rules.rules`."""
+a publishable one. A user who was given the last before it was one keeps it: `rows.rules.rules`."""
 
 KEYS_KEPT: Final = timedelta(days=90)
 """For how long a key that ended can still be looked up in the console."""

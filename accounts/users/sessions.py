@@ -81,7 +81,7 @@ def sign_in(*, pool_id: str | None, environment_id: str | None, email: str, pass
 
     `pool_id` is where the user is looked for (None: platform accounts), `environment_id` where the session is for; they
     differ for a preview branch. Raises InvalidGrant, after the same work for an unknown, a disabled and a password-less
-    user as for a wrong password (reliability T7), and RateLimited while too many passwords are being hashed.
+    user as for a wrong password, and RateLimited while too many passwords are being hashed.
     """
     user = User.objects.with_email(pool_id, email).first()
     is_right = passwords.is_right(password, user.password if user and user.disabled_at is None else None)

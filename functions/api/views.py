@@ -1,4 +1,4 @@
-"""The addresses of functions and runs. Contract sections 4.11 and 4.12; design sections 8 and 10."""
+"""The addresses of functions and runs. Contract sections 4.11 and 4.12."""
 
 import re
 import time
@@ -329,7 +329,7 @@ class RunViewSet(NamedViewSet):
         return answer({"run_id": run_id, "status": "running"}, 202, {"Location": location})
 
     def _ended(self, started: Started, ended: Ended) -> HttpResponseBase:
-        """Design section 8: a timeout is 504 with the run's id; what throws is 200 with an error and no output."""
+        """A timeout is 504 with the run's id; what throws is 200 with an error and no output."""
         ending = ended.ending
         if ended.is_timeout:
             raise FunctionTimeout(extra={"run_id": started.run_id})

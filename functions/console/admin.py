@@ -1,7 +1,6 @@
 """The console's pages of functions and runs: what is deployed, what ran, and how it ended.
 
-They live in the region of their environment (`projects.console.base`). Secrets are names, here as everywhere. Design
-section 9.
+They live in the region of their environment (`projects.console.base`). Secrets are names, here as everywhere.
 """
 
 from collections.abc import Mapping

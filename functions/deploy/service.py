@@ -260,7 +260,7 @@ def begin(
     `address_id` by which inbound address it came.
 
     Raises NoSuchFunction, TooManyRuns, TooManyVisits, TooManyQueued, and Conflict for a chain of calls that has become
-    a loop (reliability F27).
+    a loop.
     """
     if not NAME.fullmatch(name):
         raise NoSuchFunction

@@ -6,8 +6,7 @@ time: an outcome counts only if it is the current attempt's and the run has not 
 out. `slot` is an executing run's seat among those that its plan allows, unique in its environment: 1 to the limit for
 synchronous runs, -1 to -limit for queued ones, which so take no seat from those somebody waits for. Visitors, who show
 a key that everybody has, sit on the first half of each alone (`visitor_seats`), the others there last; so do runs of
-events (`functions.triggers.events`). Design section
-8; reliability F2, F4, F5.
+events (`functions.triggers.events`).
 """
 
 import random

@@ -3,7 +3,7 @@
 A nudge is a courtesy to whoever waits. What is due stands in PostgreSQL, and a sweep
 (`platform_site.background.periodic`) finds it without one; so a lost nudge costs at most one period of its sweep, and
 sending one may never fail a request or hold it up. A frozen Redis costs the first sender 0.2 s; then for a second
-nobody in this process tries (findings 8 and 9).
+nobody in this process tries.
 """
 
 import logging

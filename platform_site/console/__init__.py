@@ -1,6 +1,6 @@
 """The console's frame: what its sidebar leads to and what its search finds. Named in `settings.UNFOLD`.
 
-Part of the roof: it looks into every room. A page that a member of staff may not see is left out. Design section 9.
+Part of the roof: it looks into every room. A page that a member of staff may not see is left out.
 """
 
 from functools import cache

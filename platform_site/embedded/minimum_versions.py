@@ -1,4 +1,4 @@
-"""The oldest servers and runtime that we run on: below them stand holes that are public and used (threat T30).
+"""The oldest servers and runtime that we run on: below them stand holes that are public and used.
 
 Asked once at start, of what is really there: PostgreSQL and Redis may be somebody else's. A development machine is told
 in the log; with PLATFORM_MODE=production the service does not start.

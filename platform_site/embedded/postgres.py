@@ -2,7 +2,7 @@
 
 `spawn` makes the cluster on first use and starts the server as a child that dies with this process; `provision` makes
 roles and databases; `start` does both and waits, for tests. The application's role `platform` owns its databases and
-is neither superuser nor BYPASSRLS (threat T9).
+is neither superuser nor BYPASSRLS.
 """
 
 import contextlib

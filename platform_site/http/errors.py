@@ -1,7 +1,7 @@
 """The errors of the API: one class per code, and the one shape in which all of them travel.
 
 Domain errors of the apps subclass these only where they mean the same thing; an app's own errors know nothing of HTTP
-and are mapped by `platform_site.http.exception_handler`. Contract section 7; design section 3.
+and are mapped by `platform_site.http.exception_handler`. Contract section 7.
 """
 
 from collections.abc import Iterable, Mapping

@@ -3,7 +3,7 @@
 In: whatever a view, a service, DRF, Django or psycopg raised. Out: JSON `{"error": {code, message, fields?,
 request_id}}` with its status and headers. Domain errors of the apps know nothing of HTTP; an app registers what they
 mean with `register`. Nothing of an unforeseen exception travels: the client reads `internal` and a request id, the log
-has the rest. Contract section 7, design section 3, reliability sections 3 and 4.
+has the rest. Contract section 7.
 """
 
 import logging

@@ -18,7 +18,7 @@ afresh.
 The action runs inside one transaction then, and what it registers with `transaction.on_commit` after it. An action that
 must not hold a transaction for as long as it takes (invoke) uses `claim` and `keep_reference` itself, in the
 transaction that makes its run. Answers may hold secrets: they are sealed under the Idempotency-Key, which is not
-stored, and under the platform's keys. Design section 3. The header is taken as it is, with or without the quotes that
+stored, and under the platform's keys. The header is taken as it is, with or without the quotes that
 draft-ietf-httpapi-idempotency-key-header asks for.
 """
 

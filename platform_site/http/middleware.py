@@ -2,7 +2,7 @@
 
 It names the request, checks the host, and then takes one of two ways. Paths for machines (`/v1/…`, `/.well-known/…`,
 probes) go straight to their view: sessions, CSRF, messages and the rest of the console's middleware are neither needed
-there nor paid for, and a cookie opens nothing (threat T27). All other paths are for people and go on through
+there nor paid for, and a cookie opens nothing. All other paths are for people and go on through
 `settings.MIDDLEWARE`. Whatever happens, a machine's answer is JSON and carries `X-Request-Id`, the security headers
 and, for web pages, CORS; and there is one log line and one set of figures.
 """

@@ -2,7 +2,7 @@
 
 A page is decided by values, not by counting, so rows that appear or vanish between two requests neither repeat nor skip
 others. Used by the lists of the ground floors; tenant rows compile their own statement on the same cursors.
-Contract section 8; design section 3, "Pagination".
+Contract section 8.
 """
 
 from collections.abc import Mapping, Sequence

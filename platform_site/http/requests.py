@@ -3,7 +3,7 @@ carry.
 
 The front (`platform_site.http.middleware`) opens a request and closes it; Celery's hooks
 (`platform_site.observability.logs`) do the same for a task, so that an id given by a client is found again in each log
-line, error, event and run. Design section 3.
+line, error, event and run.
 """
 
 import re
@@ -84,7 +84,7 @@ def read_parameters(query_string: str, allowed: frozenset[str] | None) -> dict[s
     """The query parameters, each at most once.
 
     `allowed` names the ones that mean something. Others are refused, since leaving out a filter that the caller
-    believed in widens the result (reliability section 4.3); names that begin with `_` (cache busters) are ignored.
+    believed in widens the result; names that begin with `_` (cache busters) are ignored.
     None ignores unknown names: for addresses of one thing, where nothing can widen.
 
     Raises ValidationFailed naming each parameter that is unknown, repeated, not UTF-8 or holds a NUL.

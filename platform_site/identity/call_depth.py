@@ -3,7 +3,7 @@
     X-Platform-Depth: 3.29948640.q83vEjRWeJCrze8SNFZ4kA
 
 Each delivery and each `ctx.fetch` carries it, and whoever answers one by calling the API passes it on as it came: so a
-circle through a stranger's server is cut as well (reliability F27). It is the number, the minute in which it was made,
+circle through a stranger's server is cut as well. It is the number, the minute in which it was made,
 and a MAC over both and the environment, under the platform's keys. If it were believed from anybody, a user who sends a
 high one would keep what they set in motion from every webhook; so what was not made here, for this environment and of
 late, counts as if it were not there.

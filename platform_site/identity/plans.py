@@ -2,7 +2,7 @@
 
 Thresholds are per minute and per caller, quotas are counts, sizes are bytes, times are milliseconds. Of these,
 `RATE_LIMIT_FACTOR` multiplies the rates (`platform_site.redis.rate_limits`). A test keeps the page in step with the
-table. Contract section 8; design section 3, "Plans".
+table. Contract section 8.
 """
 
 from collections.abc import Mapping

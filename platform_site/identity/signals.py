@@ -1,7 +1,7 @@
 """What the floors below say upward: apps above connect to these, the app below sends them and knows nobody by name.
 
 Every signal is sent inside the transaction of the change it announces, so that what a receiver writes commits or rolls
-back with it. A receiver that must act afterwards uses `transaction.on_commit`. Design section 2.
+back with it. A receiver that must act afterwards uses `transaction.on_commit`.
 
 | Signal | Sent by | Arguments (all by keyword) |
 |---|---|---|

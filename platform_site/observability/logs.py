@@ -1,7 +1,7 @@
 """Log lines: one JSON object each (`LOG_FORMAT=json`), or readable text under `manage.py up`.
 
 Every line carries the id of the request it belongs to, in the web processes and in Celery's. Secrets are cut by what
-they look like, not by where they stand (threat T6), in the finished line: message, extras and stack traces alike. Every
+they look like, not by where they stand, in the finished line: message, extras and stack traces alike. Every
 request makes one line, by `access`, which names the route and never the path.
 """
 

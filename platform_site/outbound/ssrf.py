@@ -1,7 +1,7 @@
 """Which IP addresses may be called. Pure computation.
 
 Never by `ipaddress.is_global` alone, which takes 6to4, NAT64, multicast and site-local addresses for public ones on
-Python 3.11 (reliability finding 13). IPv4: everything but the registered special-purpose networks. IPv6: only global
+Python 3.11. IPv4: everything but the registered special-purpose networks. IPv6: only global
 unicast (2000::/3), and of that nothing that carries an IPv4 address or is reserved.
 IANA special-purpose address registries for IPv4 and IPv6, as of 2026.
 """

@@ -2,7 +2,7 @@
 
 One parser for the check when the URL is written down and for the call itself, so that no second reading of the same
 text can disagree with the first. Hosts are names (IDN as punycode), canonical IPv4 or bracketed IPv6: no decimal,
-octal, hex or shortened forms, which resolvers read as addresses. Design section 7; threat T18.
+octal, hex or shortened forms, which resolvers read as addresses.
 """
 
 import ipaddress

@@ -1,7 +1,7 @@
 """Who and where live in the control database, what and then in the region of the environment at hand.
 
 A region's models are never reached without naming a database: `Model.objects.using(place.cluster)`. So a query that
-forgot its region raises instead of looking in the wrong place. Design section 1.
+forgot its region raises instead of looking in the wrong place.
 """
 
 from typing import Any

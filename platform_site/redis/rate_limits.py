@@ -13,9 +13,9 @@ and begin at another second for each key.
     somebody named: `count_pool_email`, `count_invitation`; before one is sent to who has an account: `wait_to_send`
 
 Redis away: nothing is limited, which `redis_client` says in the log, but for the token endpoint and what sends e-mails:
-there a limiter in this process's memory goes on (threat T12). Answers to limited requests carry `RateLimit-Policy` and
+there a limiter in this process's memory goes on. Answers to limited requests carry `RateLimit-Policy` and
 `RateLimit` as in draft-ietf-httpapi-ratelimit-headers-10, a 429 also `Retry-After`. `RATE_LIMIT_FACTOR` multiplies
-every threshold. Contract section 8; design section 3, "Rate limits".
+every threshold. Contract section 8.
 """
 
 import threading

@@ -2,7 +2,7 @@
 
 In: RSGI's scope and protocol object. Out: one answer through the protocol object. In between, bodies are awaited
 under a deadline and a limit, `/healthz` is answered at once, and Django runs in the lane. So a client that
-stalls costs a future and no thread (threat T11), and `/healthz` tells the truth about this process even while every
+stalls costs a future and no thread, and `/healthz` tells the truth about this process even while every
 thread of the lane waits for a database.
 
 What is refused here never reaches Django, and looks the same as if it had: the one error envelope with a request id.

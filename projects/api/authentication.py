@@ -6,8 +6,7 @@ In: the `Authorization` header, the environment that the request names, and whet
 
 What is read from PostgreSQL is written back on the process's next trip, before that asks: so a miss costs no second
 one. `accounts.users.identity_lookup` and `projects.directory.environment_cache` tell how the records stay true. Equal
-records make the same `Caller` object: it is remembered by their bytes, so a hit parses nothing. Design section 4;
-contract section 5.
+records make the same `Caller` object: it is remembered by their bytes, so a hit parses nothing. Contract section 5.
 """
 
 import logging

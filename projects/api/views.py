@@ -1,4 +1,4 @@
-"""The addresses of projects, members, environments and limits. Contract sections 4.1-4.4; design section 10."""
+"""The addresses of projects, members, environments and limits. Contract sections 4.1-4.4."""
 
 from typing import ClassVar
 

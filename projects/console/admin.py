@@ -1,7 +1,7 @@
 """Projects, environments and members in the console. Whatever is changed here goes through the services of the API.
 
 So the console keeps the same rules, leaves the same trail and forgets the same cached records; only who acts differs
-(`Actor.staff`). Design section 9.
+(`Actor.staff`).
 """
 
 from typing import Any

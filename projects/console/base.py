@@ -3,7 +3,7 @@
 What and then live in the regions, so Django's own lists, which know one database, do not fit: a `RegionAdmin` names
 the environment first and asks its cluster; its pages are lists by keyset and pages of one thing, with buttons that call
 the services of the API. A button that takes something away asks once more before it acts. Whoever looks at a tenant's
-own data leaves a line in the trail. Used by `admin.py` of `rows`, `webhooks` and `functions`. Design section 9.
+own data leaves a line in the trail. Used by `admin.py` of `rows`, `webhooks` and `functions`.
 """
 
 from collections.abc import Callable, Mapping, Sequence

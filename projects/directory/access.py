@@ -1,6 +1,6 @@
 """May this caller do that to this project? 404 for what it may not see, then 403 for what its role does not allow.
 
-The scope of a key was checked by the view; here it is about one project. Design section 4, "Who may do what".
+The scope of a key was checked by the view; here it is about one project.
 """
 
 from django.db.models import F

@@ -11,8 +11,7 @@ known:
 | an account that names none | `where:<usr>:` |
 
 Whoever changes what such a record says marks it (`accounts.tokens.revocation`): readers then ask PostgreSQL until the
-mark expires. The functions called `forget_…` do so, in the transaction of the change. Design section 4, "Which
-environment a call means".
+mark expires. The functions called `forget_…` do so, in the transaction of the change.
 """
 
 from collections.abc import Iterable

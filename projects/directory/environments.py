@@ -3,7 +3,7 @@ above.
 
 This module is the directory that `accounts.directory.environments` asks (`projects.apps` registers it). The schema
 versions live in the regions and are read there by the floor above, which registers its reader here: one query per
-region, no copy that could go stale. Design sections 4 and 5.
+region, no copy that could go stale.
 """
 
 from collections.abc import Callable, Mapping, Sequence

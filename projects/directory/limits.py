@@ -1,7 +1,7 @@
 """What the plan allows a caller, and how much of it is used: the answer of `GET /v1/limits`.
 
 The floors above know what they store; they register a count for each limit of theirs (`set_usage_counter`). A limit
-nobody counts is shown without `used`. Design section 10.
+nobody counts is shown without `used`.
 """
 
 from collections.abc import Callable, Sequence

@@ -12,7 +12,7 @@ the
   whole, and the sweep says `ready`. What cannot succeed becomes `failed`, with a reason and nothing behind it.
 
 Whoever fills or drops a schema holds its claim (`schemas.claim_schema`), so a branch that is deleted meanwhile is
-dropped after its filler has ended. Design section 5; docs/adr/0003-preview-branches.md.
+dropped after its filler has ended. docs/adr/0003-preview-branches.md.
 """
 
 import logging

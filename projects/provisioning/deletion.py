@@ -2,7 +2,7 @@
 
 `services.delete_project` and `delete_environment` mark; from then on nobody can reach the environments. Everything
 here may run twice and be cut off anywhere: the mark goes last, so whoever comes next (the request itself, a worker, the
-sweep) goes on from there. Design section 5; reliability F25.
+sweep) goes on from there.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Places in the code at which a test may end the process, to see what a crash there leaves behind (reliability F25).
+"""Places in the code at which a test may end the process, to see what a crash there leaves behind.
 
 `settings.FAILPOINT` names one; empty in every real process, so that reaching one costs a comparison.
 """

@@ -14,7 +14,7 @@ two. What keeps them together:
   the log and in the console, until an operator decides (`projects.provisioning.orphaned_schemas`).
 * Dropping: the row is marked first and removed last, so a crash in between leaves a mark that the sweep finds.
 
-Every function may run twice, and at the same time in two processes. Design section 5; reliability F25.
+Every function may run twice, and at the same time in two processes.
 """
 
 import math

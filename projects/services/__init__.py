@@ -2,7 +2,7 @@
 
 Called by the API, the console and the commands alike; whether the actor may is asked before
 (`projects.directory.access`). What is cached of a place is overwritten after the commit
-(`projects.directory.environment_cache`). Design section 5.
+(`projects.directory.environment_cache`).
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -249,7 +249,7 @@ def create_branch(
 
     Ready when this returns and its transaction commits, unless there are many rows: then it is `creating`, and a worker
     copies them. Raises NoSuchProject, NoSuchSource, SourceNotReady, NameTaken, BranchesQuotaReached, and DatabaseError
-    (with nothing made) if the region is away. Design section 5.
+    (with nothing made) if the region is away.
     """
     with transaction.atomic():
         # The project's row is the lock under which its branches are counted and named.

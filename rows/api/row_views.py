@@ -1,4 +1,4 @@
-"""The addresses of rows: `/v1/rows/{table}` and below. Contract sections 4.6-4.8; design sections 6 and 10.
+"""The addresses of rows: `/v1/rows/{table}` and below. Contract sections 4.6-4.8.
 
 A table's columns are the tenant's, so bodies and answers are described as objects; `rows.schema.values` reads what
 comes in, PostgreSQL makes what goes out.

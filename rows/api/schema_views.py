@@ -1,4 +1,4 @@
-"""`/v1/schema`: the document of the environment, its versions, and changing it. Design sections 6 and 10."""
+"""`/v1/schema`: the document of the environment, its versions, and changing it."""
 
 import re
 from typing import Any, Final

@@ -3,8 +3,7 @@
 One page an environment, at the model's list address with `?environment=env_…` (`projects.console.base`). Changes go
 through `rows.migrate.service`, as from every other door: staff see the plan and whom it shows and hides rows
 (`rows.migrate.rule_impact`), type the name of what may lose data, and are in the trail. What is applied is what was
-planned: a text that was edited since is planned anew. The rows themselves are in `rows.console.row_browser`. Design
-section 9.
+planned: a text that was edited since is planned anew. The rows themselves are in `rows.console.row_browser`.
 """
 
 import hashlib

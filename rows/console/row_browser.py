@@ -3,7 +3,7 @@
 Read only, and through the row manager like everything (law 2): staff see what a *member* of the project sees, a key,
 whoever has not signed in, a role or one user of the application; operators also see all rows, and beside a user's rows
 those that are hidden from it. Every look leaves `rows.viewed` in the trail with what was looked at and as whom, without
-a cell of it. Registered by `rows.console.admin`. Design section 9.
+a cell of it. Registered by `rows.console.admin`.
 """
 
 from collections.abc import Mapping, Sequence

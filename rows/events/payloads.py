@@ -1,5 +1,5 @@
 """What a subscriber is shown of an event: at most what role `server` may read, of that the columns its owner asked for,
-and nothing at all where its filter says no. Design section 7; threats T1, T6.
+and nothing at all where its filter says no.
 
 Rules are those of now, not of the moment of the write: who took a column away does not want to see it arrive.
 """

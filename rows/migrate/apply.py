@@ -2,7 +2,7 @@
 
 `apply` does it to the living tables, `rehearse` to an empty twin that is rolled back, so that a dry run lists what
 would run without touching a lock. Locks are asked for first and waited for briefly, so that readers never queue behind
-a change that cannot start (reliability F12). Design section 6; docs/adr/0002-schema-changes.md.
+a change that cannot start. docs/adr/0002-schema-changes.md.
 """
 
 import sys

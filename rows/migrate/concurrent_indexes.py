@@ -2,7 +2,7 @@
 
 `CREATE INDEX CONCURRENTLY` takes as long as the table is large, runs in no transaction, and leaves an invalid index
 when it is cut off. So nothing here remembers what was begun: the document says which indexes there should be, the
-catalog which there are, and `make_due` closes the gap, whoever calls it and however often. Design section 6.
+catalog which there are, and `make_due` closes the gap, whoever calls it and however often.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What the errors of a schema mean to a client, and the shapes in which schemas travel. Design section 10."""
+"""What the errors of a schema mean to a client, and the shapes in which schemas travel."""
 
 from typing import Any, Final
 

@@ -2,7 +2,7 @@
 
 Renames come first, by our own SQL (`rows.migrate.renames`); the rest is Django's autodetector over two fresh states.
 What Django does not see (rules, id prefixes, policies for deleted users) is listed too, without SQL. Nothing here
-touches a database: `rows.migrate.apply` runs a plan. Design section 6; docs/adr/0002-schema-changes.md.
+touches a database: `rows.migrate.apply` runs a plan. docs/adr/0002-schema-changes.md.
 """
 
 from collections import defaultdict

@@ -3,7 +3,7 @@
 The rules of the proposed document are put over the tables as they are now and asked of the same rows as today's, in one
 statement for each table and onlooker, by the translation that enforces rules. It costs what it is allowed to: the
 newest SAMPLES rows, a statement timeout, and a deadline for all of it; what was not found out says so. Rules that speak
-of what the change itself makes can only be told after it. Called by the console. Design section 6.
+of what the change itself makes can only be told after it. Called by the console.
 """
 
 import time

@@ -2,7 +2,7 @@
 
 Every door (the API, `manage.py schema`, the console) calls these, so confirmation, audit and events never depend on
 the door. A change runs in one transaction of the region: the tables, the version's record, the current version that
-compiled statements test, and what receivers of `schema_migrated` write. Design section 6; reliability F12.
+compiled statements test, and what receivers of `schema_migrated` write.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Which events there are, what a subscription's pattern matches, and what a delivery says. Pure computation.
 
-Contract section 6, design section 7.
+Contract section 6.
 """
 
 import re
@@ -92,8 +92,7 @@ def trimmed(record: Mapping[str, Any] | None, columns: Sequence[str] | None) -> 
 
 
 def body(event: "OutboxEvent", data: Mapping[str, Any]) -> str:
-    """The JSON text of a delivery, the same at every attempt; `data` is what of the event's own it carries. Design
-    section 7, "Payload"."""
+    """The JSON text of a delivery, the same at every attempt; `data` is what of the event's own it carries."""
     told = {
         "id": event.event_id,
         "type": event.type,

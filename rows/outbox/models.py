@@ -2,8 +2,7 @@
 
 `rows.write.statements` puts the insert into the very statement that writes the row; system events (`schema.migrated`,
 `function.run.failed`) come through `record`. `rows.outbox.subscriptions` keeps `EventInterest` filled; `webhooks`
-relays what is here, and purges. An event whose insert fails takes the write with it (reliability F18). Design
-section 7.
+relays what is here, and purges. An event whose insert fails takes the write with it.
 """
 
 import json
@@ -25,7 +24,7 @@ class OutboxEvent(models.Model):
     sequence = models.BigAutoField(primary_key=True)
     """Grows in the order of writing: for one row the order of its commits, since the writer holds the row's lock.
     Across rows a lower number may commit later than a higher one, so a relay claims by `relayed_at`, never by the last
-    number it saw (reliability F17)."""
+    number it saw."""
     event_id = models.CharField(max_length=30)
     """`evt_…`, the `webhook-id` of every delivery."""
     environment_id = models.CharField(max_length=30)
@@ -40,7 +39,7 @@ class OutboxEvent(models.Model):
     schema_version = models.PositiveIntegerField(null=True)
     request_id = models.CharField(max_length=64, null=True)
     depth = models.SmallIntegerField(default=0)
-    """How many webhooks and functions in a row led to this write; a chain is cut at 8 (reliability F27)."""
+    """How many webhooks and functions in a row led to this write; a chain is cut at 8."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     relayed_at = models.DateTimeField(null=True)
     """When every delivery of it existed; null is due."""

@@ -1,7 +1,7 @@
 """Django models of an environment's tables, made from one version of its schema document.
 
 They live in registries of their own (never in Django's) and are made when a statement is to be compiled: nothing
-remembers them (rows-notes B). They have no relation fields: a reference is the text column that it is in PostgreSQL, so
+remembers them. They have no relation fields: a reference is the text column that it is in PostgreSQL, so
 that a join which no rule has passed cannot even be written; every hop is a subquery over a queryset that the row
 manager made. The default and the base manager are closed (`rows.query.managers`).
 """

@@ -4,7 +4,6 @@ Who asks must itself see the row, and learns of cells no more than it may read: 
 behind it only where the asker could have read it; a user's e-mail, role and claims only where it manages users. What a
 quantifier inside of a clause comes to is told where all rows and cells that it asks about are open to the asker. The
 verdicts come from PostgreSQL, by the same translation that the rules are enforced with, so they cannot differ from it.
-Design section 6, "explain".
 """
 
 import json

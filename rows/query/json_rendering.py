@@ -3,7 +3,7 @@
 Every row that leaves the service, in an answer, a nested relation, an event or an `ETag`, is `row_to_json` over these
 fragments, so its bytes are the same wherever it appears. PostgreSQL's own spelling is kept where it is exact and
 stable: integers with all digits, floats in their shortest exact form, uuids in lower case, dates, arrays. Where it is
-not, the fragment decides (rows-notes D has the table of differences). Design sections 3 and 6.
+not, the fragment decides.
 """
 
 from typing import Final

@@ -5,7 +5,7 @@
 `RuledQuery`, and only a `RuledQuery` may run SQL over tenant tables: `execution.refuse_strangers` stops what was built
 past the managers (`QuerySet(model)`, `instance.delete()`). Querysets are for reading; `rows.services` writes.
 
-The statements that answer the API are these querysets, compiled (`rows.query.select`). Design section 6; rows-notes C.
+The statements that answer the API are these querysets, compiled (`rows.query.select`).
 """
 
 from typing import TYPE_CHECKING, Any, Literal, NoReturn

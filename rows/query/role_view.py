@@ -3,7 +3,7 @@
 A `Viewer` answers, as expressions over a table's row: which rows may be read, which cells, and what a caller's
 condition means (`reading`) as opposed to a rule's (`rules`). With its operands left open it compiles statements that
 serve every principal of the standing (`Environment.open_viewer`); with a principal's values bound it makes querysets
-that Django runs (`RowModels.viewer_of`). The SQL is the same. Design section 6.
+that Django runs (`RowModels.viewer_of`). The SQL is the same.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -27,8 +27,8 @@ CLOCK: Final = b"statement_timestamp()"
 
 
 def _clock(type_: str) -> Sql:
-    """`$now`: the clock that stamps `created_at`, so that no web process' clock decides who sees a row (reliability
-    F22), and a row written a moment ago is not in the future."""
+    """`$now`: the clock that stamps `created_at`, so that no web process' clock decides who sees a row, and a row
+    written a moment ago is not in the future."""
     return Sql(f"{CLOCK.decode()}::{type_}")
 
 

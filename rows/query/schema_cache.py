@@ -1,7 +1,7 @@
 """What this process knows of environments: for each its current schema version, models, rules and interests.
 
 Loaded at first use with two queries, kept for the MAX_ENVIRONMENTS used last, or for fewer if those have more than
-MAX_COLUMNS together (what is kept costs memory and collector time, rows-notes B), and never trusted: each compiled
+MAX_COLUMNS together (what is kept costs memory and collector time), and never trusted: each compiled
 statement tests the version it was made for, in its own round trip, and `rows.query.context` asks `is_current` before it
 refuses anything on the strength of what is kept here. So a new version is followed by every process on its next request
 without any message between them.

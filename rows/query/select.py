@@ -3,7 +3,7 @@
 In: a `Viewer` whose operands are parameters, and the shape of a request (a condition, an order, relations, columns),
 all without values. Out: a `Statement`, one text with `$1 … $n` and the names of the values to bind. The innermost
 select of each *is* the row manager's queryset, compiled by Django; around it stands the JSON, above the LIMIT, so that
-it is made for the rows that are sent and for no others (rows-notes D: 155 ms against 17 ms).
+it is made for the rows that are sent and for no others (155 ms against 17 ms).
 
     SELECT row_to_json(_q), row_to_json(_w), _r."due_on"::text, …          one row per row: Python joins the bytes
     FROM (<the ruled queryset>) _r
@@ -452,7 +452,7 @@ def _page(
 
     Behind a cursor the page is a UNION ALL of ranges, each ordered and limited by itself, and both again outside: every
     range is a stretch of the index that has the page's order, also across the border into nulls and with mixed
-    directions, where one condition with OR would walk the index from its start (rows-notes F).
+    directions, where one condition with OR would walk the index from its start.
     """
     keys: list[tuple[OrderKey, str, Any]] = []
     extra: dict[str, Any] = {}

@@ -1,6 +1,6 @@
 """Verbs that read: a page of rows, one row. They answer the bytes that PostgreSQL made, joined and never parsed.
 
-Contract sections 4.6 and 4.7; design section 6.
+Contract sections 4.6 and 4.7.
 """
 
 import hashlib
@@ -209,7 +209,7 @@ def _count(asking: Asking, table: Table, where: Filter, how: Count) -> bytes:
     """The members of the answer that say how many rows the list has in all.
 
     An estimate is exact as far as COUNT_CEILING. Beyond it is the planner's, but only for who sees the whole table:
-    its statistics know of rows that others must not learn of (threat T1). For them it says "at least".
+    its statistics know of rows that others must not learn of. For them it says "at least".
     """
     shape = ReadShape(table.name, where.shape)
     most = None if how == "exact" else COUNT_CEILING + 1

@@ -7,8 +7,8 @@ a rule means the same wherever it is asked.
 
 Two readings differ. A *rule's* own paths see far tables as they are: they are its author's words, and two tables that
 refer to each other would otherwise never end. A *caller's* paths see far rows through the far table's read rules, and
-cells through their columns' (threats T1, T2). Called through `viewers`, which say whose reading it is; `compiler` and
-`writing` say on which ground. Design section 6; rows-notes C, D.
+cells through their columns'. Called through `viewers`, which say whose reading it is; `compiler` and
+`writing` say on which ground.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -2,7 +2,7 @@
 
 `grammar` and `rules` make it, `translation` turns it into SQL, `evaluate` into a Python truth value. A tree holds no
 caller's values: they sit beside it and are bound by number (`Slot`), so that a tree is the *shape* of a condition, is
-hashable, and is the key under which a compiled statement is cached. Design section 6; rows-notes D.
+hashable, and is the key under which a compiled statement is cached.
 
 **Two-valued.** Every node is true or false, never unknown. A leaf over a null cell is false, whatever its operator and
 operand, and `Not` is its plain opposite: `Not(Compare(priority, "gt", 3))` holds for a row without a priority. In SQL
@@ -345,7 +345,7 @@ def guarded(condition: Condition) -> Condition:
     """A rule's condition (normal form) with its guards: a leaf whose operand is missing is false, negated or not.
 
     Under `none` a false leaf would widen the rule, so there a missing operand makes the whole quantified clause
-    false. Reliability T4.
+    false.
     """
     match condition:
         case Compare() | Search() | Not():

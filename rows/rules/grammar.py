@@ -5,7 +5,7 @@
     read_record   a webhook's filter over `record` and `$old`            → Condition (webhooks)
 
 Every name goes through a `Sight`, which knows what this caller may know of, and nothing else: an unknown name and a
-hidden one take the same way to the same bytes (threat T1). Everything is bounded before it is walked (T10): depth,
+hidden one take the same way to the same bytes. Everything is bounded before it is walked (T10): depth,
 nodes, list lengths, pattern lengths; there are no regular expressions. `rows.rules.operators` says which operators
 there are, docs/reference/filters.md has the grammar for users.
 """

@@ -6,8 +6,8 @@ the `Sight` by which `grammar` resolves names. Everything is compiled at first u
 statement depends on the principal through its standing alone, and its variables are bound per request (`bind`).
 
 Fails closed in each direction: a table without a rule for an app user's role, or for `anonymous`, is not there; an
-operand that is missing makes its clause false, negated or not (reliability T4); a rule that cannot be compiled, which
-`validate` keeps out of every applied document, raises. Design section 6; docs/reference/rules.md describes
+operand that is missing makes its clause false, negated or not; a rule that cannot be compiled, which
+`validate` keeps out of every applied document, raises. docs/reference/rules.md describes
 rules for developers.
 """
 

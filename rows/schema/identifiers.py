@@ -2,7 +2,6 @@
 
 A tenant's name reaches SQL only after it passed `problem` here and was looked up in the schema; constraints and indexes
 are named by a digest of table and columns, so that a rename finds and renames them, whatever the names' lengths.
-Threat T8; design section 6.
 """
 
 import difflib

@@ -1,7 +1,4 @@
-"""Values that stand in a schema document: defaults and backfills, checked as rows are and made ready for DDL.
-
-Design section 6.
-"""
+"""Values that stand in a schema document: defaults and backfills, checked as rows are and made ready for DDL."""
 
 from typing import Any, Final
 

@@ -2,7 +2,7 @@
 
 `rows.schema.parser.parse` makes a `Schema` from a developer's JSON or raises `InvalidDocument` with every error at
 once. Everything else in `rows` (DDL, dynamic models, rules, statements) reads these classes and never the JSON. Names
-that are unknown to a `Schema` do not exist for any caller (threat T8). Design section 6; docs/reference/schema.md
+that are unknown to a `Schema` do not exist for any caller. docs/reference/schema.md
 has the format.
 """
 

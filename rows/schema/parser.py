@@ -2,8 +2,7 @@
 
 Every error carries the path of its place (`tables.tasks.columns.owner.to`) and, where a name looks like a slip, the
 name that was probably meant. What stands inside `where`, `check`, `set` and `columns` of a rule is only held to its
-shape here; `rows.rules.rules` resolves it against the finished schema. Pure: no database, no settings. Design section
-6.
+shape here; `rows.rules.rules` resolves it against the finished schema. Pure: no database, no settings.
 """
 
 import json

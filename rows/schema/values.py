@@ -2,8 +2,7 @@ r"""Values: JSON in, the text that PostgreSQL reads under a cast out, typed and 
 
 `grammar` reads the operands of filters and rules here, `bodies` the columns of writes, and `rules` the values of
 variables, so that one type means one thing everywhere. Nothing that passed here makes PostgreSQL answer with a data
-error: NUL, lone surrogates, 2^63, the year 0, a scale too large end here. Design section 6; reliability finding 11
-and T8.
+error: NUL, lone surrogates, 2^63, the year 0, a scale too large end here.
 
 A checked value has two spellings. *Python's* is what `evaluate` compares: str, int, Decimal, float, bool, date,
 datetime in UTC, parsed JSON, and tuples of these. *Wire* is text bytes for an untyped parameter under an explicit cast.
@@ -68,7 +67,7 @@ class InvalidValue(Exception):
 
 
 def missing_row() -> InvalidValue:
-    """For a reference to a row that is not there, or that the caller may not see: one answer for both (finding 10)."""
+    """For a reference to a row that is not there, or that the caller may not see: one answer for both."""
     return InvalidValue("no_such_row", "There is no such row that you can see.")
 
 

@@ -3,7 +3,7 @@
 Runs inside the region's transaction that makes the branch (`projects.provisioning.branching`), which is REPEATABLE
 READ: what is copied is the source at one moment. The source's version is held in share mode, so its tables stand still
 until the end; a change that was under way undoes the copy, which is then begun again. An operator's door: no rule is
-asked, no event is made. Design section 5; docs/adr/0003-preview-branches.md.
+asked, no event is made. docs/adr/0003-preview-branches.md.
 """
 
 from functools import partial

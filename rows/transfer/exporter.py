@@ -1,7 +1,7 @@
 """All rows of a table into a file, by COPY: CSV or NDJSON that `rows.transfer.importer` reads back to the same rows.
 
 PostgreSQL makes every byte, by the renderer that the API's answers come from (`rows.query.json_rendering`); one
-statement, so the file is the table at one moment. An operator's door: no rule is asked. Design section 6.
+statement, so the file is the table at one moment. An operator's door: no rule is asked.
 """
 
 from collections.abc import Collection, Iterator

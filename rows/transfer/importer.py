@@ -3,7 +3,7 @@
 Each cell is read exactly as the API reads it (`rows.schema.values`), so that nothing gets in that a write could not
 have made. Then everything goes by COPY into a temporary table, where PostgreSQL finds what one row alone cannot tell:
 ids and uniques that are taken, references to rows that are not there. Only then, with every bad line known by its
-number, are rows inserted. One transaction throughout. An operator's door: no rule is asked. Design section 6.
+number, are rows inserted. One transaction throughout. An operator's door: no rule is asked.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Bodies of writes: an object of columns and values in, wire text by column out, or every field that is wrong with it.
 
 `writes` and `bulk` read here what a client sends; `values` says what a column takes. A caller is told of columns only
-what its rules let it know. Design section 6; reliability finding 11 and T8.
+what its rules let it know.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -103,7 +103,7 @@ def _read_columns(
 
 
 def _not_writable(table: Table, name: str, writable: frozenset[str], readable: frozenset[str]) -> InvalidValue:
-    """A column that the caller sees may be called read-only; a hidden one does not exist (reliability section 4.4), and
+    """A column that the caller sees may be called read-only; a hidden one does not exist, and
     only columns that may be written are proposed."""
     if name == ID.name or name in readable:
         by = "the table's rules do not let you" if name in table.columns else "the platform keeps it"

@@ -178,7 +178,7 @@ def refusal_by_constraint(asking: Asking, attempt: Attempt, error: DatabaseError
     """What a constraint's or an index's refusal means. Its name says which columns; PostgreSQL's text, with its values,
     is not sent. None for an error of another kind.
 
-    A unique constraint also sees rows that the principal cannot (reliability finding 10): its columns are named only to
+    A unique constraint also sees rows that the principal cannot: its columns are named only to
     who may know them all, and nothing else is said.
     """
     table = attempt.table

@@ -144,8 +144,8 @@ _BATCH: Final = 500
 
 def let_go_of_user(place: Place, user_id: str, *, leaving: LeavingUser | None, depth: int = 0) -> None:
     """Apply the policy of each user column to the rows that name a user who is no more: `null` or `delete`, in batches,
-    each a transaction with its events. `depth` counts the webhooks and functions that led to it (reliability F27).
-    Design section 6; may run twice.
+    each a transaction with its events. `depth` counts the webhooks and functions that led to it.
+    may run twice.
 
     `leaving` is put down with each batch, of a user who is about to be no more (`rows.write.user_deletion`); where a
     row may not go because another refers to it, that raises Conflict, and batches before that one stay done. None: the

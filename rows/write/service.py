@@ -3,7 +3,7 @@
 A statement that came back with nothing wrote nothing. Then `rows.write.errors` says why: 404 for a row that is not
 there for this principal, 412 for another `If-Match`, 422 for a reference or a value that the rules refuse; or nothing
 stands in its way any more, because somebody else's change came between, and the write is tried again. What a deletion
-takes along is in `rows.write.referential_actions`. Contract section 4.8; design section 6.
+takes along is in `rows.write.referential_actions`. Contract section 4.8.
 """
 
 import uuid
@@ -44,7 +44,7 @@ MAX_BATCH: Final = 100
 
 
 def insert_row(place: Place, principal: Principal, table: str, body: Any, *, depth: int = 0) -> RowAnswer:
-    """One new row. `depth` counts the webhooks and functions that led to it (reliability F27).
+    """One new row. `depth` counts the webhooks and functions that led to it.
 
     Raises NotFound, ValidationFailed naming every invalid column, and Conflict for an id that is taken.
     """

@@ -8,7 +8,7 @@
 No row came back: nothing was written, and a `probe` says why. The conditions about the row after stand in the WHERE of
 the write, with parameters in place of the cells that change, so that PostgreSQL asks them again of the row that it
 finds once it holds the lock. The outbox comes in two shapes: where nobody listens, the statement tests just that
-(rows-notes E: 20-40 µs saved). Compiled like reads (`rows.query.select`); `rows.write.service` runs them and knows what
+(20-40 µs saved). Compiled like reads (`rows.query.select`); `rows.write.service` runs them and knows what
 to do with each outcome.
 """
 

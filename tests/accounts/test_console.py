@@ -1,7 +1,4 @@
-"""The console's pages for users, sessions, keys and the trail: what they show, what they hide, what their buttons do.
-
-Reliability T17, T27. The browser is Django's client here; tests/console drives a real one.
-"""
+"""The console's pages for users, sessions, keys and the trail: what they show, what they hide, what their buttons do. The browser is Django's client here; tests/console drives a real one."""
 
 import html
 import re

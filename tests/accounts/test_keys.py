@@ -1,4 +1,4 @@
-"""Server keys: their form, who makes and ends which, and what they may do. Contract 5.2-5.4; reliability T17, T26."""
+"""Server keys: their form, who makes and ends which, and what they may do. Contract 5.2-5.4."""
 
 import time
 from collections.abc import Callable

@@ -1,7 +1,4 @@
-"""What people change of their own account: address, password, the end of it; and what their sessions' history says.
-
-Threat T15.
-"""
+"""What people change of their own account: address, password, the end of it; and what their sessions' history says."""
 
 import time
 from collections.abc import Callable

@@ -1,7 +1,4 @@
-"""Passwords: equal time for everybody, two hashes at once, limits that concurrency and headers do not pass.
-
-Reliability T7, T12, T13.
-"""
+"""Passwords: equal time for everybody, two hashes at once, limits that concurrency and headers do not pass."""
 
 import os
 import secrets

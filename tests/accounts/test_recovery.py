@@ -1,4 +1,4 @@
-"""A forgotten password: `POST /v1/auth/password-reset` and its confirmation. Threats T7, T15."""
+"""A forgotten password: `POST /v1/auth/password-reset` and its confirmation."""
 
 import re
 import threading

@@ -1,6 +1,6 @@
 """Refresh tokens: one successor each, repeated while it is unused; any other reuse ends the session.
 
-Reliability finding 6 and T15; after supabase/auth's TestConcurrentReuse, TestMaliciousReuse and TestFailToSaveReuse.
+after supabase/auth's TestConcurrentReuse, TestMaliciousReuse and TestFailToSaveReuse.
 """
 
 from concurrent.futures import ThreadPoolExecutor

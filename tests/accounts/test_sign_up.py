@@ -1,4 +1,4 @@
-"""Signing up: `POST /v1/auth/signup` and its confirmation. Design section 4; threats T7, T15."""
+"""Signing up: `POST /v1/auth/signup` and its confirmation."""
 
 import re
 import threading

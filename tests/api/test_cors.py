@@ -1,4 +1,4 @@
-"""Which pages may read which answers. Design section 3, "CORS"; `platform_site.http.cors` says why."""
+"""Which pages may read which answers. `platform_site.http.cors` says why."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,4 +1,4 @@
-"""Every exception becomes the one envelope, and tells nothing of the house. Reliability T28, section 3 (SQLSTATE map)."""
+"""Every exception becomes the one envelope, and tells nothing of the house."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""Idempotency-Key through the public door: one effect for each key, whatever happens on the way (design section 3, F19)."""
+"""Idempotency-Key through the public door: one effect for each key, whatever happens on the way."""
 
 import hashlib
 import os

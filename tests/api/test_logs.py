@@ -1,4 +1,4 @@
-"""Log lines: one a request, with its id, and without a secret whatever wrote it. Threats T6, T17."""
+"""Log lines: one a request, with its id, and without a secret whatever wrote it."""
 
 import json
 import logging

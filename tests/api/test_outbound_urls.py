@@ -1,4 +1,4 @@
-"""Which URLs and addresses may be called: every form in which somebody has tried to name an inner host (T18, finding 13)."""
+"""Which URLs and addresses may be called: every form in which somebody has tried to name an inner host."""
 
 import ipaddress
 import time

@@ -28,7 +28,7 @@ from tests.load import Outcome
 from tests.serving import ROOT, Up, wait_for
 
 SETTINGS = {
-    # Time compressed, reliability section 3. The lease is longer than any attempt here.
+    # Time compressed. The lease is longer than any attempt here.
     "WEBHOOK_RETRY_SCHEDULE": "0,1,1,2,2,4,4,8,8",
     "WEBHOOK_LEASE_SECONDS": "4",
     "WEBHOOK_TIMEOUT_SECONDS": "2",

@@ -1,4 +1,4 @@
-"""Looking at one project and changing it, and `GET /v1/limits`. Additive; design section 10."""
+"""Looking at one project and changing it, and `GET /v1/limits`. Additive."""
 
 from typing import Any
 

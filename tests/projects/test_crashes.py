@@ -1,4 +1,4 @@
-"""`kill -9` while projects are made and deleted (reliability F25): nothing or all of it, after at most one sweep.
+"""`kill -9` while projects are made and deleted: nothing or all of it, after at most one sweep.
 
 Real processes die here (`tests.projects.mortal`), at every failpoint and at random moments.
 """

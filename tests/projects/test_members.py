@@ -1,4 +1,4 @@
-"""Members: who is in a project and as what. Additive; design sections 4 and 10."""
+"""Members: who is in a project and as what. Additive."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which database a model is looked for in (design section 1): control, or a region that somebody has named."""
+"""Which database a model is looked for in: control, or a region that somebody has named."""
 
 import pytest
 from django.conf import settings

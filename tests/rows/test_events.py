@@ -207,7 +207,7 @@ def test_who_began_to_listen_a_moment_ago_is_told_of_rows_whose_user_is_gone(pol
 
 
 def test_an_event_that_cannot_be_written_takes_the_write_with_it(tenant: Tenant) -> None:
-    """Reliability F18: the disk is full when the event is inserted."""
+    """The disk is full when the event is inserted."""
     listen(tenant)
     home = tenant.put("lists", name="x", owner_id=ALICE.user_id)
     with connections[REGION].cursor() as cursor:

@@ -87,7 +87,7 @@ def test_interleaved_requests_never_see_the_other_environment(pair: tuple[Tenant
 
 
 def test_reads_go_on_while_connections_are_terminated(make_tracker: Any) -> None:
-    """Reliability F9: a read that was hit is answered by another connection, a write that was hit says 503 once."""
+    """A read that was hit is answered by another connection, a write that was hit says 503 once."""
     tracker: Tracker = make_tracker({"tables": {"notes": NOTES}})
     note = tracker.post("key", "/rows/notes", {"body": "x"}).json["id"]
     stop = threading.Event()
@@ -132,7 +132,7 @@ def test_reads_go_on_while_connections_are_terminated(make_tracker: Any) -> None
 
 
 def test_a_runaway_filter_is_cancelled_with_a_hint_and_the_next_request_is_fine(make_tracker: Any) -> None:
-    """Reliability F11, with a shorter limit than production's."""
+    """With a shorter limit than production's."""
     tracker: Tracker = make_tracker({"tables": {"notes": NOTES}})
     with prepared.opened_door(), connections[REGION].cursor() as cursor:
         cursor.execute(
@@ -151,7 +151,7 @@ def test_a_runaway_filter_is_cancelled_with_a_hint_and_the_next_request_is_fine(
 
 
 def test_a_locked_table_makes_a_fast_503_and_then_rows_again(make_tracker: Any) -> None:
-    """Reliability F10 for rows, with a shorter limit than production's."""
+    """With a shorter limit than production's."""
     tracker: Tracker = make_tracker({"tables": {"notes": NOTES}})
     note = tracker.post("key", "/rows/notes", {"body": "x"}).json["id"]
     locked, over = threading.Event(), threading.Event()
@@ -190,7 +190,7 @@ def test_a_locked_table_makes_a_fast_503_and_then_rows_again(make_tracker: Any) 
 
 @pytest.mark.parametrize("alias", ["default", REGION])
 def test_an_idle_transaction_loses_its_locks_and_then_its_connection(alias: str) -> None:
-    """Reliability F13: every connection has the limit; here it is reached sooner."""
+    """Every connection has the limit; here it is reached sooner."""
     with connections[alias].cursor() as cursor:
         cursor.execute("SHOW idle_in_transaction_session_timeout")
         assert cursor.fetchone() == ("2min",), "as the test run has set it"

@@ -1,7 +1,7 @@
 """What the API answers equals what the documentation says, and what may not be read changes no byte of it.
 
 Random documents, rules, rows, callers, filters and orders; the API's own verbs on a real PostgreSQL on one side, on the
-other `tests.rows.documented`, which reads the same JSON and knows nothing of how the rest works. Threats T1, T2, T4.
+other `tests.rows.documented`, which reads the same JSON and knows nothing of how the rest works.
 """
 
 from collections.abc import Iterator

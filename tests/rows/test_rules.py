@@ -511,7 +511,7 @@ def test_the_old_row_and_the_clock_are_nobodys_value(variable: Variable) -> None
         bind(variable, ALICE)
 
 
-# A missing operand grants nothing (reliability T4)
+# A missing operand grants nothing
 
 ROWS = [
     {"team": team, "level": level, "tags": tags, "meta": meta, "body": "x", "owner_id": owner, "task_id": task}

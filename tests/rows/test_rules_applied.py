@@ -250,7 +250,7 @@ def test_a_reference_that_a_rule_sets_may_be_hidden_and_must_lead_somewhere() ->
 def test_now_is_the_databases_whatever_this_process_takes_for_the_time(
     minutes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reliability F22: also a row that was stamped this moment is not in the future, nor one of a minute ago yet due."""
+    """Also a row that was stamped this moment is not in the future, nor one of a minute ago yet due."""
 
     class Skewed(datetime):
         @classmethod

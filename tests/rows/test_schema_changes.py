@@ -1,4 +1,4 @@
-"""Schema changes among others: readers, writers, a second change, a crash in the middle (reliability F12)."""
+"""Schema changes among others: readers, writers, a second change, a crash in the middle."""
 
 import json
 import os

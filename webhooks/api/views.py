@@ -1,4 +1,4 @@
-"""The addresses of webhooks and their deliveries. Contract sections 4.9 and 4.10; design sections 7 and 10."""
+"""The addresses of webhooks and their deliveries. Contract sections 4.9 and 4.10."""
 
 from collections.abc import Callable, Sequence
 from functools import wraps

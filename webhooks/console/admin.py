@@ -1,7 +1,7 @@
 """The console's pages of webhooks and deliveries: what became of every event, and the buttons to do something about it.
 
 Webhooks live in the region of their environment (`projects.console.base`). Secrets are on no page but the one that
-answers a rotation. Design section 9.
+answers a rotation.
 """
 
 from datetime import UTC, datetime

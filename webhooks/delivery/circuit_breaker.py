@@ -4,8 +4,7 @@ A receiver starts with little room, earns more by quick answers, and falls back 
 After a row of timeouts its circuit opens: nothing of it is claimed until a pause is over, then one attempt probes it.
 So hanging receivers hold a few threads, never all of them, and the others' latency stays what it was; and however many
 there are (each port counts as one), those that have earned no room hold no more than some of the threads together.
-Deliveries that wait for a circuit keep their attempts. Pure computation; the clock is an argument. Design section 7;
-F14, F15.
+Deliveries that wait for a circuit keep their attempts. Pure computation; the clock is an argument. F14, F15.
 """
 
 from collections import OrderedDict

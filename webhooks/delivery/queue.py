@@ -62,7 +62,7 @@ class Claimed:
     previous_secret_until: datetime | None
     """Until when the newest of them signs (`webhooks.delivery.attempts.previous_secrets`)."""
     claimed_at: datetime
-    """In the database's own time, as all else that is compared: a worker's clock may be wrong (reliability F22)."""
+    """In the database's own time, as all else that is compared: a worker's clock may be wrong."""
     stopwatch: float
     """`time.monotonic()` at that moment."""
 

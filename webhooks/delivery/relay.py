@@ -1,10 +1,10 @@
 """From the outbox to deliveries: each committed event becomes one delivery for every webhook that wants its kind.
 
-Many relays work side by side: events are claimed by their state with SKIP LOCKED, never by "the last number seen"
-(reliability F17), and (webhook, event) is unique. All of it is one transaction of the region's database, without
-network. An event that no webhook wants any more is done all the same; one that a filter refuses leaves a delivery that
-says so, one about a row that role `server` may not read leaves none. What others make of events
-(`rows.outbox.subscriptions`) stands in the same transaction.
+Many relays work side by side: events are claimed by their state with SKIP LOCKED, never by "the last number seen", and
+(webhook, event) is unique. All of it is one transaction of the region's database, without network. An event that no
+webhook wants any more is done all the same; one that a filter refuses leaves a delivery that says so, one about a row
+that role `server` may not read leaves none. What others make of events (`rows.outbox.subscriptions`) stands in the same
+transaction.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""When a delivery is tried again. Pure computation: no ORM, no settings, no clock of its own. Design section 7."""
+"""When a delivery is tried again. Pure computation: no ORM, no settings, no clock of its own."""
 
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime

@@ -1,6 +1,6 @@
 """One-time codes at the token endpoint: what each is bound to, that one exchange wins, and that a copied one is noticed.
 
-Contract 4.5 and its error cases; RFC 6749 4.1.2, RFC 7636, RFC 9700 2.1.1; threat T16.
+Contract 4.5 and its error cases; RFC 6749 4.1.2, RFC 7636, RFC 9700 2.1.1.
 """
 
 import secrets

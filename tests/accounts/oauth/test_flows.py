@@ -1,6 +1,6 @@
 """Sign-in by other providers, end to end: real redirects, a real provider on loopback, codes exchanged for sessions.
 
-test_in_a_browser.py does it with a real browser. Threats T7, T16.
+test_in_a_browser.py does it with a real browser.
 """
 
 import secrets
