@@ -566,7 +566,7 @@ UNFOLD = {
     "STYLES": ["platform_site.console.styles"],
     "ACCOUNT": {"navigation": "platform_site.console.account_links"},
     "SIDEBAR": {"show_search": True, "command_search": True, "navigation": "platform_site.console.navigation"},
-    "COMMAND": {"search_models": False, "search_callback": "platform_site.console.views.search"},
+    "COMMAND": {"search_models": False, "search_callback": "platform_site.console.search.search"},
 }
 
 # ── Functions ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -14,8 +14,6 @@ from django.views.decorators.http import require_safe
 from accounts.models import AuditEntry
 from functions.triggers.events import REACHED
 from platform_site.console import timeline as timelines
-from platform_site.identity import ids
-from platform_site.templatetags.console_ids import timeline_address
 from projects.provisioning.suspension import suspended_in
 
 SHOWN: Final = 50
@@ -122,14 +120,3 @@ def palette(request: HttpRequest) -> HttpResponse:
     except EmptyPage:
         raise Http404("The search has no such page.") from None
     return found
-
-
-def search(request: HttpRequest, text: str) -> list[Any]:
-    """What the command palette (Ctrl K) finds beside the pages: the timeline of whatever was pasted."""
-    from unfold.dataclasses import SearchResult
-
-    text = text.strip()
-    if not any(ids.matches(prefix, text) for prefix in ids.PREFIXES):
-        return []
-    link = timeline_address(text)
-    return [SearchResult(title=text, description="What happened around it", link=link, icon="timeline")]

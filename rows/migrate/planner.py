@@ -19,7 +19,7 @@ from django.db.migrations.operations.base import Operation as DjangoOperation
 from django.db.migrations.questioner import MigrationQuestioner
 from django.db.migrations.state import ProjectState
 
-from rows.migrate import renames
+from rows.migrate import backfills, renames
 from rows.query import table_models
 from rows.schema import literals
 from rows.schema.model import ID, Column, Schema, Table
@@ -150,8 +150,17 @@ def _detect(renamed: renames.Renamed, new: Schema) -> list[DjangoOperation]:
     for name in made:
         before.add_model(after.models[table_models.LABEL, name].clone())
     changes = _Detector(before, after, _Questioner(new)).changes(MigrationGraph())
-    found = [operation for migration in changes.get(table_models.LABEL, []) for operation in migration.operations]
+    found = [_filled(operation, new) for each in changes.get(table_models.LABEL, []) for operation in each.operations]
     return sorted([*created, *found], key=_turn)
+
+
+def _filled(operation: DjangoOperation, new: Schema) -> DjangoOperation:
+    if isinstance(operation, migrations.AddField | migrations.AlterField):
+        columns = new.tables[operation.model_name].columns.values()
+        column = next((each for each in columns if table_models.field_name(each) == operation.name), None)
+        if column is not None and column.backfill is not None and column.default is not None:
+            return backfills.with_backfill(operation, column)
+    return operation
 
 
 def _created(names: Collection[str], new: Schema, state: ProjectState) -> Iterator[DjangoOperation]:

@@ -163,7 +163,7 @@ def index_for(table: Table, spec: IndexSpec) -> models.Index:
 def check_of(column: Column) -> models.Q | None:
     """What PostgreSQL holds every value to beyond its type, also on paths that know no documents (COPY, `psql`)."""
     if column.type == "enum":
-        return models.Q(**{f"{column.name}__in": list(column.values)})
+        return models.Q(**{f"{column.name}__in": sorted(column.values)})
     if column.type == "decimal" and column.precision is not None and column.scale is not None:
         number = models.F(column.name)
         scale = models.Func(number, function="min_scale", output_field=models.IntegerField())

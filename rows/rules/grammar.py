@@ -12,6 +12,7 @@ there are, docs/reference/filters.md has the grammar for users.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Literal, NoReturn, Protocol
 
 from rows.rules.conditions import (
@@ -279,7 +280,8 @@ class _Reader:
     def equal(self, cell: Path, column: Column, value: Any, path: str) -> Condition:
         if value is None:
             return IsNull(cell)
-        return Compare(cell, "eq", self.comparable(column, value, path))
+        operand = self.comparable(column, value, path)
+        return _equals(cell, operand) if isinstance(operand, Variable) else Compare(cell, "eq", operand)
 
     def among(self, cell: Path, column: Column, value: Any, path: str) -> Condition:
         array = ARRAYS[SQL_TYPES[column.type]]
@@ -293,7 +295,7 @@ class _Reader:
             if item is None:
                 found.append(IsNull(cell))
             elif (variable := self.variable(SQL_TYPES[column.type], item, here)) is not None:
-                found.append(Compare(cell, "eq", variable))
+                found.append(_equals(cell, variable))
             else:
                 literals.append(self.literal(column, item, here))
         if literals or not found:
@@ -382,6 +384,13 @@ class _Reader:
         if self.use == "filter" or not isinstance(value, str) or not value.startswith("$") or value.startswith("$$"):
             return None
         return read_variable(self.sight, self.base, value[1:], type_, form, path, self.use)
+
+
+def _equals(cell: Path, variable: Variable) -> Condition:
+    """Emails are stored in lower case, columns as the application wrote them: both sides are compared in lower case."""
+    if variable.name == "user.email" and variable.type == "text":
+        return Compare(cell, "ilike", replace(variable, form="exact"))
+    return Compare(cell, "eq", variable)
 
 
 def read_literal(value: Any, path: str) -> Any:

@@ -344,8 +344,8 @@ class _TableReader:
                     reader.fail(path / word, "invalid", problem)
                 else:
                     values[word] = value
-        if "backfill" in values and (null or "default" in values):
-            reader.fail(path / "backfill", "invalid", "is for a column that is not null and has no default")
+        if "backfill" in values and null:
+            reader.fail(path / "backfill", "invalid", "is for a column that is not null")
         return replace(column, **values)
 
     def _text_facts(self, path: _Path, raw: dict[str, Any], null: bool) -> dict[str, Any]:

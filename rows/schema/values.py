@@ -123,7 +123,7 @@ def _float(value: Any) -> float:
         number = math.inf
     if not math.isfinite(number):
         raise InvalidValue("out_of_range", "Must be a finite number.")
-    return number
+    return number + 0.0  # -0.0 becomes 0.0: PostgreSQL takes them for equal, so one must not change into the other
 
 
 def _boolean(value: Any) -> bool:
@@ -226,7 +226,19 @@ def read(type_: Type, value: Any) -> Any:
 
 
 def _wire_json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    if ".0" in text:  # to jsonb 1.0 equals 1 and keeps its zero: equal values must have equal bytes
+        text = json.dumps(_whole(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode()
+
+
+def _whole(value: Any) -> Any:
+    """`value`, which is at most MAX_JSON_DEPTH deep, with integers in place of floats that are whole."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) < 2**53 else value
+    if isinstance(value, Mapping):
+        return {key: _whole(part) for key, part in value.items()}
+    return [_whole(part) for part in value] if isinstance(value, list) else value
 
 
 def _wire_array(value: Iterable[Any], element: Callable[[Any], bytes]) -> bytes:

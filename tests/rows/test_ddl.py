@@ -210,6 +210,30 @@ def test_a_column_that_becomes_not_null_is_filled_with_its_backfill_and_keeps_no
     assert catalog.catalog("t_env") == catalog.catalog("t_fresh")
 
 
+def test_enum_values_in_another_order_need_no_operation() -> None:
+    first = tracker(kind={"type": "enum", "values": ["a", "c", "b"], "default": "b"})
+    second = tracker(kind={"type": "enum", "values": ["b", "a", "c"], "default": "b"})
+    assert planner.plan(first, second).steps == ()
+
+
+def test_existing_rows_get_the_backfill_and_later_rows_the_default() -> None:
+    first = tracker(note={"type": "text", "null": True})
+    with_rows("t_env", first)
+    run("t_env", "UPDATE tasks SET note = 'there' WHERE id = 't1'")
+    second = tracker(
+        note={"type": "text", "backfill": "old", "default": "new"},
+        kind={"type": "enum", "values": ["a", "b"], "backfill": "a", "default": "b"},
+        at={"type": "timestamp", "backfill": "2026-01-31T00:00:00Z", "default": "$now"},
+    )
+    change("t_env", first, second)
+    before = run("t_env", "SELECT note, kind, at < '2026-02-01' FROM tasks ORDER BY id")
+    assert before == [("there", "a", True), *[("old", "a", True)] * 2]
+    run("t_env", "INSERT INTO tasks (id, title, list_id) VALUES ('t9', 'x', 'l1')")
+    assert run("t_env", "SELECT note, kind, at > '2026-02-01' FROM tasks WHERE id = 't9'") == [("new", "b", True)]
+    make("t_fresh", parse(second.document))
+    assert catalog.catalog("t_env") == catalog.catalog("t_fresh")
+
+
 def chain(length: int) -> Schema:
     """So many tables, each of which refers to the one before."""
     return schema(

@@ -181,7 +181,6 @@ def test_a_reference_and_a_column_cannot_have_one_name(columns: dict[str, Any], 
         ({"type": "user", "to": "users"}, "to"),
         ({"type": "text", "renamed_from": 5}, "renamed_from"), ({"type": "text", "renamed_from": "A-"}, "renamed_from"),
         ({"type": "text", "null": True, "backfill": "x"}, "backfill"),
-        ({"type": "text", "default": "y", "backfill": "x"}, "backfill"),
         ({"type": "integer", "backfill": "x"}, "backfill"),
     ],
 )  # fmt: skip

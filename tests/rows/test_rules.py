@@ -687,7 +687,7 @@ def test_under_none_every_variable_is_asked_for_first() -> None:
     )
     assert isinstance(found, And)
     *guards, clause = found.conditions
-    assert guards == [Present(Variable("user.id", "text")), Present(Variable("user.email", "text"))]
+    assert guards == [Present(Variable("user.id", "text")), Present(Variable("user.email", "text", "exact"))]
     assert isinstance(clause, Quantified)
     assert clause.kind == "none"
 

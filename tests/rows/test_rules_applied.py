@@ -803,3 +803,15 @@ def test_ieq_and_iin_ignore_case_and_know_no_wildcards() -> None:
     assert ids(**{"$ieq": "a_A"}) == [pattern]
     assert ids(**{"$iin": ["aDA", "a_a", None]}) == sorted([ada, pattern, null])
     assert ids(**{"$iin": []}) == []
+
+
+@pytest.mark.parametrize(
+    "where",
+    [{"body": "$user.email"}, {"body": {"$in": ["$user.email", "other"]}}, {"body": {"$not": {"$ne": "$user.email"}}}],
+)
+def test_a_column_equals_the_callers_email_whatever_its_case(where: Any) -> None:
+    tenant = tenant_of(user={"read": {"where": where}})
+    mine = tenant.put("notes", body="Charlie@Example.COM", owner_id=ALICE.user_id)
+    tenant.put("notes", body="xcharlie@example.com", owner_id=ALICE.user_id)
+    assert [note["id"] for note in tenant.pages(CHARLIE, "notes")] == [mine]
+    assert tenant.pages(replace(CHARLIE, email="char_ie@example.com"), "notes") == []

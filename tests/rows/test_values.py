@@ -294,3 +294,16 @@ def test_arrays_of_every_type_have_no_nulls(element: Type, array: Type) -> None:
     for wrong in ([None], "text", {"a": 1}, "", {}, 5):
         with pytest.raises(InvalidValue):
             read(array, wrong)
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "bytes_"),
+    [
+        ("float8", -0.0, b"0.0"),
+        ("jsonb", {"n": 1.0, "m": [-0.0, 100.0, 1.5, 1e300]}, b'{"n":1,"m":[0,100,1.5,1e+300]}'),
+        ("jsonb", "1.0", b'"1.0"'),
+        ("jsonb", {"1.0": ["a:1.0,b", 2.0]}, b'{"1.0":["a:1.0,b",2]}'),
+    ],
+)
+def test_equal_values_have_equal_bytes(type_: Type, value: Any, bytes_: bytes) -> None:
+    assert wire(type_, read(type_, value)) == bytes_

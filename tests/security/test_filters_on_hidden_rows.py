@@ -69,6 +69,8 @@ def operands(type_: str, operator: str) -> list[Any]:
     if operator in ("$in", "$nin", "$hasAny", "$hasAll"):
         single = PATTERNS if type_ in ("json", "text[]") else cells
         return [[], single, single[:1]]
+    if operator == "$iin":
+        return [[], [*PATTERNS, None], PATTERNS[:1]]
     if operator == "$between":
         return [[low, high] for low in cells for high in cells]
     if operator == "$has" or (type_ == "text" and operator not in ("$eq", "$ne", "$gt", "$gte", "$lt", "$lte")):

@@ -1,0 +1,148 @@
+"""What the command palette (Ctrl K) finds beside the console's pages: things by name, email, URL or id.
+
+At most EACH of a kind, each kind within TIMEOUT_MS: a name of a large table is found, or the kind is left out.
+"""
+
+import unicodedata
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from django.conf import settings
+from django.contrib import admin
+from django.db import DEFAULT_DB_ALIAS, Error, connections, models, transaction
+from django.db.models import Q
+from django.http import HttpRequest
+
+from accounts.admin_base import address
+from accounts.models import User
+from functions.models import Function
+from platform_site.identity import ids
+from platform_site.templatetags.console_ids import timeline_address
+from projects.console.base import list_address
+from projects.directory.environments import place_of
+from projects.models import Environment, Project
+from rows.models import CurrentVersion
+from webhooks.models import Webhook
+
+if TYPE_CHECKING:
+    from unfold.dataclasses import SearchResult
+
+EACH: Final = 5
+SHORTEST: Final = 2
+"""Characters from which on names are looked up."""
+TIMEOUT_MS: Final = 500
+_TABLES: Final = """
+SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.relname LIKE %s AND c.relkind = 'r' AND n.nspname LIKE 'env\\_%%' ORDER BY c.relname, n.nspname LIMIT %s
+"""
+
+Found = tuple[str, str, str, str]
+"""Title, description, link, icon."""
+
+
+def search(request: HttpRequest, text: str) -> "list[SearchResult]":
+    """Named in `settings.UNFOLD`. Finds only what the member of staff may view."""
+    from unfold.dataclasses import SearchResult
+
+    text = text.strip().replace("\0", "")
+    if any(ids.matches(prefix, text) for prefix in ids.PREFIXES):
+        return [SearchResult(text, "Timeline of this ID", timeline_address(text), "timeline")]
+    if len(text) < SHORTEST:
+        return []
+    found = [each for using, model, look in _kinds(text) if _may_view(request, model) for each in _within(using, look)]
+    return [SearchResult(_plain(title), _plain(what), link, icon) for title, what, link, icon in found]
+
+
+def _kinds(text: str) -> Iterator[tuple[str, type[models.Model], Callable[[], list[Found]]]]:
+    control = DEFAULT_DB_ALIAS
+    yield control, Project, partial(_projects, text)
+    yield control, Environment, partial(_environments, text)
+    yield control, User, partial(_users, text)
+    for region in settings.REGION_DATABASES:
+        yield region, CurrentVersion, partial(_tables, region, text)
+        yield region, Function, partial(_functions, region, text)
+        yield region, Webhook, partial(_webhooks, region, text)
+
+
+def _may_view(request: HttpRequest, model: type[models.Model]) -> bool:
+    page = admin.site._registry.get(model)
+    return page is not None and bool(page.has_view_permission(request))
+
+
+def _within(using: str, look: Callable[[], list[Found]]) -> list[Found]:
+    """What is found in time; nothing where the database does not answer or the search takes too long."""
+    try:
+        with transaction.atomic(using=using):
+            with connections[using].cursor() as cursor:
+                cursor.execute("SELECT set_config('statement_timeout', %s, true)", [str(TIMEOUT_MS)])
+            return look()
+    except Error:
+        return []
+
+
+def _projects(text: str) -> list[Found]:
+    found = Project.objects.filter(name__istartswith=text).order_by("-id")[:EACH]
+    return [(each.name, f"Project {each.pk}", address("projects_project", each.pk), "folder") for each in found]
+
+
+def _environments(text: str) -> list[Found]:
+    found = Environment.objects.filter(name__istartswith=text).select_related("project").order_by("-id")[:EACH]
+    return [
+        (each.name, f"Environment of {each.project.name}", address("projects_environment", each.pk), "deployed_code")
+        for each in found
+    ]
+
+
+def _users(text: str) -> list[Found]:
+    found = User.objects.filter(Q(email__istartswith=text) | Q(name__istartswith=text)).order_by("-id")[:EACH]
+    return [
+        (each.email, f"User of {each.environment_id or 'the platform'}", address("accounts_user", each.pk), "person")
+        for each in found
+    ]
+
+
+def _tables(region: str, text: str) -> list[Found]:
+    with connections[region].cursor() as cursor:
+        pattern = text.lower().replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
+        cursor.execute(_TABLES, [pattern, EACH])
+        found = cursor.fetchall()
+    return [
+        (table, f"Table of {_environment_name(environment)}", _rows_of(environment, table), "table")
+        for environment, table in found
+    ]
+
+
+def _rows_of(environment_id: str, table: str) -> str:
+    return list_address("rows.CurrentVersion", environment=environment_id, table=table)
+
+
+def _environment_name(environment_id: str) -> str:
+    place = place_of(environment_id)
+    return f"{place.environment_name} ({environment_id})" if place else environment_id
+
+
+def _functions(region: str, text: str) -> list[Found]:
+    found = (
+        Function.objects.using(region)
+        .filter(environment_id__isnull=False, name__istartswith=text)
+        .order_by("-id")[:EACH]
+    )
+    return [
+        (each.name, f"Function of {each.environment_id}", address("functions_function", each.pk), "function")
+        for each in found
+    ]
+
+
+def _webhooks(region: str, text: str) -> list[Found]:
+    found = Webhook.objects.using(region).filter(deleted_at=None)
+    found = found.filter(Q(host__istartswith=text) | Q(url__istartswith=text)).order_by("-id")[:EACH]
+    return [
+        (each.url, f"Webhook of {each.environment_id}", address("webhooks_webhook", each.pk), "webhook")
+        for each in found
+    ]
+
+
+def _plain(text: str) -> str:
+    """Without control and direction characters, which a tenant's name could turn the line around with."""
+    return "".join(char for char in text if unicodedata.category(char) not in ("Cc", "Cf"))
