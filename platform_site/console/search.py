@@ -14,7 +14,7 @@ from django.db import DEFAULT_DB_ALIAS, Error, connections, models, transaction
 from django.db.models import Q
 from django.http import HttpRequest
 
-from accounts.admin_base import address
+from accounts.console.base import address
 from accounts.models import User
 from functions.models import Function
 from platform_site.identity import ids
