@@ -161,7 +161,8 @@ def test_what_is_beyond_a_pools_share_waits_and_is_not_lost(
     in_one_window(attack, [2, 2])
     for late in AccountEmail.objects.filter(sent_at=None):
         assert (
-            late.expires_at - late.next_attempt_at >= email_outbox.letters.LIFETIMES[AccountEmail.Kind.RESET_PASSWORD]
+            late.expires_at - late.next_attempt_at
+            >= email_outbox.email_templates.LIFETIMES[AccountEmail.Kind.RESET_PASSWORD]
         )
     settings.RATE_LIMIT_FACTOR = 1000  # the hour is over
     AccountEmail.objects.filter(sent_at=None).update(next_attempt_at=Now())

@@ -83,7 +83,7 @@ def test_of_more_seats_it_takes_half_and_others_one_each(place: Place, crowded: 
     def sit(network: int) -> bool:
         try:
             deploy_service.begin(team, visitor_of(team), "sum", "{}", visit=Visit(network))
-        except deploy_service.runs.TooManyRuns:
+        except deploy_service.start.TooManyRuns:
             return False
         return True
 
