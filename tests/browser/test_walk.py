@@ -111,8 +111,10 @@ def test_an_operators_day(window: Callable[..., Page], served: Up, world: World)
     page.get_by_label("Document (JSON)").fill(json.dumps(smaller))
     page.get_by_role("button", name="Plan", exact=True).click()
     expect(page.get_by_text("loses data")).to_be_visible()
-    page.get_by_role("button", name="Apply", exact=True).click()
-    expect(page.get_by_text("Not confirmed: drop column notes.secret")).to_be_visible()
+    apply = page.get_by_role("button", name="Apply", exact=True)
+    expect(apply).to_be_disabled()
+    page.locator("[data-expected='drop column notes.secret']").fill("drop column notes.secret")
+    expect(apply).to_be_enabled()
 
     # Browse rows as a user, explain a hidden one.
     mine, hers = (
