@@ -305,7 +305,7 @@ def test_f22_a_worker_whose_clock_is_wrong_signs_and_waits_by_that_of_the_databa
     with monkeypatch.context() as wrong:
         wrong.setattr(time, "time", lambda: true_time() + offset.total_seconds())
         for module in ("attempts", "queue", "retry"):
-            wrong.setattr(f"webhooks.{module}.datetime", _wrong_by(offset))
+            wrong.setattr(f"webhooks.delivery.{module}.datetime", _wrong_by(offset))
         assert dispatch() == 1
     sent = headers(receiver.requests[0])
     Verifier(webhook["secret"]).verify(receiver.requests[0].partition(b"\r\n\r\n")[2], sent)
