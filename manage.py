@@ -12,7 +12,7 @@ SIGINT, SIGPIPE = 130, 141
 def main() -> None:
     if sys.argv[1:2] == ["up"]:
         # Before Django: it makes the data dir whose secrets the settings read.
-        from platform_site.services.up import main as bring_up
+        from platform_site.embedded.up import main as bring_up
 
         sys.exit(bring_up(sys.argv[2:]))
     if sys.argv[1:2] in (["serve"], ["work"]):
@@ -22,15 +22,15 @@ def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "platform_site.settings")
     from django.db import Error
 
-    from platform_site.overview import Overview
+    from platform_site.cli.help import Overview
 
     try:
         Overview(sys.argv).execute()
         sys.stdout.flush()
     except (Error, UnicodeEncodeError) as error:
-        from platform_site import complaints
+        from platform_site.cli import errors as command_errors
 
-        sentence = None if "--traceback" in sys.argv else complaints.of(error)
+        sentence = None if "--traceback" in sys.argv else command_errors.of(error)
         if sentence is None:
             raise
         sys.exit(sentence)

@@ -5,9 +5,11 @@ class AccountsConfig(AppConfig):
     name = "accounts"
 
     def ready(self) -> None:
-        from accounts import receivers, signing_keys
-        from accounts.lifecycle import checks  # noqa: F401 - importing it registers them
-        from platform_site.api.keyring import register_sealed_field
+        from accounts import signal_handlers
+        from accounts.console import admin  # noqa: F401 - registers the pages of the console
+        from accounts.registration import checks  # noqa: F401 - importing it registers them
+        from accounts.tokens import signing_keys
+        from platform_site.security.keyring import register_sealed_field
 
-        receivers.connect()
+        signal_handlers.connect()
         register_sealed_field("accounts.SigningKey", "sealed_private", purpose=signing_keys.PURPOSE)

@@ -2,8 +2,8 @@
 
 So an entry exists if and only if its change does. `record` is for what the control database holds, and for what staff
 look at, before it is shown to them. What changes in a region is written down there, in the transaction of the change,
-and brought here afterwards (`rows.trail`); what changes both (a project, a branch, a user) belongs to its record here.
-Actions are `<thing>.<verb in the past>`: `key.issued`, `user.disabled`. Secrets never enter `detail`. Read in the
+and brought here afterwards (`rows.outbox.audit`); what changes both (a project, a branch, a user) belongs to its record
+here. Actions are `<thing>.<verb in the past>`: `key.issued`, `user.disabled`. Secrets never enter `detail`. Read in the
 console.
 """
 
@@ -13,8 +13,8 @@ from datetime import datetime
 from typing import Any, Literal
 
 from accounts.models import AuditEntry, User
-from platform_site.api.callers import Caller
-from platform_site.api.requests import current_request_id
+from platform_site.http.requests import current_request_id
+from platform_site.identity.callers import Caller
 
 ActorKind = Literal["account", "user", "key", "staff", "system"]
 

@@ -6,10 +6,11 @@ from typing import Final
 from celery import shared_task
 from django.conf import settings
 
-from accounts import services, sessions, signing_keys
-from accounts.lifecycle import outbox
-from accounts.oauth import codes
-from platform_site.api.sweeps import apart, sweep
+from accounts.registration import email_outbox
+from accounts.tokens import signing_keys
+from accounts.users import exchange_codes, sessions
+from accounts.users import service as user_service
+from platform_site.background.periodic import apart, sweep
 
 EVERY_SECONDS: Final = 3600
 
@@ -22,10 +23,10 @@ def forget_what_ended() -> None:
     counts = {}
     for what, purge in (
         ("sessions", sessions.purge),
-        ("server_keys", services.purge_keys),
+        ("server_keys", user_service.purge_keys),
         ("signing_keys", signing_keys.remove_retired),
-        ("codes", codes.purge),
-        ("emails", outbox.purge),
+        ("codes", exchange_codes.purge),
+        ("emails", email_outbox.purge),
     ):
         with apart(f"the {what} that ended"):
             counts[what] = purge()
@@ -35,11 +36,11 @@ def forget_what_ended() -> None:
 
 @shared_task(name="accounts.send_account_email")
 def send_account_email(email_id: str) -> None:
-    """Nudged by `accounts.lifecycle.outbox.write`."""
-    outbox.send(email_id)
+    """Nudged by `accounts.registration.email_outbox.write`."""
+    email_outbox.send(email_id)
 
 
 @sweep(every=settings.EMAIL_SWEEP_SECONDS)
 def send_due_emails() -> None:
     """E-mails that nobody was nudged for, whose worker died, or that the mail server did not take the last time."""
-    outbox.send_due()
+    email_outbox.send_due()

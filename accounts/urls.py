@@ -2,18 +2,12 @@
 
 from django.urls import include, path
 
-from accounts.views import (
-    KeyViewSet,
-    MeViewSet,
-    PublicKeysViewSet,
-    SessionViewSet,
-    TokenViewSet,
-    UserViewSet,
-)
+from accounts.api.views import KeyViewSet, PublicKeysViewSet, SessionViewSet, TokenViewSet, UserViewSet
+from accounts.registration.me_views import MeViewSet
 
 urlpatterns = [
     path("", include("accounts.oauth.urls")),
-    path("", include("accounts.lifecycle.urls")),
+    path("", include("accounts.registration.urls")),
     path(".well-known/jwks.json", PublicKeysViewSet.as_view({"get": "retrieve"}), name="jwks"),
     path("v1/auth/token", TokenViewSet.as_view({"post": "create"}), name="token"),
     path("v1/auth/revoke", SessionViewSet.as_view({"post": "revoke"}), name="revoke"),

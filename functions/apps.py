@@ -5,28 +5,34 @@ class FunctionsConfig(AppConfig):
     name = "functions"
 
     def ready(self) -> None:
-        from accounts import openings
+        from accounts.keys import publishable_key_exposure
 
         # Importing checks registers them.
-        from functions import admission, checks, heard, hooks, runs, schedules, services, subscriptions  # noqa: F401
-        from functions.archive import Functions
-        from functions.executor import SECRET_PURPOSE
+        from functions import checks, signal_handlers  # noqa: F401
+        from functions.console import admin  # noqa: F401 - registers the pages of the console
+        from functions.deploy import service as deploy_service
+        from functions.deploy.backup import Functions
+        from functions.execution.executor import SECRET_PURPOSE
         from functions.models import Function, Heard
-        from platform_site.api.keyring import register_sealed_field
-        from projects import leftovers
-        from projects.limits import set_usage_counter, set_usage_counters
-        from rows import interests
-        from rows.backups import register_part
+        from functions.quotas import queue_quotas
+        from functions.runs import start
+        from functions.triggers import event_subscriptions, schedules
+        from functions.triggers import events as event_triggers
+        from platform_site.security.keyring import register_sealed_field
+        from projects.directory.limits import set_usage_counter, set_usage_counters
+        from projects.provisioning import orphaned_rows
+        from rows.outbox import subscriptions as outbox_subscriptions
+        from rows.transfer.backup import register_part
 
         register_sealed_field("functions.Secret", "sealed_value", purpose=SECRET_PURPOSE)
-        set_usage_counter("functions_per_environment", services.count_functions)
+        set_usage_counter("functions_per_environment", deploy_service.count_functions)
         set_usage_counter("schedules_per_environment", schedules.count_schedules)
-        set_usage_counter("event_functions_per_environment", subscriptions.count_subscriptions)
-        set_usage_counters(("queued_runs", "queued_bytes"), admission.used)
-        set_usage_counters(("visitor_queued_runs", "visitor_queued_bytes"), runs.waiting_visits)
-        openings.register(functions=services.public_functions)
+        set_usage_counter("event_functions_per_environment", event_subscriptions.count_subscriptions)
+        set_usage_counters(("queued_runs", "queued_bytes"), queue_quotas.used)
+        set_usage_counters(("visitor_queued_runs", "visitor_queued_bytes"), start.waiting_visits)
+        publishable_key_exposure.register(functions=deploy_service.public_functions)
         register_part("functions", Functions())
-        leftovers.register(Function, Heard)
-        interests.register(subscriptions.patterns_of)
-        interests.register_taker(heard.Hearing)
-        hooks.connect()
+        orphaned_rows.register(Function, Heard)
+        outbox_subscriptions.register(event_subscriptions.patterns_of)
+        outbox_subscriptions.register_taker(event_triggers.Hearing)
+        signal_handlers.connect()

@@ -1,6 +1,6 @@
-"""What can go wrong with functions and runs, mapped by `platform_site.api.errors`."""
+"""What can go wrong with functions and runs, mapped by `platform_site.http.errors`."""
 
-from platform_site.api.errors import Conflict, NotFound, QuotaExceeded, RateLimited
+from platform_site.http.errors import Conflict, NotFound, QuotaExceeded, RateLimited
 
 
 class NoSuchFunction(NotFound):

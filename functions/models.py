@@ -6,12 +6,12 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models.functions import Coalesce, Now
 
-from platform_site.api.models import public_id
+from platform_site.http.models import public_id
 
 
 class Function(models.Model):
     """A name in an environment, which version answers to it, and when it runs by itself: by a schedule
-    (`functions.schedules`) or on events (`functions.subscriptions`)."""
+    (`functions.triggers.schedules`) or on events (`functions.triggers.event_subscriptions`)."""
 
     class Stopped(models.TextChoices):
         CALLER_GONE = "caller_gone"
@@ -21,7 +21,7 @@ class Function(models.Model):
 
     id = public_id("fn")
     environment_id = models.CharField(max_length=30, null=True)
-    """Null: it is deleted, and no longer anybody's; its runs are being removed (`functions.removal`)."""
+    """Null: it is deleted, and no longer anybody's; its runs are being removed (`functions.deploy.deletion`)."""
     name = models.CharField(max_length=63)
     active_version = models.PositiveIntegerField()
     last_version = models.PositiveIntegerField()
@@ -36,7 +36,7 @@ class Function(models.Model):
     attempts = models.PositiveSmallIntegerField(default=1)
     """How often an async run is tried if it fails or times out. A lost worker is retried in any case."""
     schedule = models.CharField(max_length=200, null=True)
-    """As `functions.cron` reads it."""
+    """As `functions.triggers.cron` reads it."""
     next_run_at = models.DateTimeField(null=True)
     """Null where there is no schedule, or where it is stopped."""
     schedule_stopped = models.CharField(max_length=20, choices=Stopped.choices, null=True)
@@ -49,14 +49,14 @@ class Function(models.Model):
     last_skipped_at = models.DateTimeField(null=True)
     """The last due time that made no run, because the run before had not ended."""
     events = ArrayField(models.CharField(max_length=120), null=True)
-    """Patterns as `rows.events` has them: it runs on each event that one of them covers."""
+    """Patterns as `rows.outbox.event_types` has them: it runs on each event that one of them covers."""
     events_stopped = models.CharField(max_length=20, choices=Stopped.choices, null=True)
     """Why it runs on none until somebody names them again."""
     events_kind = models.CharField(max_length=10, null=True)
     events_id = models.CharField(max_length=30, null=True)
     """Who named the events or deployed last: `account` or `key`, whose rights these runs have."""
     runs_since = models.DateTimeField(null=True)
-    """Where its history begins, if runs of it went before their time (`functions.retention`)."""
+    """Where its history begins, if runs of it went before their time (`functions.runs.retention`)."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     updated_at = models.DateTimeField(db_default=Now())
 
@@ -132,7 +132,7 @@ class InboundAddress(models.Model):
     """The constraint stands in the migration: PostgreSQL deletes an address with its function, also where a process of
     the release before does it, which knows nothing of addresses."""
     token_hash = models.BinaryField(unique=True)
-    """SHA-256 of the token (`functions.inbound.tokens`), which is shown once and never stored."""
+    """SHA-256 of the token (`functions.triggers.inbound_tokens`), which is shown once and never stored."""
     label = models.CharField(max_length=100, blank=True)
     is_async = models.BooleanField()
     """Whether what comes by POST is queued and answered at once; false: whoever calls waits for the run."""
@@ -189,25 +189,28 @@ class Run(models.Model):
     walls = ArrayField(models.CharField(max_length=20), default=list)
     """What stood between the code and the machine (`functions.runtime.jail`)."""
     not_kept = ArrayField(models.CharField(max_length=10), null=True)
-    """Of a visitor's run, which of `input`, `output` and `logs` were too large (`functions.visits`); null: none."""
+    """Of a visitor's run, which of `input`, `output` and `logs` were too large (`functions.runs.visitor_retention`);
+    null: none."""
     caller_kind = models.CharField(max_length=10)
     caller_id = models.CharField(max_length=30)
     weight = models.IntegerField(null=True)
-    """Of an ended run that is in the sample, the bytes of history for which it stands (`functions.weights`)."""
+    """Of an ended run that is in the sample, the bytes of history for which it stands
+    (`functions.runs.sampled_sizes`)."""
     network = models.BigIntegerField(null=True)
-    """Of a visitor's run, where it came from, as a number of the environment's own (`functions.networks`)."""
+    """Of a visitor's run, where it came from, as a number of the environment's own
+    (`functions.quotas.client_networks`)."""
     turn_at = models.DateTimeField(null=True)
     """When it is as if a queued run had come, where that is later than it came: behind others of its network."""
     request_id = models.CharField(max_length=64, null=True)
     depth = models.SmallIntegerField(default=0)
-    """How many functions and webhooks in a row led here (reliability F27)."""
+    """How many functions and webhooks in a row led here."""
     attempts = models.PositiveSmallIntegerField(default=0)
     """Also the fencing token: an outcome is written only by the attempt that is current."""
     concurrency = models.PositiveSmallIntegerField(db_default=1)
     """Seats of the environment that it may take, from the first on: all that the plan had when the run was made, or
-    visitors' share of them (`functions.runs`)."""
+    visitors' share of them (`functions.runs.start`)."""
     slot = models.SmallIntegerField(null=True)
-    """Its seat while it executes (`functions.runs`)."""
+    """Its seat while it executes (`functions.runs.start`)."""
     claimed_until = models.DateTimeField(null=True)
     cancel_requested_at = models.DateTimeField(null=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
@@ -220,7 +223,7 @@ class Run(models.Model):
             models.Index(fields=["function", "-created_at", "-id"], name="run_of_function"),
             # What is looked for most in a long history is rare in it: without this, 500,000 runs are walked for it. Of
             # every run, since which are rare is each function's own: calls are, where thousands run on events. How it
-            # answers for a status alone, or for a trigger: `functions.history`.
+            # answers for a status alone, or for a trigger: `functions.runs.history`.
             models.Index(fields=["function", "trigger", "status", "-created_at", "-id"], name="run_by_how"),
             # App users see their own runs alone: without this each page would walk over those of all others.
             models.Index(
@@ -241,7 +244,7 @@ class Run(models.Model):
                 name="run_turn_of_crowd",
             ),
             models.Index(fields=["claimed_until"], condition=models.Q(phase="executing"), name="run_lease"),
-            # Of visitors alone, of whose runs the oldest go before their time (`functions.retention`).
+            # Of visitors alone, of whose runs the oldest go before their time (`functions.runs.retention`).
             models.Index(
                 fields=["environment_id", "id"], condition=models.Q(caller_kind="anonymous"), name="run_visit"
             ),
@@ -270,7 +273,7 @@ class Run(models.Model):
 
 
 class Heard(models.Model):
-    """An event on which a function is to run, and no run was made of it yet (`functions.heard`).
+    """An event on which a function is to run, and no run was made of it yet (`functions.triggers.events`).
 
     Written by the relay in the transaction that settles the event, gone in the one that makes the run. Without a
     foreign key, since a function's deletion must not wait for thousands of these: what nobody wants any more goes when

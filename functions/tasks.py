@@ -9,12 +9,17 @@ from celery import current_app, shared_task, signals
 from django.conf import settings
 from django.db import Error, connections
 
-from functions import claims, heard, leases, removal, retention, schedules, wakeups
-from functions.inbound import records
+from functions import notify as function_notify
+from functions.deploy import deletion as function_deletion
+from functions.runs import leases
+from functions.runs import queue as run_queue
+from functions.runs import retention as run_retention
 from functions.runtime import scratch
+from functions.triggers import events as event_triggers
+from functions.triggers import inbound_endpoints, schedules
 from functions.worker import Worker
-from platform_site.api import nudges
-from platform_site.api.sweeps import apart, sweep, sweep_of_each_region
+from platform_site.background import dispatch
+from platform_site.background.periodic import apart, sweep, sweep_of_each_region
 
 logger = logging.getLogger("platform.functions")
 
@@ -35,7 +40,7 @@ def work(using: str) -> None:
     if using not in settings.REGION_DATABASES:
         return
     with apart("queueing runs of events", using=using):
-        heard.queue(using)  # first: others' runs may keep the loop from ever being done
+        event_triggers.queue(using)  # first: others' runs may keep the loop from ever being done
     try:
         _workers.setdefault(using, Worker(using)).run(_stopping.is_set)
     except Error as error:
@@ -46,7 +51,7 @@ def work(using: str) -> None:
 def _see_to_it(using: str) -> None:
     """Nudge a worker that runs are queued. Where Redis is away, this one executes them if that is its queue at all:
     Celery comes back to a Redis that was away only after up to half a minute."""
-    if not nudges.send_now(work, using) and "functions" in current_app.amqp.queues.consume_from:
+    if not dispatch.send_now(work.name, using) and "functions" in current_app.amqp.queues.consume_from:
         threading.Thread(target=_work_aside, args=(using,), name=f"functions-{using}").start()
 
 
@@ -64,8 +69,8 @@ def settle_and_start(using: str) -> None:
     if requeued or failed:
         logger.warning("region %s: lost workers: %s runs requeued, %s failed", using, requeued, failed)
     if told:
-        wakeups.tell(using)
-    if claims.is_due(using):
+        function_notify.tell(using)
+    if run_queue.is_due(using):
         _see_to_it(using)
 
 
@@ -79,7 +84,7 @@ def queue_scheduled(using: str) -> None:
 @sweep_of_each_region(every=settings.FUNCTION_SWEEP_SECONDS)
 def queue_heard(using: str) -> None:
     """Queue runs of events that nobody was nudged for, or that waited for room."""
-    if heard.queue(using):
+    if event_triggers.queue(using):
         _see_to_it(using)
 
 
@@ -88,7 +93,7 @@ def mend_future_times(using: str) -> None:
     """After the clock of the region's PostgreSQL was set back."""
     if mended := leases.mend_future_times(using):
         logger.warning("region %s: the clock was set back: %s runs wait for it no longer", using, mended)
-        nudges.send_now(work, using)
+        dispatch.send_now(work.name, using)
     if mended := schedules.mend_future_times(using):
         logger.warning("region %s: the clock was set back: %s schedules wait for it no longer", using, mended)
 
@@ -96,25 +101,25 @@ def mend_future_times(using: str) -> None:
 @sweep_of_each_region(every=300)
 def prove_addresses(using: str) -> None:
     """Redis may have been emptied, or away when an address was made."""
-    records.prove_all(using)
+    inbound_endpoints.prove_all(using)
 
 
 @sweep_of_each_region(every=300)
 def forget_old_runs(using: str) -> None:
     """Runs are kept for 7 days. Contract section 8."""
-    retention.purge(using)
+    run_retention.purge(using)
 
 
 @sweep_of_each_region(every=60)
 def forget_visits(using: str) -> None:
     """Of visitors' runs the newest are kept."""
-    retention.purge_visits(using)
+    run_retention.purge_visits(using)
 
 
 @sweep_of_each_region(every=300)
 def shorten_histories(using: str) -> None:
     """Of a history that takes more of the disk than the plan allows, the oldest goes."""
-    retention.shorten(using)
+    run_retention.shorten(using)
 
 
 @shared_task
@@ -128,9 +133,9 @@ def remove_deleted(using: str) -> None:
 @sweep_of_each_region(every=60)
 def remove_what_functions_left(using: str) -> None:
     """The same, of functions that nobody was nudged for or whose worker died."""
-    for function_id in removal.unfinished(using):
+    for function_id in function_deletion.unfinished(using):
         with apart(f"what the deleted function {function_id} left", using=using):
-            removal.finish(using, function_id)
+            function_deletion.finish(using, function_id)
             logger.info("removed what the deleted function %s had left", function_id)
 
 

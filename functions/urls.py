@@ -2,8 +2,8 @@
 
 from django.urls import path
 
+from functions.api.views import FunctionViewSet, RunViewSet
 from functions.inbound.views import InboundAddressViewSet, InboundViewSet
-from functions.views import FunctionViewSet, RunViewSet
 
 urlpatterns = [
     path("v1/functions/<str:name>/invoke", RunViewSet.as_view({"post": "invoke"}), name="function-invoke"),

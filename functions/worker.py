@@ -14,13 +14,18 @@ from typing import Final
 from django.conf import settings
 from django.db import Error, close_old_connections, connections
 
-from functions import claims, endings, executor, heard, schedules, subscriptions, wakeups
-from functions.callers import caller_again
-from functions.endings import Ending
+from functions import notify as function_notify
+from functions.execution import executor
+from functions.execution.run_as import caller_again
 from functions.models import Run
-from functions.runs import Started
-from platform_site.api.callers import Caller
-from projects import suspension
+from functions.runs import completion
+from functions.runs import queue as run_queue
+from functions.runs.completion import Ending
+from functions.runs.start import Started
+from functions.triggers import event_subscriptions, schedules
+from functions.triggers import events as event_triggers
+from platform_site.identity.callers import Caller
+from projects.provisioning import suspension
 
 logger = logging.getLogger("platform.functions")
 
@@ -33,7 +38,7 @@ _STANDS_BEHIND: Final = {
     Run.Trigger.EVENT: "whoever it runs as on events",
 }
 """Who may no longer act where a run fails as `CallerGone`."""
-_STOPS: Final = {Run.Trigger.SCHEDULE: schedules.stop, Run.Trigger.EVENT: subscriptions.stop}
+_STOPS: Final = {Run.Trigger.SCHEDULE: schedules.stop, Run.Trigger.EVENT: event_subscriptions.stop}
 _COMES_AGAIN: Final = timedelta(seconds=2)
 """After which a run whose caller nobody could look up is tried again."""
 _LOOKS_AGAIN: Final = 0.2
@@ -103,8 +108,8 @@ class Worker:
 
     def _claim(self) -> tuple[Started, bool] | None:
         """The next run; where none is due, of those that events make."""
-        claimed = claims.claim(self.using)
-        return claims.claim(self.using) if claimed is None and heard.queue(self.using) else claimed
+        claimed = run_queue.claim(self.using)
+        return run_queue.claim(self.using) if claimed is None and event_triggers.queue(self.using) else claimed
 
     def _sibling(self, should_stop: ShouldStop, crew: _Crew) -> threading.Thread:
         """Another thread at the same loop. It calls a sibling of its own, so a backlog soon has all hands."""
@@ -133,23 +138,23 @@ class Worker:
                 stop(started)
         except Error:
             # The control database is away. Left to its lease, the run would be lost with its third try.
-            claims.give_back(started, _COMES_AGAIN)
+            run_queue.give_back(started, _COMES_AGAIN)
             raise
         if again is None or is_gone:
             who = _STANDS_BEHIND[Run.Trigger(started.trigger)]
             gone = {"name": "CallerGone", "reason": "caller_gone", "message": f"{who} may no longer act here"}
-            _, told = endings.end(started, Ending("failed", 0, error=gone))
+            _, told = completion.end(started, Ending("failed", 0, error=gone))
         elif again[1].is_suspended:  # a moment ago: the claim did not know yet
             suspension.forget(self.using)
-            claims.give_back(started, timedelta())
+            run_queue.give_back(started, timedelta())
             return
         else:
             told = executor.execute(started, *again).told
         if told:
-            wakeups.tell(self.using)
+            function_notify.tell(self.using)
 
 
 def _may_run(started: Started, caller: Caller) -> bool:
     if started.trigger == Run.Trigger.EVENT:
-        return subscriptions.may_run(caller)
+        return event_subscriptions.may_run(caller)
     return caller.may("functions:invoke")

@@ -1,4 +1,5 @@
-"""Settings, the roof (`urls`), the server bridge, Celery, the embedded services, and `api`, the kernel beneath.
+"""Settings, URLs, the server, the embedded services, and the base packages under every app.
 
-Importing this package imports nothing else: `manage.py up` must start without Django.
+Depends on: nothing: importing it imports nothing, since `manage.py up` starts without Django.
+Used from outside: settings, urls, celery.
 """

@@ -8,6 +8,7 @@ class PlatformSiteConfig(AppConfig):
     verbose_name = "Figures"  # all that the console shows of this app
 
     def ready(self) -> None:
-        from platform_site.figures import lag
+        import platform_site.console.metrics_admin  # noqa: F401 - registers the pages of the console
+        from platform_site.observability import lag
 
         lag.register()

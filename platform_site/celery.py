@@ -1,6 +1,6 @@
 """The Celery application. A message carries one id and nothing else; leases in PostgreSQL decide who works.
 
-Who sends: `platform_site.api.nudges`, after a commit, and beat for the sweeps. Who works: `manage.py work`.
+Who sends: `platform_site.background.dispatch`, after a commit, and beat for the sweeps. Who works: `manage.py work`.
 """
 
 import logging
@@ -92,7 +92,7 @@ app.autodiscover_tasks()
 @signals.import_modules.connect(weak=False)
 def _schedule_the_sweeps(sender: Celery, **_: Any) -> None:
     """After autodiscovery (connected before us) every app's sweeps are known."""
-    from platform_site.api.sweeps import beat_schedule
+    from platform_site.background.periodic import beat_schedule
 
     sender.conf.beat_schedule = {**sender.conf.beat_schedule, **beat_schedule()}
 
@@ -102,7 +102,7 @@ def _start_the_second_clocks(**_: Any) -> None:
     """Before the worker has met Redis: it may start while Redis is away, and there is work all the same."""
     from django.db import connections
 
-    from platform_site.api.sweeps import Clock
+    from platform_site.background.periodic import Clock
 
     for alias in connections:
         Clock(alias).start()
@@ -110,7 +110,7 @@ def _start_the_second_clocks(**_: Any) -> None:
 
 @signals.worker_shutdown.connect(weak=False)
 def stop_the_second_clocks(**_: Any) -> None:
-    from platform_site.api.sweeps import stop_clocks
+    from platform_site.background.periodic import stop_clocks
 
     stop_clocks(1.0)
 
@@ -118,6 +118,6 @@ def stop_the_second_clocks(**_: Any) -> None:
 @signals.beat_embedded_init.connect(weak=False)
 def _beat_dies_with_its_worker(**_: Any) -> None:
     """The beat inside a worker is a child process, which would outlive a worker that was killed."""
-    from platform_site.services.launch import die_with_parent
+    from platform_site.embedded.launch import die_with_parent
 
     die_with_parent(os.getppid(), signal.SIGTERM)

@@ -2,7 +2,7 @@
 
 `STEPS` names what it consists of, in order; an app that joins adds a step here. Each step is done once for a data dir
 and then remembered, so a later release completes an older data dir and nobody's deletion is undone. Passwords and keys
-are random; `<data-dir>/demo.json` (mode 0600) is the only place that holds them. Design section 1.
+are random; `<data-dir>/demo.json` (mode 0600) is the only place that holds them.
 """
 
 import json
@@ -11,27 +11,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from accounts import grants
-from accounts import services as accounts
 from accounts.audit import SYSTEM
+from accounts.keys import permissions
 from accounts.models import User
-from functions import services as functions
-from functions.callers import caller_again
+from accounts.users import service as accounts
+from functions.deploy import service as functions
+from functions.execution.run_as import caller_again
 from functions.models import Function
-from platform_site import demo_receiver
-from platform_site.api import outbound
-from platform_site.api.callers import ENVIRONMENT_SCOPES, Caller, Place
-from platform_site.api.errors import ValidationFailed
-from platform_site.services.layout import Layout, write_private
+from platform_site import demo_receiver, outbound
+from platform_site.embedded.data_dir import Layout, write_private
+from platform_site.http.errors import ValidationFailed
+from platform_site.identity.callers import ENVIRONMENT_SCOPES, Caller, Place
 from projects import services as projects
-from projects.environments import place_of
+from projects.directory.environments import place_of
 from projects.models import Environment
-from rows import schemas
 from rows import services as rows
-from rows.reads import ListQuery
-from rows.rules import Principal
-from webhooks import services as webhooks
+from rows.migrate import service as schema_service
+from rows.query.service import ListQuery
+from rows.rules.rules import Principal
 from webhooks.models import Webhook
+from webhooks.subscriptions import service as webhooks
 
 Facts = dict[str, Any]
 """What `demo.json` holds."""
@@ -82,7 +81,7 @@ def _project(facts: Facts) -> None:
         environments = {environment.name: environment for environment in project.environments.all()}
     facts["project_id"] = environments["production"].project_id
     facts["environments"] = {name: environments[name].pk for name in ("production", "development")}
-    authority = grants.operators(environment_id=environments["production"].pk)
+    authority = permissions.operators(environment_id=environments["production"].pk)
     _, facts["server_key"] = accounts.issue_key(
         name="Demo", scopes=ENVIRONMENT_SCOPES, authority=authority, actor=SYSTEM, created_by_id=account
     )
@@ -97,14 +96,14 @@ def _app_users(facts: Facts) -> None:
 def _schema(facts: Facts) -> None:
     """The tables of the task tracker, with the rules that keep users apart."""
     place = _production(facts)
-    if place is not None and schemas.current(place).version == 0:
-        schemas.change(place, _content("schema.json"), actor=SYSTEM)
+    if place is not None and schema_service.current(place).version == 0:
+        schema_service.change(place, _content("schema.json"), actor=SYSTEM)
 
 
 def _rows(facts: Facts) -> None:
     """Lists, tasks and comments, each written as the user whose they are."""
     place = _production(facts)
-    if place is None or schemas.current(place).schema != schemas.read(_content("schema.json")):
+    if place is None or schema_service.current(place).schema != schema_service.read(_content("schema.json")):
         return  # whoever has made another schema of it did not ask for these rows, and they may not fit
     for user, lists in zip(facts["app_users"], _content("rows.json").values(), strict=True):
         found = caller_again("user", user["id"], facts["environments"]["production"])
@@ -173,7 +172,7 @@ def _any_task(facts: Facts) -> str | None:
     """A task to comment on, of the first user; None where the owner has made another schema."""
     user = facts["app_users"][0]["id"]
     found = caller_again("user", user, facts["environments"]["production"])
-    if found is None or not {"tasks", "comments"} <= schemas.current(found[1]).schema.tables.keys():
+    if found is None or not {"tasks", "comments"} <= schema_service.current(found[1]).schema.tables.keys():
         return None
     page = rows.list_rows(found[1], Principal.of(found[0]), "tasks", ListQuery(limit=1))
     tasks = json.loads(page.body)["data"]

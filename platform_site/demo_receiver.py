@@ -13,8 +13,8 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
-from platform_site.services.layout import Layout
-from webhooks import signing
+from platform_site.embedded.data_dir import Layout
+from webhooks.delivery import signing
 
 PATH: Final = "/demo/receiver"
 TOLERANCE_SECONDS: Final = 300

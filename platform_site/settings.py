@@ -1,6 +1,6 @@
 """All settings. A fresh clone runs with no variable set; production sets those in docs/how-to/deployment.md.
 
-What is unset falls back to the embedded services of the data dir (`platform_site.services.layout`).
+What is unset falls back to the embedded services of the data dir (`platform_site.embedded.data_dir`).
 """
 
 import secrets
@@ -14,7 +14,7 @@ from csp.constants import NONCE
 from django.core.exceptions import ImproperlyConfigured
 
 from platform_site import env
-from platform_site.services.layout import REGIONS, Layout, region_database, region_variable
+from platform_site.embedded.data_dir import REGIONS, Layout, region_database, region_variable
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 DATA_DIR = Path(env.text("DATA_DIR") or BASE_DIR / ".data").resolve()
@@ -41,7 +41,7 @@ SECRET_KEY = _secret("SECRET_KEY", "secret_key")
 SECRET_KEY_FALLBACKS = env.words("SECRET_KEY_FALLBACKS")
 """Earlier secrets: console sessions and cursors made with them are still read."""
 ENCRYPTION_KEYS = [key for key in _secret("ENCRYPTION_KEYS", "encryption_key").split(",") if key]
-"""64 hex digits each; the first encrypts, all decrypt (`platform_site.api.keyring`)."""
+"""64 hex digits each; the first encrypts, all decrypt (`platform_site.security.keyring`)."""
 
 # ── Addresses ───────────────────────────────────────────────────────────────────────────────────────────────────────
 PLATFORM_DOMAIN = env.text("PLATFORM_DOMAIN", "localhost") or "localhost"
@@ -69,7 +69,7 @@ INSTALLED_APPS = [
     "drf_spectacular",
     "drf_spectacular_sidecar",
     "platform_site",
-    "platform_site.api",
+    "platform_site.http",
     "django_otp",
     "accounts",
     "accounts.staff",
@@ -82,9 +82,9 @@ ROOT_URLCONF = "platform_site.urls"
 APPEND_SLASH = False
 MIDDLEWARE = [
     # Answers /v1 by itself; the rest is for the console and other pages (docs/explanation/architecture.md).
-    "platform_site.api.middleware.Front",
+    "platform_site.http.middleware.Front",
     "django.middleware.security.SecurityMiddleware",
-    "platform_site.api.pages.ContentSecurityPolicy",
+    "platform_site.http.pages.ContentSecurityPolicy",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -101,7 +101,8 @@ LANE_THREADS = env.integer("LANE_THREADS", 16, minimum=1, maximum=1000)
 LANE_PATIENCE = env.number("LANE_PATIENCE_MS", 10, minimum=1, maximum=60_000) / 1000
 """Seconds that a waiting request gives the running one before another thread joins."""
 LANE_ASIDE = env.integer("LANE_ASIDE", 8, minimum=0, maximum=1000)
-"""So many requests of one process that said that they will wait (`platform_site.api.waits`) are passed by at once."""
+"""So many requests of one process that said that they will wait (`platform_site.concurrency.server_hints`) are passed
+by at once."""
 LANE_LONGEST_WAIT = env.number("LANE_LONGEST_WAIT_MS", 2000, minimum=50, maximum=600_000) / 1000
 """Seconds until a request that no thread took is answered 503."""
 
@@ -143,7 +144,7 @@ SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = PRODUCTION
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_PATH = CSRF_COOKIE_PATH = "/admin/"
 CSRF_COOKIE_HTTPONLY = True
-CSRF_FAILURE_VIEW = "platform_site.api.pages.csrf_failure"
+CSRF_FAILURE_VIEW = "platform_site.http.pages.csrf_failure"
 CONTENT_SECURITY_POLICY = {
     "DIRECTIVES": {
         "default-src": ["'none'"],
@@ -157,14 +158,14 @@ CONTENT_SECURITY_POLICY = {
         "frame-ancestors": ["'none'"],
     }
 }
-"""For pages; JSON answers have a policy of their own that allows nothing (`platform_site.api.middleware`)."""
+"""For pages; JSON answers have a policy of their own that allows nothing (`platform_site.http.middleware`)."""
 CONSOLE_CONTENT_SECURITY_POLICY = {
     "script-src": ["'self'", "'unsafe-eval'"],
     "style-src": ["'self'", NONCE],
     "style-src-attr": ["'unsafe-inline'"],
 }
 """What the console's toolkit needs on top: Alpine compiles its attributes, menus have style attributes, and the theme's
-colours stand in one style element, which `platform_site.api.pages` gives the page's nonce."""
+colours stand in one style element, which `platform_site.http.pages` gives the page's nonce."""
 PLATFORM_ORIGINS = env.words("PLATFORM_ORIGINS")
 """Web origins that may use the API with a platform account's token; an environment's origins are its own affair."""
 CORS_URLS_REGEX = r"^/(?:v1|\.well-known)/"
@@ -193,15 +194,15 @@ METRICS_TOKEN = env.text("METRICS_TOKEN")
 """Opens /metrics. Without one it is open to this machine itself, and in production to nobody."""
 LOG_FORMAT = env.choice("LOG_FORMAT", ("json", "text"), "json")
 LOG_LEVEL = env.choice("LOG_LEVEL", ("DEBUG", "INFO", "WARNING", "ERROR"), "INFO")
-_formatters = "platform_site.api.logs." + LOG_FORMAT.capitalize()
+_formatters = "platform_site.observability.logs." + LOG_FORMAT.capitalize()
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"line": {"()": f"{_formatters}Formatter"}, "access": {"()": f"{_formatters}AccessFormatter"}},
-    "filters": {"failed_tasks": {"()": "platform_site.api.logs.FailedTasks"}},
+    "filters": {"failed_tasks": {"()": "platform_site.observability.logs.FailedTasks"}},
     "handlers": {
         "stderr": {"class": "logging.StreamHandler", "formatter": "line"},
-        "access": {"class": "platform_site.api.logs.AccessHandler", "formatter": "access"},
+        "access": {"class": "platform_site.observability.logs.AccessHandler", "formatter": "access"},
     },
     "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
     "loggers": {
@@ -215,14 +216,14 @@ LOGGING = {
         "django.security.DisallowedHost": {"level": "CRITICAL"},
     },
 }
-CALLER_AUTHENTICATION = "projects.callers.CallerAuthentication"
-"""Turns a request into a `Caller`; `platform_site.api.views` imports it by this name when the first request comes."""
+CALLER_AUTHENTICATION = "projects.api.authentication.CallerAuthentication"
+"""Turns a request into a `Caller`; `platform_site.http.views` imports it by this name when the first request comes."""
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [],
     "DEFAULT_PERMISSION_CLASSES": [],
-    "DEFAULT_PARSER_CLASSES": ["platform_site.api.bodies.StrictJSONParser"],
+    "DEFAULT_PARSER_CLASSES": ["platform_site.http.bodies.StrictJSONParser"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_SCHEMA_CLASS": "platform_site.api.openapi.ApiSchema",
+    "DEFAULT_SCHEMA_CLASS": "platform_site.http.openapi.ApiSchema",
     "DEFAULT_METADATA_CLASS": None,
     "UNAUTHENTICATED_USER": None,
     "UNAUTHENTICATED_TOKEN": None,
@@ -258,8 +259,8 @@ SPECTACULAR_SETTINGS = {
     "SERVE_INCLUDE_SCHEMA": False,
     "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
     "SORT_OPERATION_PARAMETERS": False,
-    "GET_LIB_DOC_EXCLUDES": "platform_site.api.openapi.docs_that_describe_nothing",
-    "POSTPROCESSING_HOOKS": ["platform_site.api.openapi.add_components", "platform_site.examples.add"],
+    "GET_LIB_DOC_EXCLUDES": "platform_site.http.openapi.docs_that_describe_nothing",
+    "POSTPROCESSING_HOOKS": ["platform_site.http.openapi.add_components", "platform_site.http.openapi_examples.add"],
 }
 
 # ── Databases ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -275,14 +276,15 @@ SCHEMA_LOCK_TIMEOUT_MS = env.integer("SCHEMA_LOCK_TIMEOUT_MS", 200, minimum=10, 
 SCHEMA_LOCK_ATTEMPTS = env.integer("SCHEMA_LOCK_ATTEMPTS", 10, minimum=1, maximum=1000)
 SCHEMA_STATEMENT_TIMEOUT_MS = env.integer("SCHEMA_STATEMENT_TIMEOUT_MS", 60_000, minimum=1000)
 SCHEMA_LARGE_TABLE_ROWS = env.integer("SCHEMA_LARGE_TABLE_ROWS", 100_000, minimum=0)
-"""From this size on, indexes are made after the change, while rows are served (`rows.indexing`)."""
+"""From this size on, indexes are made after the change, while rows are served (`rows.migrate.concurrent_indexes`)."""
 
 
 PREPARED_STATEMENTS = env.boolean("DATABASE_PREPARED_STATEMENTS", True)
 """Off where a pooler does not carry them over (PgBouncer before 1.21, or with `max_prepared_statements=0`)."""
 
 TABLES_PER_CONNECTION = env.integer("TABLES_PER_CONNECTION", 2_000, minimum=1)
-"""A region's connection that has met so many tenant tables is replaced by a fresh one (`rows.execution`)."""
+"""A region's connection that has met so many tenant tables is replaced by a fresh one
+(`platform_site.postgres.prepared`)."""
 
 
 def _direct_variable(name: str) -> str:
@@ -291,7 +293,7 @@ def _direct_variable(name: str) -> str:
 
 
 def _direct_databases() -> dict[str, dict[str, Any]]:
-    """Who and where of each database whose ordinary URL leads through a pooler (`platform_site.postgres.direct`)."""
+    """Who and where of each database whose ordinary URL leads through a pooler (`platform_site.fastpath.libpq`)."""
     names = {"default": "DATABASE_URL", **{region: region_variable(region) for region in REGIONS}}
     variables = {alias: _direct_variable(name) for alias, name in names.items()}
     parts = {alias: env.postgres(name, url) for alias, name in variables.items() if (url := env.text(name))}
@@ -357,7 +359,8 @@ DATABASES = {
             region_variable(region),
             env.text(region_variable(region)) or LAYOUT.postgres_url(region_database(region)),
             "platform",
-            # `rows.execution` prepares by itself: psycopg answers a rollback with DEALLOCATE ALL, of those too.
+            # `platform_site.postgres.prepared` prepares by itself: psycopg answers a rollback with DEALLOCATE ALL, of
+            # those too.
             prepare_threshold=None,
         )
         for region in REGIONS
@@ -383,7 +386,7 @@ def _replicas(region: str) -> dict[str, dict[str, Any]]:
 
 REPLICAS = {region: found for region in REGIONS if (found := _replicas(region))}
 """For each region that has some, its read replicas (`platform_site.postgres.replicas`)."""
-DATABASE_ROUTERS = ["platform_site.routers.RegionRouter"]
+DATABASE_ROUTERS = ["platform_site.postgres.routers.RegionRouter"]
 
 # ── Redis ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 REDIS_URL = env.text("REDIS_URL") or LAYOUT.redis_url()
@@ -391,10 +394,10 @@ REDIS_TIMEOUT = 0.2
 """Seconds that one request waits for Redis in all (reliability: no request hangs on it)."""
 CACHES = {
     "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},  # nothing of ours uses it
-    "ratelimit": {"BACKEND": "platform_site.api.ratelimit_cache.RateLimitCache"},
+    "ratelimit": {"BACKEND": "platform_site.redis.ratelimit_cache.RateLimitCache"},
 }
 RATE_LIMIT_FACTOR = env.number("RATE_LIMIT_FACTOR", 1, minimum=0, maximum=1_000_000)
-"""Multiplies every threshold of `platform_site.api.plans`, for load tests: the limiter stays in the path."""
+"""Multiplies every threshold of `platform_site.identity.plans`, for load tests: the limiter stays in the path."""
 # django-ratelimit's own settings, all named: it asks for each of them on each request, and a default costs more.
 RATELIMIT_ENABLE = True
 RATELIMIT_USE_CACHE = "ratelimit"
@@ -404,7 +407,7 @@ RATELIMIT_FAIL_OPEN = True
 
 # ── Projects ────────────────────────────────────────────────────────────────────────────────────────────────────────
 SWEEP_SECONDS = env.number("SWEEP_SECONDS", 30, minimum=1, maximum=3600)
-"""How often a worker looks for what a crash left behind (`platform_site.api.sweeps`)."""
+"""How often a worker looks for what a crash left behind (`platform_site.background.periodic`)."""
 ORPHAN_GRACE_SECONDS = env.integer("ORPHAN_GRACE_SECONDS", 60, minimum=0)
 """A PostgreSQL schema that no environment owns, or a row that names one, is removed when it is older than this."""
 DELETION_GRACE_SECONDS = env.integer("DELETION_GRACE_SECONDS", 10, minimum=0)
@@ -414,7 +417,7 @@ BRANCH_AT_ONCE_BYTES = env.integer("BRANCH_AT_ONCE_BYTES", 4 * 1024 * 1024, mini
 BRANCH_GIVE_UP_SECONDS = env.integer("BRANCH_GIVE_UP_SECONDS", 6 * 3600, minimum=1)
 """A branch that could not be filled for that long is called failed."""
 FAILPOINT = env.text("FAILPOINT", "")
-"""Where tests of crashes end the process (`projects.failpoints`). Never set otherwise."""
+"""Where tests of crashes end the process (`projects.provisioning.failpoints`). Never set otherwise."""
 
 # ── Outgoing calls ──────────────────────────────────────────────────────────────────────────────────────────────────
 OUTBOUND_ALLOWED_NETWORKS = env.words("OUTBOUND_ALLOWED_NETWORKS")
@@ -458,21 +461,21 @@ CELERY_BEAT_SCHEDULE: dict[str, dict[str, Any]] = {}
 
 # ── Sign-in ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 AUTH_USER_MODEL = "accounts.User"
-PASSWORD_HASHERS = ["accounts.passwords.Argon2idHasher"]
+PASSWORD_HASHERS = ["accounts.users.passwords.Argon2idHasher"]
 AUTH_PASSWORD_VALIDATORS = [
-    {"NAME": "accounts.validators.NotBlank"},
-    {"NAME": "accounts.validators.NotTooLong"},
+    {"NAME": "accounts.staff.password_validators.NotBlank"},
+    {"NAME": "accounts.staff.password_validators.NotTooLong"},
     {
-        "NAME": "accounts.validators.NotLikeTheUser",
+        "NAME": "accounts.staff.password_validators.NotLikeTheUser",
         "OPTIONS": {"user_attributes": ("email", "name")},
     },
-    {"NAME": "accounts.validators.LongEnough", "OPTIONS": {"min_length": 8}},
-    {"NAME": "accounts.validators.NotCommon"},
-    {"NAME": "accounts.validators.ChangeEndsSessions"},
+    {"NAME": "accounts.staff.password_validators.LongEnough", "OPTIONS": {"min_length": 8}},
+    {"NAME": "accounts.staff.password_validators.NotCommon"},
+    {"NAME": "accounts.staff.password_validators.ChangeEndsSessions"},
 ]
-AUTHENTICATION_BACKENDS = ["accounts.backends.PlatformAccountBackend"]
+AUTHENTICATION_BACKENDS = ["accounts.staff.backends.PlatformAccountBackend"]
 SIMPLE_JWT = {
-    # The codec of accounts.tokens; sessions, refresh tokens and keys are the house's own.
+    # The codec of accounts.tokens.access_tokens; sessions, refresh tokens and keys are the house's own.
     "ALGORITHM": "ES256",
     "SIGNING_KEY": "",
     "ACCESS_TOKEN_LIFETIME": timedelta(seconds=900),
@@ -485,14 +488,15 @@ SIMPLE_JWT = {
 }
 SILENCED_SYSTEM_CHECKS = ["auth.W004"]  # e-mail is unique per pool; the backend looks in the platform's own
 
-# ── E-mail (`accounts.lifecycle`) ───────────────────────────────────────────────────────────────────────────────────
+# ── E-mail (`accounts.registration`)
+# ───────────────────────────────────────────────────────────────────────────────────
 EMAIL_HOST = env.text("EMAIL_HOST", "")
 EMAIL_BACKEND = env.text("EMAIL_BACKEND") or (
     # Without a server, e-mails are shown by the process that sends them: under `up`, in its terminal. Never in
     # production, where that is a log: whoever reads an e-mail can use its link.
     "django.core.mail.backends.smtp.EmailBackend"
     if PRODUCTION or EMAIL_HOST
-    else "accounts.lifecycle.printing.EmailBackend"
+    else "accounts.registration.console_email_backend.EmailBackend"
 )
 EMAIL_USE_SSL = env.boolean("EMAIL_USE_SSL")
 """TLS from the first byte, as on port 465."""
@@ -512,7 +516,7 @@ EMAIL_SWEEP_SECONDS = env.number("EMAIL_SWEEP_SECONDS", 10, minimum=1, maximum=3
 WEBHOOK_RETRY_SCHEDULE = tuple(
     timedelta(seconds=seconds) for seconds in env.numbers("WEBHOOK_RETRY_SCHEDULE", minimum=0)
 )
-"""Waits in seconds before attempt 1, 2, …; empty: `webhooks.retry.SCHEDULE`. Fault tests compress it."""
+"""Waits in seconds before attempt 1, 2, …; empty: `webhooks.delivery.retry.SCHEDULE`. Fault tests compress it."""
 WEBHOOK_LEASE = timedelta(seconds=env.number("WEBHOOK_LEASE_SECONDS", 30, minimum=1, maximum=3600))
 WEBHOOK_TIMEOUT_SECONDS = env.number("WEBHOOK_TIMEOUT_SECONDS", 15, minimum=0.1, maximum=600)
 """For a whole attempt, which begins in the first half of its lease and has to end in the second."""

@@ -4,8 +4,9 @@ from typing import Final
 
 from django.conf import settings
 
-from platform_site.api.sweeps import apart, sweep
-from platform_site.figures import lag, rollups
+from platform_site.background.periodic import apart, sweep
+from platform_site.console import rollups
+from platform_site.observability import lag
 
 HEARTBEAT_EVERY: Final = 5.0
 REGIONS_EVERY: Final = 15.0

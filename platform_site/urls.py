@@ -5,7 +5,8 @@ from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path
 
 from platform_site import demo_receiver, guides
-from platform_site.api import health, metrics, openapi, pages
+from platform_site.http import health, openapi, pages
+from platform_site.observability import metrics
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", include("rows.urls")),  # first: what is asked for most is found before the rest is looked at

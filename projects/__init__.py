@@ -1,1 +1,5 @@
-"""Where: projects, members, environments, regions, provisioning; resolves a caller's environment."""
+"""Projects, members, environments, regions and branches; finds the environment of a request.
+
+Depends on: accounts, platform_site.
+Used from outside: services, directory, provisioning.
+"""

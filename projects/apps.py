@@ -6,11 +6,13 @@ class ProjectsConfig(AppConfig):
 
     def ready(self) -> None:
         """Tell the floors below what they ask of this one."""
-        from accounts.environments import set_directory
-        from platform_site.api.cors import set_origins_lookup
-        from projects import environments, errors, receivers
+        from accounts.directory.environments import set_directory
+        from platform_site.http.cors import set_origins_lookup
+        from projects import errors, signal_handlers
+        from projects.console import admin  # noqa: F401 - registers the pages of the console
+        from projects.directory import environments
 
         set_directory(environments)
         set_origins_lookup(environments.allowed_origins)
         errors.register_answers()
-        receivers.connect()
+        signal_handlers.connect()

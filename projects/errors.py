@@ -3,9 +3,9 @@
 
 from typing import Final
 
-from platform_site.api import errors, handler
-from platform_site.api.callers import ProjectRole
-from projects.origins import NotAnOrigin
+from platform_site.http import errors, exception_handler
+from platform_site.identity.callers import ProjectRole
+from projects.directory.origins import NotAnOrigin
 
 
 class ProjectsError(Exception):
@@ -100,8 +100,8 @@ class LastOwner(ProjectsError):
 def register_answers() -> None:
     """Tell the kernel's handler what these mean in HTTP."""
     for gone in (NoSuchProject, NoSuchEnvironment, NoSuchMember, NoSuchInvitation):
-        handler.register(gone, lambda error: errors.NotFound())
-    handler.register(
+        exception_handler.register(gone, lambda error: errors.NotFound())
+    exception_handler.register(
         RoleNeeded,
         lambda error: errors.Forbidden(
             "Only owners of the project may do this."
@@ -109,33 +109,35 @@ def register_answers() -> None:
             else "Viewers of the project may only read."
         ),
     )
-    handler.register(
+    exception_handler.register(
         ProjectsQuotaReached,
         lambda error: errors.QuotaExceeded(f"An account may have {error.limit} projects on this plan."),
     )
-    handler.register(
+    exception_handler.register(
         MembersQuotaReached,
         lambda error: errors.QuotaExceeded(
             f"A project may have {error.limit} members on this plan, open invitations counted."
         ),
     )
-    handler.register(
+    exception_handler.register(
         BranchesQuotaReached,
         lambda error: errors.QuotaExceeded(f"A project may have {error.limit} preview branches on this plan."),
     )
-    handler.register(
+    exception_handler.register(
         NameTaken,
         lambda error: errors.ValidationFailed.of("name", "taken", "The project has an environment of this name."),
     )
-    handler.register(
+    exception_handler.register(
         NoSuchSource,
         lambda error: errors.ValidationFailed.of("from", "unknown", "The project has no such environment."),
     )
-    handler.register(SourceNotReady, lambda error: errors.Conflict("The environment to branch from is not ready."))
-    handler.register(
+    exception_handler.register(
+        SourceNotReady, lambda error: errors.Conflict("The environment to branch from is not ready.")
+    )
+    exception_handler.register(
         NotABranch, lambda error: errors.Conflict("Development and production are deleted with their project.")
     )
-    handler.register(
+    exception_handler.register(
         NoSuchAccount,
         lambda error: errors.ValidationFailed.of(
             "email",
@@ -143,10 +145,12 @@ def register_answers() -> None:
             "No account has this e-mail address. Whoever has none signs up first, or is invited by the operator.",
         ),
     )
-    handler.register(
+    exception_handler.register(
         NotAnOrigin,
         lambda error: errors.ValidationFailed.of("allowed_origins", "not_an_origin", str(error)),
     )
-    handler.register(AlreadyMember, lambda error: errors.Conflict("The account is a member of this project already."))
-    handler.register(SchemaLost, lambda error: errors.Conflict(SchemaLost.EXPLANATION))
-    handler.register(LastOwner, lambda error: errors.Conflict("A project keeps at least one owner."))
+    exception_handler.register(
+        AlreadyMember, lambda error: errors.Conflict("The account is a member of this project already.")
+    )
+    exception_handler.register(SchemaLost, lambda error: errors.Conflict(SchemaLost.EXPLANATION))
+    exception_handler.register(LastOwner, lambda error: errors.Conflict("A project keeps at least one owner."))

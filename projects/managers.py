@@ -8,7 +8,7 @@ from django.db.models import ExpressionWrapper, F, Q, QuerySet
 from django.db.models.expressions import BaseExpression, Combinable
 from django.db.models.functions import JSONObject
 
-from platform_site.api.callers import Caller
+from platform_site.identity.callers import Caller
 
 if TYPE_CHECKING:
     from projects.models import Environment, Project  # noqa: F401 - named in a string below
@@ -24,7 +24,7 @@ _PLACE_COLUMNS: "Final[dict[str, str | ExpressionWrapper[Any]]]" = {
     "allowed_origins": "allowed_origins",
     "is_suspended": ExpressionWrapper(Q(project__suspended_at__isnull=False), models.BooleanField()),
 }
-"""The members of `platform_site.api.callers.Place` by their columns; `role` is added where an account asks."""
+"""The members of `platform_site.identity.callers.Place` by their columns; `role` is added where an account asks."""
 
 
 class ProjectQuerySet(models.QuerySet["Project"]):

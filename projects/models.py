@@ -7,8 +7,8 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models.functions import Now
 
-from platform_site.api.errors import ProjectSuspended
-from platform_site.api.models import public_id
+from platform_site.http.errors import ProjectSuspended
+from platform_site.http.models import public_id
 from projects.managers import EnvironmentQuerySet, ProjectQuerySet
 
 
@@ -32,7 +32,7 @@ class Project(models.Model):
     name = models.CharField(max_length=64)
     region = models.CharField(max_length=20, choices=Region.choices, default=Region.US_EAST_1)
     cluster = models.CharField(max_length=40)
-    """The database alias that holds the project; the region's own today (design section 5)."""
+    """The database alias that holds the project; the region's own today."""
     plan = models.CharField(max_length=10, choices=Plan.choices, default=Plan.FREE)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     created_by = models.ForeignKey(
@@ -42,7 +42,7 @@ class Project(models.Model):
     deleted_at = models.DateTimeField(null=True, editable=False)
     """Marked: gone for callers, until the sweep has dropped the schemas and removes the record."""
     suspended_at = models.DateTimeField(null=True, editable=False)
-    """Since when operators keep everything of it from happening (`projects.suspension`)."""
+    """Since when operators keep everything of it from happening (`projects.provisioning.suspension`)."""
     suspension_reason = models.CharField(max_length=SUSPENSION_REASON_LENGTH, null=True, editable=False)
     """Their words, for the project's members; null where it is not suspended."""
     resumed_at = models.DateTimeField(null=True, editable=False)
@@ -179,6 +179,6 @@ class Environment(models.Model):
 
 
 # Django looks for an app's tables here.
-from projects.outbox import ControlEvent  # noqa: E402
+from projects.control_events import ControlEvent  # noqa: E402
 
 __all__ = ["ControlEvent", "Environment", "Member", "Plan", "Project", "Region"]

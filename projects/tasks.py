@@ -1,6 +1,6 @@
 """What workers do for `projects`: fill large branches, finish deletions, and the sweeps that find what a crash left.
 
-A nudge with the id may be lost; the sweep works from PostgreSQL alone. Design section 1; reliability F25.
+A nudge with the id may be lost; the sweep works from PostgreSQL alone.
 """
 
 import logging
@@ -12,9 +12,10 @@ from celery import shared_task
 from django.conf import settings
 from django.db import Error
 
-from platform_site.api.sweeps import apart, sweep
-from projects import branching, leftovers, provisioning, removal
-from projects.provisioning import SchemaBusy
+from platform_site.background.periodic import apart, sweep
+from projects.provisioning import branching, orphaned_rows, schemas
+from projects.provisioning import deletion as project_deletion
+from projects.provisioning.schemas import SchemaBusy
 
 LONGEST_SWEEP_SECONDS: Final = 45.0
 """A sweep begins nothing new after that; the next one goes on."""
@@ -29,7 +30,7 @@ log = logging.getLogger("platform.projects")
 def finish_deletion(project_id: str) -> None:
     """Drop what a deleted project stored. What goes wrong is left to the sweep."""
     try:
-        removal.finish(project_id)
+        project_deletion.finish(project_id)
     except (Error, SchemaBusy) as error:
         log.warning("project %s is deleted but not yet dropped: %s", project_id, type(error).__name__)
 
@@ -38,7 +39,7 @@ def finish_deletion(project_id: str) -> None:
 def finish_environment_deletion(environment_id: str) -> None:
     """Drop what a deleted environment stored. What goes wrong is left to the sweep."""
     try:
-        removal.finish_environment(environment_id)
+        project_deletion.finish_environment(environment_id)
     except (Error, SchemaBusy) as error:
         log.warning("environment %s is deleted but not yet dropped: %s", environment_id, type(error).__name__)
 
@@ -76,25 +77,25 @@ def remove_leftovers() -> None:
     """Remove what names an environment that is gone, in each region and in the control database."""
     for cluster in settings.REGION_DATABASES:
         with apart(f"what environments that are gone left in {cluster}", using=cluster):
-            for environment_id in leftovers.find(cluster):
-                leftovers.remove(environment_id, cluster)
+            for environment_id in orphaned_rows.find(cluster):
+                orphaned_rows.remove(environment_id, cluster)
                 log.warning("removed what %s had left in %s", environment_id, cluster)
-            for environment_id in provisioning.forgotten(cluster):
+            for environment_id in schemas.forgotten(cluster):
                 log.error(
                     "the control database has forgotten %s, and %s has its schema: was it restored to an earlier"
                     " moment? The schema is kept until an operator drops it (manage.py sweep)",
                     environment_id, cluster,
                 )  # fmt: skip
     with apart("what environments that are gone left in the control database"):
-        for environment_id in leftovers.find_in_control():
-            leftovers.remove_from_control(environment_id)
+        for environment_id in orphaned_rows.find_in_control():
+            orphaned_rows.remove_from_control(environment_id)
             log.warning("removed what %s had left in the control database", environment_id)
 
 
 def _finish_deletions(deadline: float) -> Iterator[str]:
     for unfinished, finish in (
-        (removal.unfinished, removal.finish),
-        (removal.unfinished_environments, removal.finish_environment),
+        (project_deletion.unfinished, project_deletion.finish),
+        (project_deletion.unfinished_environments, project_deletion.finish_environment),
     ):
         after = ""
         while time.monotonic() < deadline and (batch := unfinished(after)):
@@ -107,4 +108,4 @@ def _finish_deletions(deadline: float) -> Iterator[str]:
 def _drop_orphans(deadline: float) -> Iterator[str]:
     for cluster in settings.REGION_DATABASES:
         with apart(f"orphans in {cluster}", using=cluster):
-            yield from provisioning.drop_orphans(cluster, deadline)
+            yield from schemas.drop_orphans(cluster, deadline)

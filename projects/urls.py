@@ -2,8 +2,8 @@
 
 from django.urls import path
 
-from projects import pages
-from projects.views import (
+from projects.api import pages
+from projects.api.views import (
     EnvironmentViewSet,
     LimitsViewSet,
     MemberInvitationAcceptViewSet,

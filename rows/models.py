@@ -1,7 +1,7 @@
 """Tables of `rows` in the schema `platform` of each region: which schema version an environment has, and how it came.
 
-The tenant's own tables are not here: they are made from documents (`rows.ddl`) and read through models that live
-outside Django's registry (`rows.dynamic`). Design section 6.
+The tenant's own tables are not here: they are made from documents (`rows.migrate.apply`) and read through models that
+live outside Django's registry (`rows.query.dynamic_models`).
 """
 
 import json
@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from django.db import models
 from django.db.models.functions import Now
 
-from platform_site.api.models import public_id
-from rows.outbox import EventInterest, OutboxEvent
+from platform_site.http.models import public_id
+from rows.outbox.models import EventInterest, OutboxEvent
 
 __all__ = [
     "CurrentVersion",
@@ -33,7 +33,8 @@ class CurrentVersion(models.Model):
     environment_id = models.CharField(primary_key=True, max_length=30)
     version = models.PositiveIntegerField()
     indexes_due = models.BooleanField(default=False)
-    """Indexes of large tables are declared and not built yet; `rows.indexing` builds them while rows are served."""
+    """Indexes of large tables are declared and not built yet; `rows.migrate.concurrent_indexes` builds them while rows
+    are served."""
 
     class Meta:
         indexes: ClassVar = [
@@ -86,7 +87,8 @@ class SchemaVersion(models.Model):
 
 
 class DepartureDue(models.Model):
-    """Rows of a file were committed while users may have been deleted; nobody has looked since (`rows.departures`)."""
+    """Rows of a file were committed while users may have been deleted; nobody has looked since
+    (`rows.write.deleted_users`)."""
 
     environment_id = models.CharField(max_length=30)
     since = models.DateTimeField()
@@ -98,7 +100,7 @@ class DepartureDue(models.Model):
 
 class LeavingUser(models.Model):
     """A user of whom rows have gone, or let go, while the control database had not yet committed the deletion
-    (`rows.leaving`). Who asked for it, and with which request, is what the trail will say."""
+    (`rows.write.user_deletion`). Who asked for it, and with which request, is what the trail will say."""
 
     user_id = models.CharField(primary_key=True, max_length=30)
     environment_id = models.CharField(max_length=30)
@@ -112,7 +114,7 @@ class LeavingUser(models.Model):
 
 
 class TrailEntry(models.Model):
-    """An entry of the audit trail on its way to the control database (`rows.trail`): its columns are those of
+    """An entry of the audit trail on its way to the control database (`rows.outbox.audit`): its columns are those of
     `accounts.AuditEntry`. It outlives its environment, and goes when it has arrived."""
 
     id = public_id("aud")

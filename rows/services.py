@@ -3,11 +3,11 @@
 Each takes a `Place` (where), a `Principal` (in whose name) and plain values; none knows of HTTP.
 """
 
-from rows.bulk import BulkQuery, Changed, delete_rows, update_rows
-from rows.explaining import explain_row
-from rows.reads import ListQuery, Page, RowAnswer, list_rows, retrieve_row
-from rows.upserts import Upserted, upsert_row, upsert_rows
-from rows.writes import delete_row, insert_row, insert_rows, update_row
+from rows.query.explain import explain_row
+from rows.query.service import ListQuery, Page, RowAnswer, list_rows, retrieve_row
+from rows.write.bulk import BulkQuery, Changed, delete_rows, update_rows
+from rows.write.service import delete_row, insert_row, insert_rows, update_row
+from rows.write.upserts import Upserted, upsert_row, upsert_rows
 
 __all__ = [
     "BulkQuery",

@@ -8,14 +8,16 @@ from celery import shared_task
 from django.conf import settings
 from django.db import Error, transaction
 
-from platform_site.api import sqlstates
-from platform_site.api.callers import Place
-from platform_site.api.errors import Conflict
-from platform_site.api.sweeps import apart, sweep, sweep_of_each_region
-from projects.environments import place_of
+from platform_site.background.periodic import apart, sweep, sweep_of_each_region
+from platform_site.http.errors import Conflict
+from platform_site.identity.callers import Place
+from platform_site.postgres import sqlstates
+from projects.directory.environments import place_of
 from projects.models import Environment
-from rows import departures, indexing, leaving, trail, uniques
+from rows.migrate import concurrent_indexes, concurrent_unique_indexes
 from rows.models import CurrentVersion, DepartureDue, LeavingUser
+from rows.outbox import audit as audit_outbox
+from rows.write import deleted_users, user_deletion
 
 log = logging.getLogger("platform.rows")
 
@@ -36,7 +38,7 @@ def make_indexes(environment_id: str) -> None:
 
 def _make_indexes(place: Place) -> None:
     try:
-        indexing.make_due(place)
+        concurrent_indexes.make_due(place)
     except Error as error:
         if sqlstates.sqlstate(error) == sqlstates.TOO_LONG_FOR_AN_INDEX:
             _hopeless[place.environment_id] = time.monotonic() + _HOPELESS_SECONDS
@@ -69,7 +71,7 @@ def settle() -> None:
 def clear_new_uniques(cluster: str) -> None:
     """Take away the indexes of uniques whose schema change died: they hold writers to what nobody declared. A sweep of
     its own, since making indexes may take hours."""
-    uniques.clear_all(cluster)
+    concurrent_unique_indexes.clear_all(cluster)
 
 
 @sweep(every=settings.SWEEP_SECONDS)
@@ -83,7 +85,7 @@ def let_go_of_the_departed() -> None:
                     if place is None:  # nobody reaches it any more
                         due.delete()
                     else:
-                        departures.settle(place, due)
+                        deleted_users.settle(place, due)
 
 
 @sweep(every=settings.SWEEP_SECONDS)
@@ -93,7 +95,7 @@ def delete_users_who_are_leaving() -> None:
         with apart(f"users who are leaving, in {cluster}", using=cluster):
             for each in LeavingUser.objects.using(cluster).order_by("pk"):
                 with apart(f"{each}", Conflict, using=cluster):
-                    leaving.finish(cluster, each)
+                    user_deletion.finish(cluster, each)
 
 
 @shared_task
@@ -101,7 +103,7 @@ def bring_trail(using: str) -> None:
     """Bring what was written down in a region to the trail. What cannot be brought now is left to the sweep."""
     if using in settings.REGION_DATABASES:
         with apart(f"entries of the trail in {using}", using=using):
-            while trail.bring_oldest(using) > 0:
+            while audit_outbox.bring_oldest(using) > 0:
                 pass
 
 
@@ -117,6 +119,6 @@ def _is_quiet(environment_id: str, cluster: str) -> bool:
     may be making uniques."""
     rows = CurrentVersion.objects.using(cluster).filter(pk=environment_id)
     with transaction.atomic(using=cluster):
-        if uniques.are_being_made(cluster, environment_id):
+        if concurrent_unique_indexes.are_being_made(cluster, environment_id):
             return False
         return len(rows.select_for_update(skip_locked=True)) == rows.count()

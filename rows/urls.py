@@ -2,8 +2,8 @@
 
 from django.urls import path
 
-from rows.schema_views import SchemaViewSet
-from rows.views import RowViewSet
+from rows.api.row_views import RowViewSet
+from rows.api.schema_views import SchemaViewSet
 
 urlpatterns = [
     path(

@@ -10,8 +10,8 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from platform_site.services import postgres
-from platform_site.services.layout import Layout
+from platform_site.embedded import postgres as embedded_postgres
+from platform_site.embedded.data_dir import Layout
 
 _CUT = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND usename = 'platform'"
 
@@ -31,5 +31,5 @@ def away(superuser: "psycopg.Connection[tuple[object, ...]]", name: str) -> Iter
 def cut_off(connection: Any) -> None:
     """The session behind one of Django's connections ends; the connection learns of it by its next statement."""
     pid = connection.connection.info.backend_pid
-    with postgres.connect(Layout(Path(os.environ["DATA_DIR"]))) as superuser:
+    with embedded_postgres.connect(Layout(Path(os.environ["DATA_DIR"]))) as superuser:
         superuser.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])

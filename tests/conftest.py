@@ -9,8 +9,8 @@ from django.conf import settings
 from django.db import connections
 from django.test import TransactionTestCase
 
-from accounts import signing_keys
-from projects import suspension
+from accounts.tokens import signing_keys
+from projects.provisioning import suspension
 from tests.browsing import browser, complaints, window  # noqa: F401 - fixtures
 from tests.client import Api
 from tests.emptying import flush_redis

@@ -34,6 +34,6 @@ def medians(
 
 
 def are_one(of: Mapping[str, float]) -> bool:
-    """Nobody tells these medians apart: they differ by at most 3 ms or 15 % (reliability T7)."""
+    """Nobody tells these medians apart: they differ by at most 3 ms or 15 %."""
     least, most = min(of.values()), max(of.values())
     return most - least <= max(0.003, 0.15 * most)

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 from django.apps import apps
 
-from functions.inbound.responses import CONTENT_POLICY
+from functions.execution.custom_response import CONTENT_POLICY
 
 CODES = {
     "invalid_request": {400, 408},

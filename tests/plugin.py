@@ -12,8 +12,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from platform_site.services import postgres, valkey
-from platform_site.services.layout import Layout
+from platform_site.embedded import postgres as embedded_postgres
+from platform_site.embedded import valkey as embedded_valkey
+from platform_site.embedded.data_dir import Layout
 
 _OWNER = "TEST_SERVICES_OWNER"
 _WORKER = "TEST_SERVICES_WORKER"
@@ -44,9 +45,9 @@ def _start() -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
     atexit.register(stop)
-    servers.append((postgres.start(layout, durable=False, log=directory / "postgres.log"), signal.SIGINT))
-    servers.append((valkey.start(layout, log=directory / "valkey.log"), signal.SIGTERM))
-    with postgres.connect(layout) as connection:
+    servers.append((embedded_postgres.start(layout, durable=False, log=directory / "postgres.log"), signal.SIGINT))
+    servers.append((embedded_valkey.start(layout, log=directory / "valkey.log"), signal.SIGTERM))
+    with embedded_postgres.connect(layout) as connection:
         connection.execute("ALTER ROLE platform CREATEDB")  # Django makes test databases with it
 
 

@@ -12,9 +12,10 @@ from urllib.parse import quote
 import psutil
 import psycopg
 
-from platform_site.services import launch, postgres
-from platform_site.services.layout import REGIONS, Layout, region_database
-from platform_site.services.listen import MOST_BY_DEFAULT
+from platform_site.embedded import launch
+from platform_site.embedded import postgres as embedded_postgres
+from platform_site.embedded.data_dir import REGIONS, Layout, region_database
+from platform_site.embedded.sockets import MOST_BY_DEFAULT
 from tests.serving import wait_for
 
 
@@ -44,7 +45,7 @@ class Standby:
         settings = {
             "listen_addresses": "",
             "unix_socket_directories": f'"{self.directory}"',
-            "max_connections": str(postgres.max_connections(MOST_BY_DEFAULT)),
+            "max_connections": str(embedded_postgres.max_connections(MOST_BY_DEFAULT)),
             "hot_standby_feedback": "off",
             "max_standby_streaming_delay": "0",  # what conflicts with the replay is cancelled at once
             "fsync": "off",
@@ -53,7 +54,7 @@ class Standby:
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         with open(self.directory / "log", "ab") as log:
             self._process = subprocess.Popen(
-                [*self._launcher(), str(postgres.binaries() / "postgres"), "-D", str(self.directory / "data"), *options],
+                [*self._launcher(), str(embedded_postgres.binaries() / "postgres"), "-D", str(self.directory / "data"), *options],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True,
             )  # fmt: skip
         wait_for("the replica answers", self._answers, 30)
@@ -96,15 +97,15 @@ class Standby:
         return True
 
     def _launcher(self) -> list[str]:
-        return launch.launcher(signal.SIGKILL, postgres.server_user(self.primary))
+        return launch.launcher(signal.SIGKILL, embedded_postgres.server_user(self.primary))
 
     def _run(self, program: str, *arguments: str) -> None:
-        command = [*self._launcher(), str(postgres.binaries() / program), *arguments]
+        command = [*self._launcher(), str(embedded_postgres.binaries() / program), *arguments]
         done = subprocess.run(command, capture_output=True, text=True, cwd="/")
         assert done.returncode == 0, done.stderr
 
     def _owner_gets(self, path: Path) -> None:
-        if user := postgres.server_user(self.primary):
+        if user := embedded_postgres.server_user(self.primary):
             shutil.chown(path, pwd.getpwnam(user).pw_uid)
 
 

@@ -10,11 +10,12 @@ import pytest
 from django.conf import settings
 from django.db import IntegrityError, InterfaceError, OperationalError, ProgrammingError
 
-from platform_site.api import sqlstates
-from platform_site.figures.traffic import Reporter, Traffic
-from platform_site.services import postgres
-from projects import provisioning, removal
-from projects.admin import _explanation
+from platform_site.embedded import postgres as embedded_postgres
+from platform_site.observability.traffic import Reporter, Traffic
+from platform_site.postgres import sqlstates
+from projects.console.admin import _explanation
+from projects.provisioning import deletion as project_deletion
+from projects.provisioning import schemas
 from tests.serving import wait_for
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,9 +39,9 @@ def _handlers() -> Iterator[tuple[str, str, str]]:
 def test_nobody_takes_database_error_for_all_that_a_database_may_say() -> None:
     looked_at = ("sqlstate", "raise")
     kept = {
-        "rows/execution.py": "one statement's outcome among many; a lost connection is met before",
-        "webhooks/dispatcher.py": "behind OperationalError and InterfaceError",
-        "rows/uniques.py": "suppressed on the way out of an error",
+        "platform_site/postgres/prepared.py": "one statement's outcome among many; a lost connection is met before",
+        "webhooks/delivery/dispatcher.py": "behind OperationalError and InterfaceError",
+        "rows/migrate/concurrent_unique_indexes.py": "suppressed on the way out of an error",
     }
     wrong = [
         where
@@ -55,8 +56,8 @@ def test_a_deletion_stands_whatever_becomes_of_the_connection(monkeypatch: pytes
     def count_tables(*_: object) -> int:
         raise InterfaceError("the connection is closed")
 
-    monkeypatch.setattr(provisioning, "count_tables", count_tables)
-    removal.finish_environment_soon("env_x", "us-east-1")
+    monkeypatch.setattr(schemas, "count_tables", count_tables)
+    project_deletion.finish_environment_soon("env_x", "us-east-1")
 
 
 @pytest.mark.parametrize("error", [InterfaceError, KeyError])
@@ -70,7 +71,7 @@ def test_figures_are_handed_in_again_whatever_went_wrong(
         raise error("this time")
 
     monkeypatch.setattr(Traffic, "hand_in", hand_in)
-    monkeypatch.setattr("platform_site.figures.traffic.EVERY_SECONDS", 0.01)
+    monkeypatch.setattr("platform_site.observability.traffic.EVERY_SECONDS", 0.01)
     reporter = Reporter()
     reporter.start()
     wait_for("it goes on", lambda: len(tries) >= 3)
@@ -115,7 +116,7 @@ def test_the_console_says_that_a_database_is_away_of_nothing_else() -> None:
 )
 def test_what_a_server_cannot_do_now_is_503(setting: str, statement: str, state: str) -> None:
     """Its bound on temporary files is reached; or it is a standby that was not promoted yet."""
-    with postgres.connect(settings.LAYOUT, "postgres") as connection:  # such bounds are for superusers to set
+    with embedded_postgres.connect(settings.LAYOUT, "postgres") as connection:  # such bounds are for superusers to set
         connection.execute("BEGIN")
         connection.execute(setting)
         with pytest.raises(psycopg.Error) as raised:

@@ -7,16 +7,16 @@ from unittest import mock
 
 import redis
 
-from platform_site.services import valkey
-from platform_site.services.layout import Layout
+from platform_site.embedded import valkey as embedded_valkey
+from platform_site.embedded.data_dir import Layout
 
 Refusal = Literal["full", "replica"]
 
 
 def start_for_operators(layout: Layout, log: Path | None = None) -> subprocess.Popen[bytes]:
-    """As `valkey.start`; its user may do what operators may, who are not the platform."""
-    with mock.patch.object(valkey, "ACL", "~* &* +@all"):
-        return valkey.start(layout, log=log)
+    """As `embedded_valkey.start`; its user may do what operators may, who are not the platform."""
+    with mock.patch.object(embedded_valkey, "ACL", "~* &* +@all"):
+        return embedded_valkey.start(layout, log=log)
 
 
 def refuse_writes(client: redis.Redis, why: Refusal) -> None:

@@ -5,20 +5,22 @@ class WebhooksConfig(AppConfig):
     name = "webhooks"
 
     def ready(self) -> None:
-        from platform_site.api.keyring import register_sealed_field
-        from projects import leftovers
-        from projects.limits import set_usage_counter
-        from rows import interests
-        from rows.backups import register_part
-        from webhooks import hooks, services
-        from webhooks.archive import Subscriptions
-        from webhooks.attempts import SECRET_PURPOSE
+        from platform_site.security.keyring import register_sealed_field
+        from projects.directory.limits import set_usage_counter
+        from projects.provisioning import orphaned_rows
+        from rows.outbox import subscriptions
+        from rows.transfer.backup import register_part
+        from webhooks import signal_handlers
+        from webhooks.console import admin  # noqa: F401 - registers the pages of the console
+        from webhooks.delivery.attempts import SECRET_PURPOSE
         from webhooks.models import Webhook
+        from webhooks.subscriptions import service as webhook_service
+        from webhooks.subscriptions.backup import Subscriptions
 
         register_sealed_field("webhooks.Webhook", "sealed_secret", purpose=SECRET_PURPOSE)
         register_sealed_field("webhooks.Webhook", "sealed_previous_secret", purpose=SECRET_PURPOSE)
-        set_usage_counter("webhooks_per_environment", services.count_webhooks)
+        set_usage_counter("webhooks_per_environment", webhook_service.count_webhooks)
         register_part("webhooks", Subscriptions())
-        interests.register(services.patterns_of)
-        leftovers.register(Webhook, only="deleted_at IS NULL")  # the others go within minutes
-        hooks.connect()
+        subscriptions.register(webhook_service.patterns_of)
+        orphaned_rows.register(Webhook, only="deleted_at IS NULL")  # the others go within minutes
+        signal_handlers.connect()

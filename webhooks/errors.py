@@ -1,8 +1,8 @@
-"""What can go wrong with subscriptions. They know nothing of HTTP but what `platform_site.api.errors` maps."""
+"""What can go wrong with subscriptions. They know nothing of HTTP but what `platform_site.http.errors` maps."""
 
 from datetime import datetime
 
-from platform_site.api.errors import Conflict, NotFound, QuotaExceeded
+from platform_site.http.errors import Conflict, NotFound, QuotaExceeded
 
 
 class NoSuchWebhook(NotFound):

@@ -7,7 +7,7 @@ from django.contrib.postgres.indexes import BrinIndex
 from django.db import models
 from django.db.models.functions import Greatest, Now
 
-from platform_site.api.models import public_id
+from platform_site.http.models import public_id
 from webhooks.managers import WebhookQuerySet
 
 
@@ -42,11 +42,11 @@ class Webhook(models.Model):
     sealed_previous_secret = models.BinaryField(null=True)
     previous_secret_until = models.DateTimeField(null=True)
     listens_until = models.DateTimeField(null=True)
-    """Set for the subscription of a terminal (`webhooks.listening`): only that terminal makes its attempts, and it goes
-    when it is not prolonged any more."""
+    """Set for the subscription of a terminal (`webhooks.cli_listener`): only that terminal makes its attempts, and it
+    goes when it is not prolonged any more."""
     drop_before = models.DateTimeField(null=True)
     """Enabled with the wish to drop what was held: what was made before then and waits still is to be dropped. Nothing
-    is sent until that is done (`webhooks.backlog`)."""
+    is sent until that is done (`webhooks.delivery.reconciler`)."""
     recover_from = models.DateTimeField(null=True)
     """What was made since then and did not arrive is to be sent again; moves on as that is done."""
     recover_until = models.DateTimeField(null=True)
@@ -126,7 +126,8 @@ class Delivery(models.Model):
             models.UniqueConstraint(fields=["webhook", "event_id"], name="delivery_once_per_event")
         ]
         indexes: ClassVar = [
-            # Leads from one webhook with something pending to the next, and to what is due of each (`webhooks.queue`).
+            # Leads from one webhook with something pending to the next, and to what is due of each
+            # (`webhooks.delivery.queue`).
             models.Index(
                 fields=["webhook", "next_attempt_at"], condition=models.Q(status="pending"), name="delivery_waiting"
             ),
@@ -153,7 +154,7 @@ class Delivery(models.Model):
                 name="delivery_turn",
             ),
             models.Index(fields=["environment_id", "event_id"], name="delivery_of_event"),
-            # In the order in which they are let go (`webhooks.backlog`), and in that in which they expire.
+            # In the order in which they are let go (`webhooks.delivery.reconciler`), and in that in which they expire.
             models.Index(fields=["webhook", "sequence"], condition=models.Q(status="held"), name="delivery_held_order"),
             models.Index(
                 "webhook",
@@ -192,8 +193,8 @@ class Attempt(models.Model):
 
 
 class TrailEntry(models.Model):
-    """An entry of the audit trail as processes of the release before write it down, and nobody else: `rows.trail` has
-    columns for who it was, which they would not bring along. Goes with the next release."""
+    """An entry of the audit trail as processes of the release before write it down, and nobody else:
+    `rows.outbox.audit` has columns for who it was, which they would not bring along. Goes with the next release."""
 
     id = public_id("aud")
     """Its id there, too."""

@@ -12,35 +12,37 @@ from celery import current_app, shared_task, signals
 from django.conf import settings
 
 from accounts.audit import SYSTEM
-from platform_site.api import nudges
-from platform_site.api.sweeps import apart, sweep, sweep_of_each_region
-from projects.environments import place_of
-from rows import trail
-from webhooks import control, hooks, loops, retention
-from webhooks.backlog import settle
-from webhooks.clocks import mend_future_times
-from webhooks.listening import end_listeners
+from platform_site.background import dispatch as background_dispatch
+from platform_site.background.periodic import apart, sweep, sweep_of_each_region
+from projects.directory.environments import place_of
+from rows.outbox import audit as audit_outbox
+from webhooks import signal_handlers
+from webhooks.cli_listener import end_listeners
+from webhooks.delivery import control_events, dispatcher_thread
+from webhooks.delivery import retention as delivery_retention
+from webhooks.delivery.clock_skew import mend_future_times
+from webhooks.delivery.queue import longest_wait
+from webhooks.delivery.reconciler import settle
 from webhooks.models import TrailEntry
-from webhooks.queue import longest_wait
 
 logger = logging.getLogger("platform.webhooks")
 
 
 @signals.worker_shutting_down.connect(weak=False)
 def _begin_nothing_more(**_: Any) -> None:
-    loops.ask_to_stop()
+    dispatcher_thread.ask_to_stop()
 
 
 @signals.worker_shutdown.connect(weak=False)
 def _wait_for_what_is_in_flight(**_: Any) -> None:
-    loops.stop()
+    dispatcher_thread.stop()
 
 
 @shared_task
 def dispatch(using: str) -> None:
     """Let the region's queue be emptied. A region that is away is left to the sweep."""
     if using in settings.REGION_DATABASES:
-        loops.wake(using)
+        dispatcher_thread.wake(using)
 
 
 @shared_task
@@ -54,10 +56,10 @@ def carry_over_control_events(environment_id: str) -> None:
 def _carry_over(using: str) -> None:
     with apart(f"control events for {using}", using=using):
         carried = 0
-        while (more := control.carry_over(using)) > 0:
+        while (more := control_events.carry_over(using)) > 0:
             carried += more
         if carried:
-            nudges.send_now(dispatch, using)
+            background_dispatch.send_now(dispatch.name, using)
 
 
 @sweep(every=settings.WEBHOOK_SWEEP_SECONDS)
@@ -73,7 +75,7 @@ def bring_trail_over(using: str) -> None:
     nudge this; the rest is left to the sweep. Both go with their table."""
     if using in settings.REGION_DATABASES:
         with apart(f"entries of the trail in {using}, as the release before writes them", using=using):
-            while trail.bring_oldest(using, TrailEntry, actor_kind=SYSTEM.kind) > 0:
+            while audit_outbox.bring_oldest(using, TrailEntry, actor_kind=SYSTEM.kind) > 0:
                 pass
 
 
@@ -89,17 +91,17 @@ def dispatch_what_is_due(using: str) -> None:
     """Find work that nobody was nudged for: a lost nudge, a retry whose time has come, a lease that ran out."""
     waiting = longest_wait(using)
     if waiting is not None:
-        is_sent = nudges.send_now(dispatch, using)
+        is_sent = background_dispatch.send_now(dispatch.name, using)
         is_ours = "webhooks" in current_app.amqp.queues.consume_from
         if is_ours and (not is_sent or waiting > timedelta(seconds=2 * settings.WEBHOOK_SWEEP_SECONDS)):
-            loops.wake(using)
+            dispatcher_thread.wake(using)
 
 
 @sweep_of_each_region(every=settings.WEBHOOK_SWEEP_SECONDS)
 def settle_deliveries(using: str) -> None:
     """Let deliveries follow webhooks that were switched, for some seconds at a time."""
     if settle(using):
-        nudges.send_now(dispatch, using)
+        background_dispatch.send_now(dispatch.name, using)
 
 
 @sweep_of_each_region(every=15)
@@ -120,18 +122,18 @@ def forget_environment(environment_id: str, using: str) -> None:
     """Remove what a deleted environment with a long history has left. What goes wrong is left to the sweeps."""
     if using in settings.REGION_DATABASES:
         with apart(f"what {environment_id} left in {using}", using=using):
-            hooks.forget_all(environment_id, using)
+            signal_handlers.forget_all(environment_id, using)
 
 
 @sweep_of_each_region(every=300)
 def forget_what_is_old(using: str) -> None:
     """Expire held events, remove deleted webhooks, purge deliveries and relayed events past their time."""
-    retention.remove_deleted(using)
-    retention.purge(using, older_than=settings.WEBHOOK_RETENTION)
+    delivery_retention.remove_deleted(using)
+    delivery_retention.purge(using, older_than=settings.WEBHOOK_RETENTION)
     # Last: it alone waits for the control database, to spare what a suspended project holds.
-    retention.expire_held(using, older_than=timedelta(days=7))
+    delivery_retention.expire_held(using, older_than=timedelta(days=7))
 
 
 @sweep(every=300)
 def forget_old_control_events() -> None:
-    control.forget_old()
+    control_events.forget_old()

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from webhooks.views import DeliveryViewSet, WebhookViewSet
+from webhooks.api.views import DeliveryViewSet, WebhookViewSet
 
 urlpatterns = [
     path("v1/webhooks", WebhookViewSet.as_view({"get": "list", "post": "create"}), name="webhooks"),

@@ -14,11 +14,12 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from accounts import environments, passwords
+from accounts.directory import environments as environment_directory
 from accounts.models import User
-from platform_site.api.callers import Place
-from platform_site.api.errors import ApiError
-from platform_site.api.fields import Serializer, failed
+from accounts.users import passwords
+from platform_site.http.errors import ApiError
+from platform_site.http.fields import Serializer, failed
+from platform_site.identity.callers import Place
 
 ENVIRONMENT = "the environment: its id (env_…), or the project's id and its name (prj_…/production)"
 """The help of an argument that `place_named` reads."""
@@ -111,7 +112,7 @@ def environment(options: dict[str, Any]) -> str | None:
 
 def place_named(text: str) -> Place:
     """The place of `env_…` or of `prj_…/name`. Raises CommandError."""
-    place = environments.directory().place_named(text)
+    place = environment_directory.directory().place_named(text)
     if place is None:
         raise CommandError(f'There is no environment "{text}". `manage.py list_projects` shows those that there are.')
     return place

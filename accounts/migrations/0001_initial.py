@@ -5,7 +5,7 @@ import django.db.models.deletion
 import django.db.models.functions.datetime
 import django.db.models.functions.text
 import functools
-import platform_site.api.ids
+import platform_site.identity.ids
 from django.conf import settings
 from django.db import migrations, models
 
@@ -22,7 +22,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='AuditEntry',
             fields=[
-                ('id', models.CharField(default=functools.partial(platform_site.api.ids.new, *('aud',), **{}), editable=False, max_length=30, primary_key=True, serialize=False)),
+                ('id', models.CharField(default=functools.partial(platform_site.identity.ids.new, *('aud',), **{}), editable=False, max_length=30, primary_key=True, serialize=False)),
                 ('at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), db_index=True, editable=False)),
                 ('actor_kind', models.CharField(max_length=10)),
                 ('actor_id', models.CharField(db_index=True, max_length=30, null=True)),
@@ -55,7 +55,7 @@ class Migration(migrations.Migration):
                 ('password', models.CharField(max_length=128, verbose_name='password')),
                 ('last_login', models.DateTimeField(blank=True, null=True, verbose_name='last login')),
                 ('is_superuser', models.BooleanField(default=False, help_text='Designates that this user has all permissions without explicitly assigning them.', verbose_name='superuser status')),
-                ('id', models.CharField(default=functools.partial(platform_site.api.ids.new, *('usr',), **{}), editable=False, max_length=30, primary_key=True, serialize=False)),
+                ('id', models.CharField(default=functools.partial(platform_site.identity.ids.new, *('usr',), **{}), editable=False, max_length=30, primary_key=True, serialize=False)),
                 ('environment_id', models.CharField(blank=True, max_length=30, null=True)),
                 ('email', models.CharField(max_length=254)),
                 ('name', models.CharField(blank=True, default='', max_length=200)),
@@ -71,7 +71,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='ServerKey',
             fields=[
-                ('id', models.CharField(default=functools.partial(platform_site.api.ids.new, *('key',), **{}), editable=False, max_length=30, primary_key=True, serialize=False)),
+                ('id', models.CharField(default=functools.partial(platform_site.identity.ids.new, *('key',), **{}), editable=False, max_length=30, primary_key=True, serialize=False)),
                 ('name', models.CharField(max_length=100)),
                 ('environment_id', models.CharField(db_index=True, max_length=30, null=True)),
                 ('prefix', models.CharField(max_length=12)),
@@ -88,7 +88,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Session',
             fields=[
-                ('id', models.CharField(default=functools.partial(platform_site.api.ids.new, *('ses',), **{}), editable=False, max_length=30, primary_key=True, serialize=False)),
+                ('id', models.CharField(default=functools.partial(platform_site.identity.ids.new, *('ses',), **{}), editable=False, max_length=30, primary_key=True, serialize=False)),
                 ('environment_id', models.CharField(db_index=True, max_length=30, null=True)),
                 ('family_hash', models.BinaryField(max_length=32, unique=True)),
                 ('refresh_hash', models.BinaryField(max_length=32)),

@@ -4,7 +4,7 @@ import django.contrib.postgres.fields
 import django.db.models.deletion
 import django.db.models.functions.datetime
 import functools
-import platform_site.api.ids
+import platform_site.identity.ids
 from django.conf import settings
 from django.db import migrations, models
 
@@ -24,7 +24,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='IdentityProvider',
             fields=[
-                ('id', models.CharField(default=functools.partial(platform_site.api.ids.new, *('idp',), **{}), editable=False, max_length=30, primary_key=True, serialize=False)),
+                ('id', models.CharField(default=functools.partial(platform_site.identity.ids.new, *('idp',), **{}), editable=False, max_length=30, primary_key=True, serialize=False)),
                 ('environment_id', models.CharField(blank=True, max_length=30, null=True)),
                 ('name', models.CharField(max_length=48)),
                 ('display_name', models.CharField(max_length=100)),
@@ -51,7 +51,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='RedirectUri',
             fields=[
-                ('id', models.CharField(default=functools.partial(platform_site.api.ids.new, *('rdu',), **{}), editable=False, max_length=30, primary_key=True, serialize=False)),
+                ('id', models.CharField(default=functools.partial(platform_site.identity.ids.new, *('rdu',), **{}), editable=False, max_length=30, primary_key=True, serialize=False)),
                 ('environment_id', models.CharField(blank=True, max_length=30, null=True)),
                 ('uri', models.CharField(max_length=500)),
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
@@ -82,7 +82,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Identity',
             fields=[
-                ('id', models.CharField(default=functools.partial(platform_site.api.ids.new, *('idn',), **{}), editable=False, max_length=30, primary_key=True, serialize=False)),
+                ('id', models.CharField(default=functools.partial(platform_site.identity.ids.new, *('idn',), **{}), editable=False, max_length=30, primary_key=True, serialize=False)),
                 ('subject', models.CharField(max_length=255)),
                 ('email', models.CharField(max_length=254, null=True)),
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),

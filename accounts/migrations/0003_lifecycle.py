@@ -3,7 +3,7 @@
 import django.db.models.deletion
 import django.db.models.functions.datetime
 import functools
-import platform_site.api.ids
+import platform_site.identity.ids
 from django.conf import settings
 from django.db import migrations, models
 
@@ -34,7 +34,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='AccountEmail',
             fields=[
-                ('id', models.CharField(default=functools.partial(platform_site.api.ids.new, *('eml',), **{}), editable=False, max_length=30, primary_key=True, serialize=False)),
+                ('id', models.CharField(default=functools.partial(platform_site.identity.ids.new, *('eml',), **{}), editable=False, max_length=30, primary_key=True, serialize=False)),
                 ('environment_id', models.CharField(blank=True, max_length=30, null=True)),
                 ('kind', models.CharField(choices=[('sign_up', 'Sign Up'), ('invitation', 'Invitation'), ('verify_email', 'Verify Email'), ('reset_password', 'Reset Password'), ('change_email', 'Change Email'), ('email_changed', 'Email Changed'), ('password_changed', 'Password Changed')], max_length=20)),
                 ('subject', models.CharField(max_length=254)),

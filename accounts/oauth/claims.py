@@ -15,13 +15,13 @@ from joserfc import jwt
 from joserfc.errors import InvalidKeyIdError, JoseError
 from joserfc.jws import JWSRegistry
 
-from accounts import emails
+from accounts.models.oauth import IdentityProvider
 from accounts.oauth import metadata
 from accounts.oauth.errors import FlowError, ProviderAnswerInvalid, ProviderRefused
 from accounts.oauth.metadata import Metadata
-from accounts.oauth.models import IdentityProvider
 from accounts.oauth.transport import Calls, oauth_client
-from platform_site.api.errors import ValidationFailed
+from accounts.users import emails
+from platform_site.http.errors import ValidationFailed
 
 LEEWAY: Final = 30
 """Seconds by which a provider's clock may differ."""
@@ -40,7 +40,7 @@ class Profile:
 
     subject: str
     email: str | None
-    """None where there is none, or none that could be an address here (`accounts.emails`)."""
+    """None where there is none, or none that could be an address here (`accounts.users.emails`)."""
     is_email_verified: bool
     """Whether the provider vouches that the address is this person's."""
     name: str

@@ -19,7 +19,7 @@ from typing import Final
 import orjson
 from django.conf import settings
 
-from platform_site.api import keyring
+from platform_site.security import keyring
 
 LIFETIME: Final = 600
 """Seconds for a person to sign in at the provider."""

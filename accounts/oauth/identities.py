@@ -2,7 +2,7 @@
 
 By (provider, subject) if the two have met before, whatever the e-mail says now. Else by e-mail, and only if both sides
 have shown that it is theirs: the provider vouches for it, and our user has verified it. An address that only one side
-claims links nothing, for then whoever typed it first would own the other's account (pre-hijacking; threat T16), and no
+claims links nothing, for then whoever typed it first would own the other's account (pre-hijacking), and no
 address links an account of the console's staff. Else a new user is made, whose e-mail counts as verified, if the pool
 admits new ones or has invited this one. Who is signed in can link any other identity of theirs (`link`), whatever its
 e-mail.
@@ -14,18 +14,20 @@ from django.db import IntegrityError, transaction
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 
-from accounts import audit, emails, services
+from accounts import audit
 from accounts.audit import Actor
-from accounts.lifecycle import invitations, outbox, pools
-from accounts.lifecycle.models import AccountEmail, SignUpMode
 from accounts.models import User
+from accounts.models.oauth import Identity, IdentityProvider
+from accounts.models.registration import AccountEmail, SignUpMode
 from accounts.oauth import errors, proofs
 from accounts.oauth.claims import Profile
-from accounts.oauth.models import Identity, IdentityProvider
 from accounts.oauth.proofs import Proof
-from platform_site.api import ids
-from platform_site.api.callers import Caller
-from platform_site.api.errors import Conflict, NotFound, QuotaExceeded, ValidationFailed
+from accounts.registration import email_outbox, invitations, pool_settings
+from accounts.users import emails
+from accounts.users import service as user_service
+from platform_site.http.errors import Conflict, NotFound, QuotaExceeded, ValidationFailed
+from platform_site.identity import ids
+from platform_site.identity.callers import Caller
 
 Kind = AccountEmail.Kind
 MOST: Final = 20
@@ -76,7 +78,7 @@ def _link(
 ) -> Identity:
     """Another way into an account that is there: its owner is told."""
     identity = _remember(user, provider, subject, email, actor=actor)
-    outbox.tell(
+    email_outbox.tell(
         user, Kind.IDENTITY_LINKED, recipient=user.email, subject=identity.pk, provider=provider.display_name
     )  # fmt: skip
     return identity
@@ -112,7 +114,7 @@ def _made(provider: IdentityProvider, profile: Profile, email: str, most: int | 
     if invited is not None:
         invited.delete()
     try:
-        return services.create_user(
+        return user_service.create_user(
             pool_id=provider.environment_id,
             email=email,
             password=None,
@@ -121,7 +123,7 @@ def _made(provider: IdentityProvider, profile: Profile, email: str, most: int | 
             claims=details.get("claims"),
             is_email_verified=True,
             via=f"oauth:{provider.name}",
-            actor=services.THEMSELVES,
+            actor=user_service.THEMSELVES,
             most=most,
         )
     except QuotaExceeded:
@@ -166,7 +168,7 @@ def _linked(user: User, proof: Proof, actor: Caller) -> Identity:
 
 def admits_new_users(provider: IdentityProvider) -> bool:
     """Whether a person whom nobody knows yet becomes a user: the pool is open, and the provider not an exception."""
-    return provider.sign_up and pools.settings_of(provider.environment_id).sign_up == SignUpMode.OPEN
+    return provider.sign_up and pool_settings.settings_of(provider.environment_id).sign_up == SignUpMode.OPEN
 
 
 def of_user(user_id: str) -> "QuerySet[Identity]":

@@ -16,8 +16,8 @@ from authlib.oidc.discovery import get_well_known_url
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
+from accounts.models.oauth import IdentityProvider
 from accounts.oauth.errors import ProviderAnswerInvalid
-from accounts.oauth.models import IdentityProvider
 from accounts.oauth.transport import Calls, check_endpoint
 
 REMEMBERED: Final = 600.0

@@ -10,10 +10,10 @@ from urllib.parse import urlencode
 from django.http import HttpResponse
 from django.template.loader import render_to_string
 
-from accounts.lifecycle import pools
-from accounts.oauth.models import IdentityProvider
-from platform_site.api.errors import ApiError
-from platform_site.api.requests import current_request_id
+from accounts.models.oauth import IdentityProvider
+from accounts.registration import pool_settings
+from platform_site.http.errors import ApiError
+from platform_site.http.requests import current_request_id
 
 POLICY: Final = (
     "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -31,7 +31,7 @@ def choice(providers: Iterable[IdentityProvider], query: Mapping[str, str], pool
     links = [
         {"name": each.display_name, "address": "?" + urlencode({**query, "provider": each.name})} for each in providers
     ]
-    app_name = pools.settings_of(pool_id).app_name
+    app_name = pool_settings.settings_of(pool_id).app_name
     title = f"Sign in to {app_name}" if app_name else "Sign in"
     return _page("accounts/choose_provider.html", 200, {"links": links, "title": title})
 

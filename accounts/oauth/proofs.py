@@ -2,8 +2,8 @@
 
 Nothing is stored: a proof is a sealed statement of ours that says which person at which provider was here. It opens
 nothing by itself. To link it takes a session of the account, the PKCE verifier of whoever began, and what
-`accounts.lifecycle.oneself.prove` asks for; so one that is copied, or slipped to somebody else's application, links
-nothing (RFC 9700 4.5). It may come twice within its time: linking twice is linking once. Pure but for the clock.
+`accounts.registration.own_account.prove` asks for; so one that is copied, or slipped to somebody else's application,
+links nothing (RFC 9700 4.5). It may come twice within its time: linking twice is linking once. Pure but for the clock.
 """
 
 import time
@@ -13,9 +13,9 @@ from typing import Final
 
 import orjson
 
-from accounts.oauth import codes
-from platform_site.api import keyring
-from platform_site.api.errors import FieldError, InvalidGrant
+from accounts.users import exchange_codes
+from platform_site.http.errors import FieldError, InvalidGrant
+from platform_site.security import keyring
 
 PREFIX: Final = "oal_"
 LIFETIME: Final = 60
@@ -57,7 +57,7 @@ def opened(text: str, *, environment_id: str | None, code_verifier: str) -> Proo
         not text.startswith(PREFIX)
         or proof.expires_at < time.time()
         or proof.environment_id != environment_id
-        or not codes.proves(code_verifier, proof.code_challenge)
+        or not exchange_codes.proves(code_verifier, proof.code_challenge)
     ):
         raise refused()
     return proof

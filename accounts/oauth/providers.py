@@ -12,15 +12,17 @@ from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 
-from accounts import audit, environments, locks
+from accounts import audit
 from accounts.audit import Actor
+from accounts.directory import environments as environment_directory
+from accounts.directory import locks as account_locks
+from accounts.models.oauth import IdentityProvider
 from accounts.oauth import metadata
-from accounts.oauth.models import IdentityProvider
-from accounts.services import UNSET, Unset
-from platform_site.api.callers import Caller
-from platform_site.api.errors import FieldError, NotFound, QuotaExceeded, ValidationFailed
-from platform_site.api.outbound import BadUrl, parse_url
-from platform_site.api.outbound.networks import is_allowed, networks
+from accounts.users.service import UNSET, Unset
+from platform_site.http.errors import FieldError, NotFound, QuotaExceeded, ValidationFailed
+from platform_site.identity.callers import Caller
+from platform_site.outbound import BadUrl, parse_url
+from platform_site.outbound.ssrf import is_allowed, networks
 
 MOST: Final = 20
 """Providers of a pool."""
@@ -136,8 +138,8 @@ def _store(provider: IdentityProvider, actor: Caller | Actor) -> None:
     """Write a new one down, with its audit entry. Raises QuotaExceeded, ValidationFailed where its name is taken."""
     pool_id = provider.environment_id
     with transaction.atomic():
-        environments.stay(pool_id)
-        locks.hold(f"identity providers of {pool_id}")
+        environment_directory.stay(pool_id)
+        account_locks.hold(f"identity providers of {pool_id}")
         if of_pool(pool_id).count() >= MOST:
             raise QuotaExceeded(f"An environment has at most {MOST} identity providers.")
         _save_with_free_name(provider)

@@ -2,7 +2,7 @@
 
 An exact list per environment, compared character by character (RFC 9700 2.1): no wildcards, no prefixes, no
 normalising, for every cleverness in comparing has been an open redirect somewhere. What could be read in two ways is
-refused when the list is written, so that nothing in it needs interpreting. Threat T16.
+refused when the list is written, so that nothing in it needs interpreting.
 """
 
 import re
@@ -13,11 +13,13 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 from django.db import transaction
 from django.db.models import QuerySet
 
-from accounts import audit, environments, locks
+from accounts import audit
 from accounts.audit import Actor
-from accounts.oauth.models import RedirectUri
-from platform_site.api.callers import Caller
-from platform_site.api.errors import FieldError, ValidationFailed
+from accounts.directory import environments as environment_directory
+from accounts.directory import locks as account_locks
+from accounts.models.oauth import RedirectUri
+from platform_site.http.errors import FieldError, ValidationFailed
+from platform_site.identity.callers import Caller
 
 LONGEST: Final = 500
 MOST: Final = 50
@@ -159,5 +161,5 @@ def remove(environment_id: str | None, uri: str, *, actor: Caller | Actor) -> li
 
 def _hold(environment_id: str | None) -> None:
     """One change at a time: else the second would take off what the first has just put on."""
-    environments.stay(environment_id)
-    locks.hold(f"redirect URIs of {environment_id or 'the platform'}")
+    environment_directory.stay(environment_id)
+    account_locks.hold(f"redirect URIs of {environment_id or 'the platform'}")

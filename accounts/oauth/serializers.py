@@ -4,12 +4,12 @@ from typing import Any
 
 from rest_framework.serializers import DictField
 
-from accounts import passwords
+from accounts.api.serializers import PasswordField
+from accounts.models.oauth import Identity, IdentityProvider
 from accounts.oauth import proofs, redirects
-from accounts.oauth.models import Identity, IdentityProvider
 from accounts.oauth.providers import PRESETS, callback_url
-from accounts.serializers import PasswordField
-from platform_site.api.fields import (
+from accounts.users import passwords
+from platform_site.http.fields import (
     BooleanField,
     CharField,
     ChoiceField,

@@ -2,9 +2,9 @@
 
 A tenant names its providers, so an endpoint may be slow, huge or somebody's internal address. The guarded client sees
 to addresses and bytes; here one sign-in gets SECONDS for all its calls, and one process makes at most IN_ALL calls at a
-time, in places that applications share (`platform_site.api.fair`): threads that wait for a slow provider are threads
-that answer nobody. A provider that ran into the deadline or had to give way rests, longer each time. Calls are made
-outside of transactions.
+time, in places that applications share (`platform_site.concurrency.fair_semaphore`): threads that wait for a slow
+provider are threads that answer nobody. A provider that ran into the deadline or had to give way rests, longer each
+time. Calls are made outside of transactions.
 """
 
 import logging
@@ -21,10 +21,10 @@ import orjson
 from authlib.oauth2.client import OAuth2Client
 from django.conf import settings
 
+from accounts.models.oauth import IdentityProvider
 from accounts.oauth.errors import ProviderAnswerInvalid, ProviderUnreachable
-from accounts.oauth.models import IdentityProvider
-from platform_site.api.fair import FairPlaces, Full
-from platform_site.api.outbound import BadUrl, Interruption, OutboundError, TimedOut, client, parse_url
+from platform_site.concurrency.fair_semaphore import FairPlaces, Full
+from platform_site.outbound import BadUrl, Interruption, OutboundError, TimedOut, client, parse_url
 
 SECONDS: Final = 8.0
 PER_CALL: Final = 4.0

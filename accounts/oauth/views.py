@@ -3,8 +3,7 @@
 `GET /v1/auth/authorize` and `GET /v1/auth/callback/{provider_id}` are where a person's browser passes through; what
 goes wrong there is told to the application at its redirect URI (RFC 6749 4.1.2.1), and to the person, as a page, only
 while it is not sure that this URI is the application's. No error ever redirects to an address that is not on the list.
-The rest is the management of providers, redirect URIs and one's own identities. Design section 4, "OAuth code"; threat
-T16.
+The rest is the management of providers, redirect URIs and one's own identities.
 """
 
 import logging
@@ -20,26 +19,15 @@ from django.http.response import HttpResponseBase
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 
-from accounts import environments
-from accounts.lifecycle import oneself
-from accounts.oauth import (
-    claims,
-    codes,
-    errors,
-    flows,
-    identities,
-    metadata,
-    pages,
-    proofs,
-    providers,
-    redirects,
-    serializers,
-)
+from accounts.directory import environments as environment_directory
+from accounts.models.oauth import IdentityProvider
+from accounts.oauth import claims, errors, flows, identities, metadata, pages, proofs, providers, redirects, serializers
 from accounts.oauth.flows import Flow
-from accounts.oauth.models import IdentityProvider
 from accounts.oauth.transport import Calls, oauth_client
-from platform_site.api import handler, ids, limits
-from platform_site.api.errors import (
+from accounts.registration import own_account
+from accounts.users import exchange_codes
+from platform_site.http import exception_handler
+from platform_site.http.errors import (
     Conflict,
     Forbidden,
     InvalidGrant,
@@ -48,11 +36,13 @@ from platform_site.api.errors import (
     QuotaExceeded,
     ValidationFailed,
 )
-from platform_site.api.idempotency import idempotent
-from platform_site.api.openapi import ENVIRONMENT, listing
-from platform_site.api.plans import plan_limits
-from platform_site.api.requests import named_environment
-from platform_site.api.views import ApiViewSet, answer, created, no_content
+from platform_site.http.idempotency import idempotent
+from platform_site.http.openapi import ENVIRONMENT, listing
+from platform_site.http.requests import named_environment
+from platform_site.http.views import ApiViewSet, answer, created, no_content
+from platform_site.identity import ids
+from platform_site.identity.plans import plan_limits
+from platform_site.redis import rate_limits
 
 LONGEST_STATE: Final = 1000
 _HERE: Final = "canonical"
@@ -77,8 +67,8 @@ class _ForBrowsers(ApiViewSet):
     def _refuse(self, error: Exception) -> HttpResponseBase:
         if not pages.is_wanted(self.request):
             return super()._refuse(error)
-        meaning = handler.to_api_error(error)
-        handler.report(error, meaning)
+        meaning = exception_handler.to_api_error(error)
+        exception_handler.report(error, meaning)
         return pages.failed(meaning)
 
 
@@ -142,7 +132,7 @@ class ProviderSignInViewSet(_ForBrowsers):
                   {"grant_type": "authorization_code", "code": "oac_…", "code_verifier": verifier}   within 60 s, once
         """
         raw: HttpRequest = request._request
-        limits.count_anonymous(raw)
+        rate_limits.count_anonymous(raw)
         if (there := _at_our_own_host(raw, self.query)) is not None:
             return there
         environment_id, pool_id = _environment(raw, self.query.get("environment"))
@@ -177,7 +167,7 @@ def _environment(request: HttpRequest, asked: str | None) -> tuple[str | None, s
     environment_id = asked or by_host
     if environment_id is None:
         return None, None
-    place = environments.active_place(environment_id)
+    place = environment_directory.active_place(environment_id)
     if place is None:
         raise ValidationFailed.of("environment", "unknown", "There is no such environment.")
     return environment_id, place.pool_id
@@ -222,7 +212,7 @@ def _challenge(query: Mapping[str, str]) -> str | None:
         if "code_challenge_method" in query:
             raise errors.InvalidFlowRequest("code_challenge_method needs a code_challenge.")
         return None
-    if not codes.is_challenge(challenge):
+    if not exchange_codes.is_challenge(challenge):
         raise errors.InvalidFlowRequest("code_challenge must be 43 characters of base64url: a SHA-256.")
     return challenge
 
@@ -310,7 +300,7 @@ class SignInCallbackViewSet(_ForBrowsers):
     def receive(self, request: Any, provider_id: str) -> HttpResponse:
         """Come back from an identity provider. For browsers on their way to the application's redirect URI."""
         http: HttpRequest = request._request
-        limits.count_anonymous(http)
+        rate_limits.count_anonymous(http)
         state = self.query.get("state", "")
         flow, provider, pool_plan = _resumed(http, state, provider_id)
         application = _Application(flow.redirect_uri, flow.client_state)
@@ -336,7 +326,7 @@ def _resumed(request: HttpRequest, state: str, provider_id: str) -> tuple[Flow, 
         ) from None
     pool_id, plan = None, None
     if flow.environment_id is not None:
-        place = environments.active_place(flow.environment_id)
+        place = environment_directory.active_place(flow.environment_id)
         if place is None:
             raise ValidationFailed.of("state", "environment_gone", "The application is not there any more.")
         pool_id, plan = place.pool_id, place.plan
@@ -383,7 +373,7 @@ def _code_of(flow: Flow, provider: IdentityProvider, query: Mapping[str, str], p
         )
     most = plan_limits(plan).app_users_per_environment if plan is not None else None
     with transaction.atomic():  # nobody becomes a user, or is linked, and gets no code
-        return codes.issue(
+        return exchange_codes.issue(
             identities.recognise(provider, profile, most=most),
             environment_id=flow.environment_id,
             redirect_uri=flow.redirect_uri,
@@ -401,7 +391,7 @@ class SignInProviderViewSet(ApiViewSet):
     @extend_schema(responses=listing(serializers.PublicProvider, paged=False), parameters=[ENVIRONMENT])
     def list(self, request: Any) -> HttpResponse:
         """By which providers people sign in here. The environment is named as at `/v1/auth/authorize`, or by header."""
-        limits.count_anonymous(request._request)
+        rate_limits.count_anonymous(request._request)
         _, pool_id = _environment(request._request, self.query.get("environment"))
         found = providers.of_pool(pool_id).filter(enabled=True).values("name", "display_name")
         return answer({"data": [*found]})
@@ -434,7 +424,7 @@ class IdentityProviderViewSet(ApiViewSet):
         Register the answer's `callback_url` at the provider. What says who somebody is cannot be changed later: remove
         the provider and add another one.
         """
-        pool_id = environments.own_pool(self.place, "providers")
+        pool_id = environment_directory.own_pool(self.place, "providers")
         values = serializers.filled_in(self.read(serializers.NewProvider))
         values.setdefault("client_secret", None)
         made = providers.add(pool_id, actor=self.caller, **values)
@@ -449,14 +439,14 @@ class IdentityProviderViewSet(ApiViewSet):
     @extend_schema(request=serializers.ProviderChanges, responses=serializers.ProviderDetail)
     def partial_update(self, request: Any, provider_id: str) -> HttpResponse:
         """Change an identity provider. `"enabled": false` turns it off and keeps who is linked."""
-        provider = self._provider(environments.own_pool(self.place, "providers"), provider_id)
+        provider = self._provider(environment_directory.own_pool(self.place, "providers"), provider_id)
         values = self.read(serializers.ProviderChanges)
         return answer(serializers.provider(providers.change(provider, actor=self.caller, **values)))
 
     @extend_schema(responses={204: None})
     def destroy(self, request: Any, provider_id: str) -> HttpResponse:
         """Remove an identity provider and forget whom it recognised. Users and their sessions stay."""
-        provider = self._provider(environments.own_pool(self.place, "providers"), provider_id)
+        provider = self._provider(environment_directory.own_pool(self.place, "providers"), provider_id)
         providers.remove(provider, actor=self.caller)
         return no_content()
 
@@ -526,11 +516,11 @@ class IdentityViewSet(ApiViewSet):
         """
         self._person()
         values = self.read(serializers.LinkIdentityInput)
-        caller, user = self.caller, oneself.of(self.caller)
-        limits.count_token_request(request._request, pool_id=user.environment_id, email=user.email)
+        caller, user = self.caller, own_account.of(self.caller)
+        rate_limits.count_token_request(request._request, pool_id=user.environment_id, email=user.email)
         environment_id = caller.place.environment_id if caller.kind == "user" and caller.place else None
         proof = proofs.opened(values["code"], environment_id=environment_id, code_verifier=values["code_verifier"])
-        oneself.prove(user, actor=caller, current_password=values.get("current_password"))
+        own_account.prove(user, actor=caller, current_password=values.get("current_password"))
         identity = identities.link(user, proof, actor=caller)
         return created(f"/v1/auth/identities/{identity.pk}", serializers.identity(identity))
 

@@ -11,7 +11,7 @@ class StaffConfig(AppConfig):
         from django.db.models.signals import post_migrate
 
         from accounts.staff import models, roles, sessions
-        from platform_site.api.keyring import register_sealed_field
+        from platform_site.security.keyring import register_sealed_field
 
         register_sealed_field("staff.TotpDevice", "sealed_key", purpose=models.KEY_PURPOSE)
         user_logged_in.connect(sessions.begin, dispatch_uid="staff.begin_session")

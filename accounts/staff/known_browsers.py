@@ -13,8 +13,8 @@ from django.conf import settings
 from django.core import signing
 from django.http import HttpRequest, HttpResponse
 
-from accounts.emails import normalised
 from accounts.models import User
+from accounts.users.emails import normalised
 
 COOKIE: Final = "console_browser"
 LASTS: Final = 180 * 24 * 3600

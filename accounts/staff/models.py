@@ -11,7 +11,7 @@ from django.utils import timezone
 from django_otp.models import Device, ThrottlingMixin
 from django_otp.oath import TOTP
 
-from platform_site.api import keyring
+from platform_site.security import keyring
 
 KEY_PURPOSE = "staff.totp"
 STEP_SECONDS = 30

@@ -16,10 +16,11 @@ from django.contrib import admin
 from django.contrib.auth.models import Group, Permission
 from django.db import DEFAULT_DB_ALIAS, models, transaction
 
-from accounts import audit, superusers
+from accounts import audit
 from accounts.audit import Actor
 from accounts.models import User
-from platform_site.api.errors import NotFound, ValidationFailed
+from accounts.users import last_superuser
+from platform_site.http.errors import NotFound, ValidationFailed
 
 OPERATE: Final = "staff.operate"
 MANAGE_STAFF: Final = "staff.manage_staff"
@@ -53,7 +54,7 @@ def set_role(user: User, role: StaffRole | None, *, actor: Actor) -> User:
         raise ValidationFailed.of("role", "own_role", "Nobody changes their own role. Ask another superuser.")
     with transaction.atomic():
         if role != StaffRole.SUPERUSER:
-            superusers.keep_one(user.pk)
+            last_superuser.keep_one(user.pk)
         locked = User.objects.select_for_update().filter(pk=user.pk).first()
         if locked is None:
             raise NotFound

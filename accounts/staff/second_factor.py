@@ -18,8 +18,8 @@ from accounts import audit
 from accounts.audit import Actor
 from accounts.models import User
 from accounts.staff.models import KEY_PURPOSE, STEP_SECONDS, RecoveryCode, TotpDevice
-from platform_site.api import keyring
-from platform_site.api.errors import Conflict, NotFound, RateLimited, ValidationFailed
+from platform_site.http.errors import Conflict, NotFound, RateLimited, ValidationFailed
+from platform_site.security import keyring
 
 KEY_BYTES: Final = 20
 CODES: Final = 10

@@ -22,22 +22,23 @@ from django_otp import login as show_device
 from unfold.forms import AdminOwnPasswordChangeForm
 from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget
 
-from accounts import audit, emails, passwords
+from accounts import audit
 from accounts.audit import Actor
-from accounts.backends import ConsoleSignInForm
-from accounts.lifecycle import letters, recovery
-from accounts.lifecycle.models import AccountEmail
-from accounts.lifecycle.pools import OF_PLATFORM, Pool
 from accounts.models import User
+from accounts.models.registration import AccountEmail
+from accounts.registration import email_templates, password_reset
+from accounts.registration.pool_settings import OF_PLATFORM, Pool
 from accounts.staff import known_browsers, second_factor
+from accounts.staff.backends import ConsoleSignInForm
 from accounts.staff.sessions import PENDING
-from platform_site.api import limits
-from platform_site.api.errors import ApiError, RateLimited, ValidationFailed
+from accounts.users import emails, passwords
+from platform_site.http.errors import ApiError, RateLimited, ValidationFailed
+from platform_site.redis import rate_limits
 
 PENDING_SECONDS: Final = 300
 """From the password to the code."""
 RESET: Final = AccountEmail.Kind.RESET_PASSWORD
-BACKEND: Final = "accounts.backends.PlatformAccountBackend"
+BACKEND: Final = "accounts.staff.backends.PlatformAccountBackend"
 
 log = logging.getLogger(__name__)
 
@@ -106,8 +107,8 @@ def forgotten(request: HttpRequest) -> HttpResponse:
     if form.is_bound and form.is_valid():
         email = form.cleaned_data["email"]
         try:
-            limits.count_email_request(request, kind=RESET, pool_id=None, email=email, plan=OF_PLATFORM)
-            recovery.ask(Pool(None, None, OF_PLATFORM), email=email)
+            rate_limits.count_email_request(request, kind=RESET, pool_id=None, email=email, plan=OF_PLATFORM)
+            password_reset.ask(Pool(None, None, OF_PLATFORM), email=email)
         except ValidationFailed as error:
             form.add_error("email", _sentence(error))
             status = error.status
@@ -115,7 +116,7 @@ def forgotten(request: HttpRequest) -> HttpResponse:
             form.add_error(None, f"Too many tries. Come back in {error.headers['Retry-After']} seconds.")
             status = error.status
         else:
-            shown |= {"sent_to": email, "lifetime": letters.words(letters.LIFETIMES[RESET])}
+            shown |= {"sent_to": email, "lifetime": email_templates.words(email_templates.LIFETIMES[RESET])}
     return TemplateResponse(
         request, "accounts/staff/forgotten.html", admin.site.each_context(request) | shown, status=status
     )
@@ -212,7 +213,7 @@ def change_password(request: HttpRequest, extra_context: dict[str, Any] | None =
 
 def _count_password_try(request: HttpRequest, user: User) -> None:
     """One try to name one's own password while signed in. Raises RateLimited."""
-    limits.count_known_browser(request, f"security {user.pk}")
+    rate_limits.count_known_browser(request, f"security {user.pk}")
 
 
 class PasswordForm(forms.Form):

@@ -2,10 +2,10 @@
 
 from typing import Any, Final
 
-from functions.inbound.services import Shown
-from platform_site.api import fields
-from platform_site.api.fields import Serializer, timestamp
-from platform_site.api.openapi import listing
+from functions.inbound.service import Shown
+from platform_site.http import fields
+from platform_site.http.fields import Serializer, timestamp
+from platform_site.http.openapi import listing
 
 CALLER_GONE: Final = "caller_gone"
 _LABEL: Final = "What its owner calls it."

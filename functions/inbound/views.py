@@ -9,26 +9,24 @@ from django.http.response import HttpResponseBase
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiResponse, extend_schema
 
-from functions import services as functions
-from functions import waiting
+from functions.api.views import NamedViewSet
+from functions.deploy import service as functions
 from functions.errors import AddressesQuotaReached, ForUsersOnly, Loop, NoSuchAddress, NoSuchFunction
-from functions.executor import Ended
-from functions.inbound import arrivals, messages, records, serializers, services
-from functions.inbound.arrivals import Arrival
-from functions.inbound.responses import CONTENT_POLICY, Response
+from functions.execution import request_concurrency
+from functions.execution.custom_response import CONTENT_POLICY, Response
+from functions.execution.executor import Ended
+from functions.inbound import dispatch, request_message, serializers
+from functions.inbound import service as inbound_service
+from functions.inbound.dispatch import Arrival
 from functions.models import Run
-from functions.runs import Started
-from functions.views import NamedViewSet
-from platform_site.api import addresses, chains, waits
-from platform_site.api.errors import (
-    FunctionFailed,
-    FunctionTimeout,
-    PayloadTooLarge,
-    ProjectSuspended,
-    Unavailable,
-)
-from platform_site.api.idempotency import idempotent, in_region
-from platform_site.api.views import ApiViewSet, answer, created, never_stored, no_content
+from functions.runs.start import Started
+from functions.triggers import inbound_endpoints
+from platform_site.concurrency import server_hints
+from platform_site.http import client_ip
+from platform_site.http.errors import FunctionFailed, FunctionTimeout, PayloadTooLarge, ProjectSuspended, Unavailable
+from platform_site.http.idempotency import idempotent, in_region
+from platform_site.http.views import ApiViewSet, answer, created, never_stored, no_content
+from platform_site.identity import call_depth
 
 log = logging.getLogger("platform.functions")
 
@@ -57,7 +55,7 @@ class InboundAddressViewSet(NamedViewSet):
     def list(self, request: HttpRequest, name: str) -> HttpResponseBase:
         """The function's inbound addresses, the oldest first. Their URLs are shown to nobody again."""
         self._for_makers()
-        found = services.all_of(self.place, functions.function_of(self.place, name))
+        found = inbound_service.all_of(self.place, functions.function_of(self.place, name))
         return answer({"data": [serializers.address_detail(each) for each in found]})
 
     @idempotent(using=in_region)
@@ -65,14 +63,14 @@ class InboundAddressViewSet(NamedViewSet):
     def create(self, request: HttpRequest, name: str) -> HttpResponseBase:
         """Make an address by which a provider's webhooks reach the function. `url` is shown this once."""
         values = self.read(serializers.NewAddress)
-        made, url = services.make(self.place, name, values, runs_as=self.caller, actor=self.caller)
+        made, url = inbound_service.make(self.place, name, values, runs_as=self.caller, actor=self.caller)
         shown = serializers.address_detail(made) | {"url": url}
         return never_stored(created(f"/v1/functions/{name}/inbound/{made.address.pk}", shown))
 
     @extend_schema(responses={204: None})
     def destroy(self, request: HttpRequest, name: str, address_id: str) -> HttpResponseBase:
         """Revoke an inbound address. It answers no more from now on."""
-        services.revoke(self.place, name, address_id, actor=self.caller)
+        inbound_service.revoke(self.place, name, address_id, actor=self.caller)
         return no_content()
 
 
@@ -107,12 +105,12 @@ class InboundViewSet(ApiViewSet):
 
     def _arrive(self, token: str) -> Arrival:
         request = self.request._request
-        arrival = arrivals.arrive(request, token)
+        arrival = dispatch.arrive(request, token)
         request.__dict__["caller"] = arrival.caller  # for the access log
         return arrival
 
     def _queued(self, arrival: Arrival, token: str) -> HttpResponseBase:
-        waits.begin()
+        server_hints.begin()
         try:
             run_id = functions.enqueue(
                 arrival.place, arrival.caller, arrival.record.function_name, self._input(arrival, token),
@@ -129,9 +127,9 @@ class InboundViewSet(ApiViewSet):
         place, caller, name = arrival.place, arrival.caller, arrival.record.function_name
         address_id, input_text = arrival.record.address_id, self._input(arrival, token)
         try:
-            started, ended = waiting.in_turn(
+            started, ended = request_concurrency.in_turn(
                 self.request._request,
-                waiting.turn_of(place, caller, name=f"address {address_id}", size=len(input_text)),
+                request_concurrency.turn_of(place, caller, name=f"address {address_id}", size=len(input_text)),
                 lambda: functions.timeout_of(place, caller, name),
                 lambda: functions.invoke(
                     place, caller, name, input_text, depth=self._depth(arrival), address_id=address_id
@@ -146,12 +144,12 @@ class InboundViewSet(ApiViewSet):
 
     def _input(self, arrival: Arrival, token: str) -> str:
         request = self.request._request
-        client = addresses.client_address(request)
+        client = client_ip.client_address(request)
         facts = {"client": client, "address_id": arrival.record.address_id}
-        return messages.input_of(request.META, request.body, token, facts)
+        return request_message.input_of(request.META, request.body, token, facts)
 
     def _depth(self, arrival: Arrival) -> int:
-        return chains.depth_of(self.request._request.META, arrival.place.environment_id)
+        return call_depth.depth_of(self.request._request.META, arrival.place.environment_id)
 
 
 def _answer(started: Started, ended: Ended) -> HttpResponse:
@@ -179,6 +177,6 @@ def _worded(response: Response) -> HttpResponse:
 def _note_use(arrival: Arrival) -> None:
     """No reason to refuse what is done if it fails."""
     try:
-        records.note_use(arrival.place, arrival.record.address_id)
+        inbound_endpoints.note_use(arrival.place, arrival.record.address_id)
     except Error as error:
         log.warning("a use was not noted: %s", type(error).__name__, extra={"address": arrival.record.address_id})

@@ -2,9 +2,9 @@
 
 from django.core.management.base import CommandError
 
-from functions.callers import caller_again
-from platform_site.api import ids
-from platform_site.api.callers import Caller, Place
+from functions.execution.run_as import caller_again
+from platform_site.identity import ids
+from platform_site.identity.callers import Caller, Place
 
 
 def caller_named(caller_id: str, place: Place) -> tuple[Caller, Place]:

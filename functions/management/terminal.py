@@ -7,7 +7,7 @@ from typing import Final
 
 from django.core.management.base import CommandError
 
-from platform_site.api.errors import ApiError
+from platform_site.http.errors import ApiError
 
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 

@@ -4,7 +4,7 @@ import django.contrib.postgres.fields
 import django.db.models.deletion
 import django.db.models.functions.datetime
 import functools
-import platform_site.api.ids
+import platform_site.identity.ids
 from django.db import migrations, models
 
 
@@ -19,7 +19,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Function',
             fields=[
-                ('id', models.CharField(default=functools.partial(platform_site.api.ids.new, *('fn',), **{}), editable=False, max_length=30, primary_key=True, serialize=False)),
+                ('id', models.CharField(default=functools.partial(platform_site.identity.ids.new, *('fn',), **{}), editable=False, max_length=30, primary_key=True, serialize=False)),
                 ('environment_id', models.CharField(max_length=30)),
                 ('name', models.CharField(max_length=63)),
                 ('active_version', models.PositiveIntegerField()),
@@ -39,7 +39,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Run',
             fields=[
-                ('id', models.CharField(default=functools.partial(platform_site.api.ids.new, *('run',), **{}), editable=False, max_length=30, primary_key=True, serialize=False)),
+                ('id', models.CharField(default=functools.partial(platform_site.identity.ids.new, *('run',), **{}), editable=False, max_length=30, primary_key=True, serialize=False)),
                 ('environment_id', models.CharField(max_length=30)),
                 ('version', models.PositiveIntegerField()),
                 ('status', models.CharField(choices=[('running', 'Running'), ('succeeded', 'Succeeded'), ('failed', 'Failed')], default='running', max_length=10)),

@@ -4,7 +4,7 @@ import django.db.models.deletion
 import django.db.models.functions.datetime
 from django.db import migrations, models
 
-import platform_site.api.ids
+import platform_site.identity.ids
 
 
 class Migration(migrations.Migration):
@@ -29,7 +29,7 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.CharField(
-                        default=partial(platform_site.api.ids.new, "inb"),
+                        default=partial(platform_site.identity.ids.new, "inb"),
                         editable=False,
                         max_length=30,
                         primary_key=True,

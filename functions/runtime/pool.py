@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functions.runtime import imports
 from functions.runtime.errors import LoadFailed, ProcessGone, StartFailed
 from functions.runtime.process import Call, Host, Outcome, Process
-from platform_site.api.fair import FairPlaces, Full
+from platform_site.concurrency.fair_semaphore import FairPlaces, Full
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,8 @@ class Pool:
     MOST_CHECKS = 3
     """Deployments that are tried out at the same time: they come on top of `size`, so they are few."""
     FIRM_CHECK = 3.0
-    """Seconds in which a deployment is tried out whoever else waits for that (`platform_site.api.fair`)."""
+    """Seconds in which a deployment is tried out whoever else waits for that
+    (`platform_site.concurrency.fair_semaphore`)."""
     WAITING_CHECKS = 4
 
     def __init__(

@@ -3,7 +3,7 @@
 `Process()` starts it (`launch`), `load` gives it one version's source, `call` runs the tenant's function and answers
 what the code asks of its `Host` meanwhile; both over a `channel`. A process that misbehaves, times out or crashes is
 killed with its whole group and never used again. Between calls it is stopped (SIGSTOP), so nothing that a call left
-behind can run. Design section 8.
+behind can run.
 
 Inputs, outputs, questions and answers travel as JSON text that is not read here and written again: it costs nothing,
 and a number that Python would spell differently stays as it is.

@@ -1,6 +1,6 @@
 """The console's frame: what its sidebar leads to and what its search finds. Named in `settings.UNFOLD`.
 
-Part of the roof: it looks into every room. A page that a member of staff may not see is left out. Design section 9.
+Part of the roof: it looks into every room. A page that a member of staff may not see is left out.
 """
 
 from functools import cache
@@ -13,7 +13,7 @@ from django.templatetags.static import static
 from django.urls import reverse
 
 from platform_site.console.dashboard import dashboard
-from projects.region_pages import list_address
+from projects.console.base import list_address
 
 __all__ = ["account_links", "dashboard", "favicon", "navigation", "styles"]
 

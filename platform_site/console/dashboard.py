@@ -18,13 +18,12 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.http import urlencode
 
-from accounts.console import address
+from accounts.console.base import address
 from accounts.models import AuditEntry
-from platform_site.api import metrics
-from platform_site.console import charts
+from platform_site.console import charts, rollups
 from platform_site.console.charts import Series
-from platform_site.figures import rollups
 from platform_site.models import CallerRefusal, Sample
+from platform_site.observability import metrics
 from platform_site.postgres import clock
 from platform_site.templatetags.console_ids import timeline_address
 from projects.models import Plan, Project, Region

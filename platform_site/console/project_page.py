@@ -13,11 +13,11 @@ from django.db.models import Count
 from django.template.defaultfilters import filesizeformat
 
 from accounts.models import ServerKey
-from platform_site.api.plans import PlanLimits, plan_limits
-from projects import environments as directory
-from projects import invitations, limits
+from platform_site.identity.plans import PlanLimits, plan_limits
+from projects.console.base import list_address
+from projects.directory import environments as directory
+from projects.directory import invitations, limits
 from projects.models import Environment, Project
-from projects.region_pages import list_address
 
 MOST: Final = 24
 """Environments, tables, versions of one environment and so on that the page shows; the lists show all."""

@@ -14,14 +14,14 @@ from django.db import DEFAULT_DB_ALIAS, Error, connections, models, transaction
 from django.db.models import Q
 from django.http import HttpRequest
 
-from accounts.console import address
+from accounts.console.base import address
 from accounts.models import User
 from functions.models import Function
-from platform_site.api import ids
+from platform_site.identity import ids
 from platform_site.templatetags.console_ids import timeline_address
-from projects.environments import place_of
+from projects.console.base import list_address
+from projects.directory.environments import place_of
 from projects.models import Environment, Project
-from projects.region_pages import list_address
 from rows.models import CurrentVersion
 from webhooks.models import Webhook
 
@@ -123,7 +123,11 @@ def _environment_name(environment_id: str) -> str:
 
 
 def _functions(region: str, text: str) -> list[Found]:
-    found = Function.objects.using(region).filter(environment_id__isnull=False, name__istartswith=text).order_by("-id")[:EACH]
+    found = (
+        Function.objects.using(region)
+        .filter(environment_id__isnull=False, name__istartswith=text)
+        .order_by("-id")[:EACH]
+    )
     return [
         (each.name, f"Function of {each.environment_id}", address("functions_function", each.pk), "function")
         for each in found
@@ -142,4 +146,3 @@ def _webhooks(region: str, text: str) -> list[Found]:
 def _plain(text: str) -> str:
     """Without control and direction characters, which a tenant's name could turn the line around with."""
     return "".join(char for char in text if unicodedata.category(char) not in ("Cc", "Cf"))
-

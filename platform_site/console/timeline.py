@@ -22,12 +22,12 @@ from django.db import Error, connections
 from django.db.models import Q
 
 from accounts.models import AuditEntry
-from functions import history
 from functions.models import Function, InboundAddress, Run
-from platform_site.api import ids
-from projects.environments import place_of
-from rows import schemas
-from rows.outbox import OutboxEvent
+from functions.runs import history
+from platform_site.identity import ids
+from projects.directory.environments import place_of
+from rows.migrate import service as schema_service
+from rows.outbox.models import OutboxEvent
 from webhooks.models import Attempt, Delivery, Webhook
 
 MOST: Final = 50
@@ -264,7 +264,7 @@ def _row(gathered: _Gathered, using: str, text: str, environment_id: str) -> Non
         subjects = [text]
     else:
         place = place_of(environment_id)
-        tables = schemas.current(place).schema.tables if place else {}
+        tables = schema_service.current(place).schema.tables if place else {}
         subjects = [f"{name}/{text}" for name in tables]
     gathered.events(using, Q(environment_id=environment_id, subject__in=subjects))
 

@@ -3,12 +3,12 @@
 from django.contrib import admin
 from django.urls import path
 
-from platform_site.console import forgotten, views
+from platform_site.console import orphaned_schemas, views
 
 app_name = "console"
 urlpatterns = [
     path("search/", admin.site.admin_view(views.palette), name="palette"),
     path("timeline/", admin.site.admin_view(views.timeline), name="timeline"),
-    path("forgotten/", admin.site.admin_view(forgotten.forgotten), name="forgotten"),
+    path("forgotten/", admin.site.admin_view(orphaned_schemas.forgotten), name="forgotten"),
     path("waiting/<str:region>/", admin.site.admin_view(views.waiting), name="waiting"),
 ]

@@ -12,9 +12,9 @@ from django.template.response import TemplateResponse
 from django.views.decorators.http import require_safe
 
 from accounts.models import AuditEntry
-from functions.heard import REACHED
+from functions.triggers.events import REACHED
 from platform_site.console import timeline as timelines
-from projects.suspension import suspended_in
+from projects.provisioning.suspension import suspended_in
 
 SHOWN: Final = 50
 

@@ -1,2 +1,5 @@
-"""Django's PostgreSQL backend for databases that go away: whether a kept connection is alive is asked of its socket,
-and nobody waits for one that is known to be away."""
+"""Django's PostgreSQL backend for databases that fail over: prepared statements, replicas, availability.
+
+Depends on: platform_site.redis, platform_site.observability.
+Used from outside: base, prepared, replicas, availability.
+"""

@@ -3,8 +3,8 @@
 Django's health check costs a round trip on each request. A server that stopped, or terminated this backend, has
 already sent its farewell or closed the socket, so an idle connection whose socket is readable is dead or has something
 to say that nobody asked for. `poll` answers that in two microseconds and without the network. A
-peer that vanished without a word is met by TCP's own timers, by `platform_site.postgres.away`, and by one retry of
-reads in `platform_site.api.views`.
+peer that vanished without a word is met by TCP's own timers, by `platform_site.postgres.availability`, and by one retry
+of reads in `platform_site.http.views`.
 """
 
 import select
@@ -14,8 +14,8 @@ from typing import Any
 import psycopg
 from django.db.backends.postgresql import base
 
-from platform_site.postgres.away import watch
-from platform_site.postgres.commits import note_commit
+from platform_site.postgres.availability import watch
+from platform_site.postgres.commit_counter import note_commit
 
 
 class DatabaseWrapper(base.DatabaseWrapper):

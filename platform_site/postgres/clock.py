@@ -1,4 +1,4 @@
-"""The time by a database's own clock: what is compared with its rows is never a process' own (reliability F22)."""
+"""The time by a database's own clock: what is compared with its rows is never a process' own."""
 
 from datetime import datetime
 

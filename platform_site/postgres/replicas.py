@@ -5,20 +5,20 @@ beginning. A replica answers only if it has replayed the log up to the later of 
 
 * **The environment's mark**: where the log ended after the environment's last acknowledged write, whoever made it. A
   writer raises it in Redis after its commit and before its answer (`written`); a request reads it on the round trip
-  that fetches its caller (`projects.callers`). So everybody sees what anybody was told is done: rows, and the schema
-  with its rules. A mark that is not known (Redis away, emptied) sends the reader to the primary, and a thread here
-  raises it to where the log ends now.
+  that fetches its caller (`projects.api.authentication`). So everybody sees what anybody was told is done: rows, and
+  the schema with its rules. A mark that is not known (Redis away, emptied) sends the reader to the primary, and a
+  thread here raises it to where the log ends now.
 * **The floor**: where the log ended at most REPLICA_LAG_LIMIT ago, which a thread asks the primary. It bounds how old
   an answer can be whatever became of the marks. Without a floor, since the primary is silent, nothing is fit.
 
 Whether it has is asked of the replica itself, on the connection and in the round trip of the read, and before the
-read's snapshot is taken (`rows.execution.run_on_replica`): what was known of it a moment ago may have been another
-server behind the same name, or the same one before it crashed. Positions need no clocks, and an idle primary does not
-look like a lagging replica, as it does by `pg_last_xact_replay_timestamp`. A thread for each replica asks the same
-between times, so that one that is late, silent or gone is passed by, and comes back by itself.
+read's snapshot is taken (`platform_site.postgres.prepared.run_on_replica`): what was known of it a moment ago may have
+been another server behind the same name, or the same one before it crashed. Positions need no clocks, and an idle
+primary does not look like a lagging replica, as it does by `pg_last_xact_replay_timestamp`. A thread for each replica
+asks the same between times, so that one that is late, silent or gone is passed by, and comes back by itself.
 
-Who calls: `projects.callers`, `rows.asking` and `rows.execution`, whoever changes rows or schemas by other ways
-(`written`), `platform_site.api.health`.
+Who calls: `projects.api.authentication`, `rows.query.context` and `platform_site.postgres.prepared`, whoever changes
+rows or schemas by other ways (`written`), `platform_site.http.health`.
 """
 
 import itertools
@@ -37,8 +37,8 @@ from django.db import Error, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.connection import ConnectionDoesNotExist
 
-from platform_site.api import store
-from platform_site.api.metrics import REPLICA_LAG, REPLICA_READS
+from platform_site.observability.metrics import REPLICA_LAG, REPLICA_READS
+from platform_site.redis import client as redis_client
 
 logger = logging.getLogger("platform.databases")
 
@@ -182,7 +182,7 @@ class Region:
 
     def _raise_marks(self, began: float, position: int) -> None:
         due = [key for key, since in list(self.unmarked.items()) if since <= began]
-        if due and store.current().raise_to(dict.fromkeys(due, position), _MARK_SECONDS):
+        if due and redis_client.current().raise_to(dict.fromkeys(due, position), _MARK_SECONDS):
             for key in due:
                 if self.unmarked[key] <= began:  # else somebody has written since
                     del self.unmarked[key]
@@ -302,7 +302,7 @@ class _Raising:
             with connections[self.alias].cursor() as cursor:
                 cursor.execute(_WRITTEN)
                 position = int(cursor.fetchone()[0])
-            is_raised = store.current().raise_to({self.name: position}, _MARK_SECONDS)
+            is_raised = redis_client.current().raise_to({self.name: position}, _MARK_SECONDS)
         except Error:  # the write is done, whatever became of the connection since
             is_raised = False
         if not is_raised:

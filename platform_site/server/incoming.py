@@ -6,7 +6,7 @@
   `Authorization` headers are seen as two;
 - a header whose name contains an underscore is dropped: `X_Forwarded_For` would otherwise pass for `X-Forwarded-For`;
 - forwarding headers never reach META. `X-Forwarded-For` and `-Proto` of a peer in `TRUSTED_PROXIES` become the client's
-  address and the scheme; from anybody else they are nothing (threat T12).
+  address and the scheme; from anybody else they are nothing.
 """
 
 import ipaddress

@@ -30,9 +30,9 @@ from granian.http import HTTP1Settings
 from granian.log import LogLevels
 from granian.server.mp import MPServer, WorkerProcess
 
+from platform_site.embedded.launch import die_with_parent
+from platform_site.embedded.sockets import BACKLOG
 from platform_site.server.worker import work
-from platform_site.services.launch import die_with_parent
-from platform_site.services.listen import BACKLOG
 
 # "more workers than cores": on purpose, and said at every start.
 logging.getLogger("_granian").addFilter(lambda record: "higher than the amount of CPU cores" not in record.getMessage())
@@ -56,7 +56,7 @@ class Server(MPServer):
     def __init__(self, listeners: list[socket.socket], load: "_Load", **options: Any) -> None:
         address, port = listeners[0].getsockname()[:2]
         super().__init__(
-            "platform_site.server.bridge:bridge", address=address, port=port, workers=len(listeners), **options
+            "platform_site.server.rsgi_app:bridge", address=address, port=port, workers=len(listeners), **options
         )
         self._listeners = listeners
         self._load = load
@@ -186,7 +186,7 @@ class _Load:
     def __call__(self, *_: Any) -> Any:
         die_with_parent(self._main, signal.SIGTERM)
         gc.set_threshold(*self._collect_after)
-        from platform_site.server.bridge import bridge
+        from platform_site.server.rsgi_app import bridge
 
         bridge.load()
         gc.collect()
@@ -227,7 +227,7 @@ def serve(listeners: list[socket.socket], *, preload: bool, log: dict[str, Any] 
     multiprocessing.set_start_method("fork" if preload else "spawn", force=True)
     if preload:
         _let_workers_end_from_the_first()
-        from platform_site.server.bridge import bridge
+        from platform_site.server.rsgi_app import bridge
 
         bridge.load()
         gc.collect()

@@ -21,8 +21,8 @@ from granian._granian import CallbackScheduler, RSGIWorker, WorkerSignal
 from granian.server.common import WORKERS_METHODS
 from granian.server.mp import WorkerProcess
 
-from platform_site.api import waits
-from platform_site.server.bridge import Bridge
+from platform_site.concurrency import server_hints
+from platform_site.server.rsgi_app import Bridge
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ def work(
         # its way gets no answer. So first nobody new is let in, and the busy are sent away, each by its own answer.
         if not bridge.leaving:
             bridge.leaving = True
-            for end in waits.when_leaving:
+            for end in server_hints.when_leaving:
                 end()
             if sys.platform == "linux":
                 _stop_accepting(sock[1].get_fd())
@@ -98,8 +98,8 @@ def work(
     stop.add_cb(lambda: loop.call_soon_threadsafe(ended.set))
     bridge.start(loop)
     # Here, not above: without `--preload` a worker imports the application as it is at its own start.
-    from platform_site.api.metrics import keep_share
-    from platform_site.figures.traffic import Reporter
+    from platform_site.observability.metrics import keep_share
+    from platform_site.observability.traffic import Reporter
 
     keep_share()
     reporter = Reporter()

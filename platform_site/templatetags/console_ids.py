@@ -9,7 +9,7 @@ from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.text import capfirst
 
-from platform_site.api import ids
+from platform_site.identity import ids
 
 register = template.Library()
 
@@ -80,5 +80,6 @@ def page_of(object_id: str) -> str:
     prefix = object_id.partition("_")[0]
     if prefix not in _PAGES or not ids.matches(prefix, object_id):
         return ""
-    # As `accounts.console.address`, which cannot be imported here: unfold loads all tag libraries while it is imported.
+    # As `accounts.console.base.address`, which cannot be imported here: unfold loads all tag libraries while it is
+    # imported.
     return reverse(f"admin:{_PAGES[prefix]}_change", args=[quote(object_id)])

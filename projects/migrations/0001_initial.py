@@ -4,7 +4,7 @@ import django.contrib.postgres.fields
 import django.db.models.deletion
 import django.db.models.functions.datetime
 import functools
-import platform_site.api.ids
+import platform_site.identity.ids
 from django.conf import settings
 from django.db import migrations, models
 
@@ -21,7 +21,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Member',
             fields=[
-                ('id', models.CharField(default=functools.partial(platform_site.api.ids.new, *('mem',), **{}), editable=False, max_length=30, primary_key=True, serialize=False)),
+                ('id', models.CharField(default=functools.partial(platform_site.identity.ids.new, *('mem',), **{}), editable=False, max_length=30, primary_key=True, serialize=False)),
                 ('role', models.CharField(choices=[('owner', 'Owner'), ('developer', 'Developer'), ('viewer', 'Viewer')], max_length=10)),
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
                 ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='memberships', to=settings.AUTH_USER_MODEL)),
@@ -30,7 +30,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Project',
             fields=[
-                ('id', models.CharField(default=functools.partial(platform_site.api.ids.new, *('prj',), **{}), editable=False, max_length=30, primary_key=True, serialize=False)),
+                ('id', models.CharField(default=functools.partial(platform_site.identity.ids.new, *('prj',), **{}), editable=False, max_length=30, primary_key=True, serialize=False)),
                 ('name', models.CharField(max_length=64)),
                 ('region', models.CharField(choices=[('us-east-1', 'us-east-1'), ('eu-west-1', 'eu-west-1'), ('ap-southeast-1', 'ap-southeast-1')], default='us-east-1', max_length=20)),
                 ('cluster', models.CharField(max_length=40)),
@@ -49,7 +49,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Environment',
             fields=[
-                ('id', models.CharField(default=functools.partial(platform_site.api.ids.new, *('env',), **{}), editable=False, max_length=30, primary_key=True, serialize=False)),
+                ('id', models.CharField(default=functools.partial(platform_site.identity.ids.new, *('env',), **{}), editable=False, max_length=30, primary_key=True, serialize=False)),
                 ('name', models.CharField(max_length=48)),
                 ('status', models.CharField(choices=[('creating', 'Creating'), ('ready', 'Ready'), ('migrating', 'Migrating'), ('failed', 'Failed'), ('deleting', 'Deleting')], default='creating', max_length=10)),
                 ('status_reason', models.TextField(blank=True, null=True)),

@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
-from accounts import audit, grants, passwords, services, sessions, signing_keys
+from accounts import audit
+from accounts.keys import permissions
 from accounts.models import ServerKey, User
-from accounts.sessions import Device
-from platform_site.api.callers import ENVIRONMENT_SCOPES
+from accounts.tokens import signing_keys
+from accounts.users import passwords, sessions
+from accounts.users import service as user_service
+from accounts.users.sessions import Device
+from platform_site.identity.callers import ENVIRONMENT_SCOPES
 from projects.models import Environment, Member, Project
 from tests.accounts.postbox import Postbox, open_postbox
 from tests.client import Answer, Api
@@ -45,7 +49,7 @@ def make_user() -> Callable[..., User]:
 
     def make(name: str, *, pool_id: str | None = None, password: str | None = PASSWORD, **fields: Any) -> User:
         values = {"email": f"{name}@example.com", "name": name.title()} | fields
-        user = services.create_user(pool_id=pool_id, password=None, actor=audit.SYSTEM, **values)
+        user = user_service.create_user(pool_id=pool_id, password=None, actor=audit.SYSTEM, **values)
         if password is not None:
             user.password = _hash()
             User.objects.filter(pk=user.pk).update(password=user.password)
@@ -106,10 +110,10 @@ def una(make_user: Callable[..., User], production: Environment) -> User:
 @pytest.fixture
 def make_key() -> Callable[..., tuple[ServerKey, str]]:
     def make(environment: Environment, *scopes: str, **fields: Any) -> tuple[ServerKey, str]:
-        return services.issue_key(
+        return user_service.issue_key(
             name="Test key",
             scopes=scopes or ENVIRONMENT_SCOPES,
-            authority=grants.operators(environment_id=environment.pk),
+            authority=permissions.operators(environment_id=environment.pk),
             actor=audit.SYSTEM,
             **fields,
         )

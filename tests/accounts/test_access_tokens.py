@@ -15,9 +15,11 @@ from django.db.models.functions import Now
 from joserfc import jwk as jose_jwk
 from joserfc import jwt as jose_jwt
 
-from accounts import audit, credentials, records, signing_keys, tokens
+from accounts import audit
 from accounts.models import Session, SigningKey, User
-from platform_site.api.errors import Unauthorized
+from accounts.tokens import access_tokens, credentials, signing_keys
+from accounts.users import identity_lookup
+from platform_site.http.errors import Unauthorized
 from projects.models import Environment
 from tests.accounts.conftest import SignedIn, session_of
 from tests.client import Api
@@ -275,12 +277,12 @@ def test_the_word_bearer_is_read_without_case(api: Api, signed_in: SignedIn) -> 
 
 def test_a_session_speaks_for_its_own_user_who_is_not_disabled(signed_in: SignedIn, bob: User) -> None:
     session_id = Session.objects.get(user=signed_in.user).pk
-    stray = tokens.make_access_token(user_id=bob.pk, session_id=session_id, environment_id=None)
+    stray = access_tokens.make_access_token(user_id=bob.pk, session_id=session_id, environment_id=None)
     own = credentials.read(f"Bearer {signed_in.access_token}")
-    assert records.identify(own) is not None
-    assert records.identify(credentials.read(f"Bearer {stray}")) is None
+    assert identity_lookup.identify(own) is not None
+    assert identity_lookup.identify(credentials.read(f"Bearer {stray}")) is None
     User.objects.filter(pk=signed_in.user.pk).update(disabled_at=Now())
-    assert records.identify(own) is None, "whether or not its sessions were ended"
+    assert identity_lookup.identify(own) is None, "whether or not its sessions were ended"
 
 
 def test_a_clock_that_is_ten_seconds_off_is_forgiven(api: Api, signed_in: SignedIn) -> None:
@@ -293,11 +295,11 @@ def test_a_clock_that_is_ten_seconds_off_is_forgiven(api: Api, signed_in: Signed
 
 def test_a_remembered_token_still_expires(signed_in: SignedIn) -> None:
     token = forge(signed_in.access_token, claims={"exp": int(time.time()) - 8})
-    tokens.verify_access_token(token)
+    access_tokens.verify_access_token(token)
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         try:
-            tokens.verify_access_token(token)
+            access_tokens.verify_access_token(token)
         except Unauthorized:
             return
         time.sleep(0.1)
@@ -305,25 +307,27 @@ def test_a_remembered_token_still_expires(signed_in: SignedIn) -> None:
 
 
 def test_of_very_many_tokens_the_last_are_remembered(signed_in: SignedIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens, "_remembered", {})
-    monkeypatch.setattr(tokens, "_REMEMBERED", 3)
-    claims = tokens.verify_access_token(signed_in.access_token)
+    monkeypatch.setattr(access_tokens, "_remembered", {})
+    monkeypatch.setattr(access_tokens, "_REMEMBERED", 3)
+    claims = access_tokens.verify_access_token(signed_in.access_token)
     for number in range(5):
-        tokens._remember(bytes([number]) * 32, claims)
-    assert list(tokens._remembered) == [bytes([number]) * 32 for number in (2, 3, 4)]
+        access_tokens._remember(bytes([number]) * 32, claims)
+    assert list(access_tokens._remembered) == [bytes([number]) * 32 for number in (2, 3, 4)]
 
 
 def test_a_remembered_token_is_of_the_future_once_the_clock_is_set_back(
     signed_in: SignedIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tokens.verify_access_token(signed_in.access_token)
+    access_tokens.verify_access_token(signed_in.access_token)
     days = 3 * 24 * 3600
     right = time.time
     monkeypatch.setattr(time, "time", lambda: right() - days)
     with pytest.raises(Unauthorized):
-        tokens.verify_access_token(signed_in.access_token)
+        access_tokens.verify_access_token(signed_in.access_token)
     monkeypatch.undo()
-    assert tokens.verify_access_token(signed_in.access_token).user_id == signed_in.user.pk, "it is good in its time"
+    assert access_tokens.verify_access_token(signed_in.access_token).user_id == signed_in.user.pk, (
+        "it is good in its time"
+    )
 
 
 def test_a_token_seen_before_costs_no_statement_and_a_junk_one_neither(
@@ -350,7 +354,7 @@ def test_tokens_that_name_unknown_keys_do_not_flood_the_database(
     with django_assert_max_num_queries(60) as queries:
         for number in range(300):
             with pytest.raises(Unauthorized):
-                tokens.verify_access_token(forge(signed_in.access_token, header={"kid": f"{number:043}"}))
+                access_tokens.verify_access_token(forge(signed_in.access_token, header={"kid": f"{number:043}"}))
     assert len(queries) <= 2 + 10 * (time.monotonic() - began)
 
 

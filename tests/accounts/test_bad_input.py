@@ -1,7 +1,4 @@
-"""Every body that these addresses can be sent: refused by name, below 500, and nothing changed.
-
-Reliability section 4. The `api` fixture holds each answer to `tests.invariants` besides.
-"""
+"""Every body that these addresses can be sent: refused by name, below 500, and nothing changed. The `api` fixture holds each answer to `tests.invariants` besides."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -17,9 +17,11 @@ from django.core.management import CommandError, call_command
 from django.db import OperationalError
 from django.db.models.functions import Now
 
-from accounts import keys, sessions, tasks
+from accounts import tasks
+from accounts.keys import server_keys
 from accounts.models import AuditEntry, ServerKey, Session, SigningKey, User
-from platform_site.api.callers import ACCOUNT_SCOPES, PUBLISHABLE_SCOPES
+from accounts.users import sessions
+from platform_site.identity.callers import ACCOUNT_SCOPES, PUBLISHABLE_SCOPES
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, SignedIn, token
 from tests.client import Api
@@ -132,7 +134,7 @@ def test_a_wrong_argument_is_a_sentence_and_changes_nothing(
 def test_issue_key_prints_the_secret_once_and_alone(api: Api, production: Environment) -> None:
     out, err = run("issue_key", "CI", "--environment", production.pk, "--scopes", "rows:read", "users:manage")
     secret = out.strip()
-    assert keys.parse(secret)
+    assert server_keys.parse(secret)
     assert secret not in err
     key = ServerKey.objects.get()
     assert key.pk in err

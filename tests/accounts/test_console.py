@@ -1,7 +1,4 @@
-"""The console's pages for users, sessions, keys and the trail: what they show, what they hide, what their buttons do.
-
-Reliability T17, T27. The browser is Django's client here; tests/console drives a real one.
-"""
+"""The console's pages for users, sessions, keys and the trail: what they show, what they hide, what their buttons do. The browser is Django's client here; tests/console drives a real one."""
 
 import html
 import re
@@ -15,9 +12,12 @@ from django.contrib.admin.utils import quote
 from django.test import Client
 from django.urls import reverse
 
-from accounts import audit, grants, keys, services, signing_keys
-from accounts.console import address
+from accounts import audit
+from accounts.console.base import address
+from accounts.keys import permissions, server_keys
 from accounts.models import AuditEntry, ServerKey, Session, SigningKey, User
+from accounts.tokens import signing_keys
+from accounts.users import service as user_service
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, SignedIn
 from tests.client import Api
@@ -258,7 +258,7 @@ def test_a_button_on_a_page_asks_first_and_acts_on_post_with_csrf_only(
     console: Client, world: dict[str, Any], model: str, action: str
 ) -> None:
     if action == "enable_user":
-        services.change_user(world["user"], actor=audit.SYSTEM, is_disabled=True)
+        user_service.change_user(world["user"], actor=audit.SYSTEM, is_disabled=True)
     path = reverse(f"admin:accounts_{model}_{action}", args=[quote(world[model].pk)])
     assert path in console.get(page_of(model, world[model].pk)).content.decode()
     before = AuditEntry.objects.count()
@@ -292,7 +292,7 @@ def test_a_key_is_issued_and_its_secret_shown_once(
     assert "no-store" in answer.headers["Cache-Control"]
     secret = re.search(r"sk_[0-9A-Za-z]{38}", answer.content.decode())[0]  # type: ignore[index]
     key = ServerKey.objects.get()
-    assert keys.digest(secret) == bytes(key.secret_hash)
+    assert server_keys.digest(secret) == bytes(key.secret_hash)
     assert key.scopes == ["rows:read", "users:manage"]
     assert api.get("/v1/users", token=secret).status == 200
     assert secret not in console.get(page_of("serverkey", key.pk)).content.decode()
@@ -365,7 +365,7 @@ def test_a_wrong_form_issues_nothing_and_says_why(
 def test_what_a_service_refuses_of_a_right_form_is_said_on_the_page(
     console: Client, production: Environment, make_key: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grants, "MOST_FOR_OPERATORS", 1)
+    monkeypatch.setattr(permissions, "MOST_FOR_OPERATORS", 1)
     make_key(production)
     path = reverse("admin:accounts_serverkey_add")
     body = {"name": "One more", "environment_id": production.pk, "scopes": ["rows:read"]}

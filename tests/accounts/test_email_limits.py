@@ -9,8 +9,8 @@ import pytest
 from django.db.models.functions import Now
 
 from accounts import audit
-from accounts.lifecycle import outbox, pools
 from accounts.models import AccountEmail, User
+from accounts.registration import email_outbox, pool_settings
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD
 from tests.accounts.postbox import Postbox
@@ -25,7 +25,7 @@ _networks = itertools.count(1)
 @pytest.fixture
 def opened(production: Environment) -> Environment:
     """Production, where everybody may sign up."""
-    pools.change_settings(production.pk, actor=audit.SYSTEM, sign_up="open")
+    pool_settings.change_settings(production.pk, actor=audit.SYSTEM, sign_up="open")
     return production
 
 
@@ -54,7 +54,7 @@ def test_signing_up_in_somebodys_name_leaves_them_a_new_password(
     api: Api, production: Environment, una: User, settings: Any, mode: str
 ) -> None:
     settings.RATE_LIMIT_FACTOR = 1
-    pools.change_settings(production.pk, actor=audit.SYSTEM, sign_up=mode)
+    pool_settings.change_settings(production.pk, actor=audit.SYSTEM, sign_up=mode)
     taken = 202 if mode == "open" else 403
 
     def attack() -> list[int]:
@@ -85,9 +85,9 @@ def test_what_is_refused_uses_nothing_of_the_pools_share_up(api: Api, production
     settings.RATE_LIMIT_FACTOR = 0.01
 
     def attempts() -> list[int]:
-        pools.change_settings(production.pk, actor=audit.SYSTEM, sign_up="off")
+        pool_settings.change_settings(production.pk, actor=audit.SYSTEM, sign_up="off")
         closed = [sign_up(api, production, somebody()) for _ in range(4)]
-        pools.change_settings(production.pk, actor=audit.SYSTEM, sign_up="open")
+        pool_settings.change_settings(production.pk, actor=audit.SYSTEM, sign_up="open")
         # One network's second try is refused, and its further ones, which counts for nobody else.
         here = anywhere()
         alone = [sign_up(api, production, somebody(), here) for _ in range(6)]
@@ -137,7 +137,7 @@ def test_made_up_addresses_leave_the_users_their_new_passwords(
     def attack() -> list[int]:
         postbox.messages.clear()
         asked = [*(reset(api, opened, somebody()) for _ in range(5)), reset(api, opened, una.email)]
-        outbox.send_due()
+        email_outbox.send_due()
         return [*asked, len(postbox.messages)]
 
     in_one_window(attack, [202] * 6 + [1])
@@ -155,15 +155,18 @@ def test_what_is_beyond_a_pools_share_waits_and_is_not_lost(
         postbox.messages.clear()
         for user in users:
             assert reset(api, opened, user.email) == 202
-        outbox.send_due()
+        email_outbox.send_due()
         return [len(postbox.messages), waiting()]
 
     in_one_window(attack, [2, 2])
     for late in AccountEmail.objects.filter(sent_at=None):
-        assert late.expires_at - late.next_attempt_at >= outbox.letters.LIFETIMES[AccountEmail.Kind.RESET_PASSWORD]
+        assert (
+            late.expires_at - late.next_attempt_at
+            >= email_outbox.email_templates.LIFETIMES[AccountEmail.Kind.RESET_PASSWORD]
+        )
     settings.RATE_LIMIT_FACTOR = 1000  # the hour is over
     AccountEmail.objects.filter(sent_at=None).update(next_attempt_at=Now())
-    assert outbox.send_due() == 2
+    assert email_outbox.send_due() == 2
     assert {message["To"] for message in postbox.messages} == {user.email for user in users}
 
 
@@ -178,8 +181,8 @@ def test_nobodys_mailbox_is_filled_with_notices(
         AccountEmail.objects.all().delete()
         postbox.messages.clear()
         for _ in range(7):
-            outbox.tell(una, kind, recipient=una.email)
-            outbox.send_due()
+            email_outbox.tell(una, kind, recipient=una.email)
+            email_outbox.send_due()
         return [len(postbox.messages), waiting()]
 
     in_one_window(attack, [3, 1])
@@ -196,7 +199,7 @@ def test_an_email_that_is_tried_again_is_counted_once(
         postbox.answers[:] = ["450 later", "450 later"]
         assert reset(api, opened, una.email) == 202
         for _ in range(3):
-            outbox.send_due()
+            email_outbox.send_due()
             AccountEmail.objects.filter(sent_at=None).update(next_attempt_at=Now())
         return [len(postbox.messages)]
 

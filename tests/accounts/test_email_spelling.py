@@ -12,9 +12,10 @@ from django.apps import apps
 from django.core.management import call_command
 from django.db import connection
 
-from accounts import audit, passwords
-from accounts.lifecycle import outbox, pools
+from accounts import audit
 from accounts.models import AccountEmail, Identity, IdentityProvider, ServerKey, User
+from accounts.registration import email_outbox, pool_settings
+from accounts.users import passwords
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, make_environment, session_of, token
 from tests.accounts.postbox import Postbox, token_in
@@ -33,9 +34,9 @@ def manager(production: Environment, make_key: Callable[..., tuple[ServerKey, st
 def test_an_email_that_signs_up_in_capitals_is_stored_in_lower_case(
     api: Api, production: Environment, postbox: Postbox
 ) -> None:
-    pools.change_settings(production.pk, actor=audit.SYSTEM, sign_up="open")
+    pool_settings.change_settings(production.pk, actor=audit.SYSTEM, sign_up="open")
     api.post("/v1/auth/signup", environment=production.pk, json={"email": TYPED, "password": PASSWORD})
-    outbox.send_due()
+    email_outbox.send_due()
     body = {"token": token_in(postbox.last(OTTO)), "password": PASSWORD}
     entered = api.post("/v1/auth/signup/confirm", environment=production.pk, json=body)
     assert entered.json["user"]["email"] == OTTO
@@ -58,7 +59,7 @@ def test_users_are_created_changed_and_found_in_any_spelling(api: Api, manager: 
 def test_invitations_and_email_changes_show_the_stored_spelling(
     api: Api, alice: User, una: User, production: Environment, manager: str, postbox: Postbox
 ) -> None:
-    pools.change_settings(None, actor=audit.SYSTEM, sign_up="invited")
+    pool_settings.change_settings(None, actor=audit.SYSTEM, sign_up="invited")
     assert api.post("/v1/invitations", token=manager, json={"email": TYPED}).json["email"] == OTTO
     owner = session_of(alice).access_token
     path = f"/v1/projects/{production.project_id}/members"

@@ -14,10 +14,10 @@ from django.core.checks import run_checks
 from django.db import connection, transaction
 
 from accounts import audit, tasks
-from accounts.lifecycle import letters, links, outbox, pools
 from accounts.models import AccountEmail, User
-from platform_site.api.errors import InvalidGrant
-from platform_site.api.sweeps import all_sweeps
+from accounts.registration import email_outbox, email_templates, one_time_links, pool_settings
+from platform_site.background.periodic import all_sweeps
+from platform_site.http.errors import InvalidGrant
 from projects.models import Environment
 from tests.accounts.postbox import Postbox, html_of, link_in, text_of, token_in
 
@@ -33,7 +33,7 @@ def _una(una: User) -> None:
 
 
 def write(production: Environment, recipient: str = UNA, kind: Kind = Kind.RESET_PASSWORD) -> AccountEmail:
-    return outbox.write(kind, pool_id=production.pk, recipient=recipient)
+    return email_outbox.write(kind, pool_id=production.pk, recipient=recipient)
 
 
 def due_again() -> None:
@@ -55,7 +55,7 @@ def test_an_email_of_a_transaction_that_rolled_back_is_not_there(production: Env
     with transaction.atomic():
         write(production)
         transaction.set_rollback(True)
-    assert outbox.send_due() == 0
+    assert email_outbox.send_due() == 0
     assert postbox.messages == []
 
 
@@ -71,20 +71,20 @@ def test_a_worker_that_died_while_sending_is_replaced_and_the_newest_link_works(
     production: Environment, postbox: Postbox
 ) -> None:
     write(production)
-    first = outbox.claim()
-    assert isinstance(first, outbox.Claimed)
-    letters.message(first.email, first.token).send()
+    first = email_outbox.claim()
+    assert isinstance(first, email_outbox.Claimed)
+    email_templates.message(first.email, first.token).send()
     # Killed here, before it could note that the e-mail was sent.
-    assert outbox.claim() is None, "its lease holds"
+    assert email_outbox.claim() is None, "its lease holds"
     due_again()
-    assert outbox.send_due() == 1
+    assert email_outbox.send_due() == 1
     old, new = (token_in(message) for message in postbox.to(UNA))
     assert {message["Message-ID"] for message in postbox.to(UNA)} == {postbox.last(UNA)["Message-ID"]}
     with pytest.raises(InvalidGrant):
-        links.find(old, Kind.RESET_PASSWORD)
-    assert links.find(new, Kind.RESET_PASSWORD)
+        one_time_links.find(old, Kind.RESET_PASSWORD)
+    assert one_time_links.find(new, Kind.RESET_PASSWORD)
     # The dead one comes back to life: what it notes is no longer its business.
-    outbox._record(first.email, failed_at="2026-01-01T00:00:00Z")
+    email_outbox._record(first.email, failed_at="2026-01-01T00:00:00Z")
     assert AccountEmail.objects.get().failed_at is None
 
 
@@ -100,7 +100,7 @@ def test_parallel_workers_send_each_email_once(production: Environment, postbox:
     def work(_: int) -> int:
         try:
             ready.wait(20)
-            return outbox.send_due()
+            return email_outbox.send_due()
         finally:
             connection.close()
 
@@ -116,18 +116,18 @@ def test_an_address_that_is_refused_for_good_is_not_tried_again(production: Envi
     write(production, "n@example.com", Kind.INVITATION)
     write(production)
     postbox.answers.append("550 5.1.1 no such user")
-    assert outbox.send_due() == 1, "the next one goes out over the same connection"
+    assert email_outbox.send_due() == 1, "the next one goes out over the same connection"
     refused = AccountEmail.objects.exclude(failed_at=None).get()
     assert refused.last_error == "refused (550)"
     due_again()
-    assert outbox.send_due() == 0
+    assert email_outbox.send_due() == 0
     assert len(postbox.messages) == 1
 
 
 def test_an_email_that_cannot_be_made_holds_up_nobody(production: Environment, postbox: Postbox) -> None:
     write(production, "n@example.com\nBcc: m@example.com", Kind.INVITATION)  # what no door lets in
     write(production)
-    assert outbox.send_due() == 1
+    assert email_outbox.send_due() == 1
     assert [message["To"] for message in postbox.messages] == [UNA]
     left = AccountEmail.objects.get(sent_at=None)
     assert (left.failed_at, left.last_error) == (None, "ValueError")
@@ -139,7 +139,7 @@ def test_an_email_of_a_kind_of_a_newer_release_is_left_to_its_workers(
     newer = write(production, "n@example.com")
     AccountEmail.objects.filter(pk=newer.pk).update(kind="of_tomorrow")
     write(production)
-    assert outbox.send_due() == 1, "an upgrade that rolls along must not stop what an older worker can send"
+    assert email_outbox.send_due() == 1, "an upgrade that rolls along must not stop what an older worker can send"
     tasks.send_account_email(newer.pk)
     assert AccountEmail.objects.filter(pk=newer.pk, sent_at=None, attempts=0).exists()
 
@@ -147,7 +147,7 @@ def test_an_email_of_a_kind_of_a_newer_release_is_left_to_its_workers(
 def test_a_full_mailbox_is_tried_again_later(production: Environment, postbox: Postbox) -> None:
     email = write(production)
     postbox.answers.append("452 4.2.2 mailbox full")
-    assert outbox.send_due() == 0
+    assert email_outbox.send_due() == 0
     email.refresh_from_db()
     assert (email.sent_at, email.failed_at, email.attempts, email.last_error) == (
         None,
@@ -155,9 +155,9 @@ def test_a_full_mailbox_is_tried_again_later(production: Environment, postbox: P
         1,
         "refused for now (452)",
     )
-    assert outbox.send_due() == 0, "not before its time"
+    assert email_outbox.send_due() == 0, "not before its time"
     due_again()
-    assert outbox.send_due() == 1
+    assert email_outbox.send_due() == 1
 
 
 @pytest.fixture
@@ -174,11 +174,11 @@ def test_a_mail_server_that_is_away_loses_nothing(
 ) -> None:
     for number in range(3):
         write(production, f"n{number}@example.com", Kind.INVITATION)
-    assert outbox.send_due() == 0
+    assert email_outbox.send_due() == 0
     assert sorted(AccountEmail.objects.values_list("attempts", flat=True)) == [0, 0, 1], "the others wait"
     settings.EMAIL_PORT = postbox.port
     due_again()
-    assert outbox.send_due() == 3
+    assert email_outbox.send_due() == 3
 
 
 def test_a_mail_server_that_says_nothing_is_given_up_in_time(production: Environment, settings: Any) -> None:
@@ -187,7 +187,7 @@ def test_a_mail_server_that_says_nothing_is_given_up_in_time(production: Environ
         settings.EMAIL_HOST, settings.EMAIL_PORT = silent.getsockname()
         settings.EMAIL_USE_TLS, settings.EMAIL_TIMEOUT = False, 0.3
         email = write(production)
-        assert outbox.send_due() == 0
+        assert email_outbox.send_due() == 0
     email.refresh_from_db()
     assert (email.attempts, email.sent_at, email.failed_at) == (1, None, None)
     assert email.last_error in ("TimeoutError", "SMTPServerDisconnected")
@@ -197,7 +197,7 @@ def test_no_mail_server_at_all_is_a_server_that_is_away(production: Environment,
     settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
     settings.EMAIL_HOST, settings.EMAIL_USE_TLS = "", True
     email = write(production)
-    assert outbox.send_due() == 0
+    assert email_outbox.send_due() == 0
     email.refresh_from_db()
     assert (email.attempts, email.sent_at, email.failed_at) == (1, None, None)
 
@@ -208,7 +208,7 @@ def test_waits_grow_up_to_an_hour(production: Environment, postbox: Postbox) -> 
     for _ in range(8):
         postbox.answers.append("451 later")
         due_again()
-        outbox.send_due()
+        email_outbox.send_due()
         email.refresh_from_db()
         with connection.cursor() as cursor:
             cursor.execute("SELECT extract(epoch FROM next_attempt_at - now()) FROM accounts_accountemail")
@@ -220,7 +220,7 @@ def test_waits_grow_up_to_an_hour(production: Environment, postbox: Postbox) -> 
 def test_an_expired_email_is_not_sent_and_forgotten(production: Environment, postbox: Postbox) -> None:
     write(production)
     AccountEmail.objects.update(expires_at="2026-01-01T00:00:00Z")
-    assert outbox.send_due() == 0
+    assert email_outbox.send_due() == 0
     tasks.forget_what_ended()
     assert not AccountEmail.objects.exists()
     assert postbox.messages == []
@@ -230,17 +230,17 @@ def test_an_expired_email_is_not_sent_and_forgotten(production: Environment, pos
 
 
 def test_every_kind_has_a_text_and_html_that_say_the_same(production: Environment, una: User, postbox: Postbox) -> None:
-    pools.change_settings(
+    pool_settings.change_settings(
         production.pk, actor=audit.SYSTEM, app_name="Tom & Jerry's <b>", app_url="https://app.example.com/?a=1&b=2"
     )
-    says = [*Kind.values, letters.ACCOUNT_EXISTS]
+    says = [*Kind.values, email_templates.ACCOUNT_EXISTS]
     for name in says:
         kind = Kind(name) if name in Kind.values else Kind.SIGN_UP
         email = AccountEmail(
             environment_id=production.pk, kind=kind, recipient=UNA, details={"new_email": "new@example.com"}
         )
-        with_link = kind in pools.LINKS and name != letters.ACCOUNT_EXISTS
-        made = letters.message(email, "lnk_" + "0" * 49 if with_link else None, says=name)
+        with_link = kind in pool_settings.LINKS and name != email_templates.ACCOUNT_EXISTS
+        made = email_templates.message(email, "lnk_" + "0" * 49 if with_link else None, says=name)
         made.send()
         message = postbox.last(UNA)
         assert "Tom & Jerry's <b>" in message["Subject"]
@@ -286,7 +286,7 @@ def test_settings_that_cannot_work_are_named(settings: Any, changes: dict[str, A
         ({"EMAIL_HOST": "smtp.example.com", "EMAIL_USE_TLS": False}, ["accounts.W002"]),
         ({"EMAIL_HOST": ""}, ["accounts.W003"]),
         ({"EMAIL_BACKEND": "django.core.mail.backends.console.EmailBackend"}, ["accounts.W001"]),
-        ({"EMAIL_BACKEND": "accounts.lifecycle.printing.EmailBackend"}, ["accounts.W001"]),
+        ({"EMAIL_BACKEND": "accounts.registration.console_email_backend.EmailBackend"}, ["accounts.W001"]),
     ],
 )
 def test_production_is_told_what_its_emails_lack(settings: Any, changes: dict[str, Any], ids: list[str]) -> None:

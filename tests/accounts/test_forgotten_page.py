@@ -10,8 +10,8 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from accounts.lifecycle import outbox
 from accounts.models import AccountEmail, User
+from accounts.registration import email_outbox
 from tests.accounts.conftest import PASSWORD
 from tests.accounts.postbox import Postbox, token_in
 
@@ -30,7 +30,7 @@ def test_the_sign_in_page_leads_to_a_link_that_works_once(boss: User, postbox: P
     browser = Client()
     assert PAGE in browser.get(reverse("admin:login")).content.decode()
     assert "boss@example.com" in browser.post(PAGE, {"email": "boss@example.com"}).content.decode()
-    outbox.send_due()
+    email_outbox.send_due()
     link = token_in(postbox.last("boss@example.com"))
     chosen = {"token": link, "password": BETTER, "again": BETTER}
     done = browser.post("/auth/reset-password", chosen)
@@ -53,7 +53,7 @@ def test_it_tells_nobody_who_has_an_account(boss: User, postbox: Postbox) -> Non
         shown = re.sub(r'nonce="[^"]*"', "", page.content.decode().replace(email, ""))
         seen.append((shown, len(statements)))
     assert seen[0] == seen[1]
-    outbox.send_due()
+    email_outbox.send_due()
     assert [message["To"] for message in postbox.messages] == ["boss@example.com"]
 
 

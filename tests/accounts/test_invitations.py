@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from accounts import audit, services
-from accounts.lifecycle import invitations, outbox, pools
+from accounts import audit
 from accounts.models import AccountEmail, AuditEntry, User
-from accounts.receivers import delete_pool
+from accounts.registration import email_outbox, invitations, pool_settings
+from accounts.signal_handlers import delete_pool
+from accounts.users import service as user_service
 from projects import services as projects
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, branch_of, make_environment, session_of
@@ -47,7 +48,7 @@ def test_an_invited_user_comes_with_role_and_claims(
     assert {name: made.json[name] for name in ("email", "name", "role", "claims", "status")} == {
         "email": NIA, "name": "Nia", "role": "editor", "claims": {"team": "a"}, "status": "waiting"
     }  # fmt: skip
-    outbox.send_due()
+    email_outbox.send_due()
     [listed] = api.get("/v1/invitations", token=manager).json["data"]
     assert listed["status"] == "sent"
     message = postbox.last(NIA)
@@ -66,7 +67,7 @@ def test_who_accepts_may_choose_another_name_and_no_other_role(
     api: Api, production: Environment, manager: str, postbox: Postbox
 ) -> None:
     invite(api, manager, name="Nia")
-    outbox.send_due()
+    email_outbox.send_due()
     link = token_in(postbox.last(NIA))
     assert accept(api, link, production, role="admin").fields == {"role": "unknown_field"}
     assert accept(api, link, production, password="1234567").error == "validation_failed"
@@ -75,7 +76,7 @@ def test_who_accepts_may_choose_another_name_and_no_other_role(
 
 def test_an_invitation_is_withdrawn(api: Api, production: Environment, manager: str, postbox: Postbox) -> None:
     made = invite(api, manager).json
-    outbox.send_due()
+    email_outbox.send_due()
     assert api.delete(f"/v1/invitations/{made['id']}", token=manager).status == 204
     assert accept(api, token_in(postbox.last(NIA)), production).fields == {"token": "unknown"}
     assert api.delete(f"/v1/invitations/{made['id']}", token=manager).status == 404
@@ -96,9 +97,9 @@ def test_an_invitation_lasts_as_long_as_the_right_of_who_sent_it(
         assert made.status == 201, made.json
         assert "invited_by" not in made.json
     invitations.invite(pool_id=production.pk, email="by-us@example.com", actor=audit.SYSTEM)
-    outbox.send_due()
+    email_outbox.send_due()
     links = {who: token_in(postbox.last(f"by-{who}@example.com")) for who in ("key", "bob", "us")}
-    services.revoke_key(key, actor=audit.SYSTEM)
+    user_service.revoke_key(key, actor=audit.SYSTEM)
     projects.change_member(production.project_id, bob.pk, role="viewer", actor=audit.SYSTEM)
     for who in ("key", "bob"):
         refused = accept(api, links[who], production)
@@ -108,7 +109,7 @@ def test_an_invitation_lasts_as_long_as_the_right_of_who_sent_it(
     projects.change_member(production.project_id, bob.pk, role="developer", actor=audit.SYSTEM)
     assert accept(api, links["bob"], production).status == 200, "the right is asked for when it is used"
     api.post("/v1/invitations", token=session_of(alice).access_token, json={"email": NIA}, environment=production.pk)
-    outbox.send_due()
+    email_outbox.send_due()
     User.objects.filter(pk=alice.pk).update(disabled_at=timezone.now())
     assert accept(api, token_in(postbox.last(NIA)), production).error == "invalid_grant"
 
@@ -117,9 +118,9 @@ def test_a_second_invitation_replaces_the_first(
     api: Api, production: Environment, manager: str, postbox: Postbox
 ) -> None:
     invite(api, manager, role="viewer")
-    outbox.send_due()
+    email_outbox.send_due()
     invite(api, manager, email=NIA.upper(), role="editor")
-    outbox.send_due()
+    email_outbox.send_due()
     assert accept(api, token_in(postbox.messages[0]), production).fields == {"token": "unknown"}
     entered = accept(api, token_in(postbox.messages[1]), production)
     assert User.objects.get(pk=entered.json["user"]["id"]).role == "editor"
@@ -128,10 +129,10 @@ def test_a_second_invitation_replaces_the_first(
 def test_whoever_signs_up_first_ends_the_invitation(
     api: Api, production: Environment, manager: str, postbox: Postbox
 ) -> None:
-    pools.change_settings(production.pk, actor=audit.SYSTEM, sign_up="open")
+    pool_settings.change_settings(production.pk, actor=audit.SYSTEM, sign_up="open")
     invite(api, manager)
     api.post("/v1/auth/signup", json={"email": NIA, "password": PASSWORD}, environment=production.pk)
-    outbox.send_due()
+    email_outbox.send_due()
     by_link = {message["Subject"]: token_in(message) for message in postbox.messages}
     signed_up = api.post(
         "/v1/auth/signup/confirm",
@@ -146,9 +147,9 @@ def test_whoever_signs_up_first_ends_the_invitation(
 def test_an_invitation_works_in_every_mode(
     api: Api, production: Environment, manager: str, postbox: Postbox, mode: str
 ) -> None:
-    pools.change_settings(production.pk, actor=audit.SYSTEM, sign_up=mode)
+    pool_settings.change_settings(production.pk, actor=audit.SYSTEM, sign_up=mode)
     invite(api, manager)
-    outbox.send_due()
+    email_outbox.send_due()
     assert accept(api, token_in(postbox.last(NIA)), production).status == 200
 
 
@@ -179,7 +180,7 @@ def test_an_invitation_of_another_environment_opens_nothing(
     api: Api, alice: User, production: Environment, manager: str, postbox: Postbox
 ) -> None:
     invite(api, manager)
-    outbox.send_due()
+    email_outbox.send_due()
     assert accept(api, token_in(postbox.last(NIA)), make_environment(alice)).fields == {"token": "unknown"}
 
 
@@ -214,13 +215,13 @@ def test_a_pool_sends_so_many_invitations_an_hour(
 def test_a_refused_address_is_shown(api: Api, manager: str, postbox: Postbox) -> None:
     invite(api, manager)
     postbox.answers.append("550 no such user")
-    outbox.send_due()
+    email_outbox.send_due()
     [listed] = api.get("/v1/invitations", token=manager).json["data"]
     assert listed["status"] == "refused"
 
 
 def test_a_deleted_environment_takes_its_invitations_along(api: Api, production: Environment, manager: str) -> None:
     invite(api, manager)
-    services.create_user(pool_id=production.pk, email="x@example.com", password=None, actor=audit.SYSTEM)
+    user_service.create_user(pool_id=production.pk, email="x@example.com", password=None, actor=audit.SYSTEM)
     delete_pool(environment_id=production.pk)
     assert not AccountEmail.objects.exists()

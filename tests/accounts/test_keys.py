@@ -1,4 +1,4 @@
-"""Server keys: their form, who makes and ends which, and what they may do. Contract 5.2-5.4; reliability T17, T26."""
+"""Server keys: their form, who makes and ends which, and what they may do. Contract 5.2-5.4."""
 
 import time
 from collections.abc import Callable
@@ -11,12 +11,15 @@ import pytest
 from django.db import connection
 from psycopg import sql
 
-from accounts import audit, credentials, grants, keys, opaque, services
-from accounts.credentials import KeyCredential
+from accounts import audit
+from accounts.keys import permissions, server_keys
 from accounts.models import AuditEntry, ServerKey, User
-from platform_site.api import store
-from platform_site.api.callers import ENVIRONMENT_SCOPES, PUBLISHABLE_SCOPES, SCOPES
-from platform_site.api.errors import QuotaExceeded, Unauthorized
+from accounts.tokens import credentials, token_format
+from accounts.tokens.credentials import KeyCredential
+from accounts.users import service as user_service
+from platform_site.http.errors import QuotaExceeded, Unauthorized
+from platform_site.identity.callers import ENVIRONMENT_SCOPES, PUBLISHABLE_SCOPES, SCOPES
+from platform_site.redis import client as redis_client
 from projects.models import Environment, Project
 from tests.accounts.conftest import SignedIn, make_environment
 from tests.client import Answer, Api
@@ -28,27 +31,27 @@ pytestmark = pytest.mark.django_db(databases="__all__")
 
 
 def test_a_key_is_random_and_checks_itself() -> None:
-    secrets = {keys.make() for _ in range(1000)}
+    secrets = {server_keys.make() for _ in range(1000)}
     assert len(secrets) == 1000
     for secret in secrets:
         assert len(secret) == len("sk_") + 32 + 6
         assert secret.startswith("sk_")
         assert secret[3:].isalnum()
-        assert keys.parse(secret) == keys.digest(secret)
+        assert server_keys.parse(secret) == server_keys.digest(secret)
 
 
 def test_a_key_with_any_character_changed_is_none() -> None:
-    secret = keys.make()
+    secret = server_keys.make()
     for place in range(len(secret)):
         for other in "0aZ_":
             if secret[place] != other:
-                assert keys.parse(secret[:place] + other + secret[place + 1 :]) is None
+                assert server_keys.parse(secret[:place] + other + secret[place + 1 :]) is None
 
 
 def test_the_checksum_is_the_crc32_in_base62() -> None:
     # Anchors: made once with an independent implementation (zlib.crc32, digits 0-9A-Za-z).
-    assert opaque.is_well_formed("sk_", 32, "sk_00000000000000000000000000000000" + base62_crc("sk_" + "0" * 32))
-    assert not opaque.is_well_formed("sk_", 32, "sk_00000000000000000000000000000000000000")
+    assert token_format.is_well_formed("sk_", 32, "sk_00000000000000000000000000000000" + base62_crc("sk_" + "0" * 32))
+    assert not token_format.is_well_formed("sk_", 32, "sk_00000000000000000000000000000000000000")
 
 
 def base62_crc(text: str) -> str:
@@ -61,7 +64,7 @@ def base62_crc(text: str) -> str:
     return found.rjust(6, "0")
 
 
-@pytest.mark.parametrize("prefix", keys.PREFIXES)
+@pytest.mark.parametrize("prefix", server_keys.PREFIXES)
 def test_ten_thousand_junk_keys_cost_no_statement(django_assert_num_queries: Any, prefix: str) -> None:
     with django_assert_num_queries(0):
         for number in range(10_000):
@@ -70,14 +73,14 @@ def test_ten_thousand_junk_keys_cost_no_statement(django_assert_num_queries: Any
 
 
 def test_a_publishable_key_is_known_by_its_beginning_alone() -> None:
-    secret = keys.make(keys.PUBLISHABLE)
+    secret = server_keys.make(server_keys.PUBLISHABLE)
     assert (len(secret), secret[:3]) == (len("pk_") + 32 + 6, "pk_")
-    assert keys.parse(secret) == keys.digest(secret)
-    assert credentials.read(f"Bearer {secret}") == KeyCredential(keys.digest(secret), is_publishable=True)
-    server = keys.make()
-    assert credentials.read(f"Bearer {server}") == KeyCredential(keys.digest(server), is_publishable=False)
-    assert keys.parse("sk_" + secret[3:]) is None
-    assert keys.parse("pk_" + server[3:]) is None
+    assert server_keys.parse(secret) == server_keys.digest(secret)
+    assert credentials.read(f"Bearer {secret}") == KeyCredential(server_keys.digest(secret), is_publishable=True)
+    server = server_keys.make()
+    assert credentials.read(f"Bearer {server}") == KeyCredential(server_keys.digest(server), is_publishable=False)
+    assert server_keys.parse("sk_" + secret[3:]) is None
+    assert server_keys.parse("pk_" + server[3:]) is None
 
 
 # ── Making ──
@@ -321,7 +324,7 @@ def test_a_key_expires(api: Api, production: Environment, make_key: Callable[...
     key, secret = make_key(production)
     assert api.get("/v1/auth/me", token=secret).status == 200
     ServerKey.objects.filter(pk=key.pk).update(expires_at="2020-01-01T00:00:00Z")
-    store.mark({credentials.key_cache_name(keys.digest(secret)): b"?"})
+    redis_client.mark({credentials.key_cache_name(server_keys.digest(secret)): b"?"})
     assert api.get("/v1/auth/me", token=secret).status == 401
 
 
@@ -340,9 +343,9 @@ def test_a_cached_key_expires_by_itself(api: Api, owner: SignedIn, production: E
 def test_the_keys_of_a_disabled_account_die_and_come_back_with_it(api: Api, owner: SignedIn) -> None:
     secret = issue(api, owner.access_token, "projects:read").json["secret"]
     assert api.get("/v1/projects", token=secret).status == 200
-    services.change_user(owner.user, actor=audit.SYSTEM, is_disabled=True)
+    user_service.change_user(owner.user, actor=audit.SYSTEM, is_disabled=True)
     assert [api.get("/v1/projects", token=secret).status for _ in range(2)] == [401, 401]
-    services.change_user(owner.user, actor=audit.SYSTEM, is_disabled=False)
+    user_service.change_user(owner.user, actor=audit.SYSTEM, is_disabled=False)
     assert [api.get("/v1/projects", token=secret).status for _ in range(2)] == [200, 200]
 
 
@@ -355,12 +358,14 @@ def test_the_last_use_is_noted_at_most_once_a_minute(
     noted = ServerKey.objects.get(pk=key.pk).last_used_at
     assert noted is not None
     for _ in range(5):
-        store.mark({credentials.key_cache_name(keys.digest(secret)): b"?"})  # PostgreSQL is asked each time
+        redis_client.mark(
+            {credentials.key_cache_name(server_keys.digest(secret)): b"?"}
+        )  # PostgreSQL is asked each time
         assert api.get("/v1/auth/me", token=secret).status == 200
-        services.touch_key(key.pk)
+        user_service.touch_key(key.pk)
     assert ServerKey.objects.get(pk=key.pk).last_used_at == noted
     ServerKey.objects.filter(pk=key.pk).update(last_used_at="2026-01-01T00:00:00Z")
-    services.touch_key(key.pk)
+    user_service.touch_key(key.pk)
     assert ServerKey.objects.get(pk=key.pk).last_used_at >= noted
 
 
@@ -370,13 +375,13 @@ def test_the_last_use_is_noted_at_most_once_a_minute(
 @pytest.mark.django_db(databases="__all__", transaction=True)
 def test_thirty_parallel_keys_at_a_quota_of_twenty_are_twenty(alice: User) -> None:
     environment = make_environment(alice)
-    authority = grants.KeyAuthority(environment.pk, None, None, None, ENVIRONMENT_SCOPES, most=20)
+    authority = permissions.KeyAuthority(environment.pk, None, None, None, ENVIRONMENT_SCOPES, most=20)
     barrier = Barrier(30)
 
     def attempt() -> bool:
         barrier.wait(20)
         try:
-            services.issue_key(name="k", scopes=["rows:read"], authority=authority, actor=audit.SYSTEM)
+            user_service.issue_key(name="k", scopes=["rows:read"], authority=authority, actor=audit.SYSTEM)
         except QuotaExceeded:
             return False
         finally:

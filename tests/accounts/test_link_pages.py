@@ -8,9 +8,9 @@ import pytest
 from django.test import Client
 
 from accounts import audit
-from accounts.lifecycle import invitations, oneself, outbox, pools, recovery, sign_up
-from accounts.lifecycle.pools import Pool
 from accounts.models import AccountEmail, Session, User
+from accounts.registration import email_outbox, invitations, own_account, password_reset, pool_settings, sign_up
+from accounts.registration.pool_settings import Pool
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD
 from tests.accounts.postbox import Postbox, link_in, token_in
@@ -29,7 +29,7 @@ def client() -> Client:
 
 @pytest.fixture
 def pool(production: Environment) -> Pool:
-    pools.change_settings(
+    pool_settings.change_settings(
         production.pk, actor=audit.SYSTEM, sign_up="open", app_name="Tracker <3", app_url="https://app.example.com/"
     )
     return Pool(production.pk, production.pk)
@@ -46,12 +46,12 @@ def page(pool: Pool, una: User, postbox: Postbox) -> Callable[[str], str]:
             case "invitation":
                 invitations.invite(pool_id=pool.id, email=NIA, actor=audit.SYSTEM, name="Nia")
             case "verify_email":
-                oneself.ask_to_verify(una)
+                own_account.ask_to_verify(una)
             case "reset_password":
-                recovery.ask(pool, email=una.email)
+                password_reset.ask(pool, email=una.email)
             case "change_email":
-                oneself.ask_for_email(una, email=NIA, current_password=PASSWORD)
-        outbox.send_due()
+                own_account.ask_for_email(una, email=NIA, current_password=PASSWORD)
+        email_outbox.send_due()
         return link_in(postbox.messages[-1]).removeprefix("http://127.0.0.1:8000")
 
     return send

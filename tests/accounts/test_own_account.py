@@ -1,7 +1,4 @@
-"""What people change of their own account: address, password, the end of it; and what their sessions' history says.
-
-Threat T15.
-"""
+"""What people change of their own account: address, password, the end of it; and what their sessions' history says."""
 
 import time
 from collections.abc import Callable
@@ -10,10 +7,11 @@ from typing import Any
 import pytest
 from django.db.models.functions import Now
 
-from accounts import audit, services
-from accounts.lifecycle import links, oneself, outbox
+from accounts import audit
 from accounts.models import AccountEmail, AuditEntry, ServerKey, Session, User
-from platform_site.api import signals
+from accounts.registration import email_outbox, one_time_links, own_account
+from accounts.users import service as user_service
+from platform_site.identity import signals
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, SignedIn, make_environment, session_of, token
 from tests.accounts.postbox import Postbox, html_of, text_of, token_in
@@ -33,7 +31,7 @@ def manager(production: Environment, make_key: Callable[..., tuple[ServerKey, st
 @pytest.fixture
 def me(una: User) -> SignedIn:
     """una, signed in, her address verified."""
-    services.change_user(una, actor=audit.SYSTEM, is_email_verified=True)
+    user_service.change_user(una, actor=audit.SYSTEM, is_email_verified=True)
     una.refresh_from_db()
     return session_of(una)
 
@@ -50,7 +48,7 @@ def test_an_address_is_verified_by_a_link(api: Api, una: User, production: Envir
     assert api.get("/v1/auth/me", token=who.access_token).json["email_verified"] is False
     answer = api.post("/v1/auth/email-verification", token=who.access_token)
     assert (answer.status, answer.json["status"]) == (202, "accepted")
-    outbox.send_due()
+    email_outbox.send_due()
     link = token_in(postbox.last(una.email))
 
     def use() -> Answer:
@@ -68,8 +66,8 @@ def test_a_link_proves_the_address_it_was_sent_to_and_no_other(
     api: Api, una: User, production: Environment, postbox: Postbox
 ) -> None:
     api.post("/v1/auth/email-verification", token=session_of(una).access_token)
-    outbox.send_due()
-    services.change_user(una, actor=audit.SYSTEM, email=NEW)
+    email_outbox.send_due()
+    user_service.change_user(una, actor=audit.SYSTEM, email=NEW)
     answer = api.post(
         "/v1/auth/email-verification/confirm",
         json={"token": token_in(postbox.last("una@example.com"))},
@@ -81,10 +79,10 @@ def test_a_link_proves_the_address_it_was_sent_to_and_no_other(
 
 
 def test_another_address_is_not_verified_another_spelling_is(una: User) -> None:
-    services.change_user(una, actor=audit.SYSTEM, is_email_verified=True)
-    assert services.change_user(una, actor=audit.SYSTEM, email="UNA@example.com").email_verified_at is not None
-    assert services.change_user(una, actor=audit.SYSTEM, email=NEW).email_verified_at is None
-    changed = services.change_user(una, actor=audit.SYSTEM, email="x@example.com", is_email_verified=True)
+    user_service.change_user(una, actor=audit.SYSTEM, is_email_verified=True)
+    assert user_service.change_user(una, actor=audit.SYSTEM, email="UNA@example.com").email_verified_at is not None
+    assert user_service.change_user(una, actor=audit.SYSTEM, email=NEW).email_verified_at is None
+    changed = user_service.change_user(una, actor=audit.SYSTEM, email="x@example.com", is_email_verified=True)
     assert changed.email_verified_at is not None
 
 
@@ -116,7 +114,7 @@ def confirm(api: Api, link: str, environment: Environment | None, password: str 
 def asked(api: Api, me: SignedIn, postbox: Postbox) -> str:
     """una asked for another address: the token that went there."""
     assert post(api, "email-change", me, email=NEW, current_password=PASSWORD).status == 202
-    outbox.send_due()
+    email_outbox.send_due()
     return token_in(postbox.last(NEW))
 
 
@@ -128,7 +126,7 @@ def test_an_address_changes_when_the_new_one_is_confirmed_and_the_old_one_is_tol
     assert confirm(api, asked, production).status == 204
     shown = api.get("/v1/auth/me", token=me.access_token).json
     assert (shown["email"], shown["email_verified"], shown["pending_email"]) == (NEW, True, None)
-    outbox.send_due()
+    email_outbox.send_due()
     told = postbox.last("una@example.com")
     assert told["Subject"] == "Your e-mail address at the application was changed"
     assert NEW in text_of(told)
@@ -148,7 +146,7 @@ ENDS_OF_A_LINK: dict[str, Callable[[Api, SignedIn, str], object]] = {
     ),
     "expired": lambda api, me, key: AccountEmail.objects.update(expires_at=Now()),
     "five wrong passwords": lambda api, me, key: [
-        links.count_wrong_password(AccountEmail.objects.get()) for _ in range(5)
+        one_time_links.count_wrong_password(AccountEmail.objects.get()) for _ in range(5)
     ],
 }
 
@@ -160,12 +158,12 @@ def test_the_pending_address_ends_with_its_link(
 ) -> None:
     post(api, "email-change", me, email=NEW, current_password=PASSWORD)
     if is_sent:
-        outbox.send_due()
+        email_outbox.send_due()
     assert api.get("/v1/auth/me", token=me.access_token).json["pending_email"] == NEW
     ENDS_OF_A_LINK[end](api, me, manager)
     me.user.refresh_from_db()
     assert api.get("/v1/auth/me", token=session_of(me.user).access_token).json["pending_email"] is None
-    outbox.send_due()
+    email_outbox.send_due()
     assert len(postbox.to(NEW)) == is_sent, "a link that ended was sent"
 
 
@@ -176,10 +174,10 @@ def test_a_newer_request_replaces_the_pending_address(api: Api, me: SignedIn) ->
 
 
 def test_disabling_a_user_ends_the_pending_address(api: Api, me: SignedIn, asked: str, production: Environment) -> None:
-    services.change_user(me.user, actor=audit.SYSTEM, is_disabled=True)
+    user_service.change_user(me.user, actor=audit.SYSTEM, is_disabled=True)
     assert confirm(api, asked, production).fields == {"token": "unknown"}
     me.user.refresh_from_db()
-    assert oneself.pending_email(me.user) is None
+    assert own_account.pending_email(me.user) is None
     assert token(api, email="una@example.com", password=PASSWORD, environment=production.pk).error == "invalid_grant"
     assert confirm(api, asked, production).fields == {"token": "unknown"}
 
@@ -225,7 +223,7 @@ def test_the_answer_is_the_same_for_an_address_that_somebody_has(
         for email in ("bea@example.com", "BEA@example.com", NEW)
     ]
     assert {(answer.status, answer.body) for answer in answers} == {(202, answers[0].body)}
-    outbox.send_due()
+    email_outbox.send_due()
     assert [message["To"] for message in postbox.messages] == [NEW]
 
 
@@ -242,7 +240,7 @@ def test_an_address_that_somebody_got_meanwhile_stays_theirs(
 def test_a_link_ends_with_what_it_was_made_for(
     api: Api, asked: str, una: User, production: Environment, change: dict[str, Any]
 ) -> None:
-    services.change_user(una, actor=audit.SYSTEM, **change)
+    user_service.change_user(una, actor=audit.SYSTEM, **change)
     assert confirm(api, asked, production, change.get("password", PASSWORD)).fields == {"token": "unknown"}
 
 
@@ -272,7 +270,7 @@ def test_who_has_no_password_is_told_how_to_get_one(
 def test_a_new_password_is_told_by_email(api: Api, me: SignedIn, postbox: Postbox) -> None:
     body = {"password": "a different horse", "current_password": PASSWORD}
     assert api.patch("/v1/auth/me", token=me.access_token, json=body).status == 200
-    outbox.send_due()
+    email_outbox.send_due()
     assert postbox.last("una@example.com")["Subject"] == "Your password at the application was changed"
 
 

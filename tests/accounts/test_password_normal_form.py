@@ -9,10 +9,11 @@ from django.contrib.auth.hashers import Argon2PasswordHasher
 from django.core.management import CommandError, call_command
 from django.test import Client
 
-from accounts import audit, passwords
-from accounts.lifecycle import outbox, pools
+from accounts import audit
 from accounts.management import terminal
 from accounts.models import ServerKey, User
+from accounts.registration import email_outbox, pool_settings
+from accounts.users import passwords
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, SignedIn, session_of, token
 from tests.accounts.postbox import Postbox, token_in
@@ -74,9 +75,9 @@ def test_a_password_is_measured_in_its_normal_form(api: Api, manager: str) -> No
 
 
 def test_sign_up_and_its_confirmation_read_either_spelling(api: Api, production: Environment, postbox: Postbox) -> None:
-    pools.change_settings(production.pk, actor=audit.SYSTEM, sign_up="open")
+    pool_settings.change_settings(production.pk, actor=audit.SYSTEM, sign_up="open")
     api.post("/v1/auth/signup", environment=production.pk, json={"email": ZOE, "password": COMPOSED})
-    outbox.send_due()
+    email_outbox.send_due()
     body = {"token": token_in(postbox.last(ZOE)), "password": DECOMPOSED}
     assert api.post("/v1/auth/signup/confirm", environment=production.pk, json=body).status == 200
 
@@ -116,7 +117,7 @@ def test_the_terminal_accepts_two_spellings_of_one_password(monkeypatch: Any) ->
 def test_a_blank_password_is_refused_at_every_entry_point(
     api: Api, manager: str, una: User, production: Environment, postbox: Postbox, blank: str
 ) -> None:
-    pools.change_settings(production.pk, actor=audit.SYSTEM, sign_up="open")
+    pool_settings.change_settings(production.pk, actor=audit.SYSTEM, sign_up="open")
     mine = session_of(una).access_token
     named = {"environment": production.pk}
     for answer in (
@@ -158,7 +159,7 @@ def test_a_user_can_be_created_without_a_password(
         refused = token(api, email="i@example.org", password=password, environment=production.pk)
         assert (refused.status, refused.error) == (400, "invalid_grant")
     api.post("/v1/auth/password-reset", environment=production.pk, json={"email": "i@example.org"})
-    outbox.send_due()
+    email_outbox.send_due()
     body = {"token": token_in(postbox.last("i@example.org")), "password": PASSWORD}
     assert api.post("/v1/auth/password-reset/confirm", environment=production.pk, json=body).status == 204
     assert sign_in(user).access_token

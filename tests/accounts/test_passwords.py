@@ -1,7 +1,4 @@
-"""Passwords: equal time for everybody, two hashes at once, limits that concurrency and headers do not pass.
-
-Reliability T7, T12, T13.
-"""
+"""Passwords: equal time for everybody, two hashes at once, limits that concurrency and headers do not pass."""
 
 import os
 import secrets
@@ -16,9 +13,9 @@ import psutil
 import pytest
 from django.db import connection
 
-from accounts import passwords
 from accounts.models import User
-from platform_site.api.errors import RateLimited, ValidationFailed
+from accounts.users import passwords
+from platform_site.http.errors import RateLimited, ValidationFailed
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, branch_of, token
 from tests.client import Api

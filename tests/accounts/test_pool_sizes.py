@@ -9,11 +9,13 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from accounts import audit, pool_sizes, services
+from accounts import audit
 from accounts.models import PoolSize, ServerKey, User
-from accounts.receivers import delete_pool
-from platform_site.api import signals
-from platform_site.api.errors import QuotaExceeded
+from accounts.signal_handlers import delete_pool
+from accounts.users import service as user_service
+from accounts.users import user_counts
+from platform_site.http.errors import QuotaExceeded
+from platform_site.identity import signals
 from projects.models import Environment
 from tests.accounts.conftest import make_environment
 from tests.client import Api
@@ -23,7 +25,7 @@ pytestmark = pytest.mark.django_db(databases="__all__")
 
 def make(pool_id: str | None, name: Any, most: int | None = None) -> User:
     email = f"{name}@example.com"
-    return services.create_user(pool_id=pool_id, email=email, password=None, actor=audit.SYSTEM, most=most)
+    return user_service.create_user(pool_id=pool_id, email=email, password=None, actor=audit.SYSTEM, most=most)
 
 
 def at_once(*verbs: Callable[[], Any]) -> list[Any]:
@@ -48,9 +50,9 @@ def test_thirty_parallel_users_at_a_quota_of_twenty_are_twenty(alice: User) -> N
     pool = make_environment(alice).pk
     outcomes = at_once(*[lambda number=number: make(pool, number, 20) for number in range(30)])
     assert sum(isinstance(each, User) for each in outcomes) == 20
-    assert User.objects.in_pool(pool).count() == pool_sizes.users_of(pool) == 20
-    at_once(*[lambda each=each: services.delete_user(each, actor=audit.SYSTEM) for each in outcomes if hasattr(each, "pk")])  # fmt: skip
-    assert User.objects.in_pool(pool).count() == pool_sizes.users_of(pool) == 0
+    assert User.objects.in_pool(pool).count() == user_counts.users_of(pool) == 20
+    at_once(*[lambda each=each: user_service.delete_user(each, actor=audit.SYSTEM) for each in outcomes if hasattr(each, "pk")])  # fmt: skip
+    assert User.objects.in_pool(pool).count() == user_counts.users_of(pool) == 0
     make(pool, "again", 1)
 
 
@@ -65,11 +67,11 @@ def test_nobody_waits_for_the_rows_of_a_user_who_goes(alice: User) -> None:
 
     signals.user_deleted.connect(meanwhile)
     try:
-        services.delete_user(goes, actor=audit.SYSTEM)
+        user_service.delete_user(goes, actor=audit.SYSTEM)
     finally:
         signals.user_deleted.disconnect(meanwhile)
     assert list(User.objects.in_pool(pool)) == made
-    assert pool_sizes.users_of(pool) == 1
+    assert user_counts.users_of(pool) == 1
 
 
 def test_a_user_is_made_without_counting_the_pool(
@@ -93,9 +95,9 @@ def test_users_that_no_verb_of_ours_made_or_deleted_count_too(production: Enviro
     before = {*PoolSize.objects.values_list("pk", flat=True)}
     User.objects.bulk_create([User(environment_id=production.pk, email=f"{each}@example.com") for each in range(5)])
     User.objects.create(email="account@example.com")
-    assert pool_sizes.users_of(production.pk) == 5
+    assert user_counts.users_of(production.pk) == 5
     User.objects.filter(environment_id=production.pk, email__in=["0@example.com", "1@example.com"]).delete()
-    assert pool_sizes.users_of(production.pk) == 3
+    assert user_counts.users_of(production.pk) == 3
     with pytest.raises(QuotaExceeded):
         make(production.pk, "one-more", 3)
     assert User.objects.in_pool(production.pk).count() == 3
@@ -108,9 +110,9 @@ def test_who_was_not_made_after_all_does_not_count(production: Environment) -> N
     with transaction.atomic():
         make(production.pk, "b", 10)
         transaction.set_rollback(True)
-    with pytest.raises(services.ValidationFailed):
+    with pytest.raises(user_service.ValidationFailed):
         make(production.pk, "A", 10)
-    assert pool_sizes.users_of(production.pk) == 1
+    assert user_counts.users_of(production.pk) == 1
 
 
 @pytest.mark.django_db(databases="__all__", transaction=True)
@@ -123,10 +125,10 @@ def test_a_pool_from_before_is_counted_once_while_users_come_and_go(alice: User)
         cursor.execute("ALTER TABLE accounts_user ENABLE TRIGGER USER")
     assert not PoolSize.objects.filter(pk=pool).exists()
     outcomes = at_once(
-        *[lambda each=each: services.delete_user(each, actor=audit.SYSTEM) for each in before[:4]],
+        *[lambda each=each: user_service.delete_user(each, actor=audit.SYSTEM) for each in before[:4]],
         *[lambda number=number: make(pool, f"new{number}", 16) for number in range(12)],
         *[lambda number=number: make(pool, f"terminal{number}") for number in range(4)],
-        lambda: pool_sizes.users_of(pool),
+        lambda: user_counts.users_of(pool),
     )
     size = PoolSize.objects.get(pk=pool)
     assert size.is_counted

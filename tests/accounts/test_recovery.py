@@ -1,4 +1,4 @@
-"""A forgotten password: `POST /v1/auth/password-reset` and its confirmation. Threats T7, T15."""
+"""A forgotten password: `POST /v1/auth/password-reset` and its confirmation."""
 
 import re
 import threading
@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from accounts import audit, services
-from accounts.lifecycle import outbox
+from accounts import audit
 from accounts.models import AccountEmail, AuditEntry, Session, User
+from accounts.registration import email_outbox
+from accounts.users import service as user_service
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, SignedIn, branch_of, make_environment, token
 from tests.accounts.postbox import Postbox, html_of, text_of, token_in
@@ -45,7 +46,7 @@ def sent(api: Api, una: User, production: Environment, postbox: Postbox) -> Call
 
     def ask_and_read() -> str:
         assert ask(api, environment=production).status == 202
-        outbox.send_due()
+        email_outbox.send_due()
         return token_in(postbox.last(UNA))
 
     return ask_and_read
@@ -73,7 +74,7 @@ def test_a_link_sets_a_new_password_and_ends_every_session(
     assert (entry.actor_id, entry.detail["via"], entry.detail["fields"]) == (
         una.pk, "password_reset", ["email_verified_at", "password"]
     )  # fmt: skip
-    outbox.send_due()
+    email_outbox.send_due()
     assert postbox.last(UNA)["Subject"] == "Your password at the application was changed"
 
 
@@ -93,7 +94,7 @@ def test_an_address_without_an_account_gets_nothing(
     User.objects.filter(name="Gone").update(disabled_at="2026-01-01T00:00:00Z")
     answers = [ask(api, email, production) for email in (UNA, "nobody@example.com", "gone@example.com")]
     assert {(answer.status, answer.body) for answer in answers} == {(202, answers[0].body)}
-    outbox.send_due()
+    email_outbox.send_due()
     assert [message["To"] for message in postbox.messages] == [UNA]
     assert AccountEmail.objects.count() == 1, "nothing is kept of those who are not there"
 
@@ -125,11 +126,11 @@ def test_the_link_goes_to_the_address_as_it_was_stored(
     make_user("mia", pool_id=production.pk, email="Mia@Example.com")
     for typed in ("mia@example.com", "MIA@EXAMPLE.COM"):
         assert ask(api, typed, production).status == 202
-        outbox.send_due()
+        email_outbox.send_due()
     assert [message["To"] for message in postbox.messages] == ["mia@example.com"] * 2
     for look_alike in ("mıa@example.com", "MİA@example.com", "mia@exampIe.com"):
         ask(api, look_alike, production)
-    outbox.send_due()
+    email_outbox.send_due()
     assert len(postbox.messages) == 2
 
 
@@ -158,7 +159,7 @@ def test_every_reset_link_works_until_one_is_used(
 
 
 def change_over_the_api(api: Api, una: User) -> None:
-    services.change_user(una, actor=audit.SYSTEM, password="a third horse")
+    user_service.change_user(una, actor=audit.SYSTEM, password="a third horse")
 
 
 def change_by_djangos_own_door(api: Api, una: User) -> None:
@@ -174,15 +175,15 @@ def change_by_oneself(api: Api, una: User) -> None:
 
 
 def change_the_address(api: Api, una: User) -> None:
-    services.change_user(una, actor=audit.SYSTEM, email="elsewhere@example.com")
+    user_service.change_user(una, actor=audit.SYSTEM, email="elsewhere@example.com")
 
 
 def disable(api: Api, una: User) -> None:
-    services.change_user(una, actor=audit.SYSTEM, is_disabled=True)
+    user_service.change_user(una, actor=audit.SYSTEM, is_disabled=True)
 
 
 def delete(api: Api, una: User) -> None:
-    services.delete_user(una, actor=audit.SYSTEM)
+    user_service.delete_user(una, actor=audit.SYSTEM)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +204,7 @@ def test_a_link_of_another_environment_opens_nothing(
 ) -> None:
     link = sent()
     other = make_environment(alice)
-    services.create_user(pool_id=other.pk, email=UNA, password=None, actor=audit.SYSTEM)
+    user_service.create_user(pool_id=other.pk, email=UNA, password=None, actor=audit.SYSTEM)
     assert choose(api, link, environment=other).fields == {"token": "unknown"}
     assert choose(api, link).fields == {"token": "unknown"}
     assert choose(api, link, environment=branch_of(production)).status == 204, "a branch signs in the same users"
@@ -271,14 +272,14 @@ def test_who_came_through_a_provider_gets_a_password_by_it(
 ) -> None:
     make_user("ori", pool_id=production.pk, password=None)
     ask(api, "ori@example.com", production)
-    outbox.send_due()
+    email_outbox.send_due()
     assert choose(api, token_in(postbox.last("ori@example.com")), environment=production).status == 204
     assert token(api, email="ori@example.com", password=BETTER, environment=production.pk).status == 200
 
 
 def test_a_platform_account_resets_its_password_too(api: Api, alice: User, postbox: Postbox) -> None:
     assert ask(api, alice.email).status == 202
-    outbox.send_due()
+    email_outbox.send_due()
     message = postbox.last(alice.email)
     assert "the backend platform" in text_of(message)
     assert "the backend platform" in html_of(message)

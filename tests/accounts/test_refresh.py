@@ -1,6 +1,6 @@
 """Refresh tokens: one successor each, repeated while it is unused; any other reuse ends the session.
 
-Reliability finding 6 and T15; after supabase/auth's TestConcurrentReuse, TestMaliciousReuse and TestFailToSaveReuse.
+after supabase/auth's TestConcurrentReuse, TestMaliciousReuse and TestFailToSaveReuse.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -13,11 +13,14 @@ from django.db import connection
 from django.db.models import F
 from django.db.models.functions import Now
 
-from accounts import audit, refresh_tokens, services, sessions
+from accounts import audit
 from accounts.models import AuditEntry, Session, User
-from accounts.refresh_tokens import RefreshToken
-from accounts.sessions import Device, Grant
-from platform_site.api.errors import InvalidGrant
+from accounts.tokens import refresh_tokens
+from accounts.tokens.refresh_tokens import RefreshToken
+from accounts.users import service as user_service
+from accounts.users import sessions
+from accounts.users.sessions import Device, Grant
+from platform_site.http.errors import InvalidGrant
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -155,7 +158,7 @@ def test_twenty_parallel_refreshes_have_one_successor(alice: User) -> None:
 def test_no_session_slips_in_behind_the_disabling_of_its_user(alice: User) -> None:
     """Whatever the order in which a sign-in and a disabling arrive, no live session is left behind."""
     for _ in range(5):
-        services.change_user(alice, actor=audit.SYSTEM, is_disabled=False)
+        user_service.change_user(alice, actor=audit.SYSTEM, is_disabled=False)
         barrier = Barrier(2)
 
         def enter(barrier: Barrier = barrier) -> None:
@@ -170,7 +173,7 @@ def test_no_session_slips_in_behind_the_disabling_of_its_user(alice: User) -> No
         def disable(barrier: Barrier = barrier) -> None:
             barrier.wait(10)
             try:
-                services.change_user(alice, actor=audit.SYSTEM, is_disabled=True)
+                user_service.change_user(alice, actor=audit.SYSTEM, is_disabled=True)
             finally:
                 connection.close()
 

@@ -10,9 +10,12 @@ from django.db import connection, transaction
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from accounts import audit, services, sessions
+from accounts import audit
 from accounts.models import AuditEntry, Session, User
-from platform_site.api import signals, store
+from accounts.users import service as user_service
+from accounts.users import sessions
+from platform_site.identity import signals
+from platform_site.redis import client as redis_client
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, SignedIn, branch_of, make_environment, token
 from tests.client import Api
@@ -109,10 +112,10 @@ def test_a_key_has_no_sessions(api: Api, production: Environment, make_key: Call
 
 def test_disabling_ends_every_session_and_enabling_revives_none(api: Api, three: list[SignedIn]) -> None:
     alice = three[0].user
-    services.change_user(alice, actor=audit.SYSTEM, is_disabled=True)
+    user_service.change_user(alice, actor=audit.SYSTEM, is_disabled=True)
     assert not any(works(api, one) for one in three)
     assert token(api, email=alice.email, password=PASSWORD).error == "invalid_grant"
-    services.change_user(alice, actor=audit.SYSTEM, is_disabled=False)
+    user_service.change_user(alice, actor=audit.SYSTEM, is_disabled=False)
     assert not any(works(api, one) or refreshes(api, one) for one in three)
     assert token(api, email=alice.email, password=PASSWORD).status == 200
     actions = AuditEntry.objects.filter(target_id=alice.pk).order_by("pk").values_list("action", flat=True)
@@ -130,12 +133,12 @@ def test_a_new_password_of_ones_own_ends_every_other_session(api: Api, three: li
 
 
 def test_a_password_that_somebody_else_sets_ends_every_session(api: Api, three: list[SignedIn]) -> None:
-    services.change_user(three[0].user, actor=audit.SYSTEM, password="a different horse")
+    user_service.change_user(three[0].user, actor=audit.SYSTEM, password="a different horse")
     assert not any(works(api, one) or refreshes(api, one) for one in three)
 
 
 def test_deleting_a_user_ends_every_session(api: Api, three: list[SignedIn]) -> None:
-    services.delete_user(three[0].user, actor=audit.SYSTEM)
+    user_service.delete_user(three[0].user, actor=audit.SYSTEM)
     assert not any(works(api, one) or refreshes(api, one) for one in three)
     assert Session.objects.count() == 0
 
@@ -151,7 +154,7 @@ def test_more_sessions_than_are_ended_in_one_statement_all_end(alice: User) -> N
 
 def test_an_expired_session_is_401(api: Api, three: list[SignedIn]) -> None:
     Session.objects.update(expires_at="2020-01-01T00:00:00Z")
-    store.mark({f"who:{pk}": b"?" for pk in Session.objects.values_list("pk", flat=True)})
+    redis_client.mark({f"who:{pk}": b"?" for pk in Session.objects.values_list("pk", flat=True)})
     assert not any(works(api, one) or refreshes(api, one) for one in three)
 
 
@@ -202,12 +205,12 @@ def test_a_record_read_before_a_revocation_cannot_be_filled_in_after_it(api: Api
     me = lambda: api.get("/v1/auth/me", token=grant.access_token).status  # noqa: E731
     assert me() == 200
     assert me() == 200  # the record is in the cache by now
-    trip = store.trip()
+    trip = redis_client.trip()
     record = trip.get(f"who:{session_id}")
     trip.run()
     assert record.value
-    services.change_user(alice, actor=audit.SYSTEM, is_disabled=True)
-    store.fill(f"who:{session_id}", record.value)
+    user_service.change_user(alice, actor=audit.SYSTEM, is_disabled=True)
+    redis_client.fill(f"who:{session_id}", record.value)
     assert me() == 401
 
 
@@ -216,7 +219,7 @@ def test_a_revocation_that_rolls_back_revokes_nobody(api: Api, alice: User, sign
     one = sign_in(alice)
     assert works(api, one)
     with transaction.atomic():
-        services.change_user(alice, actor=audit.SYSTEM, is_disabled=True)
+        user_service.change_user(alice, actor=audit.SYSTEM, is_disabled=True)
         transaction.set_rollback(True)
     assert works(api, one)
     assert AuditEntry.objects.filter(action="user.disabled").count() == 0
@@ -239,7 +242,7 @@ def test_me_says_who_calls(
     assert (account["id"], account["email"], account["name"]) == (alice.pk, alice.email, "Alice")
     assert (account["role"], account["environment_id"]) == ("owner", production.pk)
     assert "users:manage" in account["scopes"]
-    services.change_user(una, actor=audit.SYSTEM, role="editor")
+    user_service.change_user(una, actor=audit.SYSTEM, role="editor")
     user = api.get("/v1/auth/me", token=sign_in(una).access_token).json
     assert (user["kind"], user["id"], user["role"], user["environment_id"]) == ("user", una.pk, "editor", production.pk)
     assert "keys:manage" not in user["scopes"]
@@ -271,7 +274,7 @@ def test_my_name_changes_and_the_next_call_knows_it(api: Api, alice: User, sign_
 def test_a_changed_role_is_known_on_the_next_call(api: Api, una: User, sign_in: Callable[..., SignedIn]) -> None:
     one = sign_in(una)
     for role in ("editor", "admin", None):
-        services.change_user(una, actor=audit.SYSTEM, role=role)
+        user_service.change_user(una, actor=audit.SYSTEM, role=role)
         assert [api.get("/v1/auth/me", token=one.access_token).json["role"] for _ in range(3)] == [role] * 3
 
 

@@ -1,4 +1,4 @@
-"""`POST /v1/auth/token` with a password: contract 4.5; design section 4, "Which pool signs in"."""
+"""`POST /v1/auth/token` with a password: contract 4.5."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Signing up: `POST /v1/auth/signup` and its confirmation. Design section 4; threats T7, T15."""
+"""Signing up: `POST /v1/auth/signup` and its confirmation."""
 
 import re
 import threading
@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from accounts import audit, pool_sizes, services
-from accounts.lifecycle import outbox, pools
+from accounts import audit
 from accounts.models import AccountEmail, AuditEntry, Session, User
-from platform_site.api import plans
+from accounts.registration import email_outbox, pool_settings
+from accounts.users import service as user_service
+from accounts.users import user_counts
+from platform_site.identity import plans
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, branch_of, make_environment, token
 from tests.accounts.postbox import Postbox, html_of, link_in, text_of, token_in
@@ -30,7 +32,7 @@ NIA = "nia@example.com"
 @pytest.fixture
 def opened(production: Environment) -> Environment:
     """An environment in which anybody may sign up."""
-    pools.change_settings(production.pk, actor=audit.SYSTEM, sign_up="open", app_name="Tracker")
+    pool_settings.change_settings(production.pk, actor=audit.SYSTEM, sign_up="open", app_name="Tracker")
     return production
 
 
@@ -55,7 +57,7 @@ def test_an_address_becomes_an_account_by_its_link(api: Api, opened: Environment
     assert (answer.status, answer.json) == (202, {"status": "accepted", "expires_in": 86400})
     assert not User.objects.filter(environment_id=opened.pk).exists()
     assert token(api, email=NIA, password=PASSWORD, environment=opened.pk).error == "invalid_grant"
-    assert outbox.send_due() == 1
+    assert email_outbox.send_due() == 1
     message = postbox.last(NIA)
     assert message["Subject"] == "Confirm your e-mail address for Tracker"
     assert message["Auto-Submitted"] == "auto-generated"
@@ -76,9 +78,9 @@ def test_an_address_becomes_an_account_by_its_link(api: Api, opened: Environment
 
 def test_platform_accounts_sign_up_the_same_way(api: Api, postbox: Postbox) -> None:
     assert sign_up(api, None).status == 403
-    pools.change_settings(None, actor=audit.SYSTEM, sign_up="open")
+    pool_settings.change_settings(None, actor=audit.SYSTEM, sign_up="open")
     assert sign_up(api, None).status == 202
-    outbox.send_due()
+    email_outbox.send_due()
     entered = confirm(api, None, token_in(postbox.last(NIA)))
     assert api.get("/v1/auth/me", token=entered.json["access_token"]).json["kind"] == "account"
     assert User.objects.get(email=NIA).is_staff is False
@@ -86,7 +88,7 @@ def test_platform_accounts_sign_up_the_same_way(api: Api, postbox: Postbox) -> N
 
 @pytest.mark.parametrize("mode", ["off", "invited"])
 def test_a_closed_pool_takes_nobody(api: Api, opened: Environment, mode: str) -> None:
-    pools.change_settings(opened.pk, actor=audit.SYSTEM, sign_up=mode)
+    pool_settings.change_settings(opened.pk, actor=audit.SYSTEM, sign_up=mode)
     assert sign_up(api, opened).error == "forbidden"
     assert not AccountEmail.objects.exists()
 
@@ -96,12 +98,12 @@ def test_who_was_on_the_way_when_the_door_was_closed_stays_outside(
     api: Api, opened: Environment, postbox: Postbox, mode: str
 ) -> None:
     sign_up(api, opened)
-    outbox.send_due()
+    email_outbox.send_due()
     link = token_in(postbox.last(NIA))
-    pools.change_settings(opened.pk, actor=audit.SYSTEM, sign_up=mode)
+    pool_settings.change_settings(opened.pk, actor=audit.SYSTEM, sign_up=mode)
     assert confirm(api, opened, link).error == "forbidden"
     assert not User.objects.filter(environment_id=opened.pk).exists()
-    pools.change_settings(opened.pk, actor=audit.SYSTEM, sign_up="open")
+    pool_settings.change_settings(opened.pk, actor=audit.SYSTEM, sign_up="open")
     assert confirm(api, opened, link).status == 200, "nothing was used up"
 
 
@@ -125,7 +127,7 @@ def test_the_answer_is_the_same_for_an_address_that_has_an_account(
     answers = [sign_up(api, opened, email=email) for email in (NIA, "una@example.COM", "gone@example.com")]
     assert {(answer.status, answer.body) for answer in answers} == {(202, answers[0].body)}
     assert len({tuple(sorted(set(answer.headers) - {"x-request-id"})) for answer in answers}) == 1
-    outbox.send_due()
+    email_outbox.send_due()
     # The owner is told, at the address as it was stored; a disabled one is not.
     assert sorted(message["To"] for message in postbox.messages) == [NIA, "una@example.com"]
     told = postbox.last("una@example.com")
@@ -156,7 +158,7 @@ def test_signing_up_asks_the_same_statements_for_everybody(
     api: Api, opened: Environment, make_user: Callable[..., User]
 ) -> None:
     make_user("una", pool_id=opened.pk)
-    pool_sizes.users_of(opened.pk)  # counted at the first question of all
+    user_counts.users_of(opened.pk)  # counted at the first question of all
 
     def statements(email: str) -> list[str]:
         asked: list[str] = []
@@ -177,7 +179,7 @@ def test_signing_up_asks_the_same_statements_for_everybody(
 
 def test_a_link_is_used_once(api: Api, opened: Environment, postbox: Postbox) -> None:
     sign_up(api, opened)
-    outbox.send_due()
+    email_outbox.send_due()
     link = token_in(postbox.last(NIA))
     assert confirm(api, opened, link).status == 200
     again = confirm(api, opened, link)
@@ -186,9 +188,9 @@ def test_a_link_is_used_once(api: Api, opened: Environment, postbox: Postbox) ->
 
 def test_a_second_sign_up_leaves_the_first_link_as_it_was(api: Api, opened: Environment, postbox: Postbox) -> None:
     sign_up(api, opened, password="the first horse")
-    outbox.send_due()
+    email_outbox.send_due()
     sign_up(api, opened, password="the second horse")
-    outbox.send_due()
+    email_outbox.send_due()
     first, second = (token_in(message) for message in postbox.to(NIA))
     assert confirm(api, opened, second, "the first horse").fields == {"password": "wrong"}
     assert confirm(api, opened, first, "the first horse").status == 200
@@ -201,7 +203,7 @@ def test_a_link_needs_the_password_that_was_chosen_and_dies_of_guesses(
 ) -> None:
     """So nobody confirms, by a click, an account whose password a stranger chose."""
     sign_up(api, opened)
-    outbox.send_due()
+    email_outbox.send_due()
     link = token_in(postbox.last(NIA))
     for _ in range(5):
         assert confirm(api, opened, link, "not the password").fields == {"password": "wrong"}
@@ -213,10 +215,10 @@ def test_a_link_of_another_environment_opens_nothing(
     api: Api, opened: Environment, postbox: Postbox, alice: User
 ) -> None:
     sign_up(api, opened)
-    outbox.send_due()
+    email_outbox.send_due()
     link = token_in(postbox.last(NIA))
     other = make_environment(alice)
-    pools.change_settings(other.pk, actor=audit.SYSTEM, sign_up="open")
+    pool_settings.change_settings(other.pk, actor=audit.SYSTEM, sign_up="open")
     for place in (other, None):
         assert confirm(api, place, link).fields == {"token": "unknown"}
     assert confirm(api, opened, link).status == 200
@@ -224,15 +226,15 @@ def test_a_link_of_another_environment_opens_nothing(
 
 def test_an_expired_link_opens_nothing_and_is_forgotten(api: Api, opened: Environment, postbox: Postbox) -> None:
     sign_up(api, opened)
-    outbox.send_due()
+    email_outbox.send_due()
     AccountEmail.objects.update(expires_at="2026-01-01T00:00:00Z")
     assert confirm(api, opened, token_in(postbox.last(NIA))).fields == {"token": "unknown"}
-    assert outbox.purge() == 1
+    assert email_outbox.purge() == 1
 
 
 def test_an_edited_link_opens_nothing(api: Api, opened: Environment, postbox: Postbox) -> None:
     sign_up(api, opened)
-    outbox.send_due()
+    email_outbox.send_due()
     link = token_in(postbox.last(NIA))
     flipped = link[:10] + ("a" if link[10] != "a" else "b") + link[11:]
     for edited in (flipped, link[:-1], link + "0", link.swapcase(), link.upper(), "lnk_", "", "x", "é" * 53, "\u202e"):
@@ -248,7 +250,7 @@ def test_a_link_of_another_kind_opens_nothing(
     make_user("una", pool_id=opened.pk)
     api.post("/v1/auth/password-reset", json={"email": "una@example.com"}, environment=opened.pk)
     sign_up(api, opened)
-    outbox.send_due()
+    email_outbox.send_due()
     reset = token_in(postbox.last("una@example.com"))
     assert confirm(api, opened, reset).fields == {"token": "unknown"}
     answer = api.post(
@@ -263,8 +265,8 @@ def test_an_address_that_got_an_account_meanwhile_is_not_taken_over(
     api: Api, opened: Environment, postbox: Postbox
 ) -> None:
     sign_up(api, opened)
-    outbox.send_due()
-    services.create_user(pool_id=opened.pk, email="NIA@example.com", password=None, actor=audit.SYSTEM)
+    email_outbox.send_due()
+    user_service.create_user(pool_id=opened.pk, email="NIA@example.com", password=None, actor=audit.SYSTEM)
     assert confirm(api, opened, token_in(postbox.last(NIA))).fields == {"email": "taken"}
     assert User.objects.filter(environment_id=opened.pk).count() == 1
 
@@ -291,7 +293,7 @@ def test_parallel_sign_ups_and_confirmations_make_one_user(api: Api, opened: Env
     asked = at_once(8, lambda number: sign_up(api, opened, email=spellings[number % 3]))
     assert {answer.status for answer in asked} <= {202, 429}, "429: too many passwords being hashed"
     assert AccountEmail.objects.count() == sum(answer.status == 202 for answer in asked)
-    outbox.send_due()
+    email_outbox.send_due()
     link = token_in(postbox.messages[-1])
     done = at_once(8, lambda _: confirm(api, opened, link))
     assert sorted(answer.status for answer in done if answer.status != 429).count(200) == 1
@@ -342,7 +344,7 @@ def test_a_password_of_8_to_1000_characters_counts_to_its_last(
 ) -> None:
     assert 8 <= len(password) <= 1000
     assert sign_up(api, opened, password=password).status == 202
-    outbox.send_due()
+    email_outbox.send_due()
     link = token_in(postbox.last(NIA))
     assert confirm(api, opened, link, password[:-1] + "?").fields == {"password": "wrong"}
     assert confirm(api, opened, link, password).status == 200
@@ -351,7 +353,7 @@ def test_a_password_of_8_to_1000_characters_counts_to_its_last(
 def test_an_internationalised_domain_is_written_as_it_travels(api: Api, opened: Environment, postbox: Postbox) -> None:
     address = "nia@xn--exmple-cua.com"
     assert sign_up(api, opened, email=address).status == 202
-    outbox.send_due()
+    email_outbox.send_due()
     assert confirm(api, opened, token_in(postbox.last(address))).json["user"]["email"] == address
 
 
@@ -386,7 +388,7 @@ def test_a_full_pool_takes_nobody(
     api: Api, opened: Environment, postbox: Postbox, monkeypatch: pytest.MonkeyPatch, make_user: Callable[..., User]
 ) -> None:
     sign_up(api, opened)
-    outbox.send_due()
+    email_outbox.send_due()
     make_user("una", pool_id=opened.pk)
     from dataclasses import replace
 
@@ -411,7 +413,7 @@ def test_the_link_leads_to_the_platforms_own_address_whatever_the_host_says(
         headers={"Host": "evil.example", "X-Forwarded-Host": "evil.example", "Origin": "https://evil.example"},
     )
     assert answer.status == 202
-    outbox.send_due()
+    email_outbox.send_due()
     message = postbox.last(NIA)
     assert link_in(message) == f"https://platform.example/auth/confirm-sign-up?token={token_in(message)}"
     assert "evil.example" not in message.as_string()

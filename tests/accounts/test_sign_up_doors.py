@@ -9,10 +9,11 @@ from django.core.management import CommandError, call_command
 from django.test import Client
 from django.urls import reverse
 
-from accounts import audit, services
-from accounts.lifecycle import outbox, pools, sign_up
-from accounts.lifecycle.pools import Pool
+from accounts import audit
 from accounts.models import AccountEmail, AuditEntry, PoolSettings, User
+from accounts.registration import email_outbox, pool_settings, sign_up
+from accounts.registration.pool_settings import Pool
+from accounts.users import service as user_service
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, branch_of
 from tests.accounts.postbox import Postbox, token_in
@@ -30,11 +31,11 @@ def run(*arguments: str) -> tuple[str, str]:
 def test_the_console_shows_emails_and_settings_and_nothing_secret(
     production: Environment, postbox: Postbox, client: Client
 ) -> None:
-    pools.change_settings(production.pk, actor=audit.SYSTEM, sign_up="open", app_name="Tracker")
+    pool_settings.change_settings(production.pk, actor=audit.SYSTEM, sign_up="open", app_name="Tracker")
     sign_up.ask(Pool(production.pk, production.pk), email="nia@example.com", password=PASSWORD, name="Nia")
-    outbox.send_due()
+    email_outbox.send_due()
     email = AccountEmail.objects.get()
-    staff = services.create_user(
+    staff = user_service.create_user(
         pool_id=None, email="staff@example.com", password=None, is_staff=True, actor=audit.SYSTEM
     )
     client.force_login(staff)
@@ -108,7 +109,7 @@ def test_a_branch_has_no_settings_of_its_own(production: Environment) -> None:
 def test_somebody_is_invited_from_the_terminal(api: Api, production: Environment, postbox: Postbox) -> None:
     out, _ = run("invite_user", "nia@example.com", "--environment", production.pk, "--role", "editor", "--json")
     assert json.loads(out)["role"] == "editor"
-    outbox.send_due()
+    email_outbox.send_due()
     body: dict[str, Any] = {"token": token_in(postbox.last("nia@example.com")), "password": PASSWORD}
     assert api.post("/v1/auth/invitation/accept", json=body, environment=production.pk).status == 200
     assert User.objects.get(email="nia@example.com").role == "editor"

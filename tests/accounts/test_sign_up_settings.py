@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from accounts.lifecycle import outbox
 from accounts.models import AuditEntry, PoolSettings, User
-from accounts.receivers import delete_pool
+from accounts.registration import email_outbox
+from accounts.signal_handlers import delete_pool
 from projects.models import Environment
 from tests.accounts.conftest import branch_of, make_environment, session_of
 from tests.accounts.postbox import Postbox, link_in, token_in
@@ -68,14 +68,14 @@ def test_a_link_leads_to_the_applications_own_page(
     urls = {"reset_password": "https://app.example.com/#/reset?t={token}&lang=en"}
     assert change(api, manager, link_urls=urls).json["link_urls"] == urls
     api.post("/v1/auth/password-reset", json={"email": una.email}, environment=production.pk)
-    outbox.send_due()
+    email_outbox.send_due()
     message = postbox.last(una.email)
     token = token_in(message)
     assert f"https://app.example.com/#/reset?t={token}&lang=en" in message.get_body(("plain",)).get_content()  # type: ignore[union-attr]
     # What it replaces is gone.
     assert change(api, manager, link_urls={}).json["link_urls"] == {}
     api.post("/v1/auth/password-reset", json={"email": una.email}, environment=production.pk)
-    outbox.send_due()
+    email_outbox.send_due()
     assert link_in(postbox.last(una.email)).startswith("http://127.0.0.1:8000/auth/reset-password?token=lnk_")
 
 

@@ -14,15 +14,16 @@ from django.db.models.functions import Now
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
 
-from accounts import audit, services
-from accounts.console import MOST_AT_ONCE
+from accounts import audit
+from accounts.console.base import MOST_AT_ONCE
 from accounts.models import AuditEntry, ServerKey, Session, SigningKey, User
 from accounts.staff import roles
 from accounts.staff.roles import StaffRole
-from platform_site.api.errors import Conflict, ValidationFailed
+from accounts.users import service as user_service
+from platform_site.http.errors import Conflict, ValidationFailed
 from platform_site.models import EndpointFigure
+from projects.console.base import RegionAdmin
 from projects.models import Environment, Member
-from projects.region_pages import RegionAdmin
 from tests.accounts.conftest import session_of
 from tests.forms import sent_by
 
@@ -263,18 +264,18 @@ def test_nobody_changes_their_own_role_and_one_superuser_stays(make_user: Callab
 
 def test_the_last_superuser_is_neither_disabled_nor_deleted(make_user: Callable[..., User]) -> None:
     boss, away = make_user("boss", is_staff=True), make_user("away", is_staff=True)
-    services.change_user(away, actor=audit.SYSTEM, is_disabled=True)
+    user_service.change_user(away, actor=audit.SYSTEM, is_disabled=True)
     button = reverse("admin:accounts_user_disable_user", args=[quote(boss.pk)])
     browser_of(boss).post(button, {"_form_submitted": "True"})
     assert User.objects.get(pk=boss.pk).disabled_at is None
     for verb in (
-        lambda: services.change_user(boss, actor=audit.SYSTEM, is_disabled=True),
-        lambda: services.delete_user(boss, actor=audit.SYSTEM),
+        lambda: user_service.change_user(boss, actor=audit.SYSTEM, is_disabled=True),
+        lambda: user_service.delete_user(boss, actor=audit.SYSTEM),
     ):
         with pytest.raises(Conflict, match="last superuser"):
             verb()
-    services.change_user(away, actor=audit.SYSTEM, is_disabled=False)
-    services.change_user(boss, actor=audit.SYSTEM, is_disabled=True)
+    user_service.change_user(away, actor=audit.SYSTEM, is_disabled=False)
+    user_service.change_user(boss, actor=audit.SYSTEM, is_disabled=True)
     assert User.objects.get(pk=boss.pk).disabled_at is not None
 
 

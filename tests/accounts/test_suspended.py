@@ -10,10 +10,10 @@ from django.db.models.functions import Now
 from django.test import Client
 
 from accounts import audit
-from accounts.lifecycle import invitations, outbox, recovery
-from accounts.lifecycle.pools import Pool
 from accounts.models import AccountEmail, AuthorizationCode, Session, User
-from accounts.oauth import codes
+from accounts.registration import email_outbox, invitations, password_reset
+from accounts.registration.pool_settings import Pool
+from accounts.users import exchange_codes
 from projects import services
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, SignedIn, branch_of, session_of, token
@@ -82,7 +82,7 @@ def test_platform_accounts_are_not_concerned(api: Api, alice: User, production: 
 
 
 def test_a_code_is_not_used_up(api: Api, una: User, production: Environment) -> None:
-    code = codes.issue(
+    code = exchange_codes.issue(
         una, environment_id=production.pk, redirect_uri=APP, code_challenge=None, method="oauth:acme"
     )  # fmt: skip
     suspend(production)
@@ -118,8 +118,8 @@ def test_what_e_mails_lead_to_is_refused(
 def test_a_link_that_was_sent_before_says_so_on_its_page_and_works_afterwards(
     client: Client, una: User, production: Environment, postbox: Postbox
 ) -> None:
-    recovery.ask(Pool(production.pk, production.pk), email=una.email)
-    outbox.send_due()
+    password_reset.ask(Pool(production.pk, production.pk), email=una.email)
+    email_outbox.send_due()
     address = link_in(postbox.last(una.email)).removeprefix("http://127.0.0.1:8000")
     suspend(production)
     filled = {"token": token_in(address), "password": BETTER, "again": BETTER}
@@ -135,18 +135,18 @@ def test_a_link_that_was_sent_before_says_so_on_its_page_and_works_afterwards(
 
 
 def test_e_mails_wait_and_go_out_once(una: User, alice: User, production: Environment, postbox: Postbox) -> None:
-    recovery.ask(Pool(production.pk, production.pk), email=una.email)
-    recovery.ask(Pool(None, None), email=alice.email)
+    password_reset.ask(Pool(production.pk, production.pk), email=una.email)
+    password_reset.ask(Pool(None, None), email=alice.email)
     suspend(production)
-    assert outbox.send_due() == 1, "the platform's own go out"
+    assert email_outbox.send_due() == 1, "the platform's own go out"
     assert [message["To"] for message in postbox.messages] == [alice.email]
     waiting = AccountEmail.objects.get(environment_id=production.pk)
     assert (waiting.attempts, waiting.sent_at) == (0, None)
-    outbox.send(waiting.pk)
+    email_outbox.send(waiting.pk)
     assert postbox.to(una.email) == [], "nor for a worker that was nudged"
     resume(production)
-    assert outbox.send_due() == 1
-    assert outbox.send_due() == 0
+    assert email_outbox.send_due() == 1
+    assert email_outbox.send_due() == 0
     assert len(postbox.to(una.email)) == 1
 
 
@@ -155,7 +155,7 @@ def test_the_time_of_e_mails_and_links_stands_still(
 ) -> None:
     """Suspended for a month: an invitation that had six days left has six days left."""
     invitations.invite(pool_id=production.pk, email=NIA, actor=audit.SYSTEM)
-    outbox.send_due()
+    email_outbox.send_due()
     gone = AccountEmail.objects.create(
         environment_id=production.pk, kind="reset_password", subject="x", recipient="x@example.com", expires_at=Now()
     )
@@ -168,10 +168,10 @@ def test_the_time_of_e_mails_and_links_stands_still(
     month = 30 * day
     type(project).objects.update(suspended_at=F("suspended_at") - month)
     AccountEmail.objects.update(expires_at=F("expires_at") - month)
-    assert outbox.purge() == 0
+    assert email_outbox.purge() == 0
     resume(production)
     shifted = AccountEmail.objects.get(kind="invitation").expires_at
     assert abs(shifted - left) < timedelta(minutes=5)
-    assert outbox.purge() == 1, "what had expired before is not brought back"
+    assert email_outbox.purge() == 1, "what had expired before is not brought back"
     accepted = invitations.accept(token_in(postbox.last(NIA)), BETTER, lambda user: user, pool_id=production.pk)
     assert accepted.email == NIA

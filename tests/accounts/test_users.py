@@ -9,11 +9,12 @@ from urllib.parse import urlencode
 import pytest
 from django.db import connection
 
-from accounts import audit, services
+from accounts import audit
 from accounts.models import AuditEntry, ServerKey, Session, User
-from platform_site.api import signals
-from platform_site.api.errors import QuotaExceeded, ValidationFailed
-from projects import places
+from accounts.users import service as user_service
+from platform_site.http.errors import QuotaExceeded, ValidationFailed
+from platform_site.identity import signals
+from projects.directory import environment_cache
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, SignedIn, branch_of, make_environment, token
 from tests.client import Answer, Api
@@ -214,7 +215,7 @@ def test_an_account_with_two_projects_must_say_which(
 ) -> None:
     assert api.get("/v1/users", token=sign_in(bob).access_token).fields == {"X-Environment": "required"}
     theirs = make_environment(bob)
-    places.forget_account(bob.pk)
+    environment_cache.forget_account(bob.pk)
     only = sign_in(bob)
     assert api.get("/v1/auth/me", token=only.access_token, environment=theirs.pk).json["role"] == "owner"
     assert api.get("/v1/users", token=only.access_token).status == 200, "its only project's production"
@@ -236,7 +237,7 @@ def test_a_branch_shows_its_parents_users_and_changes_none(
 
 
 def test_the_pool_has_a_quota(api: Api, production: Environment) -> None:
-    make = lambda name, most: services.create_user(  # noqa: E731
+    make = lambda name, most: user_service.create_user(  # noqa: E731
         pool_id=production.pk, email=f"{name}@example.com", password=None, actor=audit.SYSTEM, most=most
     )
     make("a", 2)
@@ -255,7 +256,7 @@ def test_one_email_is_one_user_however_many_ask_at_once(alice: User) -> None:
         barrier.wait(20)
         email = "same@example.com" if number % 2 else "SAME@example.com"
         try:
-            services.create_user(pool_id=environment.pk, email=email, password=None, actor=audit.SYSTEM)
+            user_service.create_user(pool_id=environment.pk, email=email, password=None, actor=audit.SYSTEM)
         except ValidationFailed as error:
             return [field.code for field in error.fields] != ["taken"]
         finally:
@@ -287,8 +288,8 @@ def test_the_same_idempotency_key_answers_the_same_and_makes_one(
 def test_two_patches_at_once_both_count(alice: User) -> None:
     """A change locks its row: the second one sees the first."""
     stale = User.objects.get(pk=alice.pk)
-    services.change_user(alice, actor=audit.SYSTEM, name="First")
-    services.change_user(stale, actor=audit.SYSTEM, role="editor")
+    user_service.change_user(alice, actor=audit.SYSTEM, name="First")
+    user_service.change_user(stale, actor=audit.SYSTEM, role="editor")
     fresh = User.objects.get(pk=alice.pk)
     assert (fresh.name, fresh.role) == ("First", "editor")
     assert Session.objects.count() == 0

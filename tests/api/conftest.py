@@ -4,7 +4,7 @@ import pytest
 from django.conf import LazySettings
 from django.urls import clear_url_caches
 
-from platform_site.api.callers import Caller
+from platform_site.identity.callers import Caller
 from tests.api.urls import CALLERS, place
 
 

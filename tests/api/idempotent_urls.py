@@ -11,9 +11,9 @@ from django.urls import path
 
 from accounts.models import AuditEntry
 from platform_site import urls as roof
-from platform_site.api import errors, fields, handler, idempotency
-from platform_site.api.idempotency import idempotent, in_region
-from platform_site.api.views import ApiViewSet, answer, created, no_content
+from platform_site.http import errors, exception_handler, fields, idempotency
+from platform_site.http.idempotency import idempotent, in_region
+from platform_site.http.views import ApiViewSet, answer, created, no_content
 from tests.api.urls import ByTable
 
 DURING: list[Callable[[], object]] = []
@@ -50,7 +50,7 @@ class Effects(ApiViewSet):
             case "raise":
                 raise errors.Conflict()
             case "return":
-                return handler.respond(errors.Conflict())
+                return exception_handler.respond(errors.Conflict())
             case "nothing":
                 return no_content()
         response = created(f"/v1/test/effects/{entry.pk}", {"id": entry.pk, "secret": "whsec_marker"}, {"ETag": '"7"'})

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import redis
 
-from platform_site.api.store import Store
-from platform_site.services import valkey
-from platform_site.services.layout import Layout
+from platform_site.embedded import valkey as embedded_valkey
+from platform_site.embedded.data_dir import Layout
+from platform_site.redis.client import Store
 from tests.figures import within
 from tests.valkeys import Refusal, refuse_writes, start_for_operators, take_writes
 
@@ -32,7 +32,7 @@ class RedisServer:
 
     @property
     def client(self) -> redis.Redis:
-        return valkey.client(self.layout)
+        return embedded_valkey.client(self.layout)
 
     def start(self) -> None:
         self._process = start_for_operators(self.layout)

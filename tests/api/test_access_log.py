@@ -6,7 +6,7 @@ import os
 import threading
 import time
 
-from platform_site.api.logs import AccessHandler
+from platform_site.observability.logs import AccessHandler
 from tests.serving import wait_for
 
 

@@ -7,7 +7,7 @@ from django.http import HttpResponse
 from django.test import RequestFactory
 from rest_framework.request import Request
 
-from platform_site.api.views import ApiRequest, ApiViewSet, JsonAnswer, answer, created
+from platform_site.http.views import ApiRequest, ApiViewSet, JsonAnswer, answer, created
 
 
 def facts(of: Any) -> dict[str, Any]:

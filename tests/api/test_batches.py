@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from platform_site.api.batches import Batch
+from platform_site.fastpath.batching import Batch
 from tests.serving import wait_for
 
 

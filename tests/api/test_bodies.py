@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from platform_site.api import bodies
-from platform_site.api.errors import InvalidRequest
+from platform_site.http import bodies
+from platform_site.http.errors import InvalidRequest
 from tests.client import Api
 
 pytestmark = pytest.mark.usefixtures("things")

@@ -7,7 +7,8 @@ from django.test import override_settings
 from hypothesis import given
 from hypothesis import strategies as st
 
-from platform_site.api import chains, keyring
+from platform_site.identity import call_depth
+from platform_site.security import keyring
 
 ONE, TWO = "11" * 32, "22" * 32
 HERE, THERE = "env_01h455vb4pex5vsknk084sn02q", "env_01h455vb4pex5vsknk084sn02r"
@@ -15,12 +16,12 @@ depths = st.integers(0, 999)
 
 
 def depth_of(value: str | None, environment_id: str) -> int:
-    return chains.depth_of({} if value is None else {chains.META: value}, environment_id)
+    return call_depth.depth_of({} if value is None else {call_depth.META: value}, environment_id)
 
 
 @given(depths)
 def test_what_was_signed_for_an_environment_is_believed_there_alone(depth: int) -> None:
-    value = chains.signed(depth, HERE)
+    value = call_depth.signed(depth, HERE)
     assert depth_of(value, HERE) == depth
     assert depth_of(value, THERE) == 0
     assert len(value) <= 40
@@ -31,7 +32,7 @@ def test_what_was_signed_for_an_environment_is_believed_there_alone(depth: int) 
 
 @given(depths, depths)
 def test_another_number_under_the_same_mac_is_not_believed(depth: int, other: int) -> None:
-    rest = chains.signed(depth, HERE).partition(".")[2]
+    rest = call_depth.signed(depth, HERE).partition(".")[2]
     assert depth_of(f"{other}.{rest}", HERE) == (depth if other == depth else 0)
 
 
@@ -39,16 +40,16 @@ def test_another_number_under_the_same_mac_is_not_believed(depth: int, other: in
     ("minutes", "is_believed"), [(-61, False), (-60, True), (60, True), (61, False), (-(10**8), False)]
 )
 def test_it_is_believed_for_an_hour(monkeypatch: pytest.MonkeyPatch, minutes: int, is_believed: bool) -> None:
-    now = chains._minute()
+    now = call_depth._minute()
     with monkeypatch.context() as then:
-        then.setattr(chains, "_minute", lambda: now + minutes)
-        value = chains.signed(3, HERE)
-    monkeypatch.setattr(chains, "_minute", lambda: now)
+        then.setattr(call_depth, "_minute", lambda: now + minutes)
+        value = call_depth.signed(3, HERE)
+    monkeypatch.setattr(call_depth, "_minute", lambda: now)
     assert depth_of(value, HERE) == (3 if is_believed else 0)
 
 
 def test_another_minute_under_the_same_mac_is_not_believed() -> None:
-    depth, minute, mac = chains.signed(3, HERE).split(".")
+    depth, minute, mac = call_depth.signed(3, HERE).split(".")
     assert depth_of(f"{depth}.{int(minute) + 1}.{mac}", HERE) == 0
     assert depth_of(f"{depth}.{minute}.{mac}", HERE) == 3
 
@@ -85,9 +86,9 @@ def test_no_text_is_too_strange(value: str) -> None:
 
 def test_it_outlives_a_change_of_keys_and_not_the_end_of_one() -> None:
     with override_settings(ENCRYPTION_KEYS=[ONE]):
-        value = chains.signed(3, HERE)
+        value = call_depth.signed(3, HERE)
     with override_settings(ENCRYPTION_KEYS=[TWO, ONE]):
         assert depth_of(value, HERE) == 3
-        assert chains.signed(3, HERE).rpartition(".")[2] != value.rpartition(".")[2]
+        assert call_depth.signed(3, HERE).rpartition(".")[2] != value.rpartition(".")[2]
     with override_settings(ENCRYPTION_KEYS=[TWO]):
         assert depth_of(value, HERE) == 0

@@ -10,7 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
 
 from platform_site import env
-from platform_site.services.layout import Layout
+from platform_site.embedded.data_dir import Layout
 
 READERS = (env.number, env.integer)
 

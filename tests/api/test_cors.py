@@ -1,12 +1,12 @@
-"""Which pages may read which answers. Design section 3, "CORS"; `platform_site.api.cors` says why."""
+"""Which pages may read which answers. `platform_site.http.cors` says why."""
 
 from collections.abc import Iterator, Sequence
 
 import pytest
 from django.conf import LazySettings
 
-from platform_site.api import cors
-from platform_site.api.callers import Caller
+from platform_site.http import cors
+from platform_site.identity.callers import Caller
 from tests.api.urls import CALLERS, place
 from tests.client import Answer, Api
 

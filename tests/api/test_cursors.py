@@ -11,8 +11,8 @@ from django.test import override_settings
 from hypothesis import given
 from hypothesis import strategies as st
 
-from platform_site.api import cursors
-from platform_site.api.errors import ValidationFailed
+from platform_site.http import cursors
+from platform_site.http.errors import ValidationFailed
 
 KIND, FACTS = "rows", ["tasks", ["-due_on", "id"], "0123456789abcdef"]
 

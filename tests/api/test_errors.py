@@ -1,4 +1,4 @@
-"""Every exception becomes the one envelope, and tells nothing of the house. Reliability T28, section 3 (SQLSTATE map)."""
+"""Every exception becomes the one envelope, and tells nothing of the house."""
 
 import logging
 
@@ -7,7 +7,7 @@ import pytest
 from django.contrib.auth.models import Group
 from django.db import connection, transaction
 
-from platform_site.api.sqlstates import answer_for
+from platform_site.postgres.sqlstates import answer_for
 from tests.api.urls import RUNS
 from tests.client import Api
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from platform_site.api.fair import FIRST_PENALTY, LONGEST_PENALTY, FairPlaces, Full, Hold
+from platform_site.concurrency.fair_semaphore import FIRST_PENALTY, LONGEST_PENALTY, FairPlaces, Full, Hold
 
 FIRM = 1.0
 
@@ -225,7 +225,7 @@ def test_who_waits_in_vain_is_told_so_and_leaves_nothing(clock: Clock) -> None:
 
 
 def test_owners_are_forgotten_but_those_under_way(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("platform_site.api.fair.OWNERS", 3)
+    monkeypatch.setattr("platform_site.concurrency.fair_semaphore.OWNERS", 3)
     places = FairPlaces(8, each=4, firm=FIRM, clock=clock)
     hold = places.take("under way", wait=0)
     be_quick(places, *"abcdef")

@@ -5,8 +5,8 @@ from django.conf import LazySettings
 from django.core.handlers.base import BaseHandler
 from django.test import RequestFactory
 
-from platform_site.api import ids
-from platform_site.api.requests import current_request_id, environment_of_host
+from platform_site.http.requests import current_request_id, environment_of_host
+from platform_site.identity import ids
 from tests.client import Api
 
 pytestmark = pytest.mark.usefixtures("things")

@@ -1,4 +1,4 @@
-"""Idempotency-Key through the public door: one effect for each key, whatever happens on the way (design section 3, F19)."""
+"""Idempotency-Key through the public door: one effect for each key, whatever happens on the way."""
 
 import hashlib
 import os
@@ -15,9 +15,10 @@ from django.test import RequestFactory
 from django.urls import clear_url_caches
 
 from accounts.models import AuditEntry
-from platform_site.api import idempotency, keyring
-from platform_site.api.callers import Caller
-from platform_site.api.models import IdempotencyRecord
+from platform_site.http import idempotency
+from platform_site.http.models import IdempotencyRecord
+from platform_site.identity.callers import Caller
+from platform_site.security import keyring
 from tests.api import idempotent_urls
 from tests.api.urls import CALLERS, place
 from tests.client import _NOTHING, Answer, Api
@@ -184,13 +185,13 @@ def test_expired_records_are_purged_in_batches_and_others_stay(api: Api) -> None
 
 
 def test_sweeps_purge_every_database() -> None:
-    from platform_site.api import tasks
+    from platform_site.background import tasks as background_tasks
 
     for alias in connections:
         IdempotencyRecord.objects.using(alias).create(digest=b"x" * 32, fingerprint=b"", expires_at="2020-01-01T00:00Z")
-    tasks.purge_idempotency_records()
+    background_tasks.purge_idempotency_records()
     for alias in settings.REGION_DATABASES:
-        tasks.purge_idempotency_records_of_a_region(alias)
+        background_tasks.purge_idempotency_records_of_a_region(alias)
     assert [IdempotencyRecord.objects.using(alias).count() for alias in connections] == [0] * 4
 
 

@@ -1,4 +1,4 @@
-"""Every POST and PATCH honours the Idempotency-Key, or stands in a list that says why not (design section 3)."""
+"""Every POST and PATCH honours the Idempotency-Key, or stands in a list that says why not."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +9,7 @@ READS_OR_SIGNS_IN = {
     # A replayed answer would be stale, and asking twice does no harm.
     "v1/rows/<str:table>/query",
     "v1/rows/<str:table>/explain",
-    # Tokens are not kept; a lost refresh answer is covered by the grace of the rotation (design section 4).
+    # Tokens are not kept; a lost refresh answer is covered by the grace of the rotation.
     "v1/auth/token",
     "v1/auth/signup/confirm",
     "v1/auth/invitation/accept",

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from platform_site.api import ids
+from platform_site.identity import ids
 
 
 def test_an_id_has_its_prefix_and_26_characters() -> None:

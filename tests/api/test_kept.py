@@ -4,7 +4,7 @@ import pytest
 from django.conf import settings
 from django.test import override_settings
 
-from platform_site.api.kept import kept
+from platform_site.fastpath.settings_cache import kept
 
 
 def test_a_kept_setting_is_what_django_says_while_it_is_overridden_and_after() -> None:

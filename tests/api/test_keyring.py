@@ -13,8 +13,8 @@ from django.test import override_settings
 from hypothesis import given
 from hypothesis import strategies as st
 
-from platform_site.api import keyring, rotation
-from platform_site.api.models import IdempotencyRecord
+from platform_site.http.models import IdempotencyRecord
+from platform_site.security import keyring, rotation
 
 ONE, TWO, THREE = "11" * 32, "22" * 32, "33" * 32
 

@@ -14,9 +14,11 @@ from django.http import HttpRequest
 from django.test import RequestFactory
 from django_ratelimit.core import _get_window
 
-from platform_site.api import addresses, limits, store
-from platform_site.api.errors import RateLimited
-from platform_site.api.plans import ADDRESS_LIMITS, PLANS
+from platform_site.http import client_ip
+from platform_site.http.errors import RateLimited
+from platform_site.identity.plans import ADDRESS_LIMITS, PLANS
+from platform_site.redis import client as redis_client
+from platform_site.redis import rate_limits
 from tests.api.redis_server import RedisServer, until
 from tests.figures import within
 
@@ -41,7 +43,7 @@ def headers_of(one: HttpRequest) -> dict[str, str]:
 
 def has_time(identity: str) -> bool:
     """Whether its window lasts long enough for a test to happen within it."""
-    return bool(_get_window(identity, limits.PERIOD) - time.time() > 15)
+    return bool(_get_window(identity, rate_limits.PERIOD) - time.time() > 15)
 
 
 def fresh(make: Callable[[int], str] = lambda n: f"usr_{uuid.uuid4()}") -> str:
@@ -67,8 +69,8 @@ def fresh_email(pool: str = "") -> str:
 
 def call(identity: str, plan: str = "free") -> HttpRequest:
     one = request()
-    trip = store.trip()
-    begun = limits.begin(one, trip, identity)
+    trip = redis_client.trip()
+    begun = rate_limits.begin(one, trip, identity)
     assert trip.run()
     begun.settle(plan)
     return one
@@ -104,8 +106,8 @@ def test_the_plan_decides_how_many_and_one_more_is_429() -> None:
     identity = fresh()
     assert all(passes(lambda: call(identity)) for _ in range(FREE))
     one = request()
-    trip = store.trip()
-    begun = limits.begin(one, trip, identity)
+    trip = redis_client.trip()
+    begun = rate_limits.begin(one, trip, identity)
     trip.run()
     with pytest.raises(RateLimited) as told:
         begun.settle("free")
@@ -117,11 +119,11 @@ def test_the_plan_decides_how_many_and_one_more_is_429() -> None:
 
 
 def test_after_retry_after_the_next_request_passes_and_before_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(limits.Counting.__init__.__kwdefaults__, "period", 2)
+    monkeypatch.setitem(rate_limits.Counting.__init__.__kwdefaults__, "period", 2)
     email, addresses_ = f"{uuid.uuid4()}@example.org", itertools.count()
 
     def attempt() -> None:
-        limits.count_token_request(request(f"2001:db8:{next(addresses_):x}::1"), email=email)
+        rate_limits.count_token_request(request(f"2001:db8:{next(addresses_):x}::1"), email=email)
 
     while passes(attempt):
         pass
@@ -138,7 +140,7 @@ def test_forty_callers_at_once_get_exactly_the_limit() -> None:
     email = fresh_email()
     with ThreadPoolExecutor(40) as pool:
         passed = pool.map(
-            lambda n: passes(lambda: limits.count_token_request(request(f"10.9.{n}.1"), email=email)), range(40)
+            lambda n: passes(lambda: rate_limits.count_token_request(request(f"10.9.{n}.1"), email=email)), range(40)
         )
     assert sum(passed) == TRIES
 
@@ -147,26 +149,26 @@ def test_a_password_is_guarded_per_pool_and_email_however_it_is_written() -> Non
     email = fresh_email("env_1")
     for n in range(TRIES):
         written = [email, email.upper(), f" {email} "][n % 3]
-        limits.count_token_request(request(f"10.8.{n}.1"), pool_id="env_1", email=written)
-    assert not passes(lambda: limits.count_token_request(request("10.8.200.1"), pool_id="env_1", email=email))
-    assert passes(lambda: limits.count_token_request(request("10.8.201.1"), pool_id="env_2", email=email))
-    assert passes(lambda: limits.count_token_request(request("10.8.202.1"), email=email))
+        rate_limits.count_token_request(request(f"10.8.{n}.1"), pool_id="env_1", email=written)
+    assert not passes(lambda: rate_limits.count_token_request(request("10.8.200.1"), pool_id="env_1", email=email))
+    assert passes(lambda: rate_limits.count_token_request(request("10.8.201.1"), pool_id="env_2", email=email))
+    assert passes(lambda: rate_limits.count_token_request(request("10.8.202.1"), email=email))
 
 
 def test_an_address_that_tries_many_emails_is_stopped() -> None:
     address = fresh_address()
     quota = ADDRESS_LIMITS.token_requests_per_minute
     passed = sum(
-        passes(lambda n=n: limits.count_token_request(request(address), email=f"{n}-{uuid.uuid4()}@example.org"))  # type: ignore[misc]
+        passes(lambda n=n: rate_limits.count_token_request(request(address), email=f"{n}-{uuid.uuid4()}@example.org"))  # type: ignore[misc]
         for n in range(quota + 20)
     )
     assert passed == quota
-    assert passes(lambda: limits.count_token_request(request(address))), "refreshes are counted apart"
+    assert passes(lambda: rate_limits.count_token_request(request(address))), "refreshes are counted apart"
 
 
 def test_both_policies_are_announced_and_the_longer_wait_counts() -> None:
     one = request(fresh_address())
-    limits.count_token_request(one, email=fresh_email())
+    rate_limits.count_token_request(one, email=fresh_email())
     assert set(state(headers_of(one))) == {"sign-in", "sign-in-address"}
     assert headers_of(one)["RateLimit-Policy"].count(";q=") == 2
 
@@ -175,7 +177,7 @@ def test_sixty_forwarded_addresses_do_not_help() -> None:
     address, email = fresh_address(), fresh_email()
     passed = sum(
         passes(
-            lambda n=n: limits.count_token_request(  # type: ignore[misc]
+            lambda n=n: rate_limits.count_token_request(  # type: ignore[misc]
                 request(address, **{"X-Forwarded-For": f"198.51.100.{n}", "X-Real-Ip": f"198.51.100.{n}"}), email=email
             )
         )
@@ -186,38 +188,38 @@ def test_sixty_forwarded_addresses_do_not_help() -> None:
 
 def test_an_ipv6_household_is_one_client() -> None:
     def network(address: str) -> str:
-        return addresses.network_of(request(address))
+        return client_ip.network_of(request(address))
 
     assert network("2001:db8:1:2::1") == network("2001:db8:1:2:ffff::9") == "2001:db8:1:2::"
     assert network("2001:db8:1:3::1") != network("2001:db8:1:2::1")
     assert network("::ffff:203.0.113.9") == network("203.0.113.9") == "203.0.113.9"
     assert network("fe80::1%eth0") == "fe80::"
-    assert network("") == network("/run/web.sock") == addresses.UNKNOWN
-    assert addresses.client_address(request("2001:0db8::0:1")) == "2001:db8::1"
-    assert addresses.client_address(request("fe80::1%eth0")) == "fe80::1"
-    assert addresses.client_address(request("")) is None
+    assert network("") == network("/run/web.sock") == client_ip.UNKNOWN
+    assert client_ip.client_address(request("2001:0db8::0:1")) == "2001:db8::1"
+    assert client_ip.client_address(request("fe80::1%eth0")) == "fe80::1"
+    assert client_ip.client_address(request("")) is None
 
 
 def test_refused_tokens_are_counted_and_stop_lookups() -> None:
     address = fresh_address()
 
     def look() -> None:
-        trip = store.trip()
-        refusals = limits.Refusals(request(address), trip)
+        trip = redis_client.trip()
+        refusals = rate_limits.Refusals(request(address), trip)
         assert trip.run()
         refusals.check()
 
     for _ in range(ADDRESS_LIMITS.refused_requests_per_minute):
         assert passes(look)
-        limits.count_refused(request(address))
+        rate_limits.count_refused(request(address))
     assert passes(look), "looking counts nothing"
-    assert not passes(lambda: limits.count_refused(request(address)))
+    assert not passes(lambda: rate_limits.count_refused(request(address)))
     assert not passes(look)
 
 
 def test_anonymous_requests_are_counted_per_address() -> None:
     address, quota = fresh_address(), ADDRESS_LIMITS.anonymous_requests_per_minute
-    passed = sum(passes(lambda: limits.count_anonymous(request(address))) for _ in range(quota + 5))
+    passed = sum(passes(lambda: rate_limits.count_anonymous(request(address))) for _ in range(quota + 5))
     assert passed == quota
 
 
@@ -225,7 +227,9 @@ def test_the_factor_multiplies_every_threshold(settings: LazySettings) -> None:
     settings.RATE_LIMIT_FACTOR = 0.5
     identity, email = fresh(), fresh_email()
     assert sum(passes(lambda: call(identity)) for _ in range(FREE)) == FREE // 2
-    tries = (passes(lambda: limits.count_token_request(request(fresh_address()), email=email)) for _ in range(TRIES))
+    tries = (
+        passes(lambda: rate_limits.count_token_request(request(fresh_address()), email=email)) for _ in range(TRIES)
+    )
     assert sum(tries) == TRIES // 2
     settings.RATE_LIMIT_FACTOR = 1000
     assert passes(lambda: call(identity))
@@ -238,8 +242,8 @@ def test_two_processes_share_a_count() -> None:
     identity = fresh()
     counts = []
     for n in range(6):
-        trip = [store.current(), store.Store(*_address())][n % 2].trip()
-        counting = limits.Counting(request(), trip, "caller", identity)
+        trip = [redis_client.current(), redis_client.Store(*_address())][n % 2].trip()
+        counting = rate_limits.Counting(request(), trip, "caller", identity)
         assert trip.run()
         counts.append(counting.settle(100)[1])
     assert [re.findall(r"r=(\d+)", one) for one in counts] == [[str(100 - n)] for n in range(1, 7)]
@@ -253,23 +257,25 @@ def _address() -> tuple[str, float]:
 
 def test_without_redis_callers_pass_and_sign_ins_are_still_limited(settings: LazySettings, tmp_path: Path) -> None:
     settings.REDIS_URL = f"unix://{tmp_path / 'nobody.sock'}"
-    until(lambda: time.time() % limits.PERIOD < limits.PERIOD - 5)  # the window of the limiter in this process
+    until(
+        lambda: time.time() % rate_limits.PERIOD < rate_limits.PERIOD - 5
+    )  # the window of the limiter in this process
     identity, email = fresh(), fresh_email()
     for _ in range(FREE + 10):
-        one, trip = request(), store.trip()
-        begun = limits.begin(one, trip, identity)
+        one, trip = request(), redis_client.trip()
+        begun = rate_limits.begin(one, trip, identity)
         assert not trip.run()
         begun.settle("free")
     assert state(headers_of(one))["caller"][0] == FREE
     outcomes = [
-        passes(lambda n=n: limits.count_token_request(request(f"10.7.{n}.1"), email=email))  # type: ignore[misc]
+        passes(lambda n=n: rate_limits.count_token_request(request(f"10.7.{n}.1"), email=email))  # type: ignore[misc]
         for n in range(TRIES * 2)
     ]
     assert outcomes == [True] * TRIES + [False] * TRIES
     with ThreadPoolExecutor(20) as pool:
         other = fresh_email()
         passed = pool.map(
-            lambda n: passes(lambda: limits.count_token_request(request(f"10.6.{n}.1"), email=other)), range(40)
+            lambda n: passes(lambda: rate_limits.count_token_request(request(f"10.6.{n}.1"), email=other)), range(40)
         )
     assert sum(passed) == TRIES
 
@@ -279,18 +285,18 @@ def test_a_redis_that_freezes_costs_a_request_no_more_than_the_budget(settings: 
     try:
         settings.REDIS_URL = server.url
         settings.REDIS_TIMEOUT = 0.2
-        limits.count_token_request(request(fresh_address()), email=fresh_email())
+        rate_limits.count_token_request(request(fresh_address()), email=fresh_email())
         server.freeze()
         at = time.monotonic()
         for _ in range(20):
-            limits.count_token_request(request(fresh_address()), email=fresh_email())
+            rate_limits.count_token_request(request(fresh_address()), email=fresh_email())
         assert time.monotonic() - at < settings.REDIS_TIMEOUT + within(0.3)
     finally:
         server.kill()
 
 
 def test_the_process_limiter_is_bounded_in_memory() -> None:
-    limiter = limits.ProcessLimiter(period=3600, most=1000)
+    limiter = rate_limits.ProcessLimiter(period=3600, most=1000)
     for n in range(5000):
         limiter.count(f"k{n}")
         limiter.count("kept busy")
@@ -304,28 +310,28 @@ def test_a_counter_keeps_its_name_for_a_window_and_gets_another_after_it(monkeyp
     """django-ratelimit names the counter once; what it would say a second later is the same until the window ends."""
     now = 1_800_000_000
     named: list[str] = []
-    real = limits.get_usage
+    real = rate_limits.get_usage
     monkeypatch.setattr(
-        limits, "get_usage", lambda *args, **more: (named.append(more["group"]), real(*args, **more))[1]
+        rate_limits, "get_usage", lambda *args, **more: (named.append(more["group"]), real(*args, **more))[1]
     )
     monkeypatch.setattr(time, "time", lambda: now)
     request = RequestFactory().get("/v1/projects")
 
     def counted() -> tuple[int | None, str]:
-        trip = store.trip()
-        counting = limits.Counting(request, trip, "caller", "usr_of_a_window")
+        trip = redis_client.trip()
+        counting = rate_limits.Counting(request, trip, "caller", "usr_of_a_window")
         trip.run()
         return counting._tally.value, counting.settle(100)[1]
 
     first, said = counted()
     left = int(said.rpartition("t=")[2])
     assert first == 1
-    assert 1 <= left <= limits.PERIOD
+    assert 1 <= left <= rate_limits.PERIOD
     now += left - 1
     assert counted() == (2, '"caller";r=98;t=1')
     assert named == ["caller"]
     now += 1
-    assert counted() == (1, f'"caller";r=99;t={limits.PERIOD}')
+    assert counted() == (1, f'"caller";r=99;t={rate_limits.PERIOD}')
     assert named == ["caller", "caller"]
 
 
@@ -339,5 +345,5 @@ def test_a_clock_that_is_set_right_leaves_no_window_in_the_future(
     call(identity)
     monkeypatch.setattr(time, "time", right)
     [(left, until_next)] = state(headers_of(call(identity))).values()
-    assert until_next <= limits.PERIOD + 1
+    assert until_next <= rate_limits.PERIOD + 1
     assert left == FREE - 1, "and that window is another"

@@ -1,4 +1,4 @@
-"""Log lines: one a request, with its id, and without a secret whatever wrote it. Threats T6, T17."""
+"""Log lines: one a request, with its id, and without a secret whatever wrote it."""
 
 import json
 import logging
@@ -15,9 +15,15 @@ from django.db import connection
 from hypothesis import given
 from hypothesis import strategies as st
 
-from platform_site.api.logs import JsonAccessFormatter, JsonFormatter, TextAccessFormatter, TextFormatter, redact
-from platform_site.api.requests import close_request, current_request_id, open_request
 from platform_site.celery import app, stop_the_second_clocks
+from platform_site.http.requests import close_request, current_request_id, open_request
+from platform_site.observability.logs import (
+    JsonAccessFormatter,
+    JsonFormatter,
+    TextAccessFormatter,
+    TextFormatter,
+    redact,
+)
 from tests.away import cut_off
 from tests.client import Api
 

@@ -16,8 +16,8 @@ from drf_spectacular.drainage import GENERATOR_STATS
 from drf_spectacular.validation import validate_schema
 from jsonschema import Draft202012Validator
 
-from platform_site.api.openapi import _codes, _document
-from platform_site.api.views import ApiViewSet
+from platform_site.http.openapi import _codes, _document
+from platform_site.http.views import ApiViewSet
 from tests.client import Api
 from tests.invariants import CODES
 

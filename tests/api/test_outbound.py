@@ -21,10 +21,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from django.conf import LazySettings
 
-from platform_site.api import outbound
-from platform_site.api.outbound import calls, resolver, sockets
-from platform_site.api.outbound.networks import Address, networks
-from platform_site.api.outbound.resolver import NotResolved
+from platform_site import outbound
+from platform_site.outbound import http_client, resolver, sockets
+from platform_site.outbound.resolver import NotResolved
+from platform_site.outbound.ssrf import Address, networks
 from tests.api.receiver import Receiver, answer, dribble, endless, reset, send, silence
 from tests.figures import within
 
@@ -752,7 +752,7 @@ def test_nobody_speaks_on_a_connection_of_anothers(client: outbound.Client) -> N
 def test_an_idle_connection_is_given_up_before_the_receiver_does(
     client: outbound.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(http_client, "IDLE_SECONDS", 0.05)
     with Receiver() as receiver:
         post(client, receiver)
         time.sleep(0.06)
@@ -769,11 +769,11 @@ def test_many_threads_share_a_client_and_keep_a_bounded_number_of_connections(cl
 
         assert all(pool.map(call, range(1000)))
         assert len(receiver.requests) == 1000
-        assert sum(len(idle) for idle in client._idle.values()) == client._kept <= calls._IDLE_PER_HOST
+        assert sum(len(idle) for idle in client._idle.values()) == client._kept <= http_client._IDLE_PER_HOST
 
 
 def test_a_thousand_hosts_leave_no_thousand_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "_IDLE_IN_ALL", 10)
+    monkeypatch.setattr(http_client, "_IDLE_IN_ALL", 10)
     client = outbound.Client(opened=LOOPBACK, resolve=resolving(["127.0.0.1"]))
     with Receiver() as receiver:
         for n in range(40):
@@ -787,8 +787,8 @@ def test_a_thousand_hosts_leave_no_thousand_connections(monkeypatch: pytest.Monk
 
 
 def test_connections_that_nobody_used_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "_IDLE_IN_ALL", 2)
-    monkeypatch.setattr(calls, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(http_client, "_IDLE_IN_ALL", 2)
+    monkeypatch.setattr(http_client, "IDLE_SECONDS", 0.2)
     client = outbound.Client(opened=LOOPBACK, resolve=resolving(["127.0.0.1"]))
     with Receiver() as receiver:
 

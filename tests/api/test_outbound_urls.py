@@ -1,4 +1,4 @@
-"""Which URLs and addresses may be called: every form in which somebody has tried to name an inner host (T18, finding 13)."""
+"""Which URLs and addresses may be called: every form in which somebody has tried to name an inner host."""
 
 import ipaddress
 import time
@@ -9,10 +9,10 @@ from django.conf import LazySettings
 from hypothesis import given
 from hypothesis import strategies as st
 
-from platform_site.api.errors import ValidationFailed
-from platform_site.api.outbound import BadUrl, check_url, parse_url, resolver
-from platform_site.api.outbound.networks import FORBIDDEN_V4, is_allowed, networks
-from platform_site.api.outbound.resolver import NotResolved, resolve
+from platform_site.http.errors import ValidationFailed
+from platform_site.outbound import BadUrl, check_url, parse_url, resolver
+from platform_site.outbound.resolver import NotResolved, resolve
+from platform_site.outbound.ssrf import FORBIDDEN_V4, is_allowed, networks
 from tests.figures import within
 
 

@@ -12,8 +12,8 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from accounts.models import AuditEntry
-from platform_site.api.errors import ValidationFailed
-from platform_site.api.pagination import Page, paginate, read_limit
+from platform_site.http.errors import ValidationFailed
+from platform_site.http.pagination import Page, paginate, read_limit
 
 pytestmark = pytest.mark.django_db
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -133,7 +133,7 @@ def test_an_index_answers_a_deep_page() -> None:
         cursor.execute("CREATE INDEX test_page ON accounts_auditentry (at DESC, id DESC)")
     make(3_000, ties=3_000)  # one moment for all, as after an import
     newest = AuditEntry.objects.order_by("-at", "-id")[2_900]
-    from platform_site.api.pagination import _after
+    from platform_site.http.pagination import _after
 
     query = AuditEntry.objects.filter(_after(["-at", "-id"], [newest.at, newest.pk])).order_by("-at", "-id")[:20]
     with connection.cursor() as cursor:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from platform_site.api.errors import ValidationFailed
-from platform_site.api.requests import read_parameters
+from platform_site.http.errors import ValidationFailed
+from platform_site.http.requests import read_parameters
 
 LIST = frozenset({"limit", "cursor"})
 

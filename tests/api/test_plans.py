@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from platform_site.api.plans import ADDRESS_LIMITS, PLANS, PlanLimits, plan_limits
+from platform_site.identity.plans import ADDRESS_LIMITS, PLANS, PlanLimits, plan_limits
 from projects.models import Plan
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "limits.md").read_text()

@@ -16,7 +16,8 @@ import pytest
 from django.conf import LazySettings
 from django.db import connections
 
-from platform_site.api import health, metrics
+from platform_site.http import health
+from platform_site.observability import metrics
 from tests.client import Api
 from tests.figures import within
 from tests.serving import ROOT, Up, wait_for
@@ -292,7 +293,7 @@ def fill():
 if os.environ["FULL"] == "before":
     fill()
 django.setup()
-from platform_site.api import metrics
+from platform_site.observability import metrics
 metrics.observe_request("GET", "/first", 200, 0.01)
 metrics.count_now()
 fill()

@@ -11,7 +11,7 @@ from django.urls.resolvers import RegexPattern
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from platform_site.api.routes import Routes
+from platform_site.fastpath.routes import Routes
 
 SERVICE = get_resolver("platform_site.urls")
 

@@ -21,7 +21,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from platform_site.api.callers import ENVIRONMENT_SCOPES
+from platform_site.identity.callers import ENVIRONMENT_SCOPES
 from tests import invariants
 from tests.serving import Up
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from platform_site.api import store
-from platform_site.api.metrics import BREAKER_OPEN, BREAKER_TRIPS
-from platform_site.api.store import BREAKER_SECONDS, Store
+from platform_site.observability.metrics import BREAKER_OPEN, BREAKER_TRIPS
+from platform_site.redis import client as redis_client
+from platform_site.redis.client import BREAKER_SECONDS, Store
 from tests.api.redis_server import BUDGET, SLACK, RedisServer, until
 from tests.valkeys import Refusal
 
@@ -81,7 +81,7 @@ def test_a_trip_is_one_round_trip(server: RedisServer, tmp_path: Path) -> None:
 
 
 def test_parallel_counts_are_exact(server: RedisServer) -> None:
-    patient = store.Store(server.url, 10.0)  # forty threads at once on a busy machine
+    patient = redis_client.Store(server.url, 10.0)  # forty threads at once on a busy machine
 
     def count(_: int) -> int:
         trip = patient.trip()
@@ -103,7 +103,7 @@ def test_a_fill_never_replaces_and_a_mark_always_does(server: RedisServer) -> No
     server.store.fill("who:1", b"a reader of the old state comes late")
     server.store.fill("who:2", b"a reader of the old state comes late")
     assert value(server.store, "who:1") == value(server.store, "who:2") == b"!"
-    assert store.RECORD_TTL < server.client.ttl("who:1") <= store.MARKER_TTL
+    assert redis_client.RECORD_TTL < server.client.ttl("who:1") <= redis_client.MARKER_TTL
     assert server.store.put({"who:1": b"put"}, 5)
     assert value(server.store, "who:1") == b"put"
     assert server.store.mark({}), "nothing to mark is no question"
@@ -141,7 +141,7 @@ def test_a_frozen_redis_costs_the_budget_once_and_then_nothing(
 ) -> None:
     assert run(server.store)[0]
     trips = BREAKER_TRIPS._value.get()
-    with caplog.at_level(logging.WARNING, "platform_site.api.store"):
+    with caplog.at_level(logging.WARNING, "platform_site.redis.client"):
         server.freeze()
         done, seconds = run(server.store)
         assert not done
@@ -249,7 +249,7 @@ def test_a_mark_is_written_at_once_although_the_process_goes_without_redis_for_t
 def test_a_fork_shares_no_line_with_its_parent(server: RedisServer) -> None:
     server.client.set("parent", b"parent")
     server.client.set("child", b"child")
-    store._stores[server.url, BUDGET] = server.store  # as `current()` would have made it
+    redis_client._stores[server.url, BUDGET] = server.store  # as `current()` would have made it
     try:
         assert value(server.store, "parent") == b"parent"
         child = os.fork()
@@ -259,7 +259,7 @@ def test_a_fork_shares_no_line_with_its_parent(server: RedisServer) -> None:
         assert all(value(server.store, "parent") == b"parent" for _ in range(300))
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     finally:
-        del store._stores[server.url, BUDGET]
+        del redis_client._stores[server.url, BUDGET]
 
 
 @pytest.fixture

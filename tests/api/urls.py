@@ -11,16 +11,16 @@ from django.urls import path
 from rest_framework import exceptions as drf
 
 from platform_site import urls as roof
-from platform_site.api import errors, fields
-from platform_site.api.callers import Caller, Place
-from platform_site.api.views import ApiViewSet, answer, created, no_content
+from platform_site.http import errors, fields
+from platform_site.http.views import ApiViewSet, answer, created, no_content
+from platform_site.identity.callers import Caller, Place
 
 CALLERS: dict[str, Caller] = {}
 """Bearer token to caller."""
 
 
 class ByTable:
-    """Authentication out of CALLERS: what the kernel needs to know of `projects.callers`."""
+    """Authentication out of CALLERS: what the kernel needs to know of `projects.api.authentication`."""
 
     def authenticate(self, request: Any) -> tuple[Caller, None] | None:
         token = request.META.get("HTTP_AUTHORIZATION", "").removeprefix("Bearer ")

@@ -139,7 +139,7 @@ def webhook(on: Stage, seconds: float) -> Iterator[Figures]:
 def _listed(on: Stage) -> int:
     from django.db import connections
 
-    from rows.execution import opened_door
+    from platform_site.postgres.prepared import opened_door
 
     with opened_door(), connections[on.setting.place.cluster].cursor() as cursor:
         cursor.execute(f'SELECT count(*) FROM "{on.setting.place.environment_id}".lists')  # noqa: S608

@@ -87,7 +87,7 @@ class AtOnce:
 
 def answers() -> Answer:
     """What answers a request in this process as a web process would. Raises RuntimeError if the answer is an error."""
-    from platform_site.server.bridge import Bridge
+    from platform_site.server.rsgi_app import Bridge
 
     bridge: Any = Bridge()
     bridge.load()

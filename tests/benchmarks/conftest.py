@@ -14,7 +14,7 @@ import pytest
 from django.conf import settings
 from django.db import connections
 
-from platform_site.services.layout import region_variable
+from platform_site.embedded.data_dir import region_variable
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 The service as `manage.py up` runs it, two web workers; a region filled by `generate_series` with 1,000,000 events,
 deliveries and attempts of 200 webhooks over 29 days and 1,000,000 runs of 50 functions over 7. Then a look of the worker
-(`platform_site.figures.rollups`), first over a whole day, then over what is new; and each page 40 times over HTTP by one
+(`platform_site.console.rollups`), first over a whole day, then over what is new; and each page 40 times over HTTP by one
 member of staff. Beside the times: how many statements a page sends, the slowest of them, and which large table its plan
 reads from end to end (none should). Figures: docs/explanation/performance.md, "Console".
 """
@@ -23,8 +23,8 @@ from typing import Any
 
 import httpx
 
-from platform_site.services import postgres
-from platform_site.services.layout import Layout, region_database
+from platform_site.embedded import postgres as embedded_postgres
+from platform_site.embedded.data_dir import Layout, region_database
 from tests.serving import Up, start_up
 
 REGION = "us-east-1"
@@ -128,7 +128,7 @@ def console() -> Iterator[Up]:
 def fill(up: Up, deliveries: int, runs: int) -> None:
     facts = {"environment": up.facts["environments"]["production"], "webhooks": WEBHOOKS, "functions": FUNCTIONS}
     layout = Layout(up.data_dir)
-    with postgres.connect(layout, region_database(REGION)) as connection:
+    with embedded_postgres.connect(layout, region_database(REGION)) as connection:
         connection.execute("SET session_replication_role = replica")  # foreign keys are right by construction
         connection.execute(_WEBHOOKS, facts)
         connection.execute(_FUNCTIONS, facts)
@@ -144,7 +144,7 @@ def fill(up: Up, deliveries: int, runs: int) -> None:
                 for statement in statements:
                     connection.execute(statement.replace("%(step)s", "%(step)s::interval"), facts | span)
             print(f"{count:,} {name} in {time.monotonic() - begun:.0f} s", flush=True)
-    with postgres.connect(layout, region_database(REGION)) as connection:
+    with embedded_postgres.connect(layout, region_database(REGION)) as connection:
         connection.autocommit = True
         for table in (*LARGE, "webhooks_webhook", "functions_function"):
             connection.execute(f"VACUUM ANALYZE platform.{table}")
@@ -163,7 +163,7 @@ def timed(what: Callable[[], Any]) -> float:
 
 def look() -> None:
     """What the worker does every 15 seconds, and once a minute."""
-    from platform_site.figures import rollups
+    from platform_site.console import rollups
 
     print(f"a look over a whole day: {timed(lambda: rollups.measure_region(REGION)):,.0f} ms")
     again = [timed(lambda: rollups.measure_region(REGION)) for _ in range(10)]

@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from platform_site.services.layout import region_database
+from platform_site.embedded.data_dir import region_database
 from tests.benchmarks.rows import OWN
 from tests.serving import Up, start_up
 
@@ -82,10 +82,10 @@ def build(up: Up, count: int) -> list[Known]:
 @contextlib.contextmanager
 def _unflushed(up: Up) -> Iterator[None]:
     """The benchmark's own server without flushes: 100,000 tables are as many files, and nobody needs them tomorrow."""
-    from platform_site.services import postgres
-    from platform_site.services.layout import Layout
+    from platform_site.embedded import postgres as embedded_postgres
+    from platform_site.embedded.data_dir import Layout
 
-    with postgres.connect(Layout(up.data_dir)) as connection:
+    with embedded_postgres.connect(Layout(up.data_dir)) as connection:
         for name in ("fsync", "full_page_writes", "synchronous_commit"):
             connection.execute(f"ALTER SYSTEM SET {name} = off")
         connection.execute("SELECT pg_reload_conf()")
@@ -100,13 +100,17 @@ def _unflushed(up: Up) -> Iterator[None]:
 
 def _records(count: int) -> list[Known]:
     """What the control database and the region know of them: projects of two environments, a key and a version each."""
-    from accounts import audit, keys, services
+    from accounts import audit
+    from accounts.keys import server_keys
     from accounts.models import ServerKey
-    from platform_site.api import ids
+    from accounts.users import service as user_service
+    from platform_site.identity import ids
     from projects.models import Environment, Member, Project
     from rows.models import CurrentVersion, SchemaVersion
 
-    owner = services.create_user(pool_id=None, email="bench@example.com", password=None, name="B", actor=audit.SYSTEM)
+    owner = user_service.create_user(
+        pool_id=None, email="bench@example.com", password=None, name="B", actor=audit.SYSTEM
+    )
     projects = [
         Project(name=f"Project {n}", region=REGION, cluster=REGION, plan="team", created_by=owner)
         for n in range(-(-count // _PER_PROJECT))
@@ -120,15 +124,15 @@ def _records(count: int) -> list[Known]:
         name = ("production", "development")[number % _PER_PROJECT]
         environments.append(Environment(id=made, pool_id=made, project=project, name=name, status="ready"))
     Environment.objects.bulk_create(environments, 1_000)
-    known = [Known(environment.pk, keys.make()) for environment in environments]
+    known = [Known(environment.pk, server_keys.make()) for environment in environments]
     ServerKey.objects.bulk_create(
         [
             ServerKey(
                 name="bench",
                 environment_id=one.id,
                 created_by=owner,
-                prefix=keys.shown(one.key),
-                secret_hash=keys.digest(one.key),
+                prefix=server_keys.shown(one.key),
+                secret_hash=server_keys.digest(one.key),
                 scopes=["rows:read"],
             )
             for one in known
@@ -153,13 +157,13 @@ def _statements() -> str:
     """The SQL that makes the tables, as the service itself would run it; found out on a schema that is rolled back."""
     from django.db import connections, transaction
 
-    from rows import ddl
-    from rows.reading import parse
+    from rows.migrate import apply
+    from rows.schema.parser import parse
 
     with transaction.atomic(using=REGION), connections[REGION].cursor() as cursor:
         cursor.execute("CREATE SCHEMA twin_of_all")
-        with ddl.inside(connections[REGION], "twin_of_all"):
-            made = ddl.build(connections[REGION], parse(DOCUMENT))
+        with apply.inside(connections[REGION], "twin_of_all"):
+            made = apply.build(connections[REGION], parse(DOCUMENT))
         transaction.set_rollback(True, using=REGION)
     return ";".join(text for operation in made.operations for text in operation.sql)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 
-from platform_site.services.layout import Layout, region_variable
+from platform_site.embedded.data_dir import Layout, region_variable
 from tests.benchmarks.rows import questions
 from tests.benchmarks.stage import HEAD, Stage, line, stage
 from tests.serving import wait_for

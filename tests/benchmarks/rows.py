@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from platform_site.services import postgres
+from platform_site.embedded import postgres as embedded_postgres
 from tests.benchmarks.stage import CLIENTS, HEAD, Figures, Stage, line, stage
 
 OWNERS, LISTS, TASKS, ASKING = 1_000, 1_000, 100_000, 64
@@ -78,19 +78,20 @@ def build() -> Setting:
     """A project with the schema, its rows, and who asks for them."""
     from django.db import connections
 
-    from accounts import audit, services
+    from accounts import audit
     from accounts.models import User
-    from platform_site.api import ids
-    from projects.environments import place_of
-    from rows import schemas
-    from rows.execution import opened_door
+    from accounts.users import service as services
+    from platform_site.identity import ids
+    from platform_site.postgres.prepared import opened_door
+    from projects.directory.environments import place_of
+    from rows.migrate import service as schema_service
     from tests.projects.conftest import environment_of, key_for, make_project, token_of
 
     owner = services.create_user(pool_id=None, email="bench@example.com", password=None, name="B", actor=audit.SYSTEM)
     environment = environment_of(make_project(owner, plan="team"))
     place = place_of(environment.pk)
     assert place is not None
-    schemas.change(place, DOCUMENT, actor=audit.SYSTEM)
+    schema_service.change(place, DOCUMENT, actor=audit.SYSTEM)
     users = [ids.new("usr") for _ in range(OWNERS)]
     User.objects.bulk_create(
         [User(id=user, email=f"{user}@example.com", environment_id=place.pool_id) for user in users]
@@ -137,9 +138,12 @@ def request(
 
 def questions(setting: Setting, port: int) -> dict[str, tuple[list[bytes], Any]]:
     """What is asked, and the shape of the statement that answers it (None where there is none)."""
-    from rows import compiler, filters, selection, services, writing
-    from rows.registry import environment
-    from rows.rules import Principal
+    from rows import services
+    from rows.query import params, select
+    from rows.query import where as query_where
+    from rows.query.schema_cache import environment
+    from rows.rules.rules import Principal
+    from rows.write import statements
 
     known = environment(setting.place)
     user, everyone = known.open_viewer("user"), known.open_viewer("all")
@@ -162,16 +166,16 @@ def questions(setting: Setting, port: int) -> dict[str, tuple[list[bytes], Any]]
         cursor = page.next_cursor
 
     def of_list(viewer: Any, where: str | None, order: str, withs: str | None, after: bool = False) -> Any:
-        keys = selection.parse_order(order, "tasks", viewer.sight)
-        found = filters.parse_where(where, "tasks", viewer.sight)
-        shape = compiler.ReadShape(
+        keys = params.parse_order(order, "tasks", viewer.sight)
+        found = query_where.parse_where(where, "tasks", viewer.sight)
+        shape = select.ReadShape(
             "tasks",
             found.shape,
             keys,
-            selection.parse_with(withs, "tasks", viewer.sight),
+            params.parse_with(withs, "tasks", viewer.sight),
             (False,) * len(keys) if after else None,
         )
-        return compiler.read(viewer, shape), found
+        return select.read(viewer, shape), found
 
     latest = "order=created_at.desc"
     by_key = lambda path: [request(port, "GET", f"/v1/rows/tasks?{latest}{path}", setting.key)]  # noqa: E731
@@ -181,11 +185,11 @@ def questions(setting: Setting, port: int) -> dict[str, tuple[list[bytes], Any]]
         "nothing, as a key": ([request(port, "GET", "/v1/bench/nothing-somewhere", setting.key)], None),
         "retrieve": (
             [request(port, "GET", f"/v1/rows/tasks/{task}", token) for token, _, task in of_owners],
-            (compiler.read(user, compiler.ReadShape("tasks")), None),
+            (select.read(user, select.ReadShape("tasks")), None),
         ),
         "retrieve with its list": (
             [request(port, "GET", f"/v1/rows/tasks/{task}?with=list", token) for token, _, task in of_owners],
-            (compiler.read(user, compiler.ReadShape("tasks", withs=selection.parse_with("list", "tasks", user.sight))), None),
+            (select.read(user, select.ReadShape("tasks", withs=params.parse_with("list", "tasks", user.sight))), None),
         ),
         "list 20 of one's own": (
             each(f"?where={WHERE}&{latest}"), of_list(user, '{"done": false}', "created_at.desc", None)
@@ -198,12 +202,12 @@ def questions(setting: Setting, port: int) -> dict[str, tuple[list[bytes], Any]]
         "update": (
             [request(port, "PATCH", f"/v1/rows/tasks/{task}", token, {"priority": number % 7})
              for number, (token, _, task) in enumerate(of_owners)],
-            (writing.update(user, writing.UpdateShape("tasks", ("priority",))), None),
+            (statements.update(user, statements.UpdateShape("tasks", ("priority",))), None),
         ),
         "insert": (
             [request(port, "POST", "/v1/rows/tasks", token, {"title": "New", "list_id": f"lst_{1 + number}"})
              for number, token in enumerate(lists_of(setting))],
-            (writing.insert(user, writing.InsertShape("tasks")), None),
+            (statements.insert(user, statements.InsertShape("tasks")), None),
         ),
     }  # fmt: skip
 
@@ -212,7 +216,7 @@ def lists_of(setting: Setting) -> list[str]:
     """For each of the first lists the token of its owner (the n-th list is the n-th owner's)."""
     from django.db import connections
 
-    from rows.execution import opened_door
+    from platform_site.postgres.prepared import opened_door
 
     with opened_door(), connections[setting.place.cluster].cursor() as cursor:
         lists = f'"{setting.place.environment_id}".lists'
@@ -231,11 +235,11 @@ def pgbench(setting: Setting, statement: Any, found: Any, seconds: float) -> flo
 
     from django.db import connections
 
-    from rows.compiler import After, Cell
-    from rows.registry import environment
-    from rows.rules import Principal
+    from rows.query.schema_cache import environment
+    from rows.query.select import After, Cell
+    from rows.rules.rules import Principal
 
-    binary = postgres.binaries() / "pgbench"
+    binary = embedded_postgres.binaries() / "pgbench"
     if not binary.exists():
         return None
     known: dict[Any, bytes | None] = {

@@ -36,7 +36,7 @@ BUSY: Final = 0.5
 """The share of a core that may be used at the peak: beyond, waiting times grow faster than the load."""
 
 REDIS_COMMANDS: Final = 4
-"""Of one request, in one round trip: two records, and one counter with its end (`projects.callers`)."""
+"""Of one request, in one round trip: two records, and one counter with its end (`projects.api.authentication`)."""
 REDIS_NUDGES: Final = 0.1
 """Commands a request for nudges and Celery: at most one nudge in 20 ms and process, whatever is written."""
 REDIS_PER_CORE: Final = 150_000

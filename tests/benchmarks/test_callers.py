@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from accounts import audit, signing_keys
-from accounts import services as accounts
+from accounts import audit
+from accounts.tokens import signing_keys
+from accounts.users import service as accounts
 from projects.models import Project
 from tests.benchmarks import load
 from tests.benchmarks.conftest import Served

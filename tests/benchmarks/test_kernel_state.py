@@ -10,7 +10,11 @@ from collections.abc import Callable
 import pytest
 from django.test import RequestFactory
 
-from platform_site.api import cursors, ids, keyring, limits, store
+from platform_site.http import cursors
+from platform_site.identity import ids
+from platform_site.redis import client as redis_client
+from platform_site.redis import rate_limits
+from platform_site.security import keyring
 
 pytestmark = pytest.mark.slow
 
@@ -39,20 +43,20 @@ def say(
 
 def test_a_trip_with_the_callers_record_and_its_count(say: Callable[[str, float], None]) -> None:
     request = RequestFactory().get("/v1/projects")
-    store.current().put({"who:benchmark": b"{}" * 100, "where:benchmark": b"{}" * 100}, 600)
+    redis_client.current().put({"who:benchmark": b"{}" * 100, "where:benchmark": b"{}" * 100}, 600)
 
     def bare() -> None:
-        trip = store.trip()
+        trip = redis_client.trip()
         trip.get("who:benchmark")
         trip.get("where:benchmark")
         trip.count("count:benchmark", 60)
         assert trip.run()
 
     def limited() -> None:
-        trip = store.trip()
+        trip = redis_client.trip()
         trip.get("who:benchmark")
         trip.get("where:benchmark")
-        begun = limits.begin(request, trip, "usr_benchmark")
+        begun = rate_limits.begin(request, trip, "usr_benchmark")
         assert trip.run()
         begun.settle("team")
 
@@ -65,7 +69,7 @@ def test_a_trip_with_the_callers_record_and_its_count(say: Callable[[str, float]
 
 
 def test_a_trip_that_does_not_happen_costs_next_to_nothing(say: Callable[[str, float], None]) -> None:
-    away = store.Store("unix:///nonexistent.sock", 0.2)
+    away = redis_client.Store("unix:///nonexistent.sock", 0.2)
     away.put({"who:benchmark": b""}, 1)
     away._open_until = time.monotonic() + 3600
 

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from platform_site.api import outbound
-from platform_site.api.outbound.networks import networks
+from platform_site import outbound
+from platform_site.outbound.ssrf import networks
 from tests.api.receiver import Receiver
 
 pytestmark = pytest.mark.slow

@@ -4,7 +4,7 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import path
 
-from platform_site.api.views import ApiViewSet, answer
+from platform_site.http.views import ApiViewSet, answer
 from platform_site.urls import urlpatterns as of_the_service
 
 

@@ -26,8 +26,8 @@ from typing import Any
 import httpx
 import psutil
 
-from platform_site.services import postgres
-from platform_site.services.layout import Layout, region_database
+from platform_site.embedded import postgres as embedded_postgres
+from platform_site.embedded.data_dir import Layout, region_database
 from tests.serving import Up, start_up, wait_for
 
 BACKLOG = 5_000
@@ -146,7 +146,7 @@ class Bench:
         return self.up.part("manage.py work")
 
     def sql(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        with postgres.connect(Layout(self.up.data_dir), region_database("us-east-1")) as connection:
+        with embedded_postgres.connect(Layout(self.up.data_dir), region_database("us-east-1")) as connection:
             cursor = connection.execute(query, values)  # type: ignore[call-overload]
             return list(cursor.fetchall()) if cursor.description else []
 

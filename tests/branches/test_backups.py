@@ -20,17 +20,19 @@ from django.core.management.base import CommandError
 from django.db import connections
 
 from accounts import audit
-from accounts import services as accounts
 from accounts.models import AuditEntry, User
+from accounts.users import service as accounts
 from functions.models import Function, Secret, Version
-from platform_site.api import keyring, plans
+from platform_site.identity import plans
 from platform_site.postgres import limits
+from platform_site.security import keyring
 from projects import tasks
-from projects.environments import place_of
+from projects.directory.environments import place_of
 from projects.models import Environment
-from rows import backups, interests
-from rows.archives import Archive, Damaged, Writer
 from rows.models import CurrentVersion, OutboxEvent, SchemaVersion
+from rows.outbox import subscriptions
+from rows.transfer import backup
+from rows.transfer.backup_file import Archive, Damaged, Writer
 from tests.branches.conftest import Branch, address, row, rows
 from tests.projects.conftest import environment_of, make_project, schemas_in
 from tests.projects.dying import Run
@@ -38,8 +40,8 @@ from tests.rows import catalog
 from tests.rows.conftest import Tracker
 from tests.rows.test_schema_changes import wait_until
 from tests.rows.tracker import DOCUMENT
-from webhooks.attempts import SECRET_PURPOSE
-from webhooks.listening import Listener
+from webhooks.cli_listener import Listener
+from webhooks.delivery.attempts import SECRET_PURPOSE
 from webhooks.models import Webhook
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
@@ -344,7 +346,7 @@ def test_a_backup_is_one_moment_while_rows_are_written(tracker: Tracker, file: P
         for _ in range(5):
             run("backup", tracker.environment_id, "--to", str(file), "--replace")
             with Archive(file) as archive:
-                content = backups.verified(archive)
+                content = backup.verified(archive)
                 (lists,) = [table for table in content.archive.manifest["tables"] if table["name"] == "lists"]
                 assert lists["rows"] % 2 == 1
                 assert b"".join(archive.read("rows/lists.copy")).count(b"\n") == lists["rows"]
@@ -391,7 +393,7 @@ def test_a_damaged_file_is_refused_before_anything_is_changed(full: Tracker, fil
         _written(file, bytes(broken))
         try:
             with Archive(file) as archive:
-                backups.verified(archive)
+                backup.verified(archive)
                 # What is let through is what was written: the flipped bit says nothing, as a time stamp does.
                 assert {name: b"".join(archive.read(name)) for name in archive.members} == expected
         except Damaged:
@@ -712,7 +714,7 @@ def test_who_subscribes_while_a_backup_comes_back_is_counted(
         answers.append(full.api.post("/v1/webhooks", token=owner, environment=target, json=body))
 
     thread = threading.Thread(target=subscribe)
-    refresh = interests.refresh
+    refresh = subscriptions.refresh
 
     def refreshed(environment_id: str, using: str) -> None:
         refresh(environment_id, using)
@@ -720,7 +722,7 @@ def test_who_subscribes_while_a_backup_comes_back_is_counted(
             thread.start()
             wait_until(lambda: bool(answers) or _is_waiting("eu-west-1"))
 
-    monkeypatch.setattr(interests, "refresh", refreshed)
+    monkeypatch.setattr(subscriptions, "refresh", refreshed)
     run("restore", str(file), "--into", target)
     thread.join()
     assert [(answer.status, answer.error) for answer in answers] == [(422, "quota_exceeded")]

@@ -8,19 +8,20 @@ from django.conf import settings as django_settings
 from django.db import connections, transaction
 
 from accounts import audit
-from accounts import services as accounts
 from accounts.models import AuditEntry
+from accounts.users import service as accounts
 from functions.models import Function, Secret, Version
-from platform_site.api import keyring
-from platform_site.services import postgres
-from projects import branching, services
+from platform_site.embedded import postgres as embedded_postgres
+from platform_site.security import keyring
+from projects import services
 from projects.models import Environment, Member
+from projects.provisioning import branching
 from rows.models import CurrentVersion, OutboxEvent, SchemaVersion
 from tests.branches.conftest import Branch, address, row, rows
 from tests.projects.conftest import at_once, environment_of, key_for, make_project, schemas_in, token_of
 from tests.rows.conftest import Tracker
 from tests.rows.tracker import DOCUMENT
-from webhooks.attempts import SECRET_PURPOSE
+from webhooks.delivery.attempts import SECRET_PURPOSE
 from webhooks.models import Webhook
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
@@ -503,7 +504,7 @@ def test_a_region_that_is_away_is_a_503_and_leaves_nothing(tracker: Tracker, bra
 
 def test_a_reader_is_not_in_the_way(tracker: Tracker, branch: Branch) -> None:
     with (
-        postgres.connect(django_settings.LAYOUT, connections[REGION].settings_dict["NAME"]) as other,
+        embedded_postgres.connect(django_settings.LAYOUT, connections[REGION].settings_dict["NAME"]) as other,
         other.transaction(),
     ):
         other.execute(f'SELECT * FROM "{tracker.environment_id}".tasks FOR UPDATE')  # noqa: S608

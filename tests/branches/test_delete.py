@@ -8,9 +8,10 @@ from django.db import connections
 
 from accounts.models import AuditEntry, ServerKey, Session, User
 from functions.models import Function, Version
-from platform_site.services import postgres
-from projects import provisioning, tasks
+from platform_site.embedded import postgres as embedded_postgres
+from projects import tasks
 from projects.models import Environment
+from projects.provisioning import schemas
 from rows.models import CurrentVersion, EventInterest, OutboxEvent, SchemaVersion
 from tests.branches.conftest import Branch, address, rows
 from tests.projects.conftest import at_once, environment_of, key_for, schemas_in, token_of
@@ -96,7 +97,7 @@ def test_a_large_one_is_left_to_a_worker_and_its_tables_go_in_batches(tracker: T
         for number in range(100):
             cursor.execute(f'CREATE TABLE "{made}".t{number} (id int PRIMARY KEY)')
     assert tracker.api.delete(address(tracker, made), token=tracker.tokens["owner"]).status == 204
-    assert provisioning.count_tables(made, REGION) > 100  # not within the request
+    assert schemas.count_tables(made, REGION) > 100  # not within the request
     assert Environment.objects.get(pk=made).status == "deleting"
     assert tracker.api.get(address(tracker, made), token=tracker.tokens["owner"]).status == 404
     tasks.finish_environment_deletion(made)
@@ -107,7 +108,7 @@ def test_a_large_one_is_left_to_a_worker_and_its_tables_go_in_batches(tracker: T
 def test_a_table_in_use_delays_only_the_dropping(tracker: Tracker, branch: Branch) -> None:
     made = branch("preview", data="full").json["id"]
     database: Any = connections[REGION].settings_dict["NAME"]
-    with postgres.connect(django_settings.LAYOUT, database) as reader, reader.transaction():
+    with embedded_postgres.connect(django_settings.LAYOUT, database) as reader, reader.transaction():
         reader.execute(f'TABLE "{made}".tasks')
         assert tracker.api.delete(address(tracker, made), token=tracker.tokens["owner"]).status == 204
         assert made in schemas_in(REGION)

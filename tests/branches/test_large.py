@@ -10,11 +10,12 @@ from django.db import InterfaceError, connections
 from django.utils import timezone
 
 from accounts import audit
-from accounts import services as accounts
 from accounts.models import AuditEntry, User
-from platform_site.api import signals
-from projects import branching, tasks
+from accounts.users import service as accounts
+from platform_site.identity import signals
+from projects import tasks
 from projects.models import Environment
+from projects.provisioning import branching
 from rows.models import CurrentVersion, SchemaVersion
 from tests.branches.conftest import Branch, address, rows
 from tests.projects.conftest import key_for, schemas_in, token_of

@@ -6,8 +6,8 @@ import psycopg
 import pytest
 from playwright.sync_api import Page, expect
 
-from platform_site.api import ids
-from platform_site.services.layout import Layout, region_database
+from platform_site.embedded.data_dir import Layout, region_database
+from platform_site.identity import ids
 from tests.browsing import NARROW, WIDE, in_a_browser, keep, sign_in
 from tests.browsing import browser as browser  # fixtures
 from tests.browsing import complaints as complaints

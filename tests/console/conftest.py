@@ -11,9 +11,9 @@ from django.test import Client
 
 from accounts.models import User
 from functions.models import Function, Run
-from platform_site.api import ids
+from platform_site.identity import ids
 from projects.models import Environment, Member, Project
-from rows.outbox import OutboxEvent
+from rows.outbox.models import OutboxEvent
 from tests.accounts.conftest import make_user  # noqa: F401 - a fixture
 from webhooks.models import Attempt, Delivery, Webhook
 

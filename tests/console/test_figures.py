@@ -13,11 +13,12 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from functions.models import Run
-from platform_site.api import limits, metrics
+from platform_site.console import rollups
 from platform_site.console.dashboard import quantile
-from platform_site.figures import rollups
-from platform_site.figures.traffic import Traffic
 from platform_site.models import CallerRefusal, EndpointFigure, FunctionFigure, RegionFigure, Sample
+from platform_site.observability import metrics
+from platform_site.observability.traffic import Traffic
+from platform_site.redis import rate_limits
 from platform_site.tasks import measure_control, measure_regions
 from tests.console.conftest import REGION, World, minutes_ago
 from webhooks.models import Webhook
@@ -56,7 +57,7 @@ def test_nothing_is_lost_while_the_database_is_away() -> None:
     traffic, route = Traffic(), "/v1/of-an-outage"
     traffic.hand_in()
     metrics.observe_request("GET", route, 200, 0.01)
-    limits.remember_limited({"usr_x": 2})
+    rate_limits.remember_limited({"usr_x": 2})
 
     def away(*_: Any) -> None:
         raise OperationalError("away")
@@ -69,10 +70,10 @@ def test_nothing_is_lost_while_the_database_is_away() -> None:
 
 
 def test_callers_that_meet_the_limit_are_bounded_in_memory() -> None:
-    limits.limited_callers()
-    limits.remember_limited({f"usr_{n}": 1 for n in range(1500)})
-    assert len(limits.limited_callers()) == 1000
-    assert limits.limited_callers() == {}
+    rate_limits.limited_callers()
+    rate_limits.remember_limited({f"usr_{n}": 1 for n in range(1500)})
+    assert len(rate_limits.limited_callers()) == 1000
+    assert rate_limits.limited_callers() == {}
 
 
 @pytest.mark.parametrize(
@@ -160,7 +161,7 @@ def filled(world: World) -> World:
     EndpointFigure.objects.all().delete()  # what earlier tests of this process asked for
     for status in (200, 200, 404, 500):
         metrics.observe_request("GET", "/v1/rows/<str:table>", status, 0.02)
-    limits.remember_limited({"usr_01k60000000000000000000000": 7})
+    rate_limits.remember_limited({"usr_01k60000000000000000000000": 7})
     traffic.hand_in()
     world.delivery(world.event(request_id=None), code=200)
     world.run()

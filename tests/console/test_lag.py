@@ -10,9 +10,10 @@ import pytest
 from django.db.models import F
 from django.utils import timezone
 
-from platform_site.api import health
-from platform_site.figures import lag, rollups
+from platform_site.console import rollups
+from platform_site.http import health
 from platform_site.models import RegionFigure, Sample
+from platform_site.observability import lag
 from platform_site.tasks import measure_control
 from tests.api.test_probes import figures
 from tests.client import Api

@@ -16,8 +16,8 @@ from accounts.models import User
 from accounts.staff import roles
 from accounts.staff.roles import StaffRole
 from projects import services
-from projects.environments import place_of
-from rows import schemas
+from projects.directory.environments import place_of
+from rows.migrate import service as schema_service
 from tests.console.conftest import REGION, World
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
@@ -43,7 +43,7 @@ def project(world: World, make_user: Callable[..., User]) -> Any:
     place = place_of(environment.pk)
     assert place is not None
     for document in (FIRST, SECOND):
-        schemas.change(place, document, actor=audit.SYSTEM)
+        schema_service.change(place, document, actor=audit.SYSTEM)
     for which in (world.webhook, world.function):
         which.environment_id = environment.pk
         which.save(using=REGION)

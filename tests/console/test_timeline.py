@@ -18,10 +18,10 @@ from accounts.models import AuditEntry, User
 from accounts.staff import roles
 from accounts.staff.roles import StaffRole
 from functions.models import Function, InboundAddress
-from platform_site.api import ids
-from platform_site.api.requests import close_request, open_request
 from platform_site.console import timeline
 from platform_site.console.search import search
+from platform_site.http.requests import close_request, open_request
+from platform_site.identity import ids
 from rows.models import CurrentVersion, SchemaVersion
 from tests.console.conftest import REGION, World
 

@@ -8,9 +8,9 @@ from urllib.parse import urlencode
 
 import pytest
 
-from accounts import services
 from accounts.audit import SYSTEM
 from accounts.models import User
+from accounts.users import service as user_service
 from tests.client import Answer
 from tests.projects.conftest import publishable_key_for
 from tests.rows.conftest import Tracker, make_tracker
@@ -85,7 +85,7 @@ def test_the_page_has_its_recipes() -> None:
 def test_a_recipe_does_what_its_table_says(make_tracker: Any, recipe: Recipe) -> None:
     tracker: Tracker = make_tracker(recipe.document, users=tuple(name.lower() for name in CAST))
     for name, facts in CAST.items():
-        services.change_user(User.objects.get(pk=tracker.users[name.lower()]), actor=SYSTEM, **facts)
+        user_service.change_user(User.objects.get(pk=tracker.users[name.lower()]), actor=SYSTEM, **facts)
     tracker.tokens["page"] = publishable_key_for(tracker.environment_id)
     kitchen = Kitchen(tracker)
     for who, request, expected in recipe.calls:

@@ -12,9 +12,9 @@ import yaml
 from django.conf import settings
 from django.core.management import load_command_class
 
-from platform_site.api.plans import PLANS
-from platform_site.services.layout import REGIONS, region_variable
-from rows.execution import PREPARED_PER_CONNECTION
+from platform_site.embedded.data_dir import REGIONS, region_variable
+from platform_site.identity.plans import PLANS
+from platform_site.postgres.prepared import PREPARED_PER_CONNECTION
 from tests.serving import ROOT
 
 DEPLOY = ROOT / "docs" / "deploy"

@@ -8,14 +8,15 @@ from urllib.parse import urlencode
 
 import pytest
 
-from platform_site import demo, examples
-from platform_site.services.layout import Layout
+from platform_site import demo
+from platform_site.embedded.data_dir import Layout
+from platform_site.http import openapi_examples
 from tests.api.test_openapi import operations
 from tests.client import Api
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
-BODIES = examples.examples()["bodies"]
+BODIES = openapi_examples.examples()["bodies"]
 NEED_A_LINK = {
     "confirmSignUp", "verifyEmail", "confirmPasswordReset", "confirmEmailChange", "acceptInvitation",
     "acceptMemberInvitation",

@@ -156,7 +156,7 @@ def test_a_database_takes_what_its_settings_may_be(
         with psycopg.connect(host=there["HOST"], **user, **libpq) as connection:
             [found] = connection.execute("SELECT current_setting('statement_timeout')").fetchall()
             assert found == ({"least": "100ms", "most": "2147483647ms"}[column],)
-            lock = chosen["SCHEMA_LOCK_TIMEOUT_MS"]  # doubled by half where indexes wait (`rows.ddl`)
+            lock = chosen["SCHEMA_LOCK_TIMEOUT_MS"]  # doubled by half where indexes wait (`rows.migrate.apply`)
             connection.execute("SELECT set_config('lock_timeout', %s, true)", [str(int(lock) * 3 // 2)])
         # Over TCP the kernel is asked, before it looks for anybody at the other end: nobody listens there.
         with socket.socket() as taken:

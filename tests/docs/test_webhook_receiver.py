@@ -13,7 +13,7 @@ from standardwebhooks import WebhookVerificationError
 
 from functions.runtime.launch import deno
 from tests.docs.pages import fenced
-from webhooks.signing import sign
+from webhooks.delivery.signing import sign
 
 SECRET = b"\x00\xff" * 16
 OTHER = b"another secret, as long as the 1st"

@@ -9,8 +9,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from platform_site.services import postgres
-from platform_site.services.layout import REGIONS, Layout, region_database
+from platform_site.embedded import postgres as embedded_postgres
+from platform_site.embedded.data_dir import REGIONS, Layout, region_database
 from tests.api.receiver import Receiver
 from tests.load import sign_in
 from tests.serving import Up, start_up
@@ -77,7 +77,7 @@ def token(battered: Up) -> str:
 
 def superuser(up: Up, database: str = "control") -> "psycopg.Connection[tuple[object, ...]]":
     """A connection of our own to the service's PostgreSQL."""
-    return postgres.connect(Layout(up.data_dir), database)
+    return embedded_postgres.connect(Layout(up.data_dir), database)
 
 
 def environments_without_schema(up: Up) -> list[str]:

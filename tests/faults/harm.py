@@ -17,8 +17,8 @@ from pathlib import Path
 import httpx
 import psutil
 
-from platform_site.services import postgres
-from platform_site.services.layout import REGIONS, Layout, region_database
+from platform_site.embedded import postgres as embedded_postgres
+from platform_site.embedded.data_dir import REGIONS, Layout, region_database
 from tests.faults.conftest import OwnValkey, superuser
 from tests.faults.storm import Worker
 from tests.serving import ROOT, Up, wait_for
@@ -61,8 +61,8 @@ def restart_postgres(up: Up) -> None:
     """A crash, and the restart by `up`; over when PostgreSQL accepts connections."""
     layout = Layout(up.data_dir)
     server(up).send_signal(signal.SIGQUIT)
-    wait_for("it has gone", lambda: not postgres.answers(layout), every=0.005)
-    wait_for("`up` started it again", lambda: postgres.answers(layout), 40)
+    wait_for("it has gone", lambda: not embedded_postgres.answers(layout), every=0.005)
+    wait_for("`up` started it again", lambda: embedded_postgres.answers(layout), 40)
 
 
 def terminate_connections(up: Up, times: int = 3) -> None:

@@ -12,19 +12,19 @@ from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 from accounts.audit import SYSTEM
-from accounts.lifecycle import outbox, pools
 from accounts.oauth import proofs
+from accounts.registration import email_outbox, pool_settings
 from platform_site import demo
-from platform_site.services.layout import REGIONS, Layout
-from projects.environments import place_of
+from platform_site.embedded.data_dir import REGIONS, Layout
+from projects.directory.environments import place_of
 from projects.tasks import finish_and_clean
 from tests.accounts.oauth.conftest import APP, HOST, s256
 from tests.accounts.oauth.identity_provider import CLIENT_ID, CLIENT_SECRET, IdentityProvider, Person, sign_in_at
 from tests.accounts.postbox import Postbox, token_in
 from tests.api.test_openapi import operations
 from tests.client import Answer, Api
+from webhooks.delivery.relay import relay_batch
 from webhooks.models import Delivery
-from webhooks.relay import relay_batch
 
 REGION: Final = "us-east-1"
 """Where everything is that the calls are about."""
@@ -100,7 +100,7 @@ class World:
         self.relay()
         self.run_id: str = self.a_run()
         self.user: dict[str, Any] = self.do("createUser", self.somebody())
-        pools.change_settings(None, actor=SYSTEM, sign_up="invited")
+        pool_settings.change_settings(None, actor=SYSTEM, sign_up="invited")
 
     def call(
         self,
@@ -147,7 +147,7 @@ class World:
 
     def mailed(self, address: str) -> str:
         """The token of the link that the address got last."""
-        outbox.send_due()
+        email_outbox.send_due()
         return token_in(self.postbox.last(address))
 
     def a_provider(self, name: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from platform_site.services.layout import region_database
+from platform_site.embedded.data_dir import region_database
 from tests.api.receiver import Receiver
 from tests.faults.conftest import superuser
 from tests.faults.storm import Storm, Tally

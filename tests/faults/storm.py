@@ -21,14 +21,14 @@ from typing import Any
 import httpx
 from standardwebhooks import Webhook as Verifier
 
-from platform_site.services.layout import region_database
+from platform_site.embedded.data_dir import region_database
 from tests.api.receiver import Receiver, headers
 from tests.faults.conftest import superuser
 from tests.load import Outcome
 from tests.serving import ROOT, Up, wait_for
 
 SETTINGS = {
-    # Time compressed, reliability section 3. The lease is longer than any attempt here.
+    # Time compressed. The lease is longer than any attempt here.
     "WEBHOOK_RETRY_SCHEDULE": "0,1,1,2,2,4,4,8,8",
     "WEBHOOK_LEASE_SECONDS": "4",
     "WEBHOOK_TIMEOUT_SECONDS": "2",

@@ -16,10 +16,10 @@ from zlib import crc32
 import pytest
 from django.db import close_old_connections, connections
 
-from accounts.lifecycle import outbox
-from functions import leases
+from accounts.registration import email_outbox
 from functions.models import Run
-from platform_site.api.sweeps import all_sweeps
+from functions.runs import leases
+from platform_site.background.periodic import all_sweeps
 from platform_site.celery import app
 from tests.accounts.conftest import _mail_server, postbox  # noqa: F401 - fixtures
 from tests.accounts.oauth.conftest import loopback  # noqa: F401 - fixture
@@ -89,7 +89,7 @@ class Lab:
     def ready(self, make: Make) -> Call:
         """A call, with the world at rest and nothing remembered: no connection, nothing in Redis."""
         call = make(self.world)
-        outbox.send_due()
+        email_outbox.send_due()
         carry_over_what_is_left()
         flush_redis()
         connections.close_all()

@@ -11,8 +11,8 @@ import pytest
 from django.db import Error, close_old_connections, connections
 from django.db.models.functions import Now
 
-from functions import heard
 from functions.models import Run
+from functions.triggers import events as event_triggers
 from functions.worker import Worker
 from projects.models import Project
 from projects.tasks import finish_and_clean
@@ -36,9 +36,9 @@ from tests.faults.test_each_step import (  # noqa: F401 - fixtures
     world,
 )
 from tests.serving import wait_for
-from webhooks.dispatcher import Dispatcher
+from webhooks.delivery.dispatcher import Dispatcher
+from webhooks.delivery.relay import relay_batch
 from webhooks.models import Delivery, Webhook
-from webhooks.relay import relay_batch
 from webhooks.tasks import carry_over_what_is_left
 
 pytestmark = [pytest.mark.django_db(transaction=True, databases="__all__")]
@@ -107,7 +107,7 @@ WORK: Final = {
         lambda: Worker(REGION).run(),
         lambda: not Run.objects.using(REGION).exclude(phase=Run.Phase.ENDED).exists(),
     ),
-    "heard": Work(_heard, lambda: heard.queue(REGION)),
+    "heard": Work(_heard, lambda: event_triggers.queue(REGION)),
     "deletion": Work(_deleted, finish_and_clean),
     "users": Work(_leaving, delete_users_who_are_leaving),
 }

@@ -14,10 +14,10 @@ import httpx
 import psutil
 import pytest
 
-from platform_site.api.plans import PLANS
+from platform_site.embedded import postgres as embedded_postgres
+from platform_site.embedded.data_dir import Layout, region_database
+from platform_site.identity.plans import PLANS
 from platform_site.server import serve
-from platform_site.services import postgres
-from platform_site.services.layout import Layout, region_database
 from tests.api.receiver import Receiver
 from tests.faults.conftest import OwnValkey, superuser
 from tests.figures import within
@@ -147,7 +147,7 @@ def test_f8_postgresql_crashes_in_mid_call_and_no_run_that_was_answered_is_missi
     assert {answer.status_code for answer in answers} <= {200, 503}, [answer.text for answer in answers]
     told = [answer.json()["run_id"] for answer in answers if answer.status_code == 200]
     layout = Layout(battered.data_dir)
-    wait_for("PostgreSQL is back", lambda: postgres.answers(layout), 30)
+    wait_for("PostgreSQL is back", lambda: embedded_postgres.answers(layout), 30)
     wait_for("no run is under way", lambda: functions.runs_if_there("naps", status="running") == [], 45)
     kept = {run["id"]: run["status"] for run in functions.runs("naps")}
     assert {run_id: kept.get(run_id) for run_id in told} == dict.fromkeys(told, "succeeded")

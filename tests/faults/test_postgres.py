@@ -7,8 +7,8 @@ import time
 import httpx
 import psutil
 
-from platform_site.services import postgres
-from platform_site.services.layout import Layout
+from platform_site.embedded import postgres as embedded_postgres
+from platform_site.embedded.data_dir import Layout
 from tests.faults.conftest import environments_without_schema, superuser
 from tests.figures import within
 from tests.load import Load, Outcome
@@ -34,8 +34,8 @@ def test_f8_a_restart_of_postgresql_is_503_and_then_over(battered: Up, token: st
     with Load(battered, token) as load:
         time.sleep(1.0)
         server(battered).send_signal(signal.SIGQUIT)  # what `pg_ctl restart -m immediate` begins with
-        wait_for("it has gone", lambda: not postgres.answers(layout), every=0.005)
-        wait_for("`up` started it again", lambda: postgres.answers(layout), 20)
+        wait_for("it has gone", lambda: not embedded_postgres.answers(layout), every=0.005)
+        wait_for("`up` started it again", lambda: embedded_postgres.answers(layout), 20)
         accepts_at = time.monotonic()
         time.sleep(3.0)
     assert_only_503(load)

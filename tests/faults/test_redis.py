@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from platform_site.services import valkey
+from platform_site.embedded import valkey as embedded_valkey
 from tests.faults.conftest import OwnValkey, superuser
 from tests.figures import within
 from tests.load import Load, p99
@@ -49,7 +49,7 @@ def test_f7_redis_frozen_holds_no_request_up(battered: Up, own_valkey: OwnValkey
         time.sleep(0.5)
     assert set(load.counts()) <= FINE, load.counts()
     frozen = [one for one in load.of("patch", "list") if frozen_at <= one.at <= thawed_at]
-    assert p99(frozen) < within(0.5), "reliability F7"
+    assert p99(frozen) < within(0.5), "a frozen Valkey slows no request"
     assert httpx.get(f"{battered.base_url}/healthz").elapsed.total_seconds() < within(0.1)
 
 
@@ -75,7 +75,7 @@ def test_the_worker_consumes_again_after_redis_came_back(battered: Up, own_valke
     own_valkey.kill()
     time.sleep(1.0)
     own_valkey.start()
-    client = valkey.client(own_valkey.layout)
+    client = embedded_valkey.client(own_valkey.layout)
     # Beat, in the worker, sends its nudges again, and somebody takes them.
     wait_for("a worker waits at the queue", lambda: client.info("clients")["blocked_clients"] >= 1, 40)
     wait_for("nothing piles up", lambda: client.llen("default") == 0, 15)
@@ -112,7 +112,7 @@ def test_a_redis_that_takes_no_writes_revives_nobody_and_ends_no_worker(
     def answers() -> list[int]:
         return [httpx.get(f"{battered.base_url}/v1/projects", headers=headers).status_code for _ in range(20)]
 
-    client = valkey.client(own_valkey.layout)
+    client = embedded_valkey.client(own_valkey.layout)
     wait_for("the worker waits at the queue", lambda: client.info("clients")["blocked_clients"] >= 1, 40)
     assert answers() == [200] * 20, "its record is in Redis"
     try:
@@ -197,7 +197,7 @@ def messages_of_others() -> dict[str, str | bytes]:
 
 def test_a_message_that_is_none_of_ours_is_dropped_and_the_worker_goes_on(battered: Up, own_valkey: OwnValkey) -> None:
     """Dropped for good: Redis keeps nothing of it that could come back."""
-    client = valkey.client(own_valkey.layout)
+    client = embedded_valkey.client(own_valkey.layout)
     wait_for("the worker waits at the queue", lambda: client.info("clients")["blocked_clients"] >= 1, 40)
     worker = battered.part("manage.py work")
     for what, message in messages_of_others().items():

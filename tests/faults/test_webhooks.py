@@ -14,8 +14,8 @@ import httpx
 import psutil
 import pytest
 
-from platform_site.services import postgres
-from platform_site.services.layout import Layout, region_database
+from platform_site.embedded import postgres as embedded_postgres
+from platform_site.embedded.data_dir import Layout, region_database
 from tests.api.receiver import Receiver, answer, headers
 from tests.away import away
 from tests.faults.conftest import OwnValkey, superuser
@@ -45,8 +45,8 @@ def workers(battered: Up, own_valkey: OwnValkey) -> Iterator[list[Worker]]:
 def restart_postgres(up: Up) -> None:
     layout = Layout(up.data_dir)
     up.part("postgres", "-D").send_signal(signal.SIGQUIT)
-    wait_for("it has gone", lambda: not postgres.answers(layout), every=0.005)
-    wait_for("`up` started it again", lambda: postgres.answers(layout), 30)
+    wait_for("it has gone", lambda: not embedded_postgres.answers(layout), every=0.005)
+    wait_for("`up` started it again", lambda: embedded_postgres.answers(layout), 30)
 
 
 def test_a_retry_that_is_due_is_made_while_the_control_database_is_away(battered: Up, receiver: Receiver) -> None:

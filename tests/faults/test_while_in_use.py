@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from platform_site.services.layout import region_database
+from platform_site.embedded.data_dir import region_database
 from tests.api.receiver import Receiver, answer, headers
 from tests.faults import harm
 from tests.faults.conftest import environments_without_schema, superuser

@@ -9,8 +9,8 @@ import pytest
 
 from functions.runtime.pool import Pool, Program
 from functions.runtime.process import Call, HostError, Outcome
-from platform_site.api.callers import Place
-from projects.environments import place_of
+from platform_site.identity.callers import Place
+from projects.directory.environments import place_of
 from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture
 from tests.rows.tracker import DOCUMENT
 

@@ -12,14 +12,15 @@ from django.db import connections
 from django.db.models import Value
 from django.db.models.functions import Concat, Right
 
-from functions import admission, runs
-from functions.admission import Kind
 from functions.errors import TooManyQueued
 from functions.models import Run
-from platform_site.api import ids
-from platform_site.api.callers import Caller, Place
-from platform_site.api.plans import PLANS
-from projects.environments import place_of
+from functions.quotas import queue_quotas
+from functions.quotas.queue_quotas import Kind
+from functions.runs import start
+from platform_site.identity import ids
+from platform_site.identity.callers import Caller, Place
+from platform_site.identity.plans import PLANS
+from projects.directory.environments import place_of
 from tests.client import Answer
 from tests.functions.test_api import SUM, deploy, invoke
 from tests.functions.test_inbound import address, listed, send
@@ -35,8 +36,8 @@ pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
 FREE = PLANS["free"]
 MOST = FREE.queued_runs
-SHARE = MOST // admission.SHARE
-STEP = SHARE // admission.STEPS
+SHARE = MOST // queue_quotas.SHARE
+STEP = SHARE // queue_quotas.STEPS
 """What a user queues at first without a look."""
 
 
@@ -85,7 +86,7 @@ def statuses(tracker: Tracker, who: str, count: int) -> list[int]:
 
 def as_another_process() -> None:
     """One that knows nothing yet."""
-    for memory in (admission._budgets, admission._shares, admission._looks):
+    for memory in (queue_quotas._budgets, queue_quotas._shares, queue_quotas._looks):
         memory.__init__()  # type: ignore[misc]
 
 
@@ -245,7 +246,7 @@ def test_a_queued_call_has_one_statement_as_a_rule(
     assert looks("server", 50) == 0
     assert looks("alice", 2) == 1, "nor of what its users have waiting"
     assert looks("bob", STEP) == 0
-    assert looks("bob", SHARE // admission.STEPS) == 1
+    assert looks("bob", SHARE // queue_quotas.STEPS) == 1
 
 
 def test_users_who_are_refused_share_one_look(
@@ -255,7 +256,7 @@ def test_users_who_are_refused_share_one_look(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """However many they are: half is taken, and each of them has something waiting."""
-    monkeypatch.setattr(admission, "PAUSE", 600.0)  # that of one moment, however slow the machine is
+    monkeypatch.setattr(queue_quotas, "PAUSE", 600.0)  # that of one moment, however slow the machine is
     pile_up(place, MOST // 2, "user", "usr_x")
     pile_up(place, 40, "user", "usr_y")
     theirs = Run.objects.using(place.cluster).filter(caller_id="usr_y")
@@ -266,12 +267,12 @@ def test_users_who_are_refused_share_one_look(
     with looks_counted(trips) as looks:
         for each in users * 2:
             with pytest.raises(TooManyQueued, match="You have some waiting"):
-                runs.begin(place, each, "sum", "{}", is_async=True)
+                start.begin(place, each, "sum", "{}", is_async=True)
     assert len(looks) == 1
     with looks_counted(trips) as looks:
         assert queue(busy, "alice").status == 202, "who has nothing waiting is looked after"
         with pytest.raises(TooManyQueued, match="You have some waiting"):
-            runs.begin(place, users[0], "sum", "{}", is_async=True)
+            start.begin(place, users[0], "sum", "{}", is_async=True)
     assert len(looks) == 1
     assert waiting(place) == before + 1
 
@@ -307,8 +308,8 @@ def test_a_look_reads_what_waits_and_no_more_than_the_budget(
         gather_statistics(using)
     for where, kind, most, expected in ((place, Kind.USERS, 500, 500), (neighbour, Kind.KEYS, MOST, MOST)):
         with touched(using, "platform.functions_run") as cost:
-            assert admission._look(where, kind, MOST).taken.runs == expected
+            assert queue_quotas._look(where, kind, MOST).taken.runs == expected
         assert cost.read <= most
     with touched(using, "platform.functions_run") as cost:
-        runs.begin(place, key_of(place), "sum", "{}")
+        start.begin(place, key_of(place), "sum", "{}")
     assert cost.read <= 2 * FREE.function_concurrency

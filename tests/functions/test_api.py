@@ -11,13 +11,15 @@ from django.conf import settings
 from django.db import connections
 from django.db.models.functions import Now
 
-from accounts import audit, services
+from accounts import audit
 from accounts.models import AuditEntry, ServerKey
-from functions import leases, retention, runs
+from accounts.users import service as user_service
 from functions.models import Function, Run, Secret, Version
+from functions.runs import leases, start
+from functions.runs import retention as run_retention
 from functions.worker import Worker
-from platform_site.api import idempotency
-from platform_site.api.plans import PLANS
+from platform_site.http import idempotency
+from platform_site.identity.plans import PLANS
 from tests.client import Answer, Api
 from tests.projects.conftest import environment_of, key_for, make_project, publishable_key_for
 from tests.rows.conftest import Tracker
@@ -372,7 +374,7 @@ def test_a_visitors_queued_run_is_a_visitors_when_it_starts(visited: Tracker) ->
     assert Worker(visited.project.cluster).run() == 1
     assert visited.get("owner", f"/functions/who/runs/{first}").json["output"] == ["anonymous", "not_found"]
     second = queue()
-    services.revoke_key(ServerKey.objects.get(name="page"), actor=audit.SYSTEM)
+    user_service.revoke_key(ServerKey.objects.get(name="page"), actor=audit.SYSTEM)
     Worker(visited.project.cluster).run()
     gone = visited.get("owner", f"/functions/who/runs/{second}").json
     assert (gone["status"], gone["error"].split(":")[0]) == ("failed", "CallerGone")
@@ -512,14 +514,14 @@ def test_a_function_that_is_deleted_before_its_run_was_read_says_so(
     tracker: Tracker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     deploy(tracker, "count", SUM)
-    begin = runs.begin
+    begin = start.begin
 
-    def begin_and_delete(*args: Any, **options: Any) -> runs.Started:
+    def begin_and_delete(*args: Any, **options: Any) -> start.Started:
         started = begin(*args, **options)
         assert tracker.call("owner", "DELETE", "/functions/count").status == 204
         return started
 
-    monkeypatch.setattr(runs, "begin", begin_and_delete)
+    monkeypatch.setattr(start, "begin", begin_and_delete)
     got = invoke(tracker, "count", {"a": 1, "b": 1})
     assert (got.status, got.json["status"]) == (200, "failed")
     assert got.json["error"].startswith("FunctionGone")
@@ -706,21 +708,21 @@ def test_runs_are_forgotten_after_seven_days(tracker: Tracker) -> None:
     using = tracker.project.cluster
     deploy(tracker, "sum", SUM)
     invoke(tracker, "sum", {"a": 1, "b": 1})
-    assert retention.purge(using) == 0
+    assert run_retention.purge(using) == 0
     old = "run_" + "0" * 26
     long_ago = "2020-01-01T00:00:00Z"
     Run.objects.using(using).update(id=old, created_at=long_ago, ended_at=long_ago)
     assert tracker.get("owner", "/functions/sum/runs").json == {"data": []}
     Run.objects.using(using).update(phase="queued")
-    assert retention.purge(using) == 0, "what waits is not forgotten, however long"
+    assert run_retention.purge(using) == 0, "what waits is not forgotten, however long"
     Run.objects.using(using).update(phase="ended")
     invoke(tracker, "sum", {"a": 1, "b": 1})
-    assert retention.purge(using) == 1
+    assert run_retention.purge(using) == 1
     assert Run.objects.using(using).get().pk != old
 
 
 def test_a_runs_event_reaches_the_outbox_only_if_somebody_wants_it(tracker: Tracker) -> None:
-    from rows.outbox import OutboxEvent
+    from rows.outbox.models import OutboxEvent
 
     using = tracker.project.cluster
     deploy(tracker, "sum", SUM)

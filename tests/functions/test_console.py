@@ -11,17 +11,20 @@ from django.db import connections
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from accounts import audit, services
+from accounts import audit
 from accounts.models import AuditEntry
 from accounts.staff import roles
 from accounts.staff.roles import StaffRole
-from functions import heard, highlight, schedules
+from accounts.users import service as user_service
+from functions.console import highlight
 from functions.models import Function, Run
+from functions.triggers import events as event_triggers
+from functions.triggers import schedules
 from rows.models import EventInterest, OutboxEvent
 from tests.figures import within
 from tests.functions.test_api import SUM, deploy, invoke
 from tests.rows.conftest import Tracker
-from webhooks.relay import relay_batch
+from webhooks.delivery.relay import relay_batch
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -39,7 +42,7 @@ export default ({who}: {who: string}) => {
 def console() -> Client:
     client = Client()
     client.force_login(
-        services.create_user(
+        user_service.create_user(
             pool_id=None, email="staff@example.com", password=None, name="Staff", is_staff=True, actor=audit.SYSTEM
         )
     )
@@ -308,7 +311,9 @@ def test_inbound_addresses_are_shown_and_revoked_by_operators_alone(console: Cli
     assert of(run.pk, RUNS) not in page(console, f"{listed}&trigger=call")
 
     support = Client()
-    user = services.create_user(pool_id=None, email="sue@example.com", password=None, is_staff=True, actor=audit.SYSTEM)
+    user = user_service.create_user(
+        pool_id=None, email="sue@example.com", password=None, is_staff=True, actor=audit.SYSTEM
+    )
     support.force_login(roles.set_role(user, StaffRole.SUPPORT, actor=audit.SYSTEM))
     seen = support.get(path).content.decode()
     assert made[1]["id"] in seen
@@ -344,7 +349,7 @@ def test_events_are_shown_with_whose_they_are_and_can_be_stopped(console: Client
     waits = page(console, f"/admin/waiting/{using}/")
     assert OutboxEvent.objects.using(using).get(type="lists.insert").event_id in waits
     assert "each event has its runs" not in waits
-    assert heard.queue(using) == 1
+    assert event_triggers.queue(using) == 1
     assert "each event has its runs" in page(console, f"/admin/waiting/{using}/")
     made = Run.objects.using(using).get(trigger="event")
     text = page(console, of(made.pk, RUNS))

@@ -7,7 +7,7 @@ from celery.schedules import crontab_parser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from functions import cron
+from functions.triggers import cron
 
 
 def at(text: str) -> datetime:

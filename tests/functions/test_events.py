@@ -16,17 +16,21 @@ from django.db import OperationalError, connections, transaction
 
 from accounts import audit
 from accounts.models import AuditEntry, ServerKey
-from functions import claims, endings, heard, hooks, services, tasks
-from functions.endings import Ending
+from functions import signal_handlers, tasks
+from functions.deploy import service as deploy_service
 from functions.models import Function, Heard, Run
+from functions.runs import completion
+from functions.runs import queue as run_queue
+from functions.runs.completion import Ending
+from functions.triggers import events as event_triggers
 from functions.worker import Worker
-from platform_site.api import chains, plans
-from platform_site.api.callers import Place
-from platform_site.services import postgres
-from platform_site.services.layout import Layout
-from projects import leftovers, suspension
+from platform_site.embedded import postgres as embedded_postgres
+from platform_site.embedded.data_dir import Layout
+from platform_site.identity import call_depth, plans
+from platform_site.identity.callers import Place
 from projects import services as projects
-from projects.environments import place_of
+from projects.directory.environments import place_of
+from projects.provisioning import orphaned_rows, suspension
 from rows.models import EventInterest, OutboxEvent
 from tests.away import away
 from tests.client import Answer
@@ -37,9 +41,9 @@ from tests.functions.test_visitors import pile_up
 from tests.rows.conftest import Tracker
 from tests.rows.tracker import DOCUMENT
 from tests.webhooks.touched import touched
-from webhooks import control
+from webhooks.delivery import control_events
+from webhooks.delivery.relay import relay_batch
 from webhooks.models import Delivery
-from webhooks.relay import relay_batch
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -54,8 +58,8 @@ ALL_SCOPES = ("functions:deploy", "functions:invoke", "rows:read", "webhooks:rea
 @pytest.fixture(autouse=True)
 def _nobody_is_suspended(place: Place) -> Any:
     suspension.forget(place.cluster)
-    heard._known.clear()
-    heard._costly.clear()
+    event_triggers._known.clear()
+    event_triggers._costly.clear()
     yield
     suspension.forget(place.cluster)
 
@@ -274,7 +278,7 @@ def test_it_runs_on_what_happens_to_users(tracker: Tracker, place: Place) -> Non
     put(tracker, "owner", "welcome", on=["auth.user.created"])
     made = tracker.post("owner", "/users", {"email": "new@example.org", "password": "correct horse battery"})
     assert made.status == 201, made.json
-    while control.carry_over(place.cluster):
+    while control_events.carry_over(place.cluster):
         pass
     told = [orjson.loads(run.input)["data"] for run in happen(place)]
     assert {"user_id": made.json["id"]} in told
@@ -286,19 +290,19 @@ def test_a_chain_of_users_and_of_schemas_is_cut(tracker: Tracker, place: Place) 
     using = place.cluster
     put(tracker, "owner", "tell", ONE, on=["auth.user.created", "schema.migrated"])
     tables = dict(DOCUMENT["tables"])
-    for depth in (3, chains.LONGEST):
-        header = {chains.HEADER: chains.signed(depth, place.environment_id)}
+    for depth in (3, call_depth.LONGEST):
+        header = {call_depth.HEADER: call_depth.signed(depth, place.environment_id)}
         new = {"email": f"new{depth}@example.org", "password": "correct horse battery"}
         assert tracker.post("owner", "/users", new, headers=header).status == 201
         tables[f"t{depth}"] = {"columns": {"a": {"type": "text"}}}
         body = {"document": {"tables": tables}}
         assert tracker.call("owner", "PUT", "/schema", json=body, headers=header).status == 200
     assert tracker.post("owner", "/users", {**new, "email": "plain@example.org"}).status == 201
-    while control.carry_over(using):
+    while control_events.carry_over(using):
         pass
     made = happen(place)
     assert sorted((run.depth, run.status) for run in made if run.depth) == [
-        (3, "succeeded"), (3, "succeeded"), (chains.LONGEST, "failed"), (chains.LONGEST, "failed"),
+        (3, "succeeded"), (3, "succeeded"), (call_depth.LONGEST, "failed"), (call_depth.LONGEST, "failed"),
     ]  # fmt: skip
     assert 0 in {run.depth for run in made}, "one request's chain is not the next one's"
 
@@ -309,12 +313,12 @@ def test_a_chain_of_users_that_take_their_rows_along_is_cut(tracker: Tracker, pl
     columns = {**lists["columns"], "owner": {"type": "user", "on_delete": "delete"}}
     tracker.apply({"tables": {**DOCUMENT["tables"], "lists": {**lists, "columns": columns}}})
     put(tracker, "owner", "tell", ONE, on=["lists.delete"])
-    for who, depth in (("alice", 3), ("bob", chains.LONGEST)):
+    for who, depth in (("alice", 3), ("bob", call_depth.LONGEST)):
         made = tracker.post("key", "/rows/lists", {"name": who, "owner_id": tracker.users[who]})
         assert made.status == 201, made.json
-        header = {chains.HEADER: chains.signed(depth, place.environment_id)}
+        header = {call_depth.HEADER: call_depth.signed(depth, place.environment_id)}
         assert tracker.call("owner", "DELETE", f"/users/{tracker.users[who]}", headers=header).status == 204
-    assert [(run.depth, run.status) for run in happen(place)] == [(3, "succeeded"), (chains.LONGEST, "failed")]
+    assert [(run.depth, run.status) for run in happen(place)] == [(3, "succeeded"), (call_depth.LONGEST, "failed")]
 
 
 def test_everything_is_not_the_end_of_runs(tracker: Tracker, place: Place) -> None:
@@ -356,14 +360,14 @@ def test_a_chain_of_rows_is_cut_and_says_so(tracker: Tracker, place: Place) -> N
     own_key(tracker, "further", *ALL_SCOPES, "rows:write")
     put(tracker, "further", "further", FURTHER, on=["lists.insert"])
     write(tracker)
-    for _ in range(chains.LONGEST + 4):
+    for _ in range(call_depth.LONGEST + 4):
         happen(place)
     made = runs(place)
     assert [(run.depth, run.status) for run in made] == [
-        *((depth, "succeeded") for depth in range(chains.LONGEST)), (chains.LONGEST, "failed"),
+        *((depth, "succeeded") for depth in range(call_depth.LONGEST)), (call_depth.LONGEST, "failed"),
     ]  # fmt: skip
     assert (made[-1].error["reason"], made[-1].attempts, made[-1].phase) == ("chain_cut", 0, "ended")
-    assert len(tracker.get("key", "/rows/lists").json["data"]) == 1 + chains.LONGEST
+    assert len(tracker.get("key", "/rows/lists").json["data"]) == 1 + call_depth.LONGEST
     assert OutboxEvent.objects.using(place.cluster).filter(type="function.run.failed").count() == 1
 
 
@@ -400,13 +404,13 @@ def test_one_run_for_each_event_however_many_relay_and_queue(tracker: Tracker, p
     def both() -> None:
         for _ in range(3):
             relay_batch(place.cluster, batch=20)
-            heard.queue(place.cluster)
+            event_triggers.queue(place.cluster)
 
     while OutboxEvent.objects.using(place.cluster).filter(relayed_at=None).exists():
         side_by_side(4, both)
         Run.objects.using(place.cluster).filter(phase="queued").update(phase="ended")
     while waiting(place):
-        side_by_side(4, lambda: heard.queue(place.cluster))
+        side_by_side(4, lambda: event_triggers.queue(place.cluster))
         Run.objects.using(place.cluster).filter(phase="queued").update(phase="ended")
     assert sorted(orjson.loads(run.input)["data"]["id"] for run in runs(place)) == sorted(ids)
 
@@ -425,9 +429,9 @@ def test_an_event_is_settled_and_heard_together_or_not_at_all(tracker: Tracker, 
     assert (waiting(place), Delivery.objects.using(using).count()) == (1, 1)
     for table, when in (("functions_run", "BEFORE INSERT"), ("functions_heard", "BEFORE DELETE")):
         with refusing(using, table, when):
-            assert heard.queue(using) == 0
+            assert event_triggers.queue(using) == 0
         assert (waiting(place), runs(place)) == (1, [])
-    assert [heard.queue(using) for _ in range(2)] == [1, 0]
+    assert [event_triggers.queue(using) for _ in range(2)] == [1, 0]
     # As if the process had died before either mark: what was done is not done again.
     OutboxEvent.objects.using(using).update(relayed_at=None)
     (run,) = happen(place)
@@ -443,7 +447,7 @@ def test_what_cannot_be_written_fails_alone_and_visibly(tracker: Tracker, place:
         cursor.execute("ALTER TABLE platform.functions_run ADD CONSTRAINT picky CHECK (input NOT LIKE '%poison%')")
     try:
         for _ in range(4):
-            heard.queue(using)
+            event_triggers.queue(using)
     finally:
         with connections[using].cursor() as cursor:
             cursor.execute("ALTER TABLE platform.functions_run DROP CONSTRAINT picky")
@@ -460,10 +464,10 @@ def test_what_no_input_can_be_made_of_ends_visibly(
     put(tracker, "owner", "tell", ONE, on=["lists.insert"])
     write(tracker, "small", "large" * 20, "gone", "odd")
     relay(using)
-    monkeypatch.setattr(heard, "LARGEST", 330)
+    monkeypatch.setattr(event_triggers, "LARGEST", 330)
     OutboxEvent.objects.using(using).filter(data__contains='"gone"').delete()
     OutboxEvent.objects.using(using).filter(data__contains='"odd"').update(data="no JSON")
-    assert heard.queue(using) == 1
+    assert event_triggers.queue(using) == 1
     assert sorted((run.error or {}).get("reason", "") for run in runs(place)) == [
         "", "event_gone", "event_too_large", "platform",
     ]  # fmt: skip
@@ -497,7 +501,7 @@ def test_a_queued_run_of_a_deleted_function_does_not_begin(tracker: Tracker, pla
     put(tracker, "owner", "tell", on=["lists.insert"])
     write(tracker)
     relay(place.cluster)
-    assert heard.queue(place.cluster) == 1
+    assert event_triggers.queue(place.cluster) == 1
     assert tracker.delete("owner", "/functions/tell").status == 204
     assert (Worker(place.cluster).run(), runs(place)) == (0, [])
 
@@ -512,12 +516,12 @@ def test_a_deployment_at_that_moment_is_waited_for(tracker: Tracker, place: Plac
 
         def queue() -> int:
             try:
-                return heard.queue(using)
+                return event_triggers.queue(using)
             finally:
                 connections.close_all()
 
         with transaction.atomic(using=using):
-            services.function_of(place, "tell", lock=True)
+            deploy_service.function_of(place, "tell", lock=True)
             queueing = other.submit(queue)
             while not _is_waited_for(using):
                 assert not queueing.done()
@@ -565,11 +569,11 @@ def test_while_the_control_database_is_away_nothing_is_lost_and_webhooks_go_on(t
     put(tracker, "owner", "tell", ONE, on=["lists.insert"])
     write(tracker)
     control_name = connections["default"].settings_dict["NAME"]
-    with postgres.connect(Layout(Path(os.environ["DATA_DIR"]))) as superuser, away(superuser, control_name):
+    with embedded_postgres.connect(Layout(Path(os.environ["DATA_DIR"]))) as superuser, away(superuser, control_name):
         assert relay(using) == 1
         assert Delivery.objects.using(using).count() == 1
         with pytest.raises(OperationalError):
-            heard.queue(using)
+            event_triggers.queue(using)
         assert (waiting(place), runs(place)) == (1, [])
     connections["default"].close()
     (run,) = happen(place)
@@ -582,13 +586,13 @@ def test_while_the_control_database_is_away_nothing_is_lost_and_webhooks_go_on(t
 def test_many_wait_in_order_and_few_of_them_are_queued(
     tracker: Tracker, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heard, "ROOM", 4)
+    monkeypatch.setattr(event_triggers, "ROOM", 4)
     put(tracker, "owner", "tell", "export default ({data}: any) => data.record.name", on=["lists.insert"])
     names = [f"list {number:02}" for number in range(14)]
     for name in names:
         write(tracker, name)
     relay(place.cluster)
-    assert [heard.queue(place.cluster) for _ in range(3)] == [4, 0, 0]
+    assert [event_triggers.queue(place.cluster) for _ in range(3)] == [4, 0, 0]
     assert (waiting(place), [orjson.loads(run.input)["data"]["record"]["name"] for run in runs(place)]) == (
         10,
         names[:4],
@@ -599,21 +603,21 @@ def test_many_wait_in_order_and_few_of_them_are_queued(
 
 
 def test_of_large_ones_fewer_are_queued(tracker: Tracker, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heard, "ROOM", 20)
+    monkeypatch.setattr(event_triggers, "ROOM", 20)
     put(tracker, "owner", "tell", ONE, on=["lists.insert"])
     for _ in range(4):
         write(tracker)
     relay(place.cluster)
-    assert heard.queue(place.cluster) == 4
+    assert event_triggers.queue(place.cluster) == 4
     write(tracker)
     relay(place.cluster)
     queued = Run.objects.using(place.cluster).filter(phase="queued")
     small = runs(place)[0].input
     queued.update(input="x" * (plans.PLANS["free"].queued_bytes // 4))
-    assert heard.queue(place.cluster) == 0
+    assert event_triggers.queue(place.cluster) == 0
     assert waiting(place) == 1
     queued.update(input=small)
-    assert heard.queue(place.cluster) == 1
+    assert event_triggers.queue(place.cluster) == 1
     assert (waiting(place), queued.count()) == (0, 5)
 
 
@@ -621,28 +625,28 @@ def test_a_flood_holds_up_neither_the_environment_s_calls_nor_its_neighbours(
     tracker: Tracker, place: Place, make_tracker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     using = place.cluster
-    monkeypatch.setattr(heard, "ROOM", 20)
+    monkeypatch.setattr(event_triggers, "ROOM", 20)
     neighbour: Tracker = make_tracker(DOCUMENT, name="Other")
     put(tracker, "owner", "tell", ONE, on=["lists.insert"])
     put(neighbour, "owner", "tell", ONE, on=["lists.insert"])
     write(tracker, *(f"list {number}" for number in range(1_000)))
     write(neighbour)
     relay(using)
-    assert heard.queue(using) == 21, "both have a turn"
+    assert event_triggers.queue(using) == 21, "both have a turn"
     body = {"input": {}, "async": True}
     own = [tracker.post("owner", "/functions/tell/invoke", body).json["run_id"] for _ in range(2)]
-    began = [found[0] for _ in range(2 * FREE) if (found := claims.claim(using)) is not None]
+    began = [found[0] for _ in range(2 * FREE) if (found := run_queue.claim(using)) is not None]
     of_ours = [started for started in began if started.environment_id == place.environment_id]
     assert [started.run_id for started in of_ours[:2]] == own, "calls come first"
     assert [started.trigger for started in of_ours] == ["call"] * 2 + ["event"] * HALF
     assert len(began) - len(of_ours) == 1, "the neighbour waits for nobody"
     late = tracker.post("owner", "/functions/tell/invoke", body).json["run_id"]
     for started in of_ours[:2]:
-        endings.end(started, Ending("succeeded", 1, "1"))
-    found = claims.claim(using)
+        completion.end(started, Ending("succeeded", 1, "1"))
+    found = run_queue.claim(using)
     assert found is not None
     assert found[0].run_id == late, "half of the seats are never theirs"
-    assert claims.claim(using) is None
+    assert run_queue.claim(using) is None
 
 
 def slow_to_read(make_tracker: Any) -> Tracker:
@@ -664,11 +668,11 @@ def test_events_that_take_long_are_decided_a_few_at_a_time_and_after_the_others(
     slow = slow_to_read(make_tracker)
     put(tracker, "owner", "tell", ONE, on=["lists.insert"])
     relay(using)
-    assert 0 < heard.queue(using) < 20
+    assert 0 < event_triggers.queue(using) < 20
     write(tracker)
     relay(using)
-    assert list(heard._costly[using]) == [slow.environment_id]
-    assert 1 < heard.queue(using) < 20
+    assert list(event_triggers._costly[using]) == [slow.environment_id]
+    assert 1 < event_triggers.queue(using) < 20
     assert len(runs(place, environment_id=place.environment_id)) == 1
     made = runs(place, environment_id=slow.environment_id)
     left = Heard.objects.using(using).filter(environment_id=slow.environment_id)
@@ -684,10 +688,10 @@ def test_what_a_function_heard_that_is_gone_is_not_decided(
     slow = slow_to_read(make_tracker)
     relay(using)
     assert slow.delete("owner", "/functions/tell").status in (200, 204)
-    monkeypatch.setattr(heard, "_fate_of", None)  # whoever asks fails
-    assert heard.queue(using) == 0
+    monkeypatch.setattr(event_triggers, "_fate_of", None)  # whoever asks fails
+    assert event_triggers.queue(using) == 0
     assert waiting(place) == 0
-    assert list(heard._costly[using]) == []
+    assert list(event_triggers._costly[using]) == []
 
 
 def test_a_function_is_deleted_while_its_events_are_decided(
@@ -697,25 +701,25 @@ def test_a_function_is_deleted_while_its_events_are_decided(
     using = place.cluster
     slow = slow_to_read(make_tracker)
     relay(using)
-    decide, answers = heard._fate_of, []
+    decide, answers = event_triggers._fate_of, []
 
     def decide_meanwhile(*args: Any, **more: Any) -> Any:
         if not answers:
             answers.extend(side_by_side(1, lambda: slow.delete("owner", "/functions/tell").status))
         return decide(*args, **more)
 
-    monkeypatch.setattr(heard, "_fate_of", decide_meanwhile)
-    assert heard.queue(using) == 0
+    monkeypatch.setattr(event_triggers, "_fate_of", decide_meanwhile)
+    assert event_triggers.queue(using) == 0
     assert answers[0] in (200, 204)
     assert runs(place) == []
-    heard.queue(using)
+    event_triggers.queue(using)
     assert waiting(place) == 0
 
 
 def test_a_bulk_write_of_thousands_is_heard_in_bounded_turns(
     tracker: Tracker, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("webhooks.relay.TAKEN_PER_TURN", 10)
+    monkeypatch.setattr("webhooks.delivery.relay.TAKEN_PER_TURN", 10)
     for number in range(4):
         put(tracker, "owner", f"f{number}", ONE, on=["lists.insert"])
     write(tracker, *(f"list {number}" for number in range(10)))
@@ -749,15 +753,17 @@ def test_what_waits_costs_no_more_the_more_there_is(
             cursor.execute("SET statement_timeout = 0; ANALYZE platform.functions_heard; RESET statement_timeout")
     pile_up(place, 20_000, "key")
     with touched(using, "platform.functions_heard") as of_heard, touched(using, "platform.functions_run") as of_runs:
-        assert heard.queue(using) == 2
-    assert of_heard.read < 2 * heard.ROUNDS * 6 * heard.ROOM
-    assert of_runs.read < 2 * heard.ROUNDS * 3 * heard.ROOM
+        assert event_triggers.queue(using) == 2
+    assert of_heard.read < 2 * event_triggers.ROUNDS * 6 * event_triggers.ROOM
+    assert of_runs.read < 2 * event_triggers.ROUNDS * 3 * event_triggers.ROOM
     assert len(runs(place)) == 2
     calls = 1
-    while waiting(place) > 40_002 - 2 * heard.ROUNDS * (heard.ROOM - 1):
-        heard.queue(using)
+    while waiting(place) > 40_002 - 2 * event_triggers.ROUNDS * (event_triggers.ROOM - 1):
+        event_triggers.queue(using)
         calls += 1
-    assert calls <= 2 * heard.ROUNDS, "what nobody wants goes batch by batch, and by many of them where there is time"
+    assert calls <= 2 * event_triggers.ROUNDS, (
+        "what nobody wants goes batch by batch, and by many of them where there is time"
+    )
 
 
 def test_a_suspended_project_s_wait(tracker: Tracker, place: Place) -> None:
@@ -767,13 +773,13 @@ def test_a_suspended_project_s_wait(tracker: Tracker, place: Place) -> None:
     projects.suspend_project(tracker.project.pk, reason="abuse", actor=audit.SYSTEM)
     suspension.forget(using)
     assert relay(using) == 1
-    assert heard.queue(using) == 0
+    assert event_triggers.queue(using) == 0
     suspension._known[using] = suspension._Known([], 1e12)  # a process that was not told yet
-    assert heard.queue(using) == 0
+    assert event_triggers.queue(using) == 0
     assert (waiting(place), runs(place)) == (1, [])
     projects.resume_project(tracker.project.pk, actor=audit.SYSTEM)
     suspension.forget(using)
-    assert [heard.queue(using) for _ in range(2)] == [1, 0]
+    assert [event_triggers.queue(using) for _ in range(2)] == [1, 0]
 
 
 def test_nothing_stays_of_an_environment_that_goes(tracker: Tracker, place: Place, make_tracker: Any) -> None:
@@ -782,9 +788,9 @@ def test_nothing_stays_of_an_environment_that_goes(tracker: Tracker, place: Plac
         put(each, "owner", "tell", ONE, on=["lists.insert"])
         write(each)
     relay(place.cluster)
-    assert Heard in leftovers._in_regions
+    assert Heard in orphaned_rows._in_regions
     for _ in range(2):
-        hooks.forget_environment(environment_id=place.environment_id, cluster=place.cluster)
+        signal_handlers.forget_environment(environment_id=place.environment_id, cluster=place.cluster)
     left = Heard.objects.using(place.cluster).values_list("environment_id", flat=True)
     assert list(left) == [neighbour.environment_id]
 
@@ -879,7 +885,7 @@ def test_it_does_not_stop_where_somebody_else_took_it_over_meanwhile(tracker: Tr
     put(tracker, "deployer", "tell", on=["lists.insert"])
     write(tracker)
     relay(place.cluster)
-    assert heard.queue(place.cluster) == 1
+    assert event_triggers.queue(place.cluster) == 1
     tracker.delete("owner", f"/keys/{key_id}")
     put(tracker, "owner", "tell")
     assert Worker(place.cluster).run() == 1

@@ -10,14 +10,15 @@ from django.utils import timezone
 from hypothesis import given
 from hypothesis import strategies as some
 
-from functions import endings, leases, retention, runs
 from functions.models import Function, Run
-from functions.weights import ROW, UNIT, weighed
-from platform_site.api import ids
-from platform_site.api.callers import Place
-from platform_site.api.fields import timestamp
-from platform_site.api.plans import PLANS
-from projects.environments import place_of
+from functions.runs import completion, leases, start
+from functions.runs import retention as run_retention
+from functions.runs.sampled_sizes import ROW, UNIT, weighed
+from platform_site.http.fields import timestamp
+from platform_site.identity import ids
+from platform_site.identity.callers import Place
+from platform_site.identity.plans import PLANS
+from projects.directory.environments import place_of
 from tests.away import cut_off
 from tests.functions.test_api import SUM, deploy, invoke
 from tests.functions.test_console import FUNCTIONS, console, of, page  # noqa: F401 - a fixture
@@ -81,10 +82,10 @@ def test_a_large_run_stands_for_what_it_has(busy: Tracker, place: Place) -> None
 
 def test_a_run_that_ends_without_an_outcome_is_weighed_too(busy: Tracker, place: Place) -> None:
     using = place.cluster
-    cancelled, lost = (runs.begin(place, key_of(place), "sum", "{}", is_async=True).run_id for _ in range(2))
+    cancelled, lost = (start.begin(place, key_of(place), "sum", "{}", is_async=True).run_id for _ in range(2))
     found = Run.objects.using(using)
     found.filter(pk__in=(cancelled, lost)).update(input="x" * (2 * UNIT))
-    endings.request_cancel(using, cancelled)
+    completion.request_cancel(using, cancelled)
     gone_by = "2020-01-01T00:00:00Z"
     found.filter(pk=lost).update(
         phase="executing", attempts=leases.LOST_ATTEMPTS, claimed_until=gone_by, started_at=gone_by
@@ -94,9 +95,9 @@ def test_a_run_that_ends_without_an_outcome_is_weighed_too(busy: Tracker, place:
 
 
 def test_one_that_has_not_ended_is_not(busy: Tracker, place: Place) -> None:
-    begun = runs.begin(place, key_of(place), "sum", "{}")
+    begun = start.begin(place, key_of(place), "sum", "{}")
     Run.objects.using(place.cluster).filter(pk=begun.run_id).update(input="x" * (2 * UNIT))
-    endings.request_cancel(place.cluster, begun.run_id)
+    completion.request_cancel(place.cluster, begun.run_id)
     [run] = kept(place, "sum")
     assert (run.phase, run.weight) == ("executing", None)
 
@@ -121,7 +122,7 @@ def kind(name: str) -> str:
 
 @given(some.lists(some.integers(1, 1000), min_size=1, max_size=8), some.integers(1, 4000))
 def test_each_keeps_as_much_as_makes_the_budget_together(weights: list[int], budget: int) -> None:
-    most = retention.level(weights, budget)
+    most = run_retention.level(weights, budget)
     left = sum(min(each, most) for each in weights)
     assert left <= budget
     assert left == sum(weights) or left > budget - len(weights), "and no less"
@@ -147,13 +148,13 @@ def test_a_storm_pushes_out_its_own_history_and_no_others(
     pile_up(place, "sum", 3, None, phase="queued")
     pile_up(place, "sum", 40, share)
     weighed_ones = [run.pk for run in kept(place, "sum") if run.weight]
-    assert retention.shorten(place.cluster) > 0
+    assert run_retention.shorten(place.cluster) > 0
     left = kept(place, "sum")
     assert [run.pk for run in left if run.weight] == weighed_ones[-24:]
     assert len([run for run in left if run.phase == "queued"]) == 3, "what waits stays"
     assert len(kept(place, "other")) == 8
     assert len(kept(neighbour, "sum")) == 32
-    assert retention.shorten(place.cluster) == 0
+    assert run_retention.shorten(place.cluster) == 0
     shown = {name: busy.get("owner", f"/functions/{name}").json["runs_since"] for name in ("sum", "other", "first")}
     since = Function.objects.using(place.cluster).get(name="sum", environment_id=place.environment_id).runs_since
     assert since is not None
@@ -168,7 +169,7 @@ def test_a_storm_pushes_out_its_own_history_and_no_others(
 def test_what_was_cut_off_after_its_batches_is_said_all_the_same(
     busy: Tracker, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "BATCH", 4)
+    monkeypatch.setattr(run_retention, "BATCH", 4)
     pile_up(place, "sum", 24, BUDGET // 16)
     deletions: list[str] = []
 
@@ -180,16 +181,16 @@ def test_what_was_cut_off_after_its_batches_is_said_all_the_same(
         return execute(sql, *further)
 
     with connections[place.cluster].execute_wrapper(cut_at_the_third), pytest.raises(OperationalError):
-        retention.shorten(place.cluster)
+        run_retention.shorten(place.cluster)
     connections[place.cluster].close()
     assert len(kept(place, "sum")) == 16
-    assert retention.shorten(place.cluster) == 0
+    assert run_retention.shorten(place.cluster) == 0
     assert busy.get("owner", "/functions/sum").json["runs_since"] is not None
 
 
 def test_what_is_long_ago_is_not_said_any_more(busy: Tracker, place: Place) -> None:
     found = Function.objects.using(place.cluster).filter(name="sum", environment_id=place.environment_id)
-    found.update(runs_since=timezone.now() - retention.KEPT)
+    found.update(runs_since=timezone.now() - run_retention.KEPT)
     assert busy.get("owner", "/functions/sum").json["runs_since"] is None
 
 
@@ -197,7 +198,7 @@ def test_the_largest_plan_shortens_later(busy: Tracker, place: Place) -> None:
     pile_up(place, "sum", 20, BUDGET // 8)
     busy.project.plan = "pro"
     busy.project.save()
-    assert retention.shorten(place.cluster) == 0
+    assert run_retention.shorten(place.cluster) == 0
     assert len(kept(place, "sum")) == 20
 
 
@@ -209,11 +210,11 @@ def test_a_look_reads_the_sample_and_what_goes(busy: Tracker, place: Place, stat
     if statistics:
         gather_statistics(place.cluster)
     with touched(place.cluster, "platform.functions_run") as cost:
-        assert retention.shorten(place.cluster) == 0
+        assert run_retention.shorten(place.cluster) == 0
     assert cost.read <= 35
     pile_up(place, "first", 90, BUDGET // 60)
     with touched(place.cluster, "platform.functions_run") as cost:
-        gone = retention.shorten(place.cluster)
+        gone = run_retention.shorten(place.cluster)
     assert gone in (60, 61)
     assert cost.read <= 400
     assert len(kept(place, "sum")) == 6_000

@@ -12,8 +12,9 @@ from django.db import connections, transaction
 
 from functions.models import Run
 from functions.runtime.channel import MAX_FRAME_BYTES
-from platform_site.api import chains, outbound
-from rows.execution import opened_door
+from platform_site import outbound
+from platform_site.identity import call_depth
+from platform_site.postgres.prepared import opened_door
 from tests.api.receiver import Receiver, answer
 from tests.client import Answer
 from tests.figures import within
@@ -21,8 +22,8 @@ from tests.functions.test_api import SUM, deploy, invoke
 from tests.rows.conftest import Tracker
 from tests.rows.tracker import DOCUMENT
 from tests.serving import wait_for
+from webhooks.delivery.relay import relay_batch
 from webhooks.models import Delivery
-from webhooks.relay import relay_batch
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -257,10 +258,10 @@ def test_the_length_of_a_chain_is_not_the_codes_to_forget(tracker: Tracker, sett
         (request,) = receiver.requests
         [carried] = [line for line in request.split(b"\r\n") if line.lower().startswith(b"x-platform-depth:")]
         carried_on = carried.decode().partition(": ")[2]
-        assert chains.depth_of({chains.META: carried_on}, tracker.environment_id) == 1
+        assert call_depth.depth_of({call_depth.META: carried_on}, tracker.environment_id) == 1
         assert invoke(tracker, "f", headers={"X-Platform-Depth": carried_on}).status == 200
         assert Run.objects.using(tracker.project.cluster).latest("created_at").depth == 1
-    deep = invoke(tracker, "f", headers={"X-Platform-Depth": chains.signed(8, tracker.environment_id)})
+    deep = invoke(tracker, "f", headers={"X-Platform-Depth": call_depth.signed(8, tracker.environment_id)})
     assert (deep.status, deep.error) == (409, "conflict")
 
 
@@ -268,9 +269,9 @@ def test_the_length_of_a_chain_is_not_the_codes_to_forget(tracker: Tracker, sett
 def test_the_length_of_a_chain_is_not_a_users_to_say(tracker: Tracker, make_tracker: Any, made_up: str) -> None:
     """By a high one a user would keep what a function writes for them from every webhook."""
     if made_up == "another's":
-        made_up = chains.signed(7, make_tracker(DOCUMENT, "Theirs").environment_id)
+        made_up = call_depth.signed(7, make_tracker(DOCUMENT, "Theirs").environment_id)
     elif made_up == "its own, raised":
-        made_up = "7" + chains.signed(1, tracker.environment_id)[1:]
+        made_up = "7" + call_depth.signed(1, tracker.environment_id)[1:]
     using = tracker.project.cluster
     home = tracker.post("owner", "/rows/lists", {"name": "Home", "owner_id": tracker.users["alice"]}).json["id"]
     hook = {"url": "https://hooks.example.com/", "events": ["tasks.insert"]}

@@ -18,16 +18,20 @@ from django.conf import settings as configured
 from django.db import connections, transaction
 from django.test import override_settings
 
-from accounts import audit, opaque, services
+from accounts import audit
 from accounts.models import AuditEntry, ServerKey, User
-from functions.archive import Functions
-from functions.inbound import arrivals, records, tokens
+from accounts.tokens import token_format
+from accounts.users import service as user_service
+from functions.deploy.backup import Functions
+from functions.inbound import dispatch
 from functions.models import Function, InboundAddress, Run
 from functions.tasks import prove_addresses
+from functions.triggers import inbound_endpoints, inbound_tokens
 from functions.worker import Worker
-from platform_site.api import chains, ids, store
-from platform_site.api.callers import Place
-from platform_site.services import valkey
+from platform_site.embedded import valkey as embedded_valkey
+from platform_site.identity import call_depth, ids
+from platform_site.identity.callers import Place
+from platform_site.redis import client as redis_client
 from projects import services as projects
 from projects.models import Member
 from tests.client import Answer
@@ -86,7 +90,7 @@ def same_refusal(*answers: Answer) -> None:
 
 @pytest.fixture(autouse=True)
 def _nobody_was_met_before() -> None:
-    arrivals._proven.clear()
+    dispatch._proven.clear()
 
 
 # ── Making one, and what comes by it ────────────────────────────────────────────────────────────────────────────────
@@ -377,7 +381,7 @@ def test_it_may_do_what_its_maker_may_and_no_more(tracker: Tracker) -> None:
 
 
 def gone_key(tracker: Tracker, key_id: str) -> None:
-    services.revoke_key(ServerKey.objects.get(pk=key_id), actor=audit.SYSTEM)
+    user_service.revoke_key(ServerKey.objects.get(pk=key_id), actor=audit.SYSTEM)
 
 
 def test_with_its_maker_an_address_ends_and_its_owner_is_told(tracker: Tracker, place: Place) -> None:
@@ -403,7 +407,7 @@ def test_with_its_maker_an_address_ends_and_its_owner_is_told(tracker: Tracker, 
 
 def test_it_ends_with_the_membership_and_comes_back_with_it(tracker: Tracker) -> None:
     deploy(tracker, "tell", TELL)
-    dev = services.create_user(pool_id=None, email="dev@example.com", password=None, actor=audit.SYSTEM)
+    dev = user_service.create_user(pool_id=None, email="dev@example.com", password=None, actor=audit.SYSTEM)
     member = Member.objects.create(project=tracker.project, user=dev, role=Member.Role.DEVELOPER)
     tracker.tokens["dev"] = token_of(dev)
     path = address(tracker, "tell", "dev")
@@ -442,7 +446,7 @@ def test_code_that_somebody_deploys_never_has_the_rights_of_who_made_the_address
 
 
 def test_what_staff_activate_runs_on_as_before(tracker: Tracker, place: Place) -> None:
-    from functions import services as functions
+    from functions.deploy import service as functions
 
     deploy(tracker, "tell", TELL)
     deploy(tracker, "tell", TELL + "\n")
@@ -489,7 +493,7 @@ def test_who_may_make_see_and_revoke_one(tracker: Tracker, place: Place) -> None
 def test_a_stranger_to_the_environment_finds_none(tracker: Tracker) -> None:
     deploy(tracker, "tell", TELL)
     made = make(tracker, "tell").json
-    eve = services.create_user(pool_id=None, email="eve@example.com", password=None, actor=audit.SYSTEM)
+    eve = user_service.create_user(pool_id=None, email="eve@example.com", password=None, actor=audit.SYSTEM)
     theirs = environment_of(make_project(eve, "Theirs")).pk
     tracker.tokens["eve"] = token_of(eve)
     for environment in (tracker.environment_id, theirs):
@@ -568,11 +572,11 @@ def test_a_reader_of_the_old_state_cannot_bring_it_back(tracker: Tracker, place:
     deploy(tracker, "tell", TELL)
     made = make(tracker, "tell").json
     path = made["url"].removeprefix(configured.BASE_URL)
-    token_hash = tokens.digest(path.rpartition("/")[2])
-    late = records.look_up(place, token_hash)
+    token_hash = inbound_tokens.digest(path.rpartition("/")[2])
+    late = inbound_endpoints.look_up(place, token_hash)
     assert late is not None
     tracker.delete("owner", f"/functions/tell/inbound/{made['id']}")
-    store.fill(records.cache_name(token_hash), records.to_bytes(late))
+    redis_client.fill(inbound_endpoints.cache_name(token_hash), inbound_endpoints.to_bytes(late))
     same_refusal(send(tracker, path))
 
 
@@ -581,7 +585,7 @@ def test_a_revocation_that_was_rolled_back_revokes_nothing(tracker: Tracker, pla
     path = address(tracker, "tell")
     function = Function.objects.using(place.cluster).get()
     with transaction.atomic(using=place.cluster):
-        records.delete_all(place.cluster, function.pk)
+        inbound_endpoints.delete_all(place.cluster, function.pk)
         transaction.set_rollback(True, using=place.cluster)
     assert send(tracker, path).status == 202
 
@@ -666,19 +670,19 @@ def test_one_that_is_known_is_found_by_one_trip_to_redis(tracker: Tracker, trips
 
 def forged(environment_id: str) -> str:
     """Made up by somebody who knows the form of tokens, and not the platform's keys."""
-    return f"/v1/inbound/{opaque.make('hk_' + environment_id.removeprefix('env_'), 32)}"
+    return f"/v1/inbound/{token_format.make('hk_' + environment_id.removeprefix('env_'), 32)}"
 
 
 def gone(environment_id: str) -> str:
     """As one that was made here and revoked."""
-    return f"/v1/inbound/{tokens.make(environment_id)}"
+    return f"/v1/inbound/{inbound_tokens.make(environment_id)}"
 
 
 def of_the_release_before(place: Place, path: str) -> str:
     """The address with a token that does not say that it was made here."""
     old, token = forged(place.environment_id), path.rpartition("/")[2]
-    row = InboundAddress.objects.using(place.cluster).filter(token_hash=tokens.digest(token))
-    assert row.update(token_hash=tokens.digest(old.rpartition("/")[2])) == 1
+    row = InboundAddress.objects.using(place.cluster).filter(token_hash=inbound_tokens.digest(token))
+    assert row.update(token_hash=inbound_tokens.digest(old.rpartition("/")[2])) == 1
     return old
 
 
@@ -713,7 +717,7 @@ def test_guesses_are_counted_and_what_is_revoked_keeps_no_neighbour_out(tracker:
     settings.RATE_LIMIT_FACTOR = 1000
     deploy(tracker, "tell", TELL)
     met = address(tracker, "tell")
-    eve = services.create_user(pool_id=None, email="eve@example.com", password=None, actor=audit.SYSTEM)
+    eve = user_service.create_user(pool_id=None, email="eve@example.com", password=None, actor=audit.SYSTEM)
     theirs = environment_of(make_project(eve, "Theirs")).pk
     hers = {"token": token_of(eve), "environment": theirs}
     tracker.api.put("/v1/functions/tell", json={"source": TELL}, **hers)
@@ -726,8 +730,8 @@ def test_guesses_are_counted_and_what_is_revoked_keeps_no_neighbour_out(tracker:
     assert (dead[:120], dead[120]) == ([404] * 120, 429)
     limited = send(tracker, forged(tracker.environment_id), remote_addr=provider)
     assert (limited.error, int(limited.headers["Retry-After"]) > 0) == ("rate_limited", True)
-    name = records.cache_name(tokens.digest(met.rpartition("/")[2]))
-    assert valkey.client(configured.LAYOUT).delete(name) == 1, "as after a minute of silence"
+    name = inbound_endpoints.cache_name(inbound_tokens.digest(met.rpartition("/")[2]))
+    assert embedded_valkey.client(configured.LAYOUT).delete(name) == 1, "as after a minute of silence"
     assert send(tracker, met, remote_addr=provider).status == 202, "what works goes on"
     assert send(tracker, neighbour, remote_addr=provider).status == 202
     assert send(tracker, forged(tracker.environment_id), remote_addr="203.0.113.10").status == 404
@@ -735,8 +739,10 @@ def test_guesses_are_counted_and_what_is_revoked_keeps_no_neighbour_out(tracker:
 
 def as_after_a_deployment(path: str) -> None:
     """No process has met the address, and it was silent for a minute."""
-    arrivals._proven.clear()
-    valkey.client(configured.LAYOUT).delete(records.cache_name(tokens.digest(path.rpartition("/")[2])))
+    dispatch._proven.clear()
+    embedded_valkey.client(configured.LAYOUT).delete(
+        inbound_endpoints.cache_name(inbound_tokens.digest(path.rpartition("/")[2]))
+    )
 
 
 def test_nobody_has_a_provider_kept_out_of_somebody_elses_address(
@@ -772,7 +778,7 @@ def test_when_redis_was_emptied_guesses_keep_no_address_out(
     deploy(tracker, "tell", TELL)
     path, queued = address(tracker, "tell", **{"async": False}), address(tracker, "tell")
     flush_redis()
-    arrivals._proven.clear()
+    dispatch._proven.clear()
     settings.RATE_LIMIT_FACTOR = 1
     for environment_id in (lambda: tracker.environment_id, lambda: ids.new("env")):
         unknown = [send(tracker, forged(environment_id())).status for _ in range(125)]
@@ -810,26 +816,26 @@ def test_a_token_whose_key_was_dropped_is_as_one_from_before_there_were_any(
     path = address(tracker, "tell")
     token, keys = path.rpartition("/")[2], list(configured.ENCRYPTION_KEYS)
     settings.ENCRYPTION_KEYS = ["ab" * 32, *keys]
-    assert tokens.is_ours(token)
+    assert inbound_tokens.is_ours(token)
     settings.ENCRYPTION_KEYS = ["ab" * 32]
-    assert not tokens.is_ours(token)
+    assert not inbound_tokens.is_ours(token)
     settings.RATE_LIMIT_FACTOR = 1
     unknown = [send(tracker, forged(tracker.environment_id)).status for _ in range(121)]
     assert unknown == [404] * 120 + [429]
     settings.ENCRYPTION_KEYS = ["ab" * 32, *keys[1:]]
-    assert not tokens.is_ours(token)
+    assert not inbound_tokens.is_ours(token)
     assert send(tracker, path).status == 202, "its proof is in Redis"
 
 
 def test_no_part_of_a_token_can_be_changed(place: Place) -> None:
-    token = tokens.make(place.environment_id)
-    assert (tokens.environment_of(token), tokens.is_ours(token)) == (place.environment_id, True)
+    token = inbound_tokens.make(place.environment_id)
+    assert (inbound_tokens.environment_of(token), inbound_tokens.is_ours(token)) == (place.environment_id, True)
     assert re.fullmatch(r"hk_[0-9a-z]{26}[0-9A-Za-z]{38}", token), "as the release before reads them"
     for at in range(len("hk_"), len(token) - 6):
         other = "1" if token[at] == "0" else "0"
-        changed = opaque.checked(token[:at] + other + token[at + 1 : -6])
-        assert tokens.environment_of(changed) is None or not tokens.is_ours(changed), at
-    assert not tokens.is_ours(forged(place.environment_id).rpartition("/")[2])
+        changed = token_format.checked(token[:at] + other + token[at + 1 : -6])
+        assert inbound_tokens.environment_of(changed) is None or not inbound_tokens.is_ours(changed), at
+    assert not inbound_tokens.is_ours(forged(place.environment_id).rpartition("/")[2])
 
 
 def test_redis_is_told_again_which_addresses_there_are(tracker: Tracker, place: Place, settings: Any) -> None:
@@ -838,7 +844,9 @@ def test_redis_is_told_again_which_addresses_there_are(tracker: Tracker, place: 
     path, revoked = (of_the_release_before(place, each["url"].removeprefix(configured.BASE_URL)) for each in made)
     assert tracker.delete("owner", f"/functions/tell/inbound/{made[1]['id']}").status == 204
     for each in (path, revoked):
-        valkey.client(configured.LAYOUT).delete(*records.names_of(tokens.digest(each.rpartition("/")[2])))
+        embedded_valkey.client(configured.LAYOUT).delete(
+            *inbound_endpoints.names_of(inbound_tokens.digest(each.rpartition("/")[2]))
+        )
     settings.RATE_LIMIT_FACTOR = 1
     unknown = [send(tracker, forged(tracker.environment_id)).status for _ in range(121)]
     assert unknown == [404] * 120 + [429]
@@ -858,8 +866,8 @@ def test_what_is_not_there_is_looked_up_once(tracker: Tracker, place: Place, tri
         trips.reset()
         same_refusal(send(tracker, path), tracker.api.get(path))
         assert trips.statements == []
-    name = records.proof_name(tokens.digest(revoked.rpartition("/")[2]))
-    assert valkey.client(configured.LAYOUT).get(name) != records.PROVEN
+    name = inbound_endpoints.proof_name(inbound_tokens.digest(revoked.rpartition("/")[2]))
+    assert embedded_valkey.client(configured.LAYOUT).get(name) != inbound_endpoints.PROVEN
 
 
 def test_a_revoked_address_is_bounded_like_any_that_is_not_there(
@@ -902,12 +910,12 @@ def test_a_circle_is_cut_and_a_made_up_depth_is_none(tracker: Tracker) -> None:
     path = address(tracker, "tell")
 
     def with_depth(value: str) -> Answer:
-        return send(tracker, path, headers={chains.HEADER: value})
+        return send(tracker, path, headers={call_depth.HEADER: value})
 
-    assert with_depth(chains.signed(3, tracker.environment_id)).status == 202
-    assert with_depth(chains.signed(3, ids.new("env"))).status == 202
+    assert with_depth(call_depth.signed(3, tracker.environment_id)).status == 202
+    assert with_depth(call_depth.signed(3, ids.new("env"))).status == 202
     assert with_depth("7.29948640.q83vEjRWeJCrze8SNFZ4kA").status == 202
-    cut = with_depth(chains.signed(chains.LONGEST, tracker.environment_id))
+    cut = with_depth(call_depth.signed(call_depth.LONGEST, tracker.environment_id))
     assert (cut.status, cut.error) == (409, "conflict")
     assert [run.depth for run in inbound_runs(tracker)] == [3, 0, 0]
 
@@ -963,7 +971,7 @@ def test_without_redis_it_answers_and_a_revoked_one_does_not(tracker: Tracker) -
 def test_a_record_of_another_release_is_looked_up_anew(tracker: Tracker, place: Place) -> None:
     deploy(tracker, "tell", TELL)
     path = address(tracker, "tell")
-    name = records.cache_name(tokens.digest(path.rpartition("/")[2]))
+    name = inbound_endpoints.cache_name(inbound_tokens.digest(path.rpartition("/")[2]))
     for kept in (b"[]", b"{}", b"junk", b"\xff", orjson.dumps(["inb_x", "tell", True, "key", "key_x", "gold"])):
-        store.put({name: kept}, 60)
+        redis_client.put({name: kept}, 60)
         assert send(tracker, path).status == 202

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from functions.inbound.responses import CONTENT_POLICY
+from functions.execution.custom_response import CONTENT_POLICY
 from functions.models import Run
 from functions.worker import Worker
-from platform_site.api.callers import Place
+from platform_site.identity.callers import Place
 from tests.client import Answer
 from tests.functions.test_api import deploy, invoke
 from tests.functions.test_inbound import address, inbound_runs, listed, send

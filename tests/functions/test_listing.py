@@ -7,8 +7,8 @@ from django.db import connections
 from django.test import Client
 
 from functions.models import Run
-from platform_site.api import ids
-from platform_site.api.callers import Place
+from platform_site.identity import ids
+from platform_site.identity.callers import Place
 from tests.functions.test_api import SUM, deploy, invoke
 from tests.functions.test_console import RUNS, console, page  # noqa: F401 - `console` is a fixture
 from tests.functions.test_visitors import gather_statistics, statistics

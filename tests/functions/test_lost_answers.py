@@ -10,12 +10,13 @@ from typing import TypeVar
 
 import pytest
 
-from functions import executor, runs
+from functions.execution import executor
 from functions.models import Run
-from functions.runs import Started
+from functions.runs import start
+from functions.runs.start import Started
 from functions.worker import Worker
-from platform_site.api.callers import Place
-from platform_site.postgres import away
+from platform_site.identity.callers import Place
+from platform_site.postgres import availability
 from tests.client import Answer
 from tests.faults.cuts import Cuts, How, postgres_behind
 from tests.functions.test_api import SUM, deploy
@@ -32,7 +33,9 @@ each_kind = pytest.mark.parametrize("is_async", [False, True])
 
 @pytest.fixture
 def cuts(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuts]:
-    monkeypatch.setattr(away, "SILENT_SECONDS", 60.0)  # a machine that is busy elsewhere is no database that is away
+    monkeypatch.setattr(
+        availability, "SILENT_SECONDS", 60.0
+    )  # a machine that is busy elsewhere is no database that is away
     deploy(tracker, "sum", SUM)
     with postgres_behind() as made:
         yield made
@@ -104,7 +107,7 @@ def test_what_is_found_again_is_what_was_begun(tracker: Tracker, place: Place, c
     begun: list[Started] = []
 
     def begin() -> Started:
-        begun.append(runs.begin(place, key_of(place), "sum", '{"a": 1}', depth=2))
+        begun.append(start.begin(place, key_of(place), "sum", '{"a": 1}', depth=2))
         Run.objects.using(place.cluster).update(phase="ended", slot=None, claimed_until=None)
         return begun[-1]
 

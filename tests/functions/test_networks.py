@@ -7,12 +7,14 @@ import pytest
 from django.db import connections
 from django.test import RequestFactory
 
-from functions import networks, services, waiting
+from functions.deploy import service as deploy_service
+from functions.execution import request_concurrency
 from functions.models import Run
-from functions.networks import ALLOWED, Recent, Visit, has_share, open_to_all, visit
-from platform_site.api import addresses
-from platform_site.api.callers import Place
-from platform_site.api.plans import PLANS
+from functions.quotas import client_networks
+from functions.quotas.client_networks import ALLOWED, Recent, Visit, has_share, open_to_all, visit
+from platform_site.http import client_ip
+from platform_site.identity.callers import Place
+from platform_site.identity.plans import PLANS
 from tests.client import Answer
 from tests.functions.test_api import deploy, invoke
 from tests.functions.test_queue import FREE, claimed
@@ -40,7 +42,7 @@ HERE, THERE = "127.0.0.1", "203.0.113.9"
 @pytest.fixture
 def crowded(open_tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> Tracker:  # noqa: F811
     """With threads for everybody who waits."""
-    monkeypatch.setattr(waiting, "room", waiting.WaitingRoom(seats=100, seats_each=100))
+    monkeypatch.setattr(request_concurrency, "room", request_concurrency.WaitingRoom(seats=100, seats_each=100))
     return open_tracker
 
 
@@ -80,8 +82,8 @@ def test_of_more_seats_it_takes_half_and_others_one_each(place: Place, crowded: 
 
     def sit(network: int) -> bool:
         try:
-            services.begin(team, visitor_of(team), "sum", "{}", visit=Visit(network))
-        except services.runs.TooManyRuns:
+            deploy_service.begin(team, visitor_of(team), "sum", "{}", visit=Visit(network))
+        except deploy_service.start.TooManyRuns:
             return False
         return True
 
@@ -97,18 +99,18 @@ def test_who_sat_for_long_leaves_a_seat_to_those_who_did_not(
     crowded: Tracker, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deploy(crowded, "nap", "export default () => new Promise((resolve) => setTimeout(resolve, 300))", invoke="public")
-    first, second = (services.begin(place, visitor_of(place), "sum", "{}", visit=Visit(n)) for n in (1, 2))
+    first, second = (deploy_service.begin(place, visitor_of(place), "sum", "{}", visit=Visit(n)) for n in (1, 2))
     end(place.cluster, second.run_id)
     assert invoke(crowded, "nap", who="visitor", remote_addr=HERE).status == 200
-    monkeypatch.setattr(networks, "ALLOWED", 0.2)
+    monkeypatch.setattr(client_networks, "ALLOWED", 0.2)
     assert taken(place) == [2], "who is light takes the seats that are for the light"
     assert called(crowded).status == 200, "it has the others"
-    second = services.begin(place, visitor_of(place), "sum", "{}", visit=Visit(2))
+    second = deploy_service.begin(place, visitor_of(place), "sum", "{}", visit=Visit(2))
     end(place.cluster, first.run_id)
     assert taken(place) == [1]
     assert called(crowded).status == 429
     assert called(crowded, THERE).status == 200
-    monkeypatch.setattr(networks, "ALLOWED", ALLOWED)
+    monkeypatch.setattr(client_networks, "ALLOWED", ALLOWED)
     assert called(crowded).status == 200
 
 
@@ -128,7 +130,7 @@ def test_what_a_network_sat_is_forgotten_at_a_second_a_minute() -> None:
 
 
 def test_what_is_remembered_of_networks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(networks, "_NETWORKS", 10)
+    monkeypatch.setattr(client_networks, "_NETWORKS", 10)
     recent = Recent(clock=lambda: 0.0)
     for network in range(100):
         recent.book(network, 10)
@@ -157,8 +159,8 @@ def test_who_waits_for_queued_runs_leaves_threads_to_other_networks(
     place: Place,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    room = waiting.WaitingRoom(seats=100, seats_each=8)
-    monkeypatch.setattr(waiting, "room", room)
+    room = request_concurrency.WaitingRoom(seats=100, seats_each=8)
+    monkeypatch.setattr(request_concurrency, "room", room)
     mine = visit(place.environment_id, HERE)
     with room.seat(place.environment_id, visit=mine), room.seat(place.environment_id, visit=mine):
         refused = called(open_tracker)
@@ -167,7 +169,7 @@ def test_who_waits_for_queued_runs_leaves_threads_to_other_networks(
         assert invoke(open_tracker, "sum", {"a": 1, "b": 1}, who="server").status == 200
         heavy = Visit(7, is_heavy=True)
         with room.seat(place.environment_id, visit=Visit(6)):
-            with pytest.raises(waiting.Full), room.seat(place.environment_id, visit=heavy):
+            with pytest.raises(request_concurrency.Full), room.seat(place.environment_id, visit=heavy):
                 pass
             assert called(open_tracker, THERE).status == 200
     assert called(open_tracker).status == 200
@@ -218,10 +220,10 @@ def test_a_site_of_many_addresses_is_one_network(crowded: Tracker, place: Place)
     assert queue(crowded, "visitor", remote_addr="2001:db8:2:1::1").status == 202
 
     def site(address: str) -> str:
-        return addresses.site_of(RequestFactory().get("/", REMOTE_ADDR=address))
+        return client_ip.site_of(RequestFactory().get("/", REMOTE_ADDR=address))
 
     assert site("2001:db8:1:ffff::2") == "2001:db8:1::"
-    assert (site("203.0.113.9"), site("::ffff:203.0.113.9"), site("")) == (THERE, THERE, addresses.UNKNOWN)
+    assert (site("203.0.113.9"), site("::ffff:203.0.113.9"), site("")) == (THERE, THERE, client_ip.UNKNOWN)
 
 
 def test_no_address_can_be_read_from_a_network_and_environments_number_their_own() -> None:
@@ -237,5 +239,5 @@ def test_a_share_is_looked_up_in_the_statement_that_makes_the_run(crowded: Track
     pile_up(place, 5_000, "key")
     pile_up(place, 5_000)
     with touched(place.cluster, "platform.functions_run") as cost:
-        services.begin(place, visitor_of(place), "sum", "{}", visit=Visit(1))
+        deploy_service.begin(place, visitor_of(place), "sum", "{}", visit=Visit(1))
     assert cost.read <= 3 * FREE

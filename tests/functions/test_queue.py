@@ -14,17 +14,20 @@ from django.core.management import call_command
 from django.db import OperationalError, connections, transaction
 
 from accounts.models import AuditEntry
-from functions import claims, endings, executor, leases, runs, services, together, waiting
-from functions import watch as watching
-from functions.endings import Ending
+from functions.deploy import service as deploy_service
 from functions.errors import NoSuchFunction, TooManyRuns
+from functions.execution import executor, request_concurrency
 from functions.models import Run
-from functions.runs import Started
+from functions.runs import completion, leases, start, statement_batching
+from functions.runs import lease_renewer as watching
+from functions.runs import queue as run_queue
+from functions.runs.completion import Ending
+from functions.runs.start import Started
 from functions.worker import Worker
-from platform_site.api.callers import ENVIRONMENT_SCOPES, Caller, Place
-from platform_site.services import postgres
-from platform_site.services.layout import Layout
-from projects.environments import place_of
+from platform_site.embedded import postgres as embedded_postgres
+from platform_site.embedded.data_dir import Layout
+from platform_site.identity.callers import ENVIRONMENT_SCOPES, Caller, Place
+from projects.directory.environments import place_of
 from tests.away import away
 from tests.functions.test_api import SUM, deploy, invoke
 from tests.functions.test_hostile import waiting_for_locks
@@ -61,20 +64,20 @@ def in_threads(count: int, work: Any) -> list[Any]:
 
 
 def claimed(using: str) -> Started | None:
-    found = claims.claim(using)
+    found = run_queue.claim(using)
     return found and found[0]
 
 
 def test_ten_at_once_take_exactly_the_seats_of_the_plan(tracker: Tracker, place: Place) -> None:
     deploy(tracker, "sum", SUM)
-    began = in_threads(10, lambda: services.begin(place, key_of(place), "sum", "{}"))
+    began = in_threads(10, lambda: deploy_service.begin(place, key_of(place), "sum", "{}"))
     assert sum(isinstance(each, Started) for each in began) == FREE
     assert sum(isinstance(each, TooManyRuns) for each in began) == 10 - FREE
     assert Run.objects.using(place.cluster).count() == FREE, "what is refused is no run"
     refused = invoke(tracker, "sum", {"a": 1, "b": 1})
     assert (refused.status, refused.error, refused.headers["Retry-After"]) == (429, "rate_limited", "1")
     ending = next(each for each in began if isinstance(each, Started))
-    endings.end(ending, Ending("succeeded", 1, "1"))
+    completion.end(ending, Ending("succeeded", 1, "1"))
     assert invoke(tracker, "sum", {"a": 1, "b": 1}).json["output"] == {"sum": 2}
 
 
@@ -83,7 +86,7 @@ def test_a_queued_run_whose_caller_nobody_can_look_up_loses_no_try(tracker: Trac
     queued = tracker.post("owner", "/functions/sum/invoke", {"input": {"a": 1, "b": 2}, "async": True})
     kept = Run.objects.using(place.cluster).filter(pk=queued.json["run_id"])
     control = connections["default"].settings_dict["NAME"]
-    with postgres.connect(Layout(Path(os.environ["DATA_DIR"]))) as superuser, away(superuser, control):
+    with embedded_postgres.connect(Layout(Path(os.environ["DATA_DIR"]))) as superuser, away(superuser, control):
         with pytest.raises(OperationalError):
             Worker(place.cluster).run()
         assert kept.values_list("phase", "attempts", "slot", "started_at").get() == ("queued", 0, None, None)
@@ -145,28 +148,28 @@ def test_a_synchronous_run_that_a_crash_of_postgresql_forgot_is_written_down_at_
         "slot",
         "environment_id",
     )
-    started = [runs.begin(place, key_of(place), "sum", '{"a":2}', address_id="inb_x") for _ in range(2)]
+    started = [start.begin(place, key_of(place), "sum", '{"a":2}', address_id="inb_x") for _ in range(2)]
     kept.filter(pk=started[0].run_id).delete()  # its commit had not reached the disk
-    assert [endings.end(each, ending) for each in started] == [(True, True), (True, True)]
+    assert [completion.end(each, ending) for each in started] == [(True, True), (True, True)]
     forgotten, remembered = (kept.values(*whole).get(pk=each.run_id) for each in started)
     assert forgotten == remembered
     # Once, and not if it is gone because its function is.
-    assert endings.end(started[0], ending) == (False, False)
-    last = runs.begin(place, key_of(place), "sum", "{}")
-    services.delete_function(place, "sum", actor=key_of(place))
-    assert endings.end(last, ending) == (False, False)
+    assert completion.end(started[0], ending) == (False, False)
+    last = start.begin(place, key_of(place), "sum", "{}")
+    deploy_service.delete_function(place, "sum", actor=key_of(place))
+    assert completion.end(last, ending) == (False, False)
     assert not kept.filter(environment_id=place.environment_id).exists()
 
 
 def test_a_run_that_a_crash_forgot_is_still_ours_until_its_function_is_gone(tracker: Tracker, place: Place) -> None:
     deploy(tracker, "sum", SUM)
-    forgotten, remembered, taken = (runs.begin(place, key_of(place), "sum", "{}") for _ in range(3))
+    forgotten, remembered, taken = (start.begin(place, key_of(place), "sum", "{}") for _ in range(3))
     kept = Run.objects.using(place.cluster)
     kept.filter(pk=forgotten.run_id).delete()
     kept.filter(pk=taken.run_id).update(attempts=2)
     ours = {forgotten.run_id, remembered.run_id}
     assert leases.renew(place.cluster, [forgotten, remembered, taken]) == ours
-    services.delete_function(place, "sum", actor=key_of(place))
+    deploy_service.delete_function(place, "sum", actor=key_of(place))
     assert leases.renew(place.cluster, [forgotten, remembered, taken]) == set()
 
 
@@ -175,17 +178,17 @@ def test_a_run_is_on_disk_before_anything_of_it_leaves(tracker: Tracker, place: 
     with connections[place.cluster].cursor() as cursor:
         cursor.execute("SET synchronous_commit = on")  # what tests go without
         try:
-            runs.begin(place, key_of(place), "sum", "{}")
+            start.begin(place, key_of(place), "sum", "{}")
             cursor.execute("SELECT pg_current_wal_insert_lsn()")
             (lsn,) = cursor.fetchone()
-            together.make_durable(place.cluster)
+            statement_batching.make_durable(place.cluster)
             cursor.execute("SELECT pg_current_wal_flush_lsn() >= %s::pg_lsn", [lsn])
             assert cursor.fetchone() == (True,)
             cursor.execute("SHOW synchronous_commit")
             assert cursor.fetchone() == ("on",)
             # With an Idempotency-Key it shares a transaction with the record, and that is never lost.
             with transaction.atomic(using=place.cluster):
-                runs.begin(place, key_of(place), "sum", "{}")
+                start.begin(place, key_of(place), "sum", "{}")
                 cursor.execute("SHOW synchronous_commit")
                 assert cursor.fetchone() == ("on",)
         finally:
@@ -200,7 +203,7 @@ def test_a_function_goes_while_it_is_called_and_its_callers_are_told_that_it_is_
 
     def begin(is_async: bool) -> Any:
         try:
-            return runs.begin(place, key_of(place), "sum", "{}", is_async=is_async)
+            return start.begin(place, key_of(place), "sum", "{}", is_async=is_async)
         except NoSuchFunction as error:
             return error
         finally:
@@ -222,13 +225,13 @@ def test_a_function_goes_while_it_is_called_and_its_callers_are_told_that_it_is_
 def test_queued_runs_wait_for_seats_of_their_own(tracker: Tracker, place: Place) -> None:
     deploy(tracker, "sum", SUM)
     for _ in range(FREE):
-        services.begin(place, key_of(place), "sum", "{}")
+        deploy_service.begin(place, key_of(place), "sum", "{}")
     for _ in range(FREE + 2):
-        services.enqueue(place, key_of(place), "sum", "{}")
+        deploy_service.enqueue(place, key_of(place), "sum", "{}")
     mine = [claimed(place.cluster) for _ in range(FREE + 2)]
     assert [each is not None for each in mine] == [True] * FREE + [False] * 2
     assert mine[0] is not None
-    endings.end(mine[0], Ending("succeeded", 1, "1"))
+    completion.end(mine[0], Ending("succeeded", 1, "1"))
     assert claimed(place.cluster) is not None
 
 
@@ -236,8 +239,8 @@ def test_many_workers_claim_each_run_once(tracker: Tracker, place: Place) -> Non
     deploy(tracker, "sum", SUM)
     team = place_of(environment_of(make_project(tracker.project.created_by, "Team", plan="team")).pk)
     assert team is not None
-    services.deploy(team, "sum", {"source": SUM}, actor=key_of(team), warm=False)
-    queued = {services.enqueue(team, key_of(team), "sum", "{}") for _ in range(40)}
+    deploy_service.deploy(team, "sum", {"source": SUM}, actor=key_of(team), warm=False)
+    queued = {deploy_service.enqueue(team, key_of(team), "sum", "{}") for _ in range(40)}
 
     def work() -> list[str]:
         mine = []
@@ -255,19 +258,19 @@ def test_environments_take_turns(tracker: Tracker, place: Place) -> None:
     other = place_of(environment_of(make_project(tracker.project.created_by, "Other")).pk)
     assert other is not None
     deploy(tracker, "sum", SUM)
-    services.deploy(other, "sum", {"source": SUM}, actor=key_of(other), warm=False)
+    deploy_service.deploy(other, "sum", {"source": SUM}, actor=key_of(other), warm=False)
     for _ in range(20):
-        services.enqueue(place, key_of(place), "sum", "{}")
-    services.enqueue(other, key_of(other), "sum", "{}")
+        deploy_service.enqueue(place, key_of(place), "sum", "{}")
+    deploy_service.enqueue(other, key_of(other), "sum", "{}")
     order = [started.environment_id for _ in range(3) if (started := claimed(place.cluster))]
     assert order == [place.environment_id, other.environment_id, place.environment_id]
 
 
 def test_a_run_in_its_waiting_time_lets_others_pass(tracker: Tracker, place: Place) -> None:
     deploy(tracker, "sum", SUM)
-    waits, comes = (services.enqueue(place, key_of(place), "sum", "{}") for _ in range(2))
+    waits, comes = (deploy_service.enqueue(place, key_of(place), "sum", "{}") for _ in range(2))
     Run.objects.using(place.cluster).filter(pk=waits).update(claimed_until="2999-01-01T00:00:00Z")
-    found = claims.claim(place.cluster)
+    found = run_queue.claim(place.cluster)
     assert found is not None
     assert (found[0].run_id, found[1]) == (comes, True)
     assert claimed(place.cluster) is None
@@ -321,14 +324,14 @@ def executing(tracker: Tracker, place: Place, settings: Any, monkeypatch: pytest
 
 def test_a_run_of_another_process_is_cancelled(executing: Any, place: Place) -> None:
     run, answers = executing
-    assert endings.request_cancel(place.cluster, run.pk) == (True, False)  # all that the other process does
+    assert completion.request_cancel(place.cluster, run.pk) == (True, False)  # all that the other process does
     wait_for("it ends", lambda: answers, 15)
     assert (answers[0].status, answers[0].json["error"]) == (200, "Cancelled: the run was cancelled")
 
 
 def test_a_run_that_executes_is_cancelled_by_the_first_who_asks(tracker: Tracker, place: Place) -> None:
     deploy(tracker, "sum", SUM)
-    services.enqueue(place, key_of(place), "sum", "{}")
+    deploy_service.enqueue(place, key_of(place), "sum", "{}")
     started = claimed(place.cluster)  # by a process that does not look
     assert started is not None
     run, path = (
@@ -341,7 +344,7 @@ def test_a_run_that_executes_is_cancelled_by_the_first_who_asks(tracker: Tracker
     asked_at = run.get().cancel_requested_at
     assert tracker.post("owner", path, {}).json["phase"] == "executing"
     assert run.get().cancel_requested_at == asked_at
-    endings.end(started, Ending("succeeded", 1, "1"))
+    completion.end(started, Ending("succeeded", 1, "1"))
     assert tracker.post("owner", path, {}).status == 409
     assert AuditEntry.objects.filter(action="run.cancelled").count() == 1
 
@@ -351,7 +354,7 @@ def test_the_lease_of_a_run_is_renewed_while_it_lives(executing: Any, place: Pla
     rows = Run.objects.using(place.cluster).filter(pk=run.pk)
     wait_for("its lease is renewed", lambda: rows.get().claimed_until > run.claimed_until + timedelta(seconds=1))
     assert leases.settle_lost(place.cluster) == (0, 0, 0)
-    endings.request_cancel(place.cluster, run.pk)
+    completion.request_cancel(place.cluster, run.pk)
 
 
 def test_a_run_that_another_process_took_over_is_given_up(executing: Any, place: Place) -> None:
@@ -366,26 +369,26 @@ def test_a_run_that_another_process_took_over_is_given_up(executing: Any, place:
 def test_a_run_that_fails_while_it_is_being_cancelled_is_not_tried_again(tracker: Tracker, place: Place) -> None:
     deploy(tracker, "sum", SUM, attempts=3)
     for is_asked, is_again in ((False, True), (True, False)):
-        services.enqueue(place, key_of(place), "sum", "{}")
+        deploy_service.enqueue(place, key_of(place), "sum", "{}")
         started = claimed(place.cluster)
         assert started is not None
         if is_asked:
-            assert endings.request_cancel(place.cluster, started.run_id) == (True, False)
-        assert claims.try_again(started, timedelta(minutes=1)) is is_again
+            assert completion.request_cancel(place.cluster, started.run_id) == (True, False)
+        assert run_queue.try_again(started, timedelta(minutes=1)) is is_again
 
 
 def test_a_cancelled_run_is_not_begun_again_and_tells_its_webhooks(tracker: Tracker, place: Place) -> None:
-    from rows.outbox import OutboxEvent
+    from rows.outbox.models import OutboxEvent
 
     deploy(tracker, "sum", SUM)
     hook = {"url": "https://example.com/hook", "events": ["function.run.failed"]}
     assert tracker.post("owner", "/webhooks", hook).status == 201
-    queued, begun = (services.enqueue(place, key_of(place), "sum", "{}") for _ in range(2))
+    queued, begun = (deploy_service.enqueue(place, key_of(place), "sum", "{}") for _ in range(2))
     assert tracker.post("owner", f"/functions/sum/runs/{queued}/cancel", {}).status == 200
     started = claimed(place.cluster)
     assert started is not None
     assert started.run_id == begun
-    assert endings.request_cancel(place.cluster, begun) == (True, False)
+    assert completion.request_cancel(place.cluster, begun) == (True, False)
     Run.objects.using(place.cluster).filter(pk=begun).update(claimed_until="2020-01-01T00:00:00Z")
     assert leases.settle_lost(place.cluster) == (0, 1, 1)
     told = [event.data for event in OutboxEvent.objects.using(place.cluster).filter(type="function.run.failed")]
@@ -398,13 +401,13 @@ def test_requests_that_wait_never_take_every_thread(
 ) -> None:
     """Slow calls of one environment leave room for its neighbours' calls, and all of them for everything else."""
     deploy(tracker, "sum", SUM)
-    room = waiting.WaitingRoom(seats=3, seats_each=2)
-    monkeypatch.setattr(waiting, "room", room)
+    room = request_concurrency.WaitingRoom(seats=3, seats_each=2)
+    monkeypatch.setattr(request_concurrency, "room", room)
     with room.seat(place.environment_id), room.seat("env_other"):
         assert invoke(tracker, "sum", {"a": 1, "b": 1}).status == 200
-        with room.seat("env_other"), pytest.raises(waiting.Full), room.seat("env_third"):
+        with room.seat("env_other"), pytest.raises(request_concurrency.Full), room.seat("env_third"):
             pass
-        with pytest.raises(waiting.Full), room.seat("env_other"), room.seat("env_other"):
+        with pytest.raises(request_concurrency.Full), room.seat("env_other"), room.seat("env_other"):
             pass
         with room.seat(place.environment_id):
             refused = invoke(tracker, "sum", {"a": 1, "b": 1})

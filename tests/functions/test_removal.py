@@ -10,10 +10,14 @@ import pytest
 from django.db import IntegrityError, connections
 from django.test import Client
 
-from functions import endings, executor, leases, removal, runs, services, tasks
-from functions.endings import Ending
+from functions import tasks
+from functions.deploy import deletion as function_deletion
+from functions.deploy import service as deploy_service
+from functions.execution import executor
 from functions.models import Function, Run, Secret, Version
-from platform_site.api.callers import Place
+from functions.runs import completion, leases, start
+from functions.runs.completion import Ending
+from platform_site.identity.callers import Place
 from projects import tasks as projects
 from tests.functions.test_api import SUM, deploy, invoke
 from tests.functions.test_console import FUNCTIONS, RUNS, console, of, page  # noqa: F401 - a fixture
@@ -23,7 +27,7 @@ from tests.serving import wait_for
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
-LONG = 3 * removal.BATCH + 7
+LONG = 3 * function_deletion.BATCH + 7
 _HISTORY = """
 INSERT INTO platform.functions_run
        (id, environment_id, function_id, version, status, phase, is_async, input, logs, walls, caller_kind, caller_id,
@@ -40,7 +44,7 @@ def using(place: Place) -> str:
 
 
 def function_of(place: Place, name: str) -> Function:
-    return services.function_of(place, name)
+    return deploy_service.function_of(place, name)
 
 
 def with_history(place: Place, name: str, *, newer: bool = False) -> Function:
@@ -79,10 +83,12 @@ def test_it_is_gone_at_once_and_a_new_one_of_its_name_has_none_of_its_runs(
 
     with rows_of_statements(using) as touched:
         assert tracker.call("owner", "DELETE", "/functions/sum").status == 204
-    assert max(touched) <= removal.BATCH
+    assert max(touched) <= function_deletion.BATCH
     assert not Secret.objects.using(using).exists()
     assert not Version.objects.using(using).filter(function=old.pk).exists()
-    assert Run.objects.using(using).filter(function=old.pk).count() > removal.BATCH, "this is about what is left"
+    assert Run.objects.using(using).filter(function=old.pk).count() > function_deletion.BATCH, (
+        "this is about what is left"
+    )
     for method, path in (
         ("GET", ""),
         ("DELETE", ""),
@@ -93,7 +99,7 @@ def test_it_is_gone_at_once_and_a_new_one_of_its_name_has_none_of_its_runs(
         assert tracker.call("owner", method, f"/functions/sum{path}").status == 404, path
     assert invoke(tracker, "sum").status == 404
     assert [each["name"] for each in tracker.get("owner", "/functions").json["data"]] == ["other"]
-    assert services.count_functions(place) == 1
+    assert deploy_service.count_functions(place) == 1
 
     assert deploy(tracker, "sum", SUM).status == 201
     new = invoke(tracker, "sum", {"a": 2, "b": 2}).json["run_id"]
@@ -103,7 +109,7 @@ def test_it_is_gone_at_once_and_a_new_one_of_its_name_has_none_of_its_runs(
 
     with rows_of_statements(using) as touched:
         tasks.remove_deleted(using)
-    assert max(touched) <= removal.BATCH
+    assert max(touched) <= function_deletion.BATCH
     assert set(Run.objects.using(using).values_list("pk", flat=True)) == {kept, new}
     assert sorted(Function.objects.using(using).values_list("name", flat=True)) == ["other", "sum"]
     tasks.remove_deleted(using)
@@ -115,9 +121,9 @@ def test_nothing_that_waits_of_it_begins_and_its_neighbours_do_not_wait_for_it(
 ) -> None:
     deploy(tracker, "sum", SUM)
     deploy(tracker, "other", SUM)
-    waiting = services.enqueue(place, key_of(place), "sum", "{}")
+    waiting = deploy_service.enqueue(place, key_of(place), "sum", "{}")
     with_history(place, "sum", newer=True)  # so that it is on no first page
-    behind = services.enqueue(place, key_of(place), "other", "{}")
+    behind = deploy_service.enqueue(place, key_of(place), "other", "{}")
     assert tracker.call("owner", "DELETE", "/functions/sum").status == 204
     assert Run.objects.using(using).get(pk=waiting).phase == "queued"
     got = claimed(using)
@@ -130,15 +136,15 @@ def test_nothing_that_waits_of_it_begins_and_its_neighbours_do_not_wait_for_it(
 
 def test_what_executes_of_it_is_ended_and_leaves_nothing(tracker: Tracker, place: Place, using: str) -> None:
     deploy(tracker, "sum", SUM)
-    executing, forgotten = (runs.begin(place, key_of(place), "sum", '{"a":1}') for _ in range(2))
+    executing, forgotten = (start.begin(place, key_of(place), "sum", '{"a":1}') for _ in range(2))
     with_history(place, "sum", newer=True)
     Run.objects.using(using).filter(pk=forgotten.run_id).delete()  # as a crash of PostgreSQL does
     assert leases.renew(using, [executing, forgotten]) == {executing.run_id, forgotten.run_id}
     assert tracker.call("owner", "DELETE", "/functions/sum").status == 204
     assert Run.objects.using(using).filter(pk=executing.run_id).exists()
     assert leases.renew(using, [executing, forgotten]) == set()
-    assert endings.end(forgotten, Ending("succeeded", 1, "1")) == (False, False)
-    endings.end(executing, Ending("failed", 1))  # its process was told, and says how it went
+    assert completion.end(forgotten, Ending("succeeded", 1, "1")) == (False, False)
+    completion.end(executing, Ending("failed", 1))  # its process was told, and says how it went
     tasks.remove_deleted(using)
     assert not Run.objects.using(using).exists()
 
@@ -149,14 +155,14 @@ def test_the_process_of_a_run_is_ended_when_its_function_goes(
     """Through the door, while it executes, although its row is not removed yet."""
     settings.FUNCTION_LEASE = timedelta(seconds=2)
     deploy(tracker, "endless", "export default () => { while (true) {} }", timeout_ms=10_000)
-    started = services.begin(place, key_of(place), "endless", "{}")
+    started = deploy_service.begin(place, key_of(place), "endless", "{}")
     with_history(place, "endless", newer=True)
     assert tracker.call("owner", "DELETE", "/functions/endless").status == 204
     assert Run.objects.using(using).filter(pk=started.run_id).exists()
     executor._keep_source(
         started.program_key, b"export default () => { while (true) {} }"
     )  # as where it was called before
-    ended = services.execute(started, key_of(place), place)
+    ended = deploy_service.execute(started, key_of(place), place)
     assert (ended.ending.status, ended.is_timeout) == ("failed", False)
     assert (ended.ending.error or {})["reason"] == "cancelled"
 
@@ -167,7 +173,7 @@ def test_a_run_that_began_in_the_moment_of_the_deletion_is_removed_by_the_next_s
     deploy(tracker, "sum", SUM)
     old = with_history(place, "sum")
     assert tracker.call("owner", "DELETE", "/functions/sum").status == 204
-    pages = removal._remove_page
+    pages = function_deletion._remove_page
 
     def late(cursor: Any, function_id: str, after: Any) -> Any:
         ended_at = pages(cursor, function_id, after)
@@ -176,9 +182,9 @@ def test_a_run_that_began_in_the_moment_of_the_deletion_is_removed_by_the_next_s
         return ended_at
 
     with monkeypatch.context() as patched:
-        patched.setattr(removal, "_remove_page", late)
+        patched.setattr(function_deletion, "_remove_page", late)
         with pytest.raises(IntegrityError):
-            removal.finish(using, old.pk)
+            function_deletion.finish(using, old.pk)
         tasks.remove_deleted(using)  # says so in the log and goes on
     assert Function.objects.using(using).filter(pk=old.pk).exists()
     tasks.remove_deleted(using)
@@ -217,7 +223,7 @@ def test_with_its_environment_it_goes_as_well(tracker: Tracker, place: Place, us
         path = f"/v1/projects/{tracker.project.pk}"
         assert tracker.api.delete(path, token=tracker.tokens["owner"]).status == 204
         projects.finish_and_clean()
-    assert max(touched) <= removal.BATCH
+    assert max(touched) <= function_deletion.BATCH
     assert not Secret.objects.using(using).exists()
     assert not Version.objects.using(using).exists()
     assert [each.environment_id for each in Function.objects.using(using).all()] == [None]

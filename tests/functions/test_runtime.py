@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from functions import executor
+from functions.execution import executor
 from functions.runtime.errors import LoadFailed
 from functions.runtime.pool import Busy, Pool, Program
 from functions.runtime.process import Call, Process

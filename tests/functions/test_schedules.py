@@ -17,19 +17,23 @@ from django.db import OperationalError, connections, transaction
 
 from accounts import audit
 from accounts.models import AuditEntry, ServerKey
-from functions import claims, cron, endings, schedules, services, tasks
-from functions.endings import Ending
+from functions import tasks
+from functions.deploy import service as deploy_service
 from functions.models import Function, Run
+from functions.runs import completion
+from functions.runs import queue as run_queue
+from functions.runs.completion import Ending
+from functions.triggers import cron, schedules
 from functions.worker import Worker
-from platform_site.api import plans
-from platform_site.api.callers import Place
-from platform_site.api.fields import timestamp
-from platform_site.services import postgres
-from platform_site.services.layout import Layout
+from platform_site.embedded import postgres as embedded_postgres
+from platform_site.embedded.data_dir import Layout
+from platform_site.http.fields import timestamp
+from platform_site.identity import plans
+from platform_site.identity.callers import Place
 from projects import services as projects
-from projects import suspension
-from projects.environments import place_of
+from projects.directory.environments import place_of
 from projects.models import Environment, Member
+from projects.provisioning import suspension
 from rows.models import OutboxEvent
 from rows.tasks import bring_trail
 from tests.away import away
@@ -37,7 +41,7 @@ from tests.client import Answer
 from tests.functions.test_api import SUM, deploy, invoke
 from tests.projects.conftest import environment_of, key_for
 from tests.rows.conftest import Tracker
-from webhooks.relay import relay_batch
+from webhooks.delivery.relay import relay_batch
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -271,7 +275,7 @@ def test_it_is_passed_over_while_its_last_run_has_not_ended(tracker: Tracker, pl
     put(tracker, "owner", "tell", schedule=RARELY)
     make_due(place, "tell")
     assert schedules.queue_due(using) == 1
-    started = claims.claim(using) if phase == "executing" else None
+    started = run_queue.claim(using) if phase == "executing" else None
     passed = make_due(place, "tell")
     assert schedules.queue_due(using) == 0
     (run,) = scheduled(place)
@@ -279,7 +283,7 @@ def test_it_is_passed_over_while_its_last_run_has_not_ended(tracker: Tracker, pl
     assert shown(tracker, "tell")["last_skipped_at"] == timestamp(passed)
     assert stored(place, "tell").next_run_at > datetime.now(UTC)  # type: ignore[operator]
     if started is not None:
-        endings.end(started[0], Ending("succeeded", 1, "1"))
+        completion.end(started[0], Ending("succeeded", 1, "1"))
     else:
         assert Worker(using).run() == 1
     make_due(place, "tell")
@@ -310,7 +314,7 @@ def test_one_that_is_being_deployed_is_left_to_the_next_look(tracker: Tracker, p
     put(tracker, "owner", "tell", schedule=RARELY)
     make_due(place, "tell")
     with transaction.atomic(using=using):
-        services.function_of(place, "tell", lock=True)
+        deploy_service.function_of(place, "tell", lock=True)
         with ThreadPoolExecutor(1) as other:
 
             def look() -> int:
@@ -571,7 +575,7 @@ def test_while_the_control_database_is_away_nothing_is_lost(tracker: Tracker, pl
     put(tracker, "owner", "tell", schedule=RARELY)
     due_at = make_due(place, "tell")
     control = connections["default"].settings_dict["NAME"]
-    with postgres.connect(Layout(Path(os.environ["DATA_DIR"]))) as superuser, away(superuser, control):
+    with embedded_postgres.connect(Layout(Path(os.environ["DATA_DIR"]))) as superuser, away(superuser, control):
         with pytest.raises(OperationalError):
             schedules.queue_due(using)
         assert (scheduled(place), stored(place, "tell").next_run_at) == ([], due_at)

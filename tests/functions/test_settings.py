@@ -8,10 +8,10 @@ import pytest
 from django.conf import LazySettings
 from django.db import connections
 
-from functions import executor
+from functions.execution import executor
 from functions.models import Run
 from functions.worker import Worker
-from platform_site.api.callers import Place
+from platform_site.identity.callers import Place
 from tests.functions.test_api import deploy, invoke
 from tests.rows.conftest import Tracker
 from tests.serving import wait_for

@@ -4,7 +4,7 @@ import pytest
 
 from accounts.models import AuditEntry
 from functions.models import Version
-from platform_site.api.callers import Place
+from platform_site.identity.callers import Place
 from tests.functions.test_api import deploy
 from tests.functions.test_inbound import address, listed, send
 from tests.functions.test_schedules import own_key

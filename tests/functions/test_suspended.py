@@ -9,13 +9,15 @@ from django.db import connections
 from django.db.models.functions import Now
 
 from accounts import audit
-from functions import claims, retention, services
+from functions.deploy import service as deploy_service
 from functions.models import Run
+from functions.runs import queue as run_queue
+from functions.runs import retention as run_retention
 from functions.worker import Worker
-from platform_site.api.callers import Place
+from platform_site.identity.callers import Place
 from projects import services as projects
-from projects import suspension
 from projects.models import Project
+from projects.provisioning import suspension
 from tests.functions.test_api import SUM, deploy, invoke
 from tests.rows.conftest import Tracker
 from tests.rows.tracker import DOCUMENT
@@ -43,13 +45,13 @@ def test_a_queued_run_waits_and_runs_once(tracker: Tracker, place: Place) -> Non
     run_id = queued(tracker)
     using = place.cluster
     suspend(tracker)
-    assert claims.is_due(using) is False, "no worker is woken for it"
+    assert run_queue.is_due(using) is False, "no worker is woken for it"
     assert Worker(using).run() == 0
     run = Run.objects.using(using).get(pk=run_id)
     assert (run.phase, run.attempts, run.started_at, run.claimed_until) == ("queued", 0, None, None)
-    assert retention.purge(using, older_than=timedelta(0)) == 0, "what waits does not expire"
+    assert run_retention.purge(using, older_than=timedelta(0)) == 0, "what waits does not expire"
     resume(tracker)
-    assert claims.is_due(using) is True
+    assert run_queue.is_due(using) is True
     assert Worker(using).run() == 1
     done = tracker.get("owner", f"/functions/sum/runs/{run_id}").json
     assert (done["status"], done["output"], done["attempts"]) == ("succeeded", {"sum": 5}, 1)
@@ -94,10 +96,10 @@ def test_the_last_run_that_may_is_the_last(tracker: Tracker, place: Place, make_
         deploy(each, "sum", SUM)
         queued(each)
     suspend(tracker)
-    found = claims.claim(place.cluster)
+    found = run_queue.claim(place.cluster)
     assert found is not None
     assert (found[0].environment_id, found[1]) == (other.environment_id, True)
-    assert claims.claim(place.cluster) is None
+    assert run_queue.claim(place.cluster) is None
 
 
 def test_an_executing_run_ends_by_itself_and_is_answered(tracker: Tracker, place: Place) -> None:
@@ -128,16 +130,16 @@ def test_a_run_is_kept_for_a_week_after_it_ended_however_long_it_waited(tracker:
     with connections[place.cluster].cursor() as cursor:
         cursor.execute("UPDATE platform.functions_run SET id = %s WHERE id = %s", [old, run_id])
     assert Worker(place.cluster).run() == 1
-    assert retention.purge(place.cluster) == 0
+    assert run_retention.purge(place.cluster) == 0
     Run.objects.using(place.cluster).update(ended_at=Now() - timedelta(days=8))
-    assert retention.purge(place.cluster) == 1
+    assert run_retention.purge(place.cluster) == 1
 
 
 def test_staff_may_cancel_what_waits(tracker: Tracker, place: Place) -> None:
     deploy(tracker, "sum", SUM)
     run_id = queued(tracker)
     suspend(tracker)
-    services.cancel(place, "sum", run_id, actor=audit.SYSTEM)
+    deploy_service.cancel(place, "sum", run_id, actor=audit.SYSTEM)
     resume(tracker)
     assert Worker(place.cluster).run() == 0
     assert Run.objects.using(place.cluster).get(pk=run_id).status == "failed"
@@ -147,7 +149,7 @@ def test_claiming_asks_the_control_database_once_in_a_while(tracker: Tracker, pl
     deploy(tracker, "sum", SUM)
     suspension.forget(place.cluster)
     for _ in range(10):
-        assert claims.claim(place.cluster) is None
+        assert run_queue.claim(place.cluster) is None
     first = suspension._known[place.cluster]
-    assert claims.claim(place.cluster) is None
+    assert run_queue.claim(place.cluster) is None
     assert suspension._known[place.cluster] is first

@@ -7,9 +7,9 @@ from contextlib import suppress
 import pytest
 from django.db import DataError, OperationalError, connections, transaction
 
-from functions.together import MOST, Together
-from platform_site.postgres.direct import own_connection
-from rows.execution import Row
+from functions.runs.statement_batching import MOST, Together
+from platform_site.fastpath.libpq import own_connection
+from platform_site.postgres.prepared import Row
 from tests.serving import wait_for
 
 REGION = "us-east-1"

@@ -11,15 +11,20 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from functions import claims, endings, heard, runs, services, waiting
-from functions.endings import Ending
+from functions.deploy import service as deploy_service
+from functions.execution import request_concurrency
 from functions.models import Run
-from functions.networks import Visit
-from platform_site.api import ids
-from platform_site.api.callers import Caller, Place
-from platform_site.api.plans import PLANS
-from platform_site.figures import rollups
-from projects.environments import place_of
+from functions.quotas.client_networks import Visit
+from functions.runs import completion
+from functions.runs import queue as run_queue
+from functions.runs import start as runs_start
+from functions.runs.completion import Ending
+from functions.triggers import events as event_triggers
+from platform_site.console import rollups
+from platform_site.identity import ids
+from platform_site.identity.callers import Caller, Place
+from platform_site.identity.plans import PLANS
+from projects.directory.environments import place_of
 from tests.client import Answer
 from tests.functions.test_api import SUM, deploy, invoke
 from tests.functions.test_queue import FREE, claimed, key_of
@@ -113,7 +118,9 @@ def gather_statistics(using: str) -> None:
 def test_visitors_take_half_of_the_seats_and_everybody_else_finds_one(
     open_to_all: Tracker, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "room", waiting.WaitingRoom(seats=6 * FREE, seats_each=6 * FREE))
+    monkeypatch.setattr(
+        request_concurrency, "room", request_concurrency.WaitingRoom(seats=6 * FREE, seats_each=6 * FREE)
+    )
     executing = Run.objects.using(place.cluster).filter(phase="executing")
 
     def call(number: int) -> Answer:
@@ -137,41 +144,41 @@ def test_visitors_take_half_of_the_seats_and_everybody_else_finds_one(
 
 
 def test_others_take_all_of_them_and_the_visitors_half_last(open_to_all: Tracker, place: Place) -> None:
-    mine = [services.begin(place, key_of(place), "sum", "{}") for _ in range(FREE - HALF)]
+    mine = [deploy_service.begin(place, key_of(place), "sum", "{}") for _ in range(FREE - HALF)]
     assert taken(place) == [*range(HALF + 1, FREE + 1)]
     assert invoke(open_to_all, "sum", {"a": 1, "b": 1}, who="visitor").status == 200
-    mine += [services.begin(place, key_of(place), "sum", "{}") for _ in range(HALF)]
+    mine += [deploy_service.begin(place, key_of(place), "sum", "{}") for _ in range(HALF)]
     assert taken(place) == [*range(1, FREE + 1)]
     for who in ("visitor", "server"):
         assert invoke(open_to_all, "sum", {"a": 1, "b": 1}, who=who).status == 429
-    endings.end(mine[0], Ending("succeeded", 1, "1"))
+    completion.end(mine[0], Ending("succeeded", 1, "1"))
     assert invoke(open_to_all, "sum", {"a": 1, "b": 1}, who="visitor").status == 429, "not one of theirs"
     assert invoke(open_to_all, "sum", {"a": 1, "b": 1}, who="server").status == 200
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, *(plan.function_concurrency for plan in PLANS.values())])
 def test_each_seat_is_looked_at_once_from_wherever_one_begins(limit: int) -> None:
-    shared = runs.visitor_seats(limit)
+    shared = runs_start.visitor_seats(limit)
     assert 1 <= shared <= max(1, limit // 2)
     for start in range(limit):
-        order = [int(seat) for seat in runs._seats(limit, limit, start).strip(b"{}").split(b",")]
+        order = [int(seat) for seat in runs_start._seats(limit, limit, start).strip(b"{}").split(b",")]
         assert sorted(order) == [*range(1, limit + 1)]
         assert sorted(order[-shared:]) == [*range(1, shared + 1)]
-        visits = [int(seat) for seat in runs._seats(limit, shared, start).strip(b"{}").split(b",")]
+        visits = [int(seat) for seat in runs_start._seats(limit, shared, start).strip(b"{}").split(b",")]
         assert visits == order[-shared:]
 
 
 def test_a_plan_has_a_seat_that_no_visitor_takes() -> None:
     for plan in PLANS.values():
-        assert runs.visitor_seats(plan.function_concurrency) < plan.function_concurrency
+        assert runs_start.visitor_seats(plan.function_concurrency) < plan.function_concurrency
 
 
 def test_visitors_who_wait_leave_threads_for_everybody_else(
     open_to_all: Tracker, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also those who queued a run and wait for its end: they hold a thread and no seat."""
-    room = waiting.WaitingRoom(seats=8, seats_each=4)
-    monkeypatch.setattr(waiting, "room", room)
+    room = request_concurrency.WaitingRoom(seats=8, seats_each=4)
+    monkeypatch.setattr(request_concurrency, "room", room)
     prefer = {"Prefer": "respond-async, wait=30"}
     here = place.environment_id
     one, two, three = Visit(1), Visit(2), Visit(3)
@@ -273,12 +280,12 @@ def test_a_claim_leaps_over_a_backlog_of_visitors(open_to_all: Tracker, place: P
     [other] = queued(open_to_all, "server", 1)
     for expected in (other, None):
         with touched(using, "platform.functions_run") as cost:
-            started = claims.claim(using)
+            started = run_queue.claim(using)
         assert started is not None
         assert expected in (None, started[0].run_id)
         assert cost.read < 60
     with touched(using, "platform.functions_run") as cost:
-        assert claims.is_due(using)
+        assert run_queue.is_due(using)
     assert cost.read < 20
 
 
@@ -295,18 +302,18 @@ def test_what_waits_is_not_sorted_where_postgresql_has_cleaned_up_and_knows_of_n
             cursor.execute(statement)
     [visit] = queued(open_to_all, "visitor", 1)
     looks: list[tuple[Callable[[], Any], int]] = [
-        (lambda: claims.claim(using), 60),
-        (lambda: claims.claim(using), 60),
-        (lambda: claims.is_due(using), 20),
-        (lambda: runs.waiting_visits(place), 20),
-        (lambda: heard.queue(using), 20),
+        (lambda: run_queue.claim(using), 60),
+        (lambda: run_queue.claim(using), 60),
+        (lambda: run_queue.is_due(using), 20),
+        (lambda: runs_start.waiting_visits(place), 20),
+        (lambda: event_triggers.queue(using), 20),
         (lambda: rollups._queues(using), rollups.MOST + 60),
     ]
     for look, most in looks:
         with touched(using, "platform.functions_run") as cost:
             assert look() is not None
         assert cost.read < most, look
-    assert runs.waiting_visits(place)[0] == 1
+    assert runs_start.waiting_visits(place)[0] == 1
     Run.objects.using(using).filter(phase="queued").exclude(pk=visit).delete()
     started = claimed(using)
     assert started is not None
@@ -330,12 +337,12 @@ def test_whether_one_more_may_wait_is_seen_within_the_limit(
         gather_statistics(using)
     for where, expected in ((place, MOST), (neighbour, 0)):
         with touched(using, "platform.functions_run") as cost:
-            assert runs.waiting_visits(where)[0] == expected
+            assert runs_start.waiting_visits(where)[0] == expected
         assert cost.read <= expected
     for begin in (
-        lambda: runs.begin(place, key_of(place), "sum", "{}", is_async=True),
-        lambda: runs.begin(place, key_of(place), "sum", "{}"),
-        lambda: runs.begin(place, visitor_of(place), "sum", "{}"),
+        lambda: runs_start.begin(place, key_of(place), "sum", "{}", is_async=True),
+        lambda: runs_start.begin(place, key_of(place), "sum", "{}"),
+        lambda: runs_start.begin(place, visitor_of(place), "sum", "{}"),
     ):
         with touched(using, "platform.functions_run") as cost:
             begin()

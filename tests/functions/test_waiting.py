@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from functions import waiting
-from functions.networks import Visit
-from functions.waiting import State, Turn, WaitingRoom
+from functions.execution import request_concurrency
+from functions.execution.request_concurrency import State, Turn, WaitingRoom
+from functions.quotas.client_networks import Visit
 from tests.serving import Up
 
 CLIENTS = 64
@@ -173,7 +173,7 @@ def test_an_environment_never_has_more_than_its_slots() -> None:
 
 def test_a_full_queue_ends_the_newest_call_of_the_largest_environment() -> None:
     room = WaitingRoom(seats=1, seats_each=1)
-    most = waiting.MOST_WEIGHT // waiting.WEIGHT_EACH
+    most = request_concurrency.MOST_WEIGHT // request_concurrency.WEIGHT_EACH
     flood = [Turn("env_a", "key a", 4) for _ in range(most + 10)]
     wait_for_slots(room, flood)
     other = [Turn("env_b", "key b", 4) for _ in range(3)]
@@ -182,9 +182,11 @@ def test_a_full_queue_ends_the_newest_call_of_the_largest_environment() -> None:
     ended = [turn for turn in flood if turn.state is State.OVER]
     assert ended == flood[most - 2 :], "the newest ones"
     assert all(turn.is_crowded_out for turn in ended)
-    large = Turn("env_c", "key c", 4, size=waiting.MOST_WEIGHT // 2)
+    large = Turn("env_c", "key c", 4, size=request_concurrency.MOST_WEIGHT // 2)
     wait_for_slots(room, [large])
-    assert (large.state, room._weight <= waiting.MOST_WEIGHT) == (State.OVER, True), "one body does not end 128 calls"
+    assert (large.state, room._weight <= request_concurrency.MOST_WEIGHT) == (State.OVER, True), (
+        "one body does not end 128 calls"
+    )
     room.close()
     assert not room._queues
 

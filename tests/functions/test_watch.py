@@ -11,9 +11,9 @@ import pytest
 from django.conf import settings
 from django.db import InterfaceError
 
-from functions import watch as watching
-from functions.runs import Started
-from functions.watch import Watch
+from functions.runs import lease_renewer as watching
+from functions.runs.lease_renewer import Watch
+from functions.runs.start import Started
 from tests.figures import within
 
 HERE, ELSEWHERE = settings.REGION_DATABASES[:2]

@@ -7,13 +7,16 @@ import pytest
 from django.db import connections
 from django.test import Client
 
-from functions import endings, heard, leases, retention, services
-from functions.endings import Ending
+from functions.deploy import service as deploy_service
 from functions.models import Run
-from functions.visits import KEPT_BYTES
+from functions.runs import completion, leases
+from functions.runs import retention as run_retention
+from functions.runs.completion import Ending
+from functions.runs.visitor_retention import KEPT_BYTES
+from functions.triggers import events as event_triggers
 from functions.worker import Worker
-from platform_site.api.callers import Place
-from platform_site.api.plans import PLANS
+from platform_site.identity.callers import Place
+from platform_site.identity.plans import PLANS
 from tests.client import Answer
 from tests.functions.test_api import deploy, invoke
 from tests.functions.test_console import RUNS, console, of, page  # noqa: F401 - a fixture among them
@@ -96,7 +99,7 @@ def test_what_is_small_is_kept_and_of_everybody_else_all(echoing: Tracker, place
 
 def test_while_it_executes_no_large_input_lies_on_the_disk(open_to_all: Tracker, place: Place) -> None:  # noqa: F811
     """Nor does one that its process died with."""
-    started = services.begin(place, visitor_of(place), "sum", f'{{"a":"{LARGE}"}}')
+    started = deploy_service.begin(place, visitor_of(place), "sum", f'{{"a":"{LARGE}"}}')
     run = Run.objects.using(place.cluster).get(pk=started.run_id)
     assert (run.input, run.not_kept) == ("", ["input"])
     assert LARGE in started.input_text
@@ -110,9 +113,9 @@ def test_a_run_that_a_crash_of_postgresql_forgot_is_written_down_as_small(
     open_to_all: Tracker,  # noqa: F811
     place: Place,
 ) -> None:
-    started = services.begin(place, visitor_of(place), "sum", f'{{"a":"{LARGE}"}}')
+    started = deploy_service.begin(place, visitor_of(place), "sum", f'{{"a":"{LARGE}"}}')
     Run.objects.using(place.cluster).all().delete()
-    assert endings.end(started, Ending("succeeded", 1, f'"{LARGE}"')) == (True, False)
+    assert completion.end(started, Ending("succeeded", 1, f'"{LARGE}"')) == (True, False)
     run = Run.objects.using(place.cluster).get()
     assert (run.pk, run.input, run.output, run.not_kept) == (started.run_id, "", None, ["input", "output"])
 
@@ -196,7 +199,7 @@ def test_a_run_on_an_event_that_never_comes_to_its_turn_leaves_no_input(
     put_on(tracker, "owner", "says", "export default () => 1", on=["lists.insert"])
     assert tracker.post("key", "/rows/lists", {"name": LARGE, "owner_id": tracker.users["alice"]}).status == 201
     relay(using)
-    assert heard.queue(using) == 1
+    assert event_triggers.queue(using) == 1
     waiting = Run.objects.using(using).get(trigger="event")
     assert (LARGE in waiting.input, waiting.not_kept) == (True, None), "it needs it"
     if how == "cancelled":
@@ -243,10 +246,12 @@ def test_no_run_of_others_is_written_again_for_its_end(echoing: Tracker, place: 
             cursor.execute("SELECT pg_column_toast_chunk_id(input) FROM platform.functions_run")
             return cursor.fetchone()[0]
 
-    started = services.begin(place, key_of(place), "echo", '{"a":"' + "".join(map(chr, range(256, 50_000))) + '"}')
+    started = deploy_service.begin(
+        place, key_of(place), "echo", '{"a":"' + "".join(map(chr, range(256, 50_000))) + '"}'
+    )
     before = kept_at()
     assert before is not None
-    endings.end(started, Ending("succeeded", 1, "1"))
+    completion.end(started, Ending("succeeded", 1, "1"))
     assert kept_at() == before
 
 
@@ -292,11 +297,11 @@ def test_the_newest_ended_runs_of_visitors_are_kept_and_all_of_the_others(
     visits = kept.filter(caller_kind="anonymous")
     newest = list(visits.order_by("-pk").values_list("pk", flat=True)[:12])
     assert set(waiting) <= set(newest)
-    assert retention.purge_visits(using, but=12) == 20
+    assert run_retention.purge_visits(using, but=12) == 20
     assert sorted(visits.values_list("pk", flat=True)) == sorted(newest)
     assert kept.filter(caller_kind="key").count() == 30
-    assert retention.purge_visits(using, but=12) == 0
-    assert retention.purge_visits(using, but=0) == 10, "what waits stays"
+    assert run_retention.purge_visits(using, but=12) == 0
+    assert run_retention.purge_visits(using, but=0) == 10, "what waits stays"
     assert sorted(visits.values_list("pk", flat=True)) == sorted(waiting)
 
 
@@ -312,5 +317,5 @@ def test_looking_for_them_leaps_over_what_is_not_theirs(
     if statistics:
         gather_statistics(place.cluster)
     with touched(place.cluster, "platform.functions_run") as cost:
-        assert retention.purge_visits(place.cluster) == 0
+        assert run_retention.purge_visits(place.cluster) == 0
     assert cost.read <= 1_050, "theirs"

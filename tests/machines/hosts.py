@@ -19,8 +19,10 @@ from typing import Any
 import httpx
 import redis
 
-from platform_site.services import launch, postgres, valkey
-from platform_site.services.layout import REGIONS, Layout, region_database, region_variable
+from platform_site.embedded import launch
+from platform_site.embedded import postgres as embedded_postgres
+from platform_site.embedded import valkey as embedded_valkey
+from platform_site.embedded.data_dir import REGIONS, Layout, region_database, region_variable
 from tests.machines.network import Network
 from tests.serving import ROOT, wait_for
 
@@ -104,10 +106,10 @@ class Site:
             )  # fmt: skip
 
     def _start_databases(self) -> None:
-        server = postgres.start(self.template, durable=False)
+        server = embedded_postgres.start(self.template, durable=False)
         server.send_signal(signal.SIGINT)
         server.wait(20)
-        user = postgres.server_user(self.template)
+        user = embedded_postgres.server_user(self.template)
         assert user is not None, "root is somebody else to PostgreSQL"
         with open(self.template.postgres / "pg_hba.conf", "a") as rules:
             rules.write(f"host all all {self.network.prefix}.0/24 scram-sha-256\n")
@@ -125,12 +127,17 @@ class Site:
                 "full_page_writes": "off",
                 "log_min_messages": "log",
             }
-            command = [*launch.launcher(user=user), str(postgres.binaries() / "postgres"), "-D", str(layout.postgres)]
+            command = [
+                *launch.launcher(user=user),
+                str(embedded_postgres.binaries() / "postgres"),
+                "-D",
+                str(layout.postgres),
+            ]
             for name, value in settings.items():
                 command += ["-c", f"{name}={value}"]
             self._spawn(host, command, host)
         for host, layout in self.layouts.items():
-            wait_for(f"the database of {host}", lambda: postgres.answers(layout), 30)  # noqa: B023
+            wait_for(f"the database of {host}", lambda: embedded_postgres.answers(layout), 30)  # noqa: B023
 
     def _start_valkey(self) -> None:
         configuration = self.directory / "valkey.conf"
@@ -138,7 +145,7 @@ class Site:
             f"port 6379\nbind {self.network.address(CACHE)}\nprotected-mode yes\nrequirepass {self.redis_password}\n"
             f'dir {self.directory}\nsave ""\nappendonly no\ndaemonize no\nloglevel warning\n'
         )
-        self._spawn("valkey", [str(valkey.binary()), str(configuration)], CACHE)
+        self._spawn("valkey", [str(embedded_valkey.binary()), str(configuration)], CACHE)
 
     def _settings(self) -> dict[str, str]:
         password = self.template.read_secrets()["postgres_password"]
@@ -199,7 +206,7 @@ class Site:
 
     def query(self, region: str, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         """Ask a region's database by its socket, which no cut reaches."""
-        with postgres.connect(self.layouts[region], DATABASES[region]) as connection:
+        with embedded_postgres.connect(self.layouts[region], DATABASES[region]) as connection:
             return connection.execute(sql, values).fetchall()  # type: ignore[call-overload, no-any-return]
 
     def logs(self, *names: str, last: int = 2500) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from platform_site.services.layout import REGIONS
+from platform_site.embedded.data_dir import REGIONS
 from tests.api.receiver import Receiver
 from tests.figures import STRICT, within
 from tests.machines.hosts import CACHE, HOSTS, WEBS, WORKERS, Site

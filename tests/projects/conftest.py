@@ -12,14 +12,18 @@ from contextlib import ExitStack
 import pytest
 from django.db import connections
 
-from accounts import audit, grants, services, sessions
+from accounts import audit
+from accounts.keys import permissions
 from accounts.models import User
-from accounts.sessions import Device
-from platform_site.api import ids, store
-from platform_site.api.callers import PUBLISHABLE_SCOPES
-from projects import provisioning
+from accounts.users import service as user_service
+from accounts.users import sessions
+from accounts.users.sessions import Device
+from platform_site.identity import ids
+from platform_site.identity.callers import PUBLISHABLE_SCOPES
+from platform_site.redis import client as redis_client
 from projects import services as projects
 from projects.models import Environment, Project
+from projects.provisioning import schemas
 from tests.client import Answer
 from tests.projects.dying import mortal_environment, mortal_process, run  # noqa: F401 - fixtures
 
@@ -33,7 +37,7 @@ def _no_schema_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.node.get_closest_marker("django_db"):
         for region in REGIONS:
             for environment_id in schemas_in(region):
-                provisioning.drop_schema(environment_id, region)
+                schemas.drop_schema(environment_id, region)
 
 
 def schemas_in(region: str) -> list[str]:
@@ -48,7 +52,7 @@ def make_orphan(region: str = "us-east-1", *, name: str | None = None) -> str:
     name = name or ids.new("env")
     with connections[region].cursor() as cursor:
         cursor.execute(f'CREATE SCHEMA "{name}"')
-        cursor.execute(f"COMMENT ON SCHEMA \"{name}\" IS '{provisioning.IN_THE_MAKING}'")
+        cursor.execute(f"COMMENT ON SCHEMA \"{name}\" IS '{schemas.IN_THE_MAKING}'")
     return name
 
 
@@ -60,7 +64,7 @@ def make_account() -> Make:
     """A platform account without a password: nobody needs to sign in by one here, and hashing takes 50 ms."""
 
     def make(name: str, *, pool_id: str | None = None, **fields: object) -> User:
-        return services.create_user(
+        return user_service.create_user(
             pool_id=pool_id, email=f"{name}@example.com", password=None, name=name.title(), actor=audit.SYSTEM, **fields
         )
 
@@ -92,16 +96,16 @@ def token_of(user: User, environment_id: str | None = None) -> str:
 
 def key_for(environment_id: str | None, *scopes: str, account: User | None = None) -> str:
     """The secret of a new key of an environment, or of an account."""
-    authority = grants.operators(environment_id=environment_id, account_id=account.pk if account else None)
-    return services.issue_key(name="test", scopes=scopes, authority=authority, actor=audit.SYSTEM)[1]
+    authority = permissions.operators(environment_id=environment_id, account_id=account.pk if account else None)
+    return user_service.issue_key(name="test", scopes=scopes, authority=authority, actor=audit.SYSTEM)[1]
 
 
 def publishable_key_for(environment_id: str, *scopes: str) -> str:
     """The text of a new publishable key of an environment; with all that one can hold, unless `scopes` says less."""
-    return services.issue_key(
+    return user_service.issue_key(
         name="page",
         scopes=scopes or PUBLISHABLE_SCOPES,
-        authority=grants.operators(environment_id=environment_id),
+        authority=permissions.operators(environment_id=environment_id),
         actor=audit.SYSTEM,
         is_publishable=True,
     )[1]
@@ -146,9 +150,9 @@ class RoundTrips:
 def trips(monkeypatch: pytest.MonkeyPatch) -> Iterator[RoundTrips]:
     """Counts what really goes out; everything still goes there."""
     counted = RoundTrips()
-    exchange, mine = store.Store.exchange, threading.get_ident()
+    exchange, mine = redis_client.Store.exchange, threading.get_ident()
 
-    def counting_exchange(self: store.Store, packed: bytes, expected: int) -> list[object]:
+    def counting_exchange(self: redis_client.Store, packed: bytes, expected: int) -> list[object]:
         if threading.get_ident() == mine:  # what others left running, such as a watch, asks now and then
             counted.redis += 1
         return exchange(self, packed, expected)
@@ -157,7 +161,7 @@ def trips(monkeypatch: pytest.MonkeyPatch) -> Iterator[RoundTrips]:
         counted.statements.append(statement)
         return execute(statement, *rest)
 
-    monkeypatch.setattr(store.Store, "exchange", counting_exchange)
+    monkeypatch.setattr(redis_client.Store, "exchange", counting_exchange)
     with ExitStack() as stack:
         for alias in ("default", *REGIONS):
             stack.enter_context(connections[alias].execute_wrapper(counting_execute))

@@ -13,7 +13,7 @@ import pytest
 from django.conf import settings as django_settings
 from django.db import connection, connections
 
-from platform_site.services.layout import region_variable
+from platform_site.embedded.data_dir import region_variable
 
 Run = Callable[..., dict[str, Any]]
 

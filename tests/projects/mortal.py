@@ -20,7 +20,9 @@ def do(order: dict[str, Any]) -> None:
     from django.core.management import call_command
 
     from accounts import audit
-    from projects import branching, removal, services
+    from projects import services
+    from projects.provisioning import branching
+    from projects.provisioning import deletion as project_deletion
 
     settings.FAILPOINT = order.get("failpoint") or ""
     if order["do"] == "create":
@@ -30,7 +32,7 @@ def do(order: dict[str, Any]) -> None:
     elif order["do"] == "delete":
         services.delete_project(order["project"], actor=audit.SYSTEM)
     elif order["do"] == "finish":
-        removal.finish(order["project"])
+        project_deletion.finish(order["project"])
     elif order["do"] == "branch":
         if order.get("large"):
             settings.BRANCH_AT_ONCE_BYTES = 0

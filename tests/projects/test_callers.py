@@ -7,12 +7,14 @@ import pytest
 from django.conf import LazySettings, settings
 from django.test import override_settings
 
-from accounts import audit, keys
-from accounts import services as accounts
+from accounts import audit
+from accounts.keys import server_keys
 from accounts.models import ServerKey, User
-from platform_site.api.plans import plan_limits
-from platform_site.services import valkey
-from projects import callers, services
+from accounts.users import service as accounts
+from platform_site.embedded import valkey as embedded_valkey
+from platform_site.identity.plans import plan_limits
+from projects import services
+from projects.api import authentication
 from projects.models import Environment, Project
 from tests.client import Answer, Api
 from tests.emptying import flush_redis
@@ -379,7 +381,7 @@ def test_a_record_that_this_release_cannot_read_is_asked_of_postgresql(
     first = required(api, token)
     assert first.status == 200
     assert required(api, token).json == first.json
-    client = valkey.client(settings.LAYOUT)
+    client = embedded_valkey.client(settings.LAYOUT)
     records = [name for name in client.scan_iter(count=1000) if client.type(name) == b"string"]
     records = [name for name in records if not client.get(name).isdigit()]
     assert len(records) == 2, records
@@ -393,7 +395,7 @@ def test_a_record_that_this_release_cannot_read_is_asked_of_postgresql(
     for name in client.scan_iter(count=1000):
         client.set(name, "garble", ex=60)
     assert required(api, token).json == first.json, "nor is a counter what it was"
-    refused = required(api, keys.make())
+    refused = required(api, server_keys.make())
     assert refused.status == 401
 
 
@@ -407,11 +409,11 @@ def test_an_address_that_makes_keys_up_soon_costs_no_statement_and_known_callers
     found = []
     for _ in range(12):  # the minute may end in between
         trips.reset()
-        found.append((required(api, keys.make(), remote_addr=address).status, trips.counts[1]))
+        found.append((required(api, server_keys.make(), remote_addr=address).status, trips.counts[1]))
     assert found[0] == (401, 1)
     assert found.count((429, 0)) >= 4, found
     assert required(api, known, remote_addr=address).status == 200
-    client = valkey.client(settings.LAYOUT)
+    client = embedded_valkey.client(settings.LAYOUT)
     assert client.delete(*client.scan_iter("*who:key:*", count=1000)) >= 1
     assert required(api, known, remote_addr=address).status == 200, "this process has met it"
     assert required(api, token_of(alice), remote_addr=address).status == 200, "nobody makes up a signature"
@@ -443,13 +445,13 @@ def test_a_process_remembers_of_a_caller_what_its_records_say(api: Api, producti
 def test_a_process_remembers_only_so_many_callers(
     api: Api, production: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(callers, "_MOST_REMEMBERED", 2)
+    monkeypatch.setattr(authentication, "_MOST_REMEMBERED", 2)
     tokens = [key_for(production.pk, "rows:read") for _ in range(4)]
     flush_redis()
     for _ in range(3):
         assert [required(api, token).status for token in tokens] == [200] * 4
-    assert len(callers._memory) == 2
-    assert len(callers._proven) == 2
+    assert len(authentication._memory) == 2
+    assert len(authentication._proven) == 2
 
 
 def test_an_expired_record_is_refused_though_it_is_cached(api: Api, production: Environment) -> None:

@@ -1,4 +1,4 @@
-"""Looking at one project and changing it, and `GET /v1/limits`. Additive; design section 10."""
+"""Looking at one project and changing it, and `GET /v1/limits`. Additive."""
 
 from typing import Any
 
@@ -6,8 +6,9 @@ import pytest
 
 from accounts import audit
 from accounts.models import AuditEntry, User
-from platform_site.api.plans import plan_limits
-from projects import limits, services
+from platform_site.identity.plans import plan_limits
+from projects import services
+from projects.directory import limits
 from projects.models import Project
 from tests.client import Api
 from tests.projects.conftest import environment_of, key_for, make_project, token_of

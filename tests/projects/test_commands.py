@@ -9,7 +9,7 @@ from django.core.management.base import CommandError
 from django.db import connections
 
 from accounts.models import AuditEntry, User
-from platform_site.api import ids
+from platform_site.identity import ids
 from projects.models import Project
 from tests.projects.conftest import environment_of, make_orphan, make_project, schemas_in
 

@@ -5,7 +5,7 @@ from django.db import DEFAULT_DB_ALIAS, connection
 from django.test.utils import CaptureQueriesContext
 
 from accounts.models import ServerKey, User
-from platform_site.postgres.compiled import Compiled
+from platform_site.fastpath.compiled_queryset import Compiled
 from projects.models import Environment
 from tests.projects.conftest import environment_of, key_for, make_project
 

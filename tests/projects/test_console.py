@@ -14,12 +14,12 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from accounts import audit
-from accounts import services as accounts
-from accounts.lifecycle import pools
 from accounts.models import AuditEntry, ServerKey, User
+from accounts.registration import pool_settings
 from accounts.staff import roles
 from accounts.staff.roles import StaffRole
-from platform_site.figures import rollups
+from accounts.users import service as accounts
+from platform_site.console import rollups
 from projects import services
 from projects.models import Environment, Member, Project
 from tests.client import Api
@@ -77,7 +77,7 @@ def test_a_projects_page_shows_environments_members_and_the_way_to_keys(console:
 
 def test_a_projects_page_shows_who_is_invited(console: Client, api: Api, alice: User) -> None:
     project = make_project(alice)
-    pools.change_settings(None, actor=audit.SYSTEM, sign_up="invited")
+    pool_settings.change_settings(None, actor=audit.SYSTEM, sign_up="invited")
     asked = {"email": "nia@example.com", "role": "developer"}
     made = api.post(f"/v1/projects/{project.pk}/members", token=token_of(alice), json=asked).json
     shown = page(console, f"/admin/projects/project/{project.pk}/change/")
@@ -90,7 +90,7 @@ def test_a_projects_page_shows_who_is_invited(console: Client, api: Api, alice: 
 
 def test_an_invitation_is_withdrawn_from_a_projects_page(console: Client, api: Api, alice: User) -> None:
     project, other = make_project(alice), make_project(alice, "Other")
-    pools.change_settings(None, actor=audit.SYSTEM, sign_up="invited")
+    pool_settings.change_settings(None, actor=audit.SYSTEM, sign_up="invited")
     asked = {"email": "nia@example.com", "role": "developer"}
     made = api.post(f"/v1/projects/{project.pk}/members", token=token_of(alice), json=asked).json
     withdraw = f"/admin/projects/project/{quote(project.pk)}/invitations/{quote(made['id'])}/withdraw/"

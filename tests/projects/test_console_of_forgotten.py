@@ -13,10 +13,10 @@ from django.test import Client
 
 from accounts.models import AuditEntry, User
 from accounts.staff.roles import StaffRole
-from platform_site.services import postgres
-from platform_site.services.layout import Layout
-from projects import provisioning
+from platform_site.embedded import postgres as embedded_postgres
+from platform_site.embedded.data_dir import Layout
 from projects.models import Environment, Project
+from projects.provisioning import schemas
 from rows.models import CurrentVersion
 from tests.away import away
 from tests.projects.conftest import make_orphan, make_project, schemas_in
@@ -115,7 +115,7 @@ def test_support_looks_and_changes_nothing_and_nobody_else_sees_it(
 @pytest.mark.parametrize("which", ["known", "in the making", "another region's", "another schema"])
 def test_nothing_else_is_dropped(hire: Hire, lost: list[str], which: str) -> None:  # noqa: F811
     console, before = hire(StaffRole.OPERATOR), schemas_in(REGION)
-    [orphan] = provisioning.in_the_making(before, REGION)
+    [orphan] = schemas.in_the_making(before, REGION)
     known = str(Project.objects.get().environments.values_list("pk", flat=True)[0])
     name = {"known": known, "in the making": orphan, "another schema": "platform"}.get(which, lost[0])
     more = {"region": "eu-west-1"} if which == "another region's" else {}
@@ -154,8 +154,8 @@ def test_of_many_the_first_are_looked_at_and_the_page_says_that_there_are_more(
         Environment.objects.filter(project=(project := make_project(alice, name))).delete()
         project.delete()
     looks: list[str] = []
-    monkeypatch.setattr("platform_site.console.forgotten.SHOWN", 1)
-    monkeypatch.setattr("projects.provisioning.has_schema", lambda each, _: bool(looks.append(each)) or True)
+    monkeypatch.setattr("platform_site.console.orphaned_schemas.SHOWN", 1)
+    monkeypatch.setattr("projects.provisioning.schemas.has_schema", lambda each, _: bool(looks.append(each)) or True)
     text = shown(console)
     assert lost[0] in text
     assert lost[1] not in text
@@ -169,20 +169,20 @@ def test_of_two_who_press_at_the_same_moment_one_drops_it_and_is_in_the_trail(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first, second = hire(StaffRole.OPERATOR), hire(StaffRole.SUPERUSER)
-    drop, said = provisioning.drop_orphan, []
+    drop, said = schemas.drop_orphan, []
 
     def press_too() -> None:
         said.append(press(second, lost[0], confirmed="1", typed=lost[0]))
         connections.close_all()
 
     def meanwhile(environment_id: str, cluster: str) -> None:
-        monkeypatch.setattr(provisioning, "drop_orphan", drop)
+        monkeypatch.setattr(schemas, "drop_orphan", drop)
         thread = threading.Thread(target=press_too)
         thread.start()
         thread.join()
         drop(environment_id, cluster)
 
-    monkeypatch.setattr(provisioning, "drop_orphan", meanwhile)
+    monkeypatch.setattr(schemas, "drop_orphan", meanwhile)
     assert "is dropped" in press(first, lost[0], confirmed="1", typed=lost[0])
     assert "Another process is at this schema" in said[0]
     entry = AuditEntry.objects.get(action="environment.schema_dropped")
@@ -192,7 +192,7 @@ def test_of_two_who_press_at_the_same_moment_one_drops_it_and_is_in_the_trail(
 
 @contextmanager
 def is_away(cluster: str) -> Iterator[None]:
-    with postgres.connect(Layout(Path(os.environ["DATA_DIR"]))) as superuser:
+    with embedded_postgres.connect(Layout(Path(os.environ["DATA_DIR"]))) as superuser:
         with away(superuser, connections[cluster].settings_dict["NAME"]):
             yield
     connections[cluster].close()

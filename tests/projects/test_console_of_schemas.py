@@ -9,9 +9,9 @@ from django.test import Client
 
 from accounts.audit import SYSTEM
 from accounts.models import AuditEntry, User
-from platform_site.api.plans import plan_limits
-from projects.environments import place_of
-from rows import schemas
+from platform_site.identity.plans import plan_limits
+from projects.directory.environments import place_of
+from rows.migrate import service as schema_service
 from tests.projects.conftest import Make, environment_of, make_project
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
@@ -32,7 +32,7 @@ def test_a_schema_is_planned_confirmed_applied_and_looked_back_at(make_account: 
     assert console.get(path).status_code == 302
     console.force_login(alice)
     assert console.post(path, {"expected": 0, "document": json.dumps(DOCUMENT), "apply": 1}).status_code == 302
-    assert schemas.current(place).version == 0
+    assert schema_service.current(place).version == 0
 
     console.force_login(member_of_staff)
     assert "Choose an environment" in console.get("/admin/rows/schemaversion/").content.decode()
@@ -51,9 +51,9 @@ def test_a_schema_is_planned_confirmed_applied_and_looked_back_at(make_account: 
 
     # A plan changes nothing; an applied one is a version with its author and its trail.
     assert "CREATE TABLE" in post(DOCUMENT, 0)
-    assert schemas.current(place).version == 0
+    assert schema_service.current(place).version == 0
     post(DOCUMENT, 0, apply=1)
-    state = schemas.current(place)
+    state = schema_service.current(place)
     assert state.version == 1
     assert state.record is not None
     assert (state.record.author_kind, state.record.author_id) == ("staff", member_of_staff.pk)
@@ -67,16 +67,16 @@ def test_a_schema_is_planned_confirmed_applied_and_looked_back_at(make_account: 
 
     # What is applied is what was planned.
     assert "changed since it was planned" in post(SMALLER, 1, apply=1, planned="", confirm=["drop column notes.body"])
-    assert schemas.current(place).version == 1
+    assert schema_service.current(place).version == 1
 
     # What loses data is confirmed by its name.
     page = post(SMALLER, 1, apply=1)
     assert "Not confirmed" in page
     assert "loses data" in page
-    assert schemas.current(place).version == 1
-    lost = [each.name for each in schemas.rehearse(place, SMALLER).operations if each.destructive]
+    assert schema_service.current(place).version == 1
+    lost = [each.name for each in schema_service.rehearse(place, SMALLER).operations if each.destructive]
     post(SMALLER, 1, apply=1, confirm=lost)
-    assert schemas.current(place).version == 2
+    assert schema_service.current(place).version == 2
 
     # Bad input has its answer, and the text is not lost.
     assert "The document cannot be read" in post("{oops", 2)
@@ -86,7 +86,7 @@ def test_a_schema_is_planned_confirmed_applied_and_looked_back_at(make_account: 
     assert "moved to version 2" in post(DOCUMENT, 1, apply=1)
     assert "page was incomplete" in post(DOCUMENT, "x")
     assert "&lt;script&gt;" in post("<script>", 2)
-    assert schemas.current(place).version == 2
+    assert schema_service.current(place).version == 2
 
     assert "body" in console.get(f"{path}&version=2").content.decode().split("What the chosen version changed")[1]
     assert console.get(f"{path}&version=1").status_code == 200
@@ -101,7 +101,7 @@ def test_an_earlier_version_comes_back_by_its_plan(make_account: Make, alice: Us
         columns: dict[str, object] = {"title": {"type": "text", "max_length": 10 + number}}
         if number >= 10:
             columns["extra"] = {"type": "text", "null": True}
-        schemas.change(place, {"tables": {"notes": {"columns": columns}}}, actor=SYSTEM)
+        schema_service.change(place, {"tables": {"notes": {"columns": columns}}}, actor=SYSTEM)
     console = Client()
     console.force_login(make_account("staff", is_staff=True))
     path = f"/admin/rows/schemaversion/?environment={place.environment_id}"
@@ -117,14 +117,14 @@ def test_an_earlier_version_comes_back_by_its_plan(make_account: Make, alice: Us
     planned = console.post(path, {"expected": 30, "revert": 5, "plan": 1}).content.decode()
     assert "Back to version 5" in planned
     assert "drop column notes.extra" in planned
-    assert schemas.current(place).version == 30
+    assert schema_service.current(place).version == 30
     digest = re.search(r'name="planned" value="([0-9a-f]{64})"', planned)
     assert digest is not None
     to_apply = {"expected": 30, "revert": 5, "planned": digest[1], "apply": 1}
     assert "Not confirmed: drop column notes.extra" in console.post(path, to_apply).content.decode()
     done = console.post(path, {**to_apply, "confirm": ["drop column notes.extra"]})
     assert done.status_code == 302, done.content.decode()[-2000:]
-    state = schemas.current(place)
+    state = schema_service.current(place)
     assert state.record is not None
     assert (state.version, state.record.reverts_to) == (31, 5)
     assert state.record.document["tables"]["notes"]["columns"]["title"]["max_length"] == 14

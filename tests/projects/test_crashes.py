@@ -1,4 +1,4 @@
-"""`kill -9` while projects are made and deleted (reliability F25): nothing or all of it, after at most one sweep.
+"""`kill -9` while projects are made and deleted: nothing or all of it, after at most one sweep.
 
 Real processes die here (`tests.projects.mortal`), at every failpoint and at random moments.
 """
@@ -13,9 +13,10 @@ from django.core.management import CommandError, call_command
 from django.db import connections, transaction
 
 from accounts.models import AuditEntry, User
-from platform_site.api import ids
-from projects import provisioning, tasks
+from platform_site.identity import ids
+from projects import tasks
 from projects.models import Environment, Member, Project
+from projects.provisioning import schemas as provisioning_schemas
 from tests.away import cut_off
 from tests.client import Api
 from tests.projects.conftest import make_orphan, make_project, schemas_in, token_of
@@ -83,7 +84,7 @@ def test_killed_between_two_batches_of_tables(alice: User, run: Run) -> None:
             cursor.execute(f'CREATE TABLE "{environment_id}".t{number} (id int)')
     run(do="delete", project=doomed.pk)
     assert run(do="finish", project=doomed.pk, failpoint="drop.between_batches")["signal"] == 9
-    assert provisioning.count_tables(environment_id, "us-east-1") == 70
+    assert provisioning_schemas.count_tables(environment_id, "us-east-1") == 70
     tasks.finish_and_clean()
     every_project_is_whole()
     assert not Project.objects.exists()
@@ -177,7 +178,7 @@ def test_a_young_orphan_waits_for_its_grace(settings: Any) -> None:
 def test_a_sweep_pages_past_its_batch() -> None:
     for _ in range(25):
         make_orphan()
-    dropped = list(provisioning.drop_orphans("us-east-1", batch=10))
+    dropped = list(provisioning_schemas.drop_orphans("us-east-1", batch=10))
     assert len(dropped) == 25
     assert schemas_in("us-east-1") == []
 
@@ -199,7 +200,7 @@ def test_what_the_control_database_has_forgotten_is_kept_until_an_operator_drops
     assert set(forgotten) < set(schemas_in("us-east-1"))
     told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert [each.split()[5] for each in told] == [f"{each}," for each in forgotten]
-    assert [provisioning.count_tables(each, "us-east-1") for each in forgotten] == [1, 0]
+    assert [provisioning_schemas.count_tables(each, "us-east-1") for each in forgotten] == [1, 0]
     for environment_id in (*forgotten, *forgotten, kept.environments.get(name="production").pk):
         with suppress(CommandError):
             call_command("sweep", drop=environment_id)
@@ -217,7 +218,7 @@ def test_a_region_that_goes_away_after_the_commit_undoes_nothing_and_the_sweep_e
         project = make_project(alice)
         cut_off(connections["us-east-1"])
     environment_ids = set(project.environments.values_list("pk", flat=True))
-    assert provisioning.in_the_making(schemas_in("us-east-1"), "us-east-1") & environment_ids
+    assert provisioning_schemas.in_the_making(schemas_in("us-east-1"), "us-east-1") & environment_ids
     tasks.finish_and_clean()
-    assert provisioning.in_the_making(schemas_in("us-east-1"), "us-east-1") == set()
+    assert provisioning_schemas.in_the_making(schemas_in("us-east-1"), "us-east-1") == set()
     every_project_is_whole()

@@ -10,7 +10,7 @@ from django.conf import settings
 from django.db import connection, connections
 
 from accounts.models import AuditEntry, User
-from platform_site.services import postgres
+from platform_site.embedded import postgres as embedded_postgres
 from projects.models import Environment, Member, Project
 from tests.client import Answer, Api
 from tests.docs.pages import is_like
@@ -255,7 +255,7 @@ def eu_is_away() -> Iterator[None]:
     """The region's database takes no connections, and those it had are ended."""
     name = connections["eu-west-1"].settings_dict["NAME"]
     connections["eu-west-1"].close()
-    with postgres.connect(settings.LAYOUT) as server:
+    with embedded_postgres.connect(settings.LAYOUT) as server:
         server.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
         server.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
         try:
@@ -285,7 +285,7 @@ def test_a_schema_that_cannot_be_made_takes_the_whole_project_back(api: Api, ali
                   THEN RAISE disk_full; END IF; END $$"""
         )
     name = connections["us-east-1"].settings_dict["NAME"]
-    with postgres.connect(settings.LAYOUT, name) as server:
+    with embedded_postgres.connect(settings.LAYOUT, name) as server:
         server.execute("CREATE EVENT TRIGGER refuse ON ddl_command_end EXECUTE FUNCTION platform.refuse()")
         try:
             assert create(api, token_of(alice)).status == 503

@@ -10,10 +10,12 @@ from django.test.utils import CaptureQueriesContext
 
 from accounts import audit
 from accounts.models import AuditEntry, ServerKey, Session, User
-from platform_site.api import ids
-from platform_site.services import postgres
-from projects import provisioning, removal, services, tasks
+from platform_site.embedded import postgres as embedded_postgres
+from platform_site.identity import ids
+from projects import services, tasks
 from projects.models import Environment, Member, Project
+from projects.provisioning import deletion as project_deletion
+from projects.provisioning import schemas
 from tests.client import Api
 from tests.figures import are_one, medians
 from tests.projects.conftest import (
@@ -142,10 +144,10 @@ def test_a_large_project_is_left_to_a_worker_and_its_tables_go_in_batches(
             cursor.execute(f'CREATE TABLE "{production.pk}".t{number} (id int PRIMARY KEY)')
         cursor.execute(f'ALTER TABLE "{production.pk}".t0 ADD FOREIGN KEY (id) REFERENCES "{production.pk}".t129')
     assert api.delete(f"/v1/projects/{project.pk}", token=token_of(alice)).status == 204
-    assert provisioning.count_tables(production.pk, "us-east-1") == 130  # not within the request
+    assert schemas.count_tables(production.pk, "us-east-1") == 130  # not within the request
     assert not Project.objects.live().exists()
-    assert provisioning._drop_some_tables(production.pk, "us-east-1")
-    assert provisioning.count_tables(production.pk, "us-east-1") == 80
+    assert schemas._drop_some_tables(production.pk, "us-east-1")
+    assert schemas.count_tables(production.pk, "us-east-1") == 80
     tasks.finish_deletion(project.pk)
     assert schemas_in("us-east-1") == []
     assert not Project.objects.exists()
@@ -157,7 +159,7 @@ def test_a_table_that_is_being_read_delays_only_the_dropping(api: Api, alice: Us
     production = environment_of(project)
     with connections["us-east-1"].cursor() as cursor:
         cursor.execute(f'CREATE TABLE "{production.pk}".tasks (id text PRIMARY KEY)')
-    with postgres.connect(django_settings.LAYOUT, connections["us-east-1"].settings_dict["NAME"]) as reader:
+    with embedded_postgres.connect(django_settings.LAYOUT, connections["us-east-1"].settings_dict["NAME"]) as reader:
         with reader.transaction():
             reader.execute(f'TABLE "{production.pk}".tasks')
             assert api.delete(f"/v1/projects/{project.pk}", token=token_of(alice)).status == 204
@@ -171,7 +173,7 @@ def test_a_table_that_is_being_read_delays_only_the_dropping(api: Api, alice: Us
 
 def test_what_is_not_marked_is_never_finished(alice: User) -> None:
     project = make_project(alice)
-    assert removal.finish(project.pk) is False
+    assert project_deletion.finish(project.pk) is False
     assert len(schemas_in("us-east-1")) == 2
 
 

@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from accounts import audit
-from accounts.environments import directory
+from accounts.directory.environments import directory
 from accounts.models import User
-from platform_site.api.callers import Caller
-from projects import environments, services
+from platform_site.identity.callers import Caller
+from projects import services
+from projects.directory import environments
+from projects.directory.roles import BY_ROLE
 from projects.models import Environment
-from projects.roles import BY_ROLE
 from tests.client import Api
 from tests.projects.conftest import environment_of, key_for, make_project, token_of
 

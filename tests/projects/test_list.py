@@ -7,7 +7,7 @@ import pytest
 
 from accounts import audit
 from accounts.models import User
-from platform_site.api import cursors
+from platform_site.http import cursors
 from projects import services
 from projects.models import Project
 from tests.client import Answer, Api

@@ -13,11 +13,12 @@ from django.test import Client
 from django.utils import timezone
 
 from accounts import audit
-from accounts import services as accounts
-from accounts.lifecycle import outbox, pools
 from accounts.models import AccountEmail, AuditEntry, Session, User
-from platform_site.api.plans import plan_limits
-from projects import invitations, services
+from accounts.registration import email_outbox, pool_settings
+from accounts.users import service as accounts
+from platform_site.identity.plans import plan_limits
+from projects import services
+from projects.directory import invitations
 from projects.models import Member, Project
 from tests.accounts.conftest import PASSWORD, _mail_server, postbox  # noqa: F401 - fixtures
 from tests.accounts.postbox import Postbox, html_of, text_of, token_in
@@ -38,7 +39,7 @@ def generous_limits(settings: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def invited_people_are_admitted(db: None) -> None:
-    pools.change_settings(None, actor=audit.SYSTEM, sign_up="invited")
+    pool_settings.change_settings(None, actor=audit.SYSTEM, sign_up="invited")
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def opened(api: Api, project: Project, by: User) -> list[Any]:
 
 def sent(postbox: Postbox, email: str = NIA) -> str:  # noqa: F811
     """The token of the newest e-mail to this address."""
-    outbox.send_due()
+    email_outbox.send_due()
     return token_in(postbox.last(email))
 
 
@@ -116,7 +117,7 @@ def test_who_has_an_account_becomes_a_member_at_once_and_is_not_asked(
     api: Api, alice: User, bob: User, project: Project, postbox: Postbox  # noqa: F811
 ) -> None:  # fmt: skip
     assert invite(api, project, alice, bob.email).status == 201
-    outbox.send_due()
+    email_outbox.send_due()
     assert postbox.messages == []
     assert opened(api, project, alice) == []
 
@@ -125,21 +126,21 @@ def test_who_has_an_account_becomes_a_member_at_once_and_is_not_asked(
 def test_the_operator_says_whether_invited_people_may_have_an_account(
     api: Api, alice: User, project: Project, postbox: Postbox, mode: str  # noqa: F811
 ) -> None:  # fmt: skip
-    pools.change_settings(None, actor=audit.SYSTEM, sign_up=mode)
+    pool_settings.change_settings(None, actor=audit.SYSTEM, sign_up=mode)
     made = invite(api, project, alice)
     if mode == "open":
         assert made.status == 202
         return
     assert (made.status, made.fields) == (422, {"email": "unknown"})
     assert not AccountEmail.objects.exists()
-    pools.change_settings(None, actor=audit.SYSTEM, sign_up="invited")
+    pool_settings.change_settings(None, actor=audit.SYSTEM, sign_up="invited")
     assert invite(api, project, alice).status == 202
     link = sent(postbox)
-    pools.change_settings(None, actor=audit.SYSTEM, sign_up="off")
+    pool_settings.change_settings(None, actor=audit.SYSTEM, sign_up="off")
     refused = accept(api, link, password=PASSWORD)
     assert (refused.status, refused.error) == (403, "forbidden")
     assert not User.objects.filter(email=NIA).exists()
-    pools.change_settings(None, actor=audit.SYSTEM, sign_up="invited")
+    pool_settings.change_settings(None, actor=audit.SYSTEM, sign_up="invited")
     assert accept(api, link, password=PASSWORD).status == 200, "the link was left as it was"
 
 
@@ -235,7 +236,7 @@ def test_an_invitation_ends_with_the_ownership_of_who_sent_it(
     invite(api, project, bob, "four@example.com")
     accounts.delete_user(User.objects.get(pk=bob.pk), actor=audit.SYSTEM)
     assert opened(api, project, alice) == []
-    outbox.send_due()
+    email_outbox.send_due()
     assert postbox.to("four@example.com") == [], "what has ended is not sent either"
     assert not User.objects.filter(email__in=[f"{n}@example.com" for n in ("one", "two", "three", "four")]).exists()
 
@@ -246,7 +247,7 @@ def test_what_waits_is_not_sent_for_who_is_no_owner_any_more(
     services.add_member(project.pk, email=bob.email, role="owner", actor=audit.SYSTEM)
     invite(api, project, bob)
     Member.objects.filter(user=bob).update(role="viewer")  # past the door that would end it
-    outbox.send_due()
+    email_outbox.send_due()
     assert postbox.messages == []
     assert opened(api, project, alice) == []
 
@@ -284,7 +285,7 @@ def test_pools_and_projects_do_not_take_each_others_links(
     api: Api, alice: User, project: Project, postbox: Postbox  # noqa: F811
 ) -> None:  # fmt: skip
     """An invitation of the operator's to the same address stands beside it, and neither opens the other's door."""
-    from accounts.lifecycle import invitations as of_pools
+    from accounts.registration import invitations as of_pools
 
     of_pools.invite(pool_id=None, email=NIA, actor=audit.SYSTEM, role="x", name="n")
     of_pool = sent(postbox)
@@ -320,7 +321,7 @@ def test_those_who_are_invited_have_a_seat_and_no_more_come_than_the_plan_allows
         assert (refused.status, refused.error) == (422, "quota_exceeded")
     assert invite(api, small, alice, "n0@example.com", role="viewer").status == 202, "in place of itself"
     assert len(opened(api, small, alice)) == room
-    outbox.send_due()
+    email_outbox.send_due()
     assert postbox.to("more@example.com") == []
     links = [token_in(postbox.last(f"n{number}@example.com")) for number in range(room)]
     # Nobody loses a seat by a door that counts otherwise: as many as are there when the link is used.
@@ -342,7 +343,7 @@ def test_a_deleted_project_takes_its_invitations_along(
     invite(api, project, alice, "una@example.com")
     services.delete_project(project.pk, actor=audit.SYSTEM)
     assert accept(api, link, password=PASSWORD).fields == {"token": "unknown"}
-    outbox.send_due()
+    email_outbox.send_due()
     assert postbox.to("una@example.com") == []
     assert not User.objects.filter(email=NIA).exists()
 
@@ -360,12 +361,12 @@ def test_a_suspended_project_lets_nobody_in_and_its_invitations_wait(
     refused = accept(api, link, password=PASSWORD)
     assert (refused.status, refused.error) == (403, "project_suspended")
     assert not User.objects.filter(email=NIA).exists()
-    outbox.send_due()
+    email_outbox.send_due()
     assert postbox.to("una@example.com") == []
     assert {one["id"] for one in opened(api, project, alice)} == {made, waiting}
     Project.objects.filter(pk=project.pk).update(suspended_at=timezone.now() - timedelta(days=1))
     AccountEmail.objects.filter(pk=waiting).update(expires_at=timezone.now() - timedelta(hours=1))
-    outbox.purge()
+    email_outbox.purge()
     services.resume_project(project.pk, actor=audit.SYSTEM)
     assert AccountEmail.objects.get(pk=made).expires_at - before >= timedelta(hours=23)
     assert accept(api, link, password=PASSWORD).status == 200

@@ -1,12 +1,12 @@
-"""Members: who is in a project and as what. Additive; design sections 4 and 10."""
+"""Members: who is in a project and as what. Additive."""
 
 from typing import Any
 
 import pytest
 
 from accounts import audit
-from accounts import services as accounts
 from accounts.models import AuditEntry, User
+from accounts.users import service as accounts
 from projects import services
 from projects.errors import LastOwner
 from projects.models import Member, Project

@@ -7,7 +7,7 @@ import pytest
 from accounts import audit
 from accounts.models import User
 from projects import services
-from projects.origins import NotAnOrigin, normalised
+from projects.directory.origins import NotAnOrigin, normalised
 from tests.client import Api
 from tests.projects.conftest import environment_of, key_for, make_project, token_of
 

@@ -17,13 +17,14 @@ from django.core.management import CommandError, call_command
 from django.db import DEFAULT_DB_ALIAS, connections
 
 from accounts.models import ServerKey, User
-from accounts.receivers import OF_ENVIRONMENTS
+from accounts.signal_handlers import OF_ENVIRONMENTS
 from functions.models import Function, Heard, Run, Secret, Version
-from platform_site.api import ids
-from platform_site.services import postgres
-from projects import leftovers, tasks
+from platform_site.embedded import postgres as embedded_postgres
+from platform_site.identity import ids
+from projects import tasks
 from projects.errors import NoSuchEnvironment
 from projects.models import Environment, Project
+from projects.provisioning import orphaned_rows
 from rows.models import CurrentVersion, DepartureDue, EventInterest, OutboxEvent, SchemaVersion
 from tests.client import Answer, Api
 from tests.projects.conftest import key_for, schemas_in, token_of
@@ -244,7 +245,7 @@ def test_a_sweep_removes_what_environments_that_are_gone_left_and_nothing_else(k
 
 
 def test_a_sweep_pages_past_its_batch(kept: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leftovers, "AT_ONCE", 2)
+    monkeypatch.setattr(orphaned_rows, "AT_ONCE", 2)
     gone = [ids.new("env") for _ in range(7)]
     for environment_id in gone:
         EventInterest.objects.using(REGION).create(environment_id=environment_id, table_name="*", action="*")
@@ -279,7 +280,7 @@ def test_a_sweep_removes_nothing_on_a_suspicion(kept: Tracker, settings: Any) ->
 def making(environment_id: str) -> Iterator[None]:
     """A transaction of another session that is about to bring the record."""
     name = connections[DEFAULT_DB_ALIAS].settings_dict["NAME"]
-    with postgres.connect(django_settings.LAYOUT, name) as session, session.transaction():
+    with embedded_postgres.connect(django_settings.LAYOUT, name) as session, session.transaction():
         session.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [environment_id])
         yield
 

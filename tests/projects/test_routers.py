@@ -1,12 +1,12 @@
-"""Which database a model is looked for in (design section 1): control, or a region that somebody has named."""
+"""Which database a model is looked for in: control, or a region that somebody has named."""
 
 import pytest
 from django.conf import settings
 from django.db import router
 
 from accounts.models import User
-from platform_site.api.models import IdempotencyRecord
-from platform_site.routers import RegionNotNamed
+from platform_site.http.models import IdempotencyRecord
+from platform_site.postgres.routers import RegionNotNamed
 from projects.models import Project
 from rows.models import SchemaVersion
 

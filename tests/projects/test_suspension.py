@@ -21,18 +21,20 @@ from django.test import override_settings
 from psycopg import sql
 
 from accounts import audit
-from accounts.lifecycle import outbox
-from accounts.lifecycle.models import AccountEmail
 from accounts.models import AuditEntry, ServerKey, User
-from platform_site.api import store
-from platform_site.api.callers import ENVIRONMENT_SCOPES
-from platform_site.api.errors import ValidationFailed
-from platform_site.services import postgres
-from platform_site.services.layout import Layout
-from projects import places, services, suspension, tasks
+from accounts.models.registration import AccountEmail
+from accounts.registration import email_outbox
+from platform_site.embedded import postgres as embedded_postgres
+from platform_site.embedded.data_dir import Layout
+from platform_site.http.errors import ValidationFailed
+from platform_site.identity.callers import ENVIRONMENT_SCOPES
+from platform_site.postgres.prepared import opened_door
+from platform_site.redis import client as redis_client
+from projects import services, tasks
+from projects.directory import environment_cache
 from projects.errors import NoSuchProject
 from projects.models import Environment, Member, Project
-from rows.execution import opened_door
+from projects.provisioning import suspension
 from tests.accounts.postbox import html_of, open_postbox, text_of
 from tests.api.test_openapi import filled, operations
 from tests.client import Answer, Api
@@ -65,8 +67,8 @@ def _nobody_goes_on_writing_marks() -> Iterator[None]:
     """To a Redis that is away, in the background, while later tests count what goes out."""
     yield
     with override_settings(REDIS_URL=AWAY):
-        store.current()._pending.clear()
-        wait_for("the writer to end", lambda: store.current()._writer is None)
+        redis_client.current()._pending.clear()
+        wait_for("the writer to end", lambda: redis_client.current()._writer is None)
 
 
 def suspend(project: Project, reason: str = WHY) -> Project:
@@ -270,9 +272,9 @@ def test_records_are_such_that_processes_of_the_release_before_read_them(
         cursor.execute(*places_of.query.sql_with_params())
     found = [row["place"] for row in places_of]
     assert found[0]["is_suspended"] is False
-    assert b"is_suspended" not in places.to_record(found)
+    assert b"is_suspended" not in environment_cache.to_record(found)
     suspend(project)
-    assert b'"is_suspended":true' in places.to_record([row["place"] for row in places_of.all()])
+    assert b'"is_suspended":true' in environment_cache.to_record([row["place"] for row in places_of.all()])
 
 
 # ── Verbs ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -420,7 +422,7 @@ def test_who_was_not_answered_goes_by_what_is_known_before_asking_again(
     monkeypatch.setattr(suspension, "PATIENCE", 0.3)
     monkeypatch.setattr(suspension, "KNOWN_SECONDS", 0.3)
     control = connections["default"].settings_dict["NAME"]
-    with postgres.connect(Layout(Path(os.environ["DATA_DIR"])), control) as busy, busy.transaction():
+    with embedded_postgres.connect(Layout(Path(os.environ["DATA_DIR"])), control) as busy, busy.transaction():
         busy.execute("LOCK TABLE projects_project")
         suspension._known["us-east-1"] = dataclasses.replace(suspension._known["us-east-1"], asked_at=-math.inf)
         assert suspension.suspended_in("us-east-1") == known
@@ -491,7 +493,7 @@ def test_its_owners_are_told_by_email_and_nobody_else(
         settings.EMAIL_HOST, settings.EMAIL_PORT = "127.0.0.1", postbox.port
         suspend(project, "The bill <of May> is open")
         suspend(project, "Another reason")
-        assert outbox.send_due() == 2
+        assert email_outbox.send_due() == 2
         assert {message["To"] for message in postbox.messages} == {"alice@example.com", "second@example.com"}
         told = postbox.last("alice@example.com")
         assert told["Subject"] == f"Your project {project.pk} at the backend platform is suspended"
@@ -499,7 +501,7 @@ def test_its_owners_are_told_by_email_and_nobody_else(
         assert "The bill &lt;of May&gt; is open" in html_of(told)
         resume(project)
         assert not resume(project)
-        assert outbox.send_due() == 2
+        assert email_outbox.send_due() == 2
         told = postbox.last("second@example.com")
         assert told["Subject"] == f"Your project {project.pk} at the backend platform is no longer suspended"
         assert len(postbox.messages) == 4

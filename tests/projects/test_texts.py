@@ -3,8 +3,8 @@
 import json
 import time
 
-from projects import texts
-from projects.texts import difference, readable
+from projects.console import texts
+from projects.console.texts import difference, readable
 from tests.figures import within
 
 

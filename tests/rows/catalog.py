@@ -5,9 +5,9 @@ from typing import Any
 from django.db import connections, transaction
 from psycopg import sql
 
-from rows import ddl, planning
-from rows.documents import EMPTY, Schema
-from rows.reading import parse
+from rows.migrate import apply, planner
+from rows.schema.model import EMPTY, Schema
+from rows.schema.parser import parse
 
 REGION = "us-east-1"
 
@@ -57,16 +57,16 @@ def make(name: str, schema: Schema = EMPTY, alias: str = REGION) -> None:
         change(name, EMPTY, schema, alias)
 
 
-def change(name: str, old: Schema, new: Schema, alias: str = REGION, *, beforehand: bool = False) -> ddl.Applied:
+def change(name: str, old: Schema, new: Schema, alias: str = REGION, *, beforehand: bool = False) -> apply.Applied:
     """Plan and apply in one transaction. `beforehand`: with the indexes of new uniques made first, as on large tables
-    (`rows.uniques`), where that can be."""
+    (`rows.migrate.concurrent_unique_indexes`), where that can be."""
     with transaction.atomic(using=alias):
-        plan = planning.plan(old, new)
+        plan = planner.plan(old, new)
         made = plan.new_uniques if beforehand else ()
-        with ddl.inside(connections[alias], name), connections[alias].cursor() as cursor:
+        with apply.inside(connections[alias], name), connections[alias].cursor() as cursor:
             for unique in made:
-                cursor.execute(ddl.new_unique_sql(unique, concurrently=False))
-        return ddl.apply(alias, name, plan, made)
+                cursor.execute(apply.new_unique_sql(unique, concurrently=False))
+        return apply.apply(alias, name, plan, made)
 
 
 def run(name: str, statement: str, *values: Any, alias: str = REGION) -> list[tuple[Any, ...]]:

@@ -55,11 +55,12 @@ def make_tracker(api: Api, settings: Any) -> Any:
     settings.RATE_LIMIT_FACTOR = 1000
 
     def make(document: dict[str, Any], name: str = "Tracker", *, users: tuple[str, ...] = ("alice", "bob")) -> Tracker:
-        from accounts import audit, services
+        from accounts import audit
+        from accounts.users import service as user_service
         from projects.models import Member
 
         def account(who: str, pool_id: str | None = None) -> User:
-            return services.create_user(
+            return user_service.create_user(
                 pool_id=pool_id, email=f"{who}@{name.lower()}.example", password=None, name=who, actor=audit.SYSTEM
             )
 

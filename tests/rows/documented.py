@@ -1,16 +1,16 @@
 """What the documentation promises, decided from the JSON of documents, rules and filters alone.
 
-Slow and plain on purpose: no conditions, no normal form, no SQL, nothing of `rows.grammar` and `rows.rules`. It reads
+Slow and plain on purpose: no conditions, no normal form, no SQL, nothing of `rows.rules.grammar` and `rows.rules.rules`. It reads
 docs/reference/filters.md literally and is what test_rows_property.py compares the API with. Only the meaning of a single operator over
-a single cell is borrowed from `rows.evaluate`, which test_evaluate.py holds against PostgreSQL.
+a single cell is borrowed from `rows.rules.evaluator`, which test_evaluate.py holds against PostgreSQL.
 """
 
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
-from rows.evaluate import encloses, is_like, is_same_json, lower
-from rows.rules import Principal
+from rows.rules.evaluator import encloses, is_like, is_same_json, lower
+from rows.rules.rules import Principal
 
 Json = Any
 Row = dict[str, Any]

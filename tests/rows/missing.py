@@ -1,4 +1,4 @@
-"""Operands that are missing, and each operator in clauses that lean on one (reliability T4)."""
+"""Operands that are missing, and each operator in clauses that lean on one."""
 
 from typing import Any
 

@@ -18,20 +18,21 @@ def change(order: dict[str, Any]) -> None:
     from django.conf import settings
 
     from accounts import audit
-    from projects.environments import place_of
-    from rows import schemas
+    from projects.directory.environments import place_of
+    from rows.migrate import service as schema_service
 
     place = place_of(order["environment"])
     assert place is not None
     settings.FAILPOINT = order["failpoint"]
     settings.SCHEMA_LARGE_TABLE_ROWS = order.get("large", settings.SCHEMA_LARGE_TABLE_ROWS)
     signal.setitimer(signal.ITIMER_REAL, order.get("alarm", 0))
-    schemas.change(place, order["document"], actor=audit.SYSTEM, confirm=order["confirm"])
+    schema_service.change(place, order["document"], actor=audit.SYSTEM, confirm=order["confirm"])
 
 
 def main() -> None:
     django.setup()
-    from rows import schemas, tasks  # noqa: F401 - so that no child spends its time on importing
+    from rows import tasks  # noqa: F401 - so that no child spends its time on importing
+    from rows.migrate import service as schema_service  # noqa: F401 - so that no child spends its time on importing
 
     for line in sys.stdin:
         child = os.fork()

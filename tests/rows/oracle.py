@@ -11,13 +11,14 @@ from datetime import UTC, datetime
 from functools import cmp_to_key
 from typing import Any
 
-from rows import filters, selection
-from rows.conditions import Condition, Hop
-from rows.documents import Schema
-from rows.evaluate import Facts, holds
-from rows.rules import Principal, Ruleset, WriteRule, resolve
-from rows.selection import OrderKey, With
-from rows.values import read
+from rows.query import params
+from rows.query import where as query_where
+from rows.query.params import OrderKey, With
+from rows.rules.conditions import Condition, Hop
+from rows.rules.evaluator import Facts, holds
+from rows.rules.rules import Principal, Ruleset, WriteRule, resolve
+from rows.schema.model import Schema
+from rows.schema.values import read
 
 Row = dict[str, Any]
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
@@ -66,15 +67,15 @@ class World:
         """All pages of a list. Raises what the grammar raises."""
         sight = self.rules.sight(self.rules.standing(who))
         visible = {name: self.seen(who, name) for name in self.schema.tables}
-        found = filters.parse_where(where, table, sight)
+        found = query_where.parse_where(where, table, sight)
 
         def far(hop: Hop, near: Row) -> list[Row]:
             return related(hop, near, visible[hop.table])
 
         rows = [row for row in visible[table] if holds(found.shape, row, Facts(found.values, related=far))]
-        keys = selection.parse_order(order, table, sight)
+        keys = params.parse_order(order, table, sight)
         rows.sort(key=cmp_to_key(lambda one, other: _compare_rows(keys, one, other, far)))
-        tree = selection.parse_with(withs, table, sight)
+        tree = params.parse_with(withs, table, sight)
         return [{**row, **embedded(tree, row, far)} for row in rows]
 
     # Writes

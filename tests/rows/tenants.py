@@ -11,14 +11,15 @@ import orjson
 from django.db import connections, transaction
 
 from accounts.models import User
-from platform_site.api import ids
-from platform_site.api.callers import Place
-from rows import registry, services
-from rows.documents import EMPTY, Schema
-from rows.execution import opened_door
+from platform_site.identity import ids
+from platform_site.identity.callers import Place
+from platform_site.postgres.prepared import opened_door
+from rows import services
 from rows.models import CurrentVersion, SchemaVersion
-from rows.reading import parse
-from rows.rules import Principal
+from rows.query import schema_cache
+from rows.rules.rules import Principal
+from rows.schema.model import EMPTY, Schema
+from rows.schema.parser import parse
 from tests.rows import catalog
 
 REGION = catalog.REGION
@@ -71,8 +72,8 @@ class Tenant:
         self.schema = new
 
     @property
-    def environment(self) -> registry.Environment:
-        return registry.environment(self.place)
+    def environment(self) -> schema_cache.Environment:
+        return schema_cache.environment(self.place)
 
     def with_users(self, *cast: Principal) -> "Tenant":
         """Sign these users up in the environment's pool, which they leave any other for."""

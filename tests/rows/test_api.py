@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from django.db import connections
 
-from platform_site.api import chains
+from platform_site.identity import call_depth
 from rows.models import EventInterest, OutboxEvent
 from tests.projects.conftest import key_for
 from tests.rows.conftest import Tracker
@@ -514,11 +514,11 @@ def depths_after(tracker: Tracker, method: str, path: str, body: Any, header: st
 def test_a_write_in_answer_to_an_event_is_the_next_link_of_its_chain(
     tracker: Tracker, method: str, path: str, body: Any
 ) -> None:
-    assert depths_after(tracker, method, path, body, chains.signed(5, tracker.environment_id)) == {5}
+    assert depths_after(tracker, method, path, body, call_depth.signed(5, tracker.environment_id)) == {5}
 
 
 @pytest.mark.parametrize("header", ["5", "", "5.AAAA", "of another environment"])
 def test_a_chain_that_somebody_made_up_is_none(tracker: Tracker, header: str) -> None:
     if header == "of another environment":
-        header = chains.signed(5, "env_01h455vb4pex5vsknk084sn02q")
+        header = call_depth.signed(5, "env_01h455vb4pex5vsknk084sn02q")
     assert depths_after(tracker, "PATCH", "/rows/lists/HOME", {"name": "Changed"}, header) == {0}

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import psutil
 import pytest
 
-from rows.asking import forget_statements
+from rows.query.context import forget_statements
 from tests.rows.conftest import Tracker
 from tests.rows.tracker import DOCUMENT
 

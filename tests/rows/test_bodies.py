@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from platform_site.api.errors import ValidationFailed
-from rows.bodies import read_insert, read_update
-from rows.documents import Column, IndexKey, IndexSpec, Table
+from platform_site.http.errors import ValidationFailed
+from rows.schema.model import Column, IndexKey, IndexSpec, Table
+from rows.write.body_parsing import read_insert, read_update
 
 TASKS = Table(
     name="tasks",

@@ -7,9 +7,9 @@ from urllib.parse import quote
 
 import pytest
 
-from rows.bulk import MAX_ROWS
 from rows.models import OutboxEvent
-from rows.sizes import LARGE_WRITE
+from rows.write.bulk import MAX_ROWS
+from rows.write.row_size import LARGE_WRITE
 from tests.client import Answer
 from tests.rows.conftest import Tracker
 from tests.rows.tenants import REGION

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from rows import cautions, schemas
-from rows.documents import MAX_ERRORS
+from rows.migrate import lint
+from rows.migrate import service as schema_service
+from rows.schema.model import MAX_ERRORS
 
 STAFF: dict[str, Any] = {
     "shops": {
@@ -28,14 +29,14 @@ MANAGES = {"shop.staff": {"$some": {"person_id": "$user.id", "role": "manager"}}
 def found(**rules: Any) -> list[tuple[str, str]]:
     """Path behind `tables.` and code of what is said of `staff` (or of the table that is named) under these rules."""
     document = {"tables": {name: {**table, "rules": rules.get(name, table["rules"])} for name, table in STAFF.items()}}
-    return [(each.field.removeprefix("tables."), each.code) for each in cautions.of(schemas.read(document))]
+    return [(each.field.removeprefix("tables."), each.code) for each in lint.of(schema_service.read(document))]
 
 
 def test_a_column_that_may_be_overwritten_and_not_read_is_named() -> None:
     update = {"update": {"where": {"person_id": "$user.id"}}}
     hidden = {"user": {"read": {"columns": ["*", "-role", "-created_at"]}, **update}}
     assert found(staff=hidden) == [("staff.rules.user.update", "hidden")]
-    [said] = cautions.of(schemas.read({"tables": {**STAFF, "staff": {**STAFF["staff"], "rules": hidden}}}))
+    [said] = lint.of(schema_service.read({"tables": {**STAFF, "staff": {**STAFF["staff"], "rules": hidden}}}))
     assert said.message.startswith("user may overwrite role and not read")
     for fine in (
         {"user": {"read": {}, **update}},
@@ -93,7 +94,7 @@ def test_every_role_is_looked_at_and_no_more_is_said_than_errors_are() -> None:
     assert found(staff=dict.fromkeys(roles, rules)) == [(f"staff.rules.{role}.update", "hidden") for role in roles]
     many = {**STAFF["staff"], "rules": {f"role{number}": rules for number in range(32)}}
     document = {"tables": {**STAFF, **{f"staff{number}": many for number in range(4)}}}
-    assert len(cautions.of(schemas.read(document))) == MAX_ERRORS
+    assert len(lint.of(schema_service.read(document))) == MAX_ERRORS
 
 
 @pytest.mark.parametrize("operator", ["$like", "$ilike"])

@@ -8,10 +8,12 @@ from urllib.parse import quote
 
 import pytest
 
-from platform_site.api.errors import ValidationFailed
-from rows import asking, reads, selection, services
-from rows.execution import run_again_if_lost
+from platform_site.http.errors import ValidationFailed
+from platform_site.postgres.prepared import run_again_if_lost
+from rows import services
 from rows.memo import Memo
+from rows.query import context, params
+from rows.query import service as query_service
 from tests.rows.conftest import Tracker
 from tests.rows.tenants import ALICE, BOB, KEY, OPERATOR, Tenant
 from tests.rows.tracker import DOCUMENT
@@ -44,7 +46,7 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         return run_again_if_lost(connection, sql, values)
 
     with monkeypatch.context() as patch:
-        patch.setattr(asking, "run_again_if_lost", watched)
+        patch.setattr(context, "run_again_if_lost", watched)
         yield seen
 
 
@@ -162,7 +164,7 @@ def test_a_cell_is_masked_whether_what_it_leans_on_is_asked_for_or_not() -> None
 def test_every_spelling_of_a_choice_is_one_statement(
     tenant: Tenant, task: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "_statements", kept := Memo(50))
+    monkeypatch.setattr(context, "_statements", kept := Memo(50))
     for names in permutations(["title", "notes", "done", "id"]):
         tenant.rows(ALICE, "tasks", columns=",".join(names))
     assert len(kept) == 1
@@ -171,8 +173,8 @@ def test_every_spelling_of_a_choice_is_one_statement(
 def test_whatever_is_chosen_as_much_is_remembered_as_ever(
     tenant: Tenant, task: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "_statements", statements_kept := Memo(8))
-    monkeypatch.setattr(selection, "_choices", choices_kept := Memo(8))
+    monkeypatch.setattr(context, "_statements", statements_kept := Memo(8))
+    monkeypatch.setattr(params, "_choices", choices_kept := Memo(8))
     names = [name for name in tenant.get(ALICE, "tasks", task) if name != "id"]
     for some in list(combinations(names, 3))[:60]:
         assert list(tenant.get(ALICE, "tasks", task, columns=",".join(some))) == ["id", *some]
@@ -193,7 +195,7 @@ def test_the_choice_follows_the_schema(tenant: Tenant, task: str) -> None:
 def test_a_list_too_large_as_a_whole_can_be_asked_for_in_part(
     tenant: Tenant, task: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reads, "MAX_ANSWER_BYTES", 20_000)
+    monkeypatch.setattr(query_service, "MAX_ANSWER_BYTES", 20_000)
     home = tenant.get(ALICE, "tasks", task)["list_id"]
     for _ in range(3):
         tenant.put("tasks", title="x", notes="x" * 9_000, list_id=home, owner_id=ALICE.user_id)

@@ -16,14 +16,15 @@ from django.db import connections
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from platform_site.api.errors import ValidationFailed
-from rows import asking, computed, writing
-from rows.computed import MAX_TEXTS, OPERATORS, Operator
-from rows.documents import Column
-from rows.execution import opened_door
+from platform_site.http.errors import ValidationFailed
+from platform_site.postgres.prepared import opened_door
 from rows.models import EventInterest, OutboxEvent
-from rows.sizes import LARGE_WRITE
-from rows.writing import UpdateShape
+from rows.query import context
+from rows.schema.model import Column
+from rows.write import statements, update_operators
+from rows.write.row_size import LARGE_WRITE
+from rows.write.statements import UpdateShape
+from rows.write.update_operators import MAX_TEXTS, OPERATORS, Operator
 from tests.client import Answer
 from tests.rows.conftest import Tracker
 from tests.rows.tenants import KEY, REGION, Tenant
@@ -395,7 +396,7 @@ def test_a_sequence_of_operators_is_what_python_makes_of_it(data: st.DataObject)
 
 @given(operand=st.floats(allow_nan=False, allow_infinity=False), nearby=st.integers(-3, 3))
 def test_the_room_of_a_float_ends_where_the_sum_is_infinite(operand: float, nearby: int) -> None:
-    change = computed.read(Column("w", "w", "float"), {"$inc": operand})
+    change = update_operators.read(Column("w", "w", "float"), {"$inc": operand})
     assert change is not None
     least, greatest = (float(wire) for wire in change.room.values())
     for end in (least, greatest):
@@ -557,7 +558,7 @@ def counted_blocks() -> Iterator[list[int]]:
 
     with pytest.MonkeyPatch.context() as patched:
         for name in ("run_on", "run_again_if_lost"):
-            patched.setattr(asking, name, counting(getattr(asking, name)))
+            patched.setattr(context, name, counting(getattr(context, name)))
         yield seen
 
 
@@ -732,7 +733,7 @@ def test_texts_are_looked_for_by_hashing(operator: Operator) -> None:
     plan is made."""
     tenant = Tenant(DOCUMENT)
     viewer = tenant.environment.open_viewer(tenant.environment.rules.standing(KEY))
-    statement = writing.update(viewer, UpdateShape("things", ("tags",), computed=(("tags", operator),)))
+    statement = statements.update(viewer, UpdateShape("things", ("tags",), computed=(("tags", operator),)))
     with opened_door(), connections[REGION].cursor() as cursor:
         cursor.execute(f"EXPLAIN (GENERIC_PLAN) {statement.sql.decode()}")
         assert "hashed SubPlan" in str(cursor.fetchall())

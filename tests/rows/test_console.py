@@ -12,11 +12,12 @@ from django.db import connections
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from accounts import audit, services
+from accounts import audit
 from accounts.models import AuditEntry, User
-from projects.environments import place_of
-from rows import impact
-from rows.documents import MAX_ERRORS
+from accounts.users import service as user_service
+from projects.directory.environments import place_of
+from rows.migrate import rule_impact
+from rows.schema.model import MAX_ERRORS
 from tests.rows.conftest import Tracker
 from tests.rows.tracker import DOCUMENT, OWN
 
@@ -34,7 +35,7 @@ def tracker(make_tracker: Any) -> Tracker:
 
 def staff(name: str, **fields: Any) -> Client:
     client = Client()
-    user = services.create_user(
+    user = user_service.create_user(
         pool_id=None, email=f"{name}@example.com", password=None, name=name, is_staff=True, actor=audit.SYSTEM
     )
     User.objects.filter(pk=user.pk).update(**fields)
@@ -118,7 +119,7 @@ def test_the_impact_of_rules_for_whoever_has_not_signed_in_is_counted(tracker: T
     assert place is not None
     document = json.loads(json.dumps(DOCUMENT))
     document["tables"]["tasks"]["rules"]["anonymous"] = {"read": {"where": {"title": {"$startsWith": "alice"}}}}
-    [told] = [one for one in impact.of_change(place, document) if one.label.startswith("role anonymous")]
+    [told] = [one for one in rule_impact.of_change(place, document) if one.label.startswith("role anonymous")]
     assert told.seen is not None
     assert (told.seen.before, told.seen.after, told.seen.appearing) == (0, 1, 1)
     assert "title" in told.columns_appearing
@@ -246,10 +247,10 @@ def changed(**rules: Any) -> dict[str, Any]:
     return document
 
 
-def told(tracker: Tracker, document: dict[str, Any], **how: Any) -> dict[str, impact.Impact]:
+def told(tracker: Tracker, document: dict[str, Any], **how: Any) -> dict[str, rule_impact.Impact]:
     place = place_of(tracker.environment_id)
     assert place is not None
-    return {each.label: each for each in impact.of_change(place, document, **how)}
+    return {each.label: each for each in rule_impact.of_change(place, document, **how)}
 
 
 def test_the_impact_of_a_rule_agrees_with_what_it_then_does(tracker: Tracker, tasks: dict[str, str]) -> None:
@@ -295,7 +296,7 @@ def test_what_the_change_itself_makes_is_told_only_after_it(tracker: Tracker) ->
     document["tables"]["lists"]["rules"]["user"]["read"] = {}
     place = place_of(tracker.environment_id)
     assert place is not None
-    found = impact.of_change(place, document)
+    found = rule_impact.of_change(place, document)
     [unknown] = [each for each in found if each.table == "tasks"]
     assert unknown.seen is None
     assert "speak of what the change makes" in unknown.why_not
@@ -312,7 +313,7 @@ def test_rules_of_one_table_that_cannot_be_told_yet_hide_nothing_of_the_others(t
     document["tables"]["comments"]["rules"]["user"]["read"] = {}
     place = place_of(tracker.environment_id)
     assert place is not None
-    found = impact.of_change(place, document)
+    found = rule_impact.of_change(place, document)
     assert {each.table for each in found if each.seen is None} == {"lists", "tasks"}
     assert any(each.table == "comments" and each.seen is not None for each in found)
 
@@ -320,12 +321,12 @@ def test_rules_of_one_table_that_cannot_be_told_yet_hide_nothing_of_the_others(t
 def test_a_sample_says_that_there_are_more(
     tracker: Tracker, tasks: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(impact, "SAMPLES", (1,))
+    monkeypatch.setattr(rule_impact, "SAMPLES", (1,))
     seen = told(tracker, changed(read={}))["role user, whoever it is"].seen
     assert seen is not None
     assert (seen.looked_at, seen.is_sample, seen.before) == (1, True, 0)
     assert seen.after >= 1
-    monkeypatch.setattr(impact, "ALTOGETHER", -1.0)
+    monkeypatch.setattr(rule_impact, "ALTOGETHER", -1.0)
     late = told(tracker, changed(read={}))["role user, whoever it is"]
     assert (late.seen, late.why_not) == (None, "Not counted: there was no time left for it.")
 

@@ -8,10 +8,11 @@ import pytest
 from django.db import DatabaseError, connections, transaction
 from django.db.migrations.state import ModelState
 
-from rows import ddl, planning, values
-from rows.documents import EMPTY, InvalidDocument, Schema
-from rows.names import SYSTEM_COLUMNS
-from rows.reading import parse
+from rows.migrate import apply, planner
+from rows.schema import values
+from rows.schema.identifiers import SYSTEM_COLUMNS
+from rows.schema.model import EMPTY, InvalidDocument, Schema
+from rows.schema.parser import parse
 from tests.rows import catalog
 from tests.rows.catalog import change, make, run, schema
 
@@ -102,10 +103,10 @@ def test_a_change_over_rows_leaves_the_catalog_of_a_fresh_schema(what: str) -> N
     make("t_fresh", parse(second.document))
     change("t_changed", first, second)
     assert catalog.catalog("t_changed") == catalog.catalog("t_fresh")
-    back = planning.plan(second, parse(first.document))
+    back = planner.plan(second, parse(first.document))
     if not back.gaps and what != "rename the table pointed to":  # whose rows a plain way back would leave behind
         with transaction.atomic(using=catalog.REGION):
-            ddl.apply(catalog.REGION, "t_changed", back)
+            apply.apply(catalog.REGION, "t_changed", back)
         make("t_before", first)
         assert catalog.catalog("t_changed") == catalog.catalog("t_before")
 
@@ -184,10 +185,10 @@ def test_a_new_column_may_take_the_name_of_a_renamed_and_of_a_dropped_one() -> N
 def test_a_rename_that_may_have_been_done_before_is_asked_about() -> None:
     first = schema(a={"x": TEXT, "y": TEXT})
     with pytest.raises(InvalidDocument) as caught:
-        planning.plan(first, schema(a={"x": TEXT, "y": {**TEXT, "renamed_from": "x"}}))
+        planner.plan(first, schema(a={"x": TEXT, "y": {**TEXT, "renamed_from": "x"}}))
     assert [e.field for e in caught.value.errors] == ["tables.a.columns.y.renamed_from"]
     done_before = schema(a={"x": TEXT, "y": {**TEXT, "renamed_from": "gone_long_ago"}})
-    assert planning.plan(first, done_before).is_empty
+    assert planner.plan(first, done_before).is_empty
 
 
 def test_a_column_that_becomes_not_null_is_filled_with_its_backfill_and_keeps_no_default() -> None:
@@ -212,7 +213,7 @@ def test_a_column_that_becomes_not_null_is_filled_with_its_backfill_and_keeps_no
 def test_enum_values_in_another_order_need_no_operation() -> None:
     first = tracker(kind={"type": "enum", "values": ["a", "c", "b"], "default": "b"})
     second = tracker(kind={"type": "enum", "values": ["b", "a", "c"], "default": "b"})
-    assert planning.plan(first, second).steps == ()
+    assert planner.plan(first, second).steps == ()
 
 
 def test_existing_rows_get_the_backfill_and_later_rows_the_default() -> None:
@@ -394,13 +395,13 @@ def test_a_text_becomes_json_that_a_body_could_have_brought(text: str) -> None:
 @pytest.mark.parametrize("type_", ["json", "text[]", "boolean", "uuid"])
 def test_a_type_that_cannot_become_another_is_refused_before_any_sql(type_: str) -> None:
     with pytest.raises(InvalidDocument) as caught:
-        planning.plan(schema(a={"x": type_}), schema(a={"x": "integer"}))
+        planner.plan(schema(a={"x": type_}), schema(a={"x": "integer"}))
     assert [(e.field, e.code) for e in caught.value.errors] == [("tables.a.columns.x.type", "invalid")]
 
 
 def test_a_rename_of_nothing_is_refused_with_the_name_that_was_meant() -> None:
     with pytest.raises(InvalidDocument) as caught:
-        planning.plan(
+        planner.plan(
             schema(tasks={"title": "text"}),
             schema(jobs={"renamed_from": "taks", "columns": {}}, tasks={"name": {**TEXT, "renamed_from": "titel"}}),
         )
@@ -415,15 +416,15 @@ def test_what_would_lose_data_is_called_destructive() -> None:
         a={"x": "decimal", "y": "text"} | {"x": {"type": "decimal", "precision": 5, "scale": 2}}, b={"z": TEXT}
     )
     second = schema(a={"x": "float"})
-    assert planning.plan(first, second).destructive == {"drop table b", "drop column a.y", "alter column a.x"}
+    assert planner.plan(first, second).destructive == {"drop table b", "drop column a.y", "alter column a.x"}
 
 
 def test_a_rehearsal_lists_the_very_statements_and_leaves_no_trace() -> None:
     first, second = CHANGES["rename a column and change it"]
     with_rows("t_env", first)
-    plan = planning.plan(first, second)
+    plan = planner.plan(first, second)
     before = catalog.catalog("t_env")
-    rehearsed = ddl.rehearse(catalog.REGION, "t_env", plan)
+    rehearsed = apply.rehearse(catalog.REGION, "t_env", plan)
     assert catalog.catalog("t_env") == before
     with connections[catalog.REGION].cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'twin%'")
@@ -439,8 +440,8 @@ def test_a_rehearsal_lists_the_very_statements_and_leaves_no_trace() -> None:
 def test_every_rehearsal_says_what_the_change_then_does(what: str) -> None:
     first, second = CHANGES[what]
     make("t_env", first)
-    plan = planning.plan(first, second)
-    assert ddl.rehearse(catalog.REGION, "t_env", plan) == change("t_env", first, second).operations
+    plan = planner.plan(first, second)
+    assert apply.rehearse(catalog.REGION, "t_env", plan) == change("t_env", first, second).operations
 
 
 def test_names_that_sql_python_and_django_use_are_only_names() -> None:

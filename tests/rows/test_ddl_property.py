@@ -7,8 +7,8 @@ from django.db import transaction
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
-from rows.documents import EMPTY, InvalidDocument, Schema
-from rows.reading import parse
+from rows.schema.model import EMPTY, InvalidDocument, Schema
+from rows.schema.parser import parse
 from tests.rows import catalog
 
 pytestmark = pytest.mark.django_db(databases="__all__")

@@ -6,18 +6,12 @@ from typing import Any
 
 import pytest
 
-from rows import planning, reading, schemas
-from rows.documents import (
-    DEFAULT_ID_PREFIX,
-    MAX_ERRORS,
-    IndexKey,
-    InvalidDocument,
-    Relation,
-    Schema,
-    digest,
-)
-from rows.names import SYSTEM_COLUMNS
-from rows.reading import parse
+from rows.migrate import planner
+from rows.migrate import service as schema_service
+from rows.schema import parser
+from rows.schema.identifiers import SYSTEM_COLUMNS
+from rows.schema.model import DEFAULT_ID_PREFIX, MAX_ERRORS, IndexKey, InvalidDocument, Relation, Schema, digest
+from rows.schema.parser import parse
 from tests.figures import within
 
 TRACKER: dict[str, Any] = {
@@ -301,14 +295,14 @@ def test_limits_of_size_hold_at_their_edge() -> None:
         many = {f"c{n}": {"type": "boolean"} for n in range(columns)}
         return parse({"tables": {f"t{n}": {"columns": many} for n in range(tables)}})
 
-    of_size(reading.MAX_TABLES, 1)
-    of_size(1, reading.MAX_COLUMNS)
-    assert errors_of({"tables": {f"t{n}": {"columns": {}} for n in range(reading.MAX_TABLES + 1)}}) == {
+    of_size(parser.MAX_TABLES, 1)
+    of_size(1, parser.MAX_COLUMNS)
+    assert errors_of({"tables": {f"t{n}": {"columns": {}} for n in range(parser.MAX_TABLES + 1)}}) == {
         "tables": "too_many"
     }
-    too_wide = {f"c{n}": {"type": "boolean"} for n in range(reading.MAX_COLUMNS + 1)}
+    too_wide = {f"c{n}": {"type": "boolean"} for n in range(parser.MAX_COLUMNS + 1)}
     assert errors_of(table(too_wide)) == {"tables.t.columns": "too_many"}
-    assert errors_of(column(type="json", default="x" * reading.MAX_BYTES)) == {"tables": "too_long"}
+    assert errors_of(column(type="json", default="x" * parser.MAX_BYTES)) == {"tables": "too_long"}
 
 
 def test_long_and_odd_keys_do_not_travel_back_whole() -> None:
@@ -334,7 +328,7 @@ HUNDREDS: dict[str, Any] = {
 def test_of_many_errors_the_first_hundred_are_named_and_the_rest_costs_nothing(what: str) -> None:
     """For each a word that may have been meant is looked for: 40,000 took eight seconds, and an answer of 2.5 MB."""
     with pytest.raises(InvalidDocument) as caught:
-        schemas.read(HUNDREDS[what])
+        schema_service.read(HUNDREDS[what])
     *first, last = caught.value.errors
     assert len(first) == MAX_ERRORS
     assert (last.field, last.code) == ("tables", "too_many")
@@ -346,7 +340,7 @@ def test_of_many_renames_that_name_nothing_the_first_hundred_are_named() -> None
 
     lost = {f"t{n}": {"columns": {}, "renamed_from": f"s{n}"} for n in range(150)}
     with pytest.raises(InvalidDocument) as caught:
-        planning.plan(tables(), tables(**lost))
+        planner.plan(tables(), tables(**lost))
     assert len(caught.value.errors) == MAX_ERRORS + 1
 
 
@@ -362,8 +356,8 @@ def test_a_plan_takes_time_that_grows_with_the_change_and_not_with_its_cube() ->
     wide = parse({"tables": {f"w{n}": {"columns": {f"c{i}": {"type": "text"} for i in range(200)}} for n in range(20)}})
     narrow = parse({"tables": {f"w{n}": {"columns": {"c0": {"type": "text"}}} for n in range(20)}})
     began = process_time()
-    made = planning.plan(wide, parse({"tables": {**wide.document["tables"], **circle(10, 80)}}))
-    dropped = planning.plan(wide, narrow)
+    made = planner.plan(wide, parse({"tables": {**wide.document["tables"], **circle(10, 80)}}))
+    dropped = planner.plan(wide, narrow)
     assert process_time() - began < within(3)
     created = [step.name for step in made.steps if step.name.startswith("create")]
     assert created == [f"create table t{n}" for n in (0, *range(9, 0, -1))], (

@@ -12,8 +12,8 @@ from django.db import connections
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from rows import execution
-from rows.conditions import (
+from platform_site.postgres import prepared
+from rows.rules.conditions import (
     Compare,
     Constant,
     Hop,
@@ -28,9 +28,9 @@ from rows.conditions import (
     Type,
     Variable,
 )
-from rows.evaluate import Effort, Facts, TooCostly, holds, is_like, lower
-from rows.operators import escape_pattern
-from rows.values import ARRAYS, read, wire
+from rows.rules.evaluator import Effort, Facts, TooCostly, holds, is_like, lower
+from rows.rules.operators import escape_pattern
+from rows.schema.values import ARRAYS, read, wire
 
 REGION = "us-east-1"
 CELL = Path((), "cell")
@@ -46,7 +46,7 @@ def region(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
 
 def ask(sql: str, *values: bytes | None) -> list[bool]:
     """The truth values of a statement's one row."""
-    return [cell == b"t" for cell in execution.run(REGION, sql.encode(), values)[0]]
+    return [cell == b"t" for cell in prepared.run(REGION, sql.encode(), values)[0]]
 
 
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=6) | st.text(
@@ -147,7 +147,7 @@ def test_lower_case_agrees_for_every_letter_that_both_know(region: None) -> None
         for code in range(1, sys.maxunicode + 1)
         if not 0xD800 <= code <= 0xDFFF and unicodedata.category(chr(code)) != "Cn"
     ]
-    rows = execution.run(
+    rows = prepared.run(
         REGION,
         b"SELECT n, lower(chr(n)) FROM unnest($1::int[]) n WHERE lower(chr(n)) <> chr(n)",
         [wire("bigint[]", known)],

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 import orjson
 import pytest
 
-from rows import events
-from rows.outbox import OutboxEvent
+from rows.outbox import event_types
+from rows.outbox.models import OutboxEvent
 
 
 @pytest.mark.parametrize(
@@ -34,8 +34,8 @@ from rows.outbox import OutboxEvent
     ],
 )
 def test_a_pattern_covers_what_it_says(pattern: str, event: str, covered: bool) -> None:
-    assert events.problem_with(pattern) is None
-    assert events.matches([pattern], event) is covered
+    assert event_types.problem_with(pattern) is None
+    assert event_types.matches([pattern], event) is covered
 
 
 @pytest.mark.parametrize(
@@ -57,31 +57,31 @@ def test_a_pattern_covers_what_it_says(pattern: str, event: str, covered: bool) 
     ],
 )
 def test_what_is_no_pattern_is_refused_with_a_reason(pattern: str) -> None:
-    reason = events.problem_with(pattern)
+    reason = event_types.problem_with(pattern)
     assert reason is not None
     assert "is no event" in reason
 
 
 def test_the_outbox_is_asked_for_exactly_what_is_wanted() -> None:
-    assert events.interests(["tasks.insert", "*.delete", "lists.*", "schema.migrated"]) == {
+    assert event_types.interests(["tasks.insert", "*.delete", "lists.*", "schema.migrated"]) == {
         ("tasks", "insert"),
         ("*", "delete"),
         ("lists", "*"),
         ("schema", "*"),
     }
-    assert events.interests(["*"]) == {("*", "*")}
-    assert events.interests(["*.*"]) == {("*", "insert"), ("*", "update"), ("*", "delete")}, (
+    assert event_types.interests(["*"]) == {("*", "*")}
+    assert event_types.interests(["*.*"]) == {("*", "insert"), ("*", "update"), ("*", "delete")}, (
         "the end of a run is no row"
     )
-    assert events.interests(["function.run.failed"]) == {("function.run", "*")}
+    assert event_types.interests(["function.run.failed"]) == {("function.run", "*")}
 
 
 def test_a_delivery_carries_no_column_that_was_not_asked_for() -> None:
     record = {"id": "tsk_1", "title": "a", "internal": "secret"}
-    assert events.trimmed(record, ["title"]) == {"id": "tsk_1", "title": "a"}
-    assert events.trimmed(record, []) == {"id": "tsk_1"}
-    assert events.trimmed(record, None) == record
-    assert events.trimmed(None, ["title"]) is None
+    assert event_types.trimmed(record, ["title"]) == {"id": "tsk_1", "title": "a"}
+    assert event_types.trimmed(record, []) == {"id": "tsk_1"}
+    assert event_types.trimmed(record, None) == record
+    assert event_types.trimmed(None, ["title"]) is None
 
 
 def test_the_body_has_the_shape_of_the_design() -> None:
@@ -94,7 +94,7 @@ def test_the_body_has_the_shape_of_the_design() -> None:
         request_id="req_1",
     )
     data = {"table": "tasks", "id": "tsk_1", "record": {"id": "tsk_1"}, "old_record": None, "changed": []}
-    text = events.body(event, data)
+    text = event_types.body(event, data)
     assert orjson.loads(text) == {
         "id": "evt_1",
         "type": "tasks.insert",

@@ -6,11 +6,12 @@ import orjson
 import pytest
 from django.db import DatabaseError, connections, transaction
 
-from platform_site.api.errors import ApiError
-from platform_site.api.signals import row_written
-from rows import cascades, services
+from platform_site.http.errors import ApiError
+from platform_site.identity.signals import row_written
+from rows import services
 from rows.models import EventInterest, OutboxEvent
-from rows.outbox import record
+from rows.outbox.models import record
+from rows.write import referential_actions
 from tests.rows.tenants import ALICE, BOB, KEY, OPERATOR, REGION, Tenant
 from tests.rows.tracker import DOCUMENT
 
@@ -142,7 +143,7 @@ def test_what_a_delete_takes_along_is_told_too(tenant: Tenant) -> None:
 
 def test_a_row_that_two_references_lead_to_hides_no_other_from_being_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are looked for as far as a delete may go; those that were found already are not to be counted twice."""
-    monkeypatch.setattr(cascades, "MAX_CASCADE", 4)
+    monkeypatch.setattr(referential_actions, "MAX_CASCADE", 4)
     node = {"type": "reference", "to": "nodes", "on_delete": "cascade", "null": True}
     tenant = Tenant({"tables": {"nodes": {"columns": {"a": {**node, "related_name": "x"}, "b": node}}}})
     listen(tenant, action="delete")
@@ -201,12 +202,12 @@ def test_who_began_to_listen_a_moment_ago_is_told_of_rows_whose_user_is_gone(pol
     note = tenant.put("notes", owner_id=ALICE.user_id)
     assert not tenant.environment.wants_events("notes", action)  # and this process remembers
     listen(tenant)
-    cascades.let_go_of_user(tenant.place, ALICE.user_id or "", leaving=None)
+    referential_actions.let_go_of_user(tenant.place, ALICE.user_id or "", leaving=None)
     assert [(type_, data["id"]) for type_, data in events(tenant)] == [(f"notes.{action}", note)]
 
 
 def test_an_event_that_cannot_be_written_takes_the_write_with_it(tenant: Tenant) -> None:
-    """Reliability F18: the disk is full when the event is inserted."""
+    """The disk is full when the event is inserted."""
     listen(tenant)
     home = tenant.put("lists", name="x", owner_id=ALICE.user_id)
     with connections[REGION].cursor() as cursor:

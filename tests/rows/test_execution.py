@@ -10,7 +10,7 @@ import pytest
 from django.db import DataError, IntegrityError, OperationalError, ProgrammingError, connections, transaction
 from psycopg import sql
 
-from rows import execution
+from platform_site.postgres import prepared
 
 REGION = "us-east-1"
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
@@ -26,14 +26,14 @@ def numbers() -> Iterator[None]:
         cursor.execute("DROP TABLE platform.numbers")
 
 
-def put(n: int) -> list[execution.Row]:
-    return execution.run(
+def put(n: int) -> list[prepared.Row]:
+    return prepared.run(
         REGION, b"INSERT INTO platform.numbers VALUES ($1::bigint) RETURNING n::text", [str(n).encode()]
     )
 
 
 def all_numbers() -> list[int]:
-    return [int(n or 0) for (n,) in execution.run(REGION, b"SELECT n FROM platform.numbers ORDER BY n", [])]
+    return [int(n or 0) for (n,) in prepared.run(REGION, b"SELECT n FROM platform.numbers ORDER BY n", [])]
 
 
 def seen_by_another() -> int:
@@ -58,9 +58,7 @@ def prepared_names() -> set[str]:
 
 def test_values_come_back_as_the_text_that_postgresql_wrote() -> None:
     sql = b"SELECT $1::bigint + 1, $2::text, NULL, $3::text[]"
-    assert execution.run(REGION, sql, [b"41", "ä".encode(), b'{a,"b c"}']) == [
-        (b"42", "ä".encode(), None, b'{a,"b c"}')
-    ]
+    assert prepared.run(REGION, sql, [b"41", "ä".encode(), b'{a,"b c"}']) == [(b"42", "ä".encode(), None, b'{a,"b c"}')]
 
 
 def test_a_statement_outside_a_transaction_commits_by_itself() -> None:
@@ -148,10 +146,10 @@ def test_a_prepared_statement_that_vanished_inside_a_transaction_fails_it_once()
 
 
 def test_the_least_recently_used_statement_is_deallocated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execution, "PREPARED_PER_CONNECTION", 2)
+    monkeypatch.setattr(prepared, "PREPARED_PER_CONNECTION", 2)
     for text in (b"SELECT 1", b"SELECT 2", b"SELECT 1", b"SELECT 3"):
         for _ in range(2):
-            execution.run(REGION, text, [])
+            prepared.run(REGION, text, [])
     with connections[REGION].cursor() as cursor:
         cursor.execute("SELECT statement FROM pg_prepared_statements WHERE name LIKE %s ORDER BY 1", ["rows_%"])
         assert cursor.fetchall() == [("SELECT 1",), ("SELECT 3",)]
@@ -165,7 +163,7 @@ def _backend() -> int:
 
 def _ask_for(table: int) -> None:
     """By the statement of a shape, which is prepared at its second appearance."""
-    execution.run(REGION, b'SELECT $1::int FROM "%b"."t%d"' % (ENVIRONMENT.encode(), table), [b"1"])
+    prepared.run(REGION, b'SELECT $1::int FROM "%b"."t%d"' % (ENVIRONMENT.encode(), table), [b"1"])
 
 
 ENVIRONMENT = "env_" + "0" * 26
@@ -209,7 +207,7 @@ def test_a_connection_that_met_many_tables_is_replaced_when_its_request_ends(set
 def test_tables_that_a_cursor_meets_count_too(settings: Any) -> None:
     settings.TABLES_PER_CONNECTION = 3
     first = _backend()
-    with execution.opened_door(), connections[REGION].cursor() as cursor:
+    with prepared.opened_door(), connections[REGION].cursor() as cursor:
         for table in range(4):
             cursor.execute(f'SELECT FROM "{ENVIRONMENT}"."t{table}"')
     connections[REGION].close_if_unusable_or_obsolete()
@@ -218,7 +216,7 @@ def test_tables_that_a_cursor_meets_count_too(settings: Any) -> None:
 
 def test_errors_are_djangos_with_psycopgs_as_the_cause() -> None:
     with pytest.raises(ProgrammingError) as caught:
-        execution.run(REGION, b"SELECT nothing FROM platform.numbers", [])
+        prepared.run(REGION, b"SELECT nothing FROM platform.numbers", [])
     assert isinstance(caught.value.__cause__, psycopg.errors.UndefinedColumn)
     put(1)
     assert all_numbers() == [1]  # the connection is as good as before
@@ -234,10 +232,10 @@ def test_an_error_inside_a_transaction_leaves_its_savepoint_usable() -> None:
 
 
 def terminate_own_backend() -> None:
-    (pid,) = execution.run(REGION, b"SELECT pg_backend_pid()", [])[0]
+    (pid,) = prepared.run(REGION, b"SELECT pg_backend_pid()", [])[0]
 
     def kill() -> None:
-        execution.run(REGION, b"SELECT pg_terminate_backend($1::int, 5000)", [pid])
+        prepared.run(REGION, b"SELECT pg_terminate_backend($1::int, 5000)", [pid])
         connections[REGION].close()
 
     thread = threading.Thread(target=kill)
@@ -249,7 +247,7 @@ def test_a_read_on_a_connection_that_died_is_answered_by_a_new_one() -> None:
     for n in (1, 2, 3):
         put(n)
     terminate_own_backend()
-    assert execution.run_again_if_lost(connections[REGION], b"SELECT count(*) FROM platform.numbers", []) == [(b"3",)]
+    assert prepared.run_again_if_lost(connections[REGION], b"SELECT count(*) FROM platform.numbers", []) == [(b"3",)]
 
 
 def test_a_write_on_a_connection_that_died_fails_once_and_is_not_repeated() -> None:
@@ -265,7 +263,7 @@ def test_a_read_inside_a_transaction_is_not_repeated_on_another_connection() -> 
     def put_and_read() -> None:
         put(1)
         terminate_own_backend()
-        execution.run_again_if_lost(connections[REGION], b"SELECT count(*) FROM platform.numbers", [])
+        prepared.run_again_if_lost(connections[REGION], b"SELECT count(*) FROM platform.numbers", [])
 
     with pytest.raises(OperationalError):
         put_and_read()
@@ -274,12 +272,12 @@ def test_a_read_inside_a_transaction_is_not_repeated_on_another_connection() -> 
 
 def test_a_runaway_statement_is_cancelled_and_the_connection_lives() -> None:
     with transaction.atomic(using=REGION):
-        execution.run(REGION, b"SET LOCAL statement_timeout = 50", [])
+        prepared.run(REGION, b"SET LOCAL statement_timeout = 50", [])
         with pytest.raises(OperationalError) as caught, transaction.atomic(using=REGION):
-            execution.run(REGION, b"SELECT pg_sleep(5)", [])
+            prepared.run(REGION, b"SELECT pg_sleep(5)", [])
         assert getattr(caught.value.__cause__, "sqlstate", None) == "57014"
-        assert execution.run(REGION, b"SELECT 1", []) == [(b"1",)]
-    assert execution.run(REGION, b"SHOW statement_timeout", []) == [(b"5s",)]
+        assert prepared.run(REGION, b"SELECT 1", []) == [(b"1",)]
+    assert prepared.run(REGION, b"SHOW statement_timeout", []) == [(b"5s",)]
 
 
 def test_a_broken_transaction_takes_no_further_statement() -> None:
@@ -306,9 +304,9 @@ STRANGERS = [
 
 @pytest.mark.parametrize("text", [text.format(TENANT_TABLE) for text in STRANGERS])
 def test_sql_over_tenant_tables_is_refused_at_the_cursor(text: str) -> None:
-    with pytest.raises(execution.RowsClosed), connections[REGION].cursor() as cursor:
+    with pytest.raises(prepared.RowsClosed), connections[REGION].cursor() as cursor:
         cursor.execute(text)
-    with execution.opened_door(), pytest.raises(ProgrammingError), connections[REGION].cursor() as cursor:
+    with prepared.opened_door(), pytest.raises(ProgrammingError), connections[REGION].cursor() as cursor:
         cursor.execute(text)  # gets as far as PostgreSQL, which has no such table
 
 
@@ -323,7 +321,7 @@ def test_sql_over_tenant_tables_is_refused_at_the_cursor(text: str) -> None:
     ],
 )
 def test_sql_put_together_of_pieces_or_sent_as_bytes_is_refused_too(statement: object) -> None:
-    with pytest.raises(execution.RowsClosed), connections[REGION].cursor() as cursor:
+    with pytest.raises(prepared.RowsClosed), connections[REGION].cursor() as cursor:
         cursor.execute(statement)  # type: ignore[arg-type]
 
 
@@ -334,13 +332,13 @@ def test_schemas_are_made_and_dropped_without_the_door() -> None:
         cursor.execute('DROP SCHEMA "env_01k6zzzzzzzzzzzzzzzzzzzzzz" CASCADE')
 
 
-def note(n: int) -> execution.Statement:
+def note(n: int) -> prepared.Statement:
     return b"INSERT INTO platform.numbers VALUES ($1::bigint) RETURNING n", [b"%d" % n]
 
 
 def test_statements_in_one_trip_commit_and_fail_each_by_itself() -> None:
     twice, broken = [note(n) for n in (1, 2, 1, 3)], (b"SELECT 1 / $1::int", [b"0"])
-    outcomes = execution.run_each(connections[REGION], [*twice, broken, note(4)])
+    outcomes = prepared.run_each(connections[REGION], [*twice, broken, note(4)])
     assert [outcomes[n] for n in (0, 1, 3, 5)] == [[(b"1",)], [(b"2",)], [(b"3",)], [(b"4",)]]
     assert [type(outcomes[n]) for n in (2, 4)] == [IntegrityError, DataError]
     assert seen_by_another() == 4
@@ -352,51 +350,51 @@ def test_one_that_fails_at_its_commit_fails_alone_and_nobody_gets_the_outcome_of
             "ALTER TABLE platform.numbers ADD of bigint REFERENCES platform.numbers DEFERRABLE INITIALLY DEFERRED"
         )
 
-    def referring(n: int, of: int) -> execution.Statement:
+    def referring(n: int, of: int) -> prepared.Statement:
         return b"INSERT INTO platform.numbers VALUES ($1::bigint, $2::bigint) RETURNING n", [b"%d" % n, b"%d" % of]
 
     for _ in range(2):  # the second time they are prepared
-        outcomes = execution.run_each(
+        outcomes = prepared.run_each(
             connections[REGION], [note(1), referring(2, 99), note(3), referring(4, 98), referring(5, 1)]
         )
         assert [type(each) for each in outcomes] == [list, IntegrityError, list, IntegrityError, list]
         assert [outcomes[n] for n in (0, 2, 4)] == [[(b"1",)], [(b"3",)], [(b"5",)]]
         assert all_numbers() == [1, 3, 5]
-        execution.run(REGION, b"DELETE FROM platform.numbers", [])
+        prepared.run(REGION, b"DELETE FROM platform.numbers", [])
 
 
 def test_a_trip_prepares_its_statements_and_survives_their_disappearance() -> None:
-    assert execution.run_each(connections[REGION], [note(1), note(2)]) == [[(b"1",)], [(b"2",)]]
+    assert prepared.run_each(connections[REGION], [note(1), note(2)]) == [[(b"1",)], [(b"2",)]]
     assert len(prepared_names()) == 1
     with connections[REGION].cursor() as cursor:
         cursor.execute("DEALLOCATE ALL")
-    assert execution.run_each(connections[REGION], [note(3), note(4)]) == [[(b"3",)], [(b"4",)]]
-    assert execution.run_each(connections[REGION], [note(5)]) == [[(b"5",)]]
+    assert prepared.run_each(connections[REGION], [note(3), note(4)]) == [[(b"3",)], [(b"4",)]]
+    assert prepared.run_each(connections[REGION], [note(5)]) == [[(b"5",)]]
     assert len(prepared_names()) == 1
     assert all_numbers() == [1, 2, 3, 4, 5]
 
 
 def test_a_trip_without_prepared_statements(settings: Any) -> None:
     settings.PREPARED_STATEMENTS = False
-    assert execution.run_each(connections[REGION], [note(1), note(2)]) == [[(b"1",)], [(b"2",)]]
+    assert prepared.run_each(connections[REGION], [note(1), note(2)]) == [[(b"1",)], [(b"2",)]]
     assert prepared_names() == set()
 
 
 def test_a_trip_with_more_than_the_socket_takes_at_once() -> None:
     long = b"x" * 3_000_000
-    echo: execution.Statement = (b"SELECT $1::text, length($1::text)", [long])
-    assert execution.run_each(connections[REGION], [echo] * 4) == [[(long, b"3000000")]] * 4
+    echo: prepared.Statement = (b"SELECT $1::text, length($1::text)", [long])
+    assert prepared.run_each(connections[REGION], [echo] * 4) == [[(long, b"3000000")]] * 4
 
 
 def test_a_trip_whose_connection_dies_says_so_and_the_next_has_another() -> None:
-    fatal: execution.Statement = (b"SELECT pg_terminate_backend(pg_backend_pid())", [])
+    fatal: prepared.Statement = (b"SELECT pg_terminate_backend(pg_backend_pid())", [])
     with pytest.raises(OperationalError):
-        execution.run_each(connections[REGION], [note(1), fatal, note(2)])
-    assert execution.run_each(connections[REGION], [note(3)]) == [[(b"3",)]]
+        prepared.run_each(connections[REGION], [note(1), fatal, note(2)])
+    assert prepared.run_each(connections[REGION], [note(3)]) == [[(b"3",)]]
     assert all_numbers() == [1, 3]
 
 
 def test_a_trip_is_no_part_of_a_transaction() -> None:
     with pytest.raises(RuntimeError, match="transaction"), transaction.atomic(using=REGION):
-        execution.run_each(connections[REGION], [note(1)])
+        prepared.run_each(connections[REGION], [note(1)])
     assert all_numbers() == []

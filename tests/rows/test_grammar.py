@@ -10,8 +10,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from platform_site.api.errors import ValidationFailed
-from rows.conditions import (
+from platform_site.http.errors import ValidationFailed
+from rows.query.params import DEFAULT_ORDER, OrderKey, With, parse_columns, parse_order, parse_with
+from rows.query.where import MAX_BODY_BYTES, parse_where
+from rows.rules.conditions import (
     FALSE,
     NO_FILTER,
     TRUE,
@@ -32,12 +34,10 @@ from rows.conditions import (
     negate,
     operands,
 )
-from rows.evaluate import Facts, holds
-from rows.filters import MAX_BODY_BYTES, parse_where
-from rows.grammar import MAX_LIST, read_record
-from rows.operators import ALL_OPERATORS, MAX_PATTERN, MAX_WORDS, OPERATORS
-from rows.rules import Ruleset
-from rows.selection import DEFAULT_ORDER, OrderKey, With, parse_columns, parse_order, parse_with
+from rows.rules.evaluator import Facts, holds
+from rows.rules.grammar import MAX_LIST, read_record
+from rows.rules.operators import ALL_OPERATORS, MAX_PATTERN, MAX_WORDS, OPERATORS
+from rows.rules.rules import Ruleset
 from tests.rows.tracker import tracker
 
 RULES = Ruleset(tracker())
@@ -971,14 +971,14 @@ def test_a_record_filter_compares_with_the_old_record() -> None:
     ],
 )
 def test_a_record_filter_knows_its_record_and_nothing_else(document: Any) -> None:
-    from rows.grammar import InvalidCondition
+    from rows.rules.grammar import InvalidCondition
 
     with pytest.raises(InvalidCondition):
         read_record(document, "tasks", ALL)
 
 
 def test_the_table_of_operators_covers_every_type() -> None:
-    from rows.documents import SQL_TYPES
+    from rows.schema.model import SQL_TYPES
 
     assert OPERATORS.keys() == SQL_TYPES.keys()
 

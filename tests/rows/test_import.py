@@ -23,22 +23,24 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from accounts import audit
-from accounts import services as accounts
 from accounts.models import User
-from platform_site import complaints
-from platform_site.api import ids
-from platform_site.api.callers import Place
+from accounts.users import service as accounts
+from platform_site.cli import errors as command_errors
+from platform_site.identity import ids
+from platform_site.identity.callers import Place
 from platform_site.postgres import limits
-from projects import provisioning
-from projects.environments import place_of
-from rows import csv_records, departures, importing, schemas
+from projects.directory.environments import place_of
+from projects.provisioning import schemas as provisioning_schemas
 from rows import tasks as rows_tasks
-from rows.csv_records import EndlessRecord, InvalidRecord
+from rows.migrate import service as schema_service
 from rows.models import DepartureDue
-from rows.outbox import EventInterest, OutboxEvent
-from rows.reading import parse
-from rows.record_files import RecordFile
-from rows.values import InvalidValue
+from rows.outbox.models import EventInterest, OutboxEvent
+from rows.schema.parser import parse
+from rows.schema.values import InvalidValue
+from rows.transfer import csv_reader, importer
+from rows.transfer.csv_reader import EndlessRecord, InvalidRecord
+from rows.transfer.file_formats import RecordFile
+from rows.write import deleted_users
 from tests.projects.conftest import environment_of, make_project, schemas_in
 from tests.projects.conftest import make_account as make_account
 from tests.projects.dying import Run, mortal_environment, mortal_process  # noqa: F401 - fixtures
@@ -80,11 +82,11 @@ DOCUMENT: dict[str, Any] = {
 def place(make_account: Any) -> Iterator[Place]:
     found = place_of(environment_of(make_project(make_account("alice"))).pk)
     assert found is not None
-    schemas.change(found, DOCUMENT, actor=audit.SYSTEM)
+    schema_service.change(found, DOCUMENT, actor=audit.SYSTEM)
     query(found, "INSERT INTO lists (id, name) VALUES ('l1', 'Home'), ('l2', 'Work')")
     yield found
     for environment_id in schemas_in(REGION):
-        provisioning.drop_schema(environment_id, REGION)
+        provisioning_schemas.drop_schema(environment_id, REGION)
 
 
 def query(place: Place, statement: str) -> list[tuple[Any, ...]]:
@@ -275,7 +277,7 @@ class TestImport:
             "moment": {"type": "timestamp", "default": "2026-01-31T12:00:00+02:00"},
             "uuid": {"type": "uuid", "default": "6b1f1c1e-3c1c-4d0e-9d6c-0d2b8a7f5e11"},
         }
-        schemas.change(place, document, actor=audit.SYSTEM)
+        schema_service.change(place, document, actor=audit.SYSTEM)
         run("import_rows", place.environment_id, "tasks", write("title,list\nA,l1\nB,l1\n"))
         found = query(
             place,
@@ -289,7 +291,7 @@ class TestImport:
     def test_users_are_looked_for_some_at_a_time(
         self, place: Place, write: Any, make_account: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(importing, "_USERS_AT_ONCE", 2)
+        monkeypatch.setattr(importer, "_USERS_AT_ONCE", 2)
         known = [make_account(f"user{number}", pool_id=place.pool_id).pk for number in range(3)]
         strange = [ids.new("usr") for _ in range(3)]
         lines = "".join(f"{number},l1,{owner}\n" for number, owner in enumerate([*strange, *known]))
@@ -349,7 +351,7 @@ class TestImport:
         document = json.loads(json.dumps(DOCUMENT))
         document["tables"]["tasks"]["columns"] |= {name: {"type": "text", "null": True} for name in ("a", "b")}
         document["tables"]["tasks"]["unique"].append(["a", "b"])
-        schemas.change(place, document, actor=audit.SYSTEM)
+        schema_service.change(place, document, actor=audit.SYSTEM)
         chance = random.Random(3)
         long = ["".join(chr(chance.randrange(0x4E00, 0x9FFF)) for _ in range(800)) for _ in "ab"]
         row = {"title": "A", "list_id": "l1", "a": long[0], "b": long[1]}
@@ -462,7 +464,7 @@ def owners_whose_tasks_go_with_them(place: Place) -> list[User]:
     """Two users, `gone` and `stays`, of a schema in which deleting a user deletes their tasks."""
     document = json.loads(json.dumps(DOCUMENT))
     document["tables"]["tasks"]["columns"]["owner"]["on_delete"] = "delete"
-    schemas.change(place, document, actor=audit.SYSTEM)
+    schema_service.change(place, document, actor=audit.SYSTEM)
     return [
         accounts.create_user(
             pool_id=place.pool_id, email=f"{who}@x.example", password=None, name=who, actor=audit.SYSTEM
@@ -488,8 +490,8 @@ class TestAmongOthers:
                 self.other.close()
                 checked.set()
 
-        with pytest.raises(importing.Interfered):
-            importing.import_rows(place, "tasks", Slow())
+        with pytest.raises(importer.Interfered):
+            importer.import_rows(place, "tasks", Slow())
         assert checked.wait(5)
         assert tasks(place) == [("b", "Mine")]
 
@@ -515,7 +517,7 @@ class TestAmongOthers:
                     yield number, {"title": f"{number}", "list_id": "l1", "note": "x" * 2**20}
 
         with pytest.raises(Error):
-            importing.import_rows(place, "tasks", Cut())
+            importer.import_rows(place, "tasks", Cut())
         assert tasks(place) == []
 
     def test_what_is_left_to_do_after_an_import_takes_nothing_back(self, place: Place, write: Any) -> None:
@@ -537,7 +539,7 @@ class TestAmongOthers:
             other.execute("LOCK TABLE tasks IN ACCESS EXCLUSIVE MODE")
             with pytest.raises(Error) as caught:
                 run("export_rows", place.environment_id, "tasks", str(tmp_path / "out.csv"))
-        assert "Others hold what this needs" in str(complaints.of(caught.value))
+        assert "Others hold what this needs" in str(command_errors.of(caught.value))
         assert os.listdir(tmp_path) == []
 
     def test_a_user_who_is_deleted_meanwhile_is_let_go_of(self, place: Place) -> None:
@@ -568,7 +570,7 @@ class TestAmongOthers:
                     connections.close_all()
 
         held = Held()
-        report = importing.import_rows(place, "tasks", held)
+        report = importer.import_rows(place, "tasks", held)
         held.thread.join()
         assert not failed
         assert report.rows == 2
@@ -605,10 +607,10 @@ class TestAmongOthers:
         file = str(tmp_path / "backup.zip")
         run("backup", place.environment_id, "--to", file, "--no-progress")
         order = {"do": "restore into", "environment": place.environment_id, "file": file}
-        began = departures.now()
+        began = deleted_users.now()
         assert run_and_kill(**order, failpoint="departures.before_letting_go")["signal"] == 9
         due = DepartureDue.objects.using(REGION).get(environment_id=place.environment_id)
-        assert began <= due.since <= departures.now()
+        assert began <= due.since <= deleted_users.now()
 
     def test_nothing_is_due_after_an_import_or_a_rehearsal_of_one(self, place: Place, write: Any) -> None:
         file = write("id,title,list\na,A,l1\n")
@@ -617,8 +619,8 @@ class TestAmongOthers:
         assert not DepartureDue.objects.using(REGION).exists()
 
     def test_what_is_due_to_an_environment_that_is_gone_is_dropped(self, place: Place) -> None:
-        DepartureDue.objects.using(REGION).create(environment_id=place.environment_id, since=departures.now())
-        DepartureDue.objects.using(REGION).create(environment_id=ids.new("env"), since=departures.now())
+        DepartureDue.objects.using(REGION).create(environment_id=place.environment_id, since=deleted_users.now())
+        DepartureDue.objects.using(REGION).create(environment_id=ids.new("env"), since=deleted_users.now())
         rows_tasks.let_go_of_the_departed()
         assert not DepartureDue.objects.using(REGION).exists()
 
@@ -634,13 +636,13 @@ class TestAmongOthers:
                 thread.join(15)
 
             def change(self) -> None:
-                schemas.change(place, changed, actor=audit.SYSTEM)
+                schema_service.change(place, changed, actor=audit.SYSTEM)
                 connections.close_all()
 
-        with pytest.raises(importing.Interfered):
-            importing.import_rows(place, "tasks", Meanwhile())
+        with pytest.raises(importer.Interfered):
+            importer.import_rows(place, "tasks", Meanwhile())
         assert tasks(place) == []
-        assert schemas.current(place).version == 2
+        assert schema_service.current(place).version == 2
 
     def test_standard_input_and_output_are_a_pipe(self, place: Place) -> None:
         from tests.rows.test_schema_command import variables_of_databases
@@ -690,13 +692,13 @@ def test_csv_reads_back_what_was_written_and_tells_nothing_from_an_empty_text(
         return cell if plain else '"' + cell.replace('"', '""') + '"'
 
     text = "".join(delimiter.join(map(quoted, row)) + "\r\n" for row in table)
-    assert [row for _, row in csv_records.read(io.BytesIO(text.encode()), delimiter)] == table
+    assert [row for _, row in csv_reader.read(io.BytesIO(text.encode()), delimiter)] == table
 
 
 @settings(max_examples=500, deadline=None)
 @given(st.text(st.sampled_from('",;ab\n'), min_size=1, max_size=24), st.sampled_from([",", ";"]))
 def test_cutting_at_quotes_is_as_good_as_matching_cell_by_cell(text: str, delimiter: str) -> None:
-    cells = csv_records._Cells(delimiter)
+    cells = csv_reader._Cells(delimiter)
     cut = cells._split(text)
     assert cut is None or cut == cells._matched(1, text), (text, delimiter)
 
@@ -737,10 +739,10 @@ EVERY_COLUMN = parse(
 @example([-(2**63) - 1, -(2**63), 2**63 - 1, 2**63])
 def test_the_quick_spelling_of_a_cell_is_the_careful_one(several: list[Any]) -> None:
     for column in EVERY_COLUMN.all_columns.values():
-        quick = importing._quick(EVERY_COLUMN, column)
+        quick = importer._quick(EVERY_COLUMN, column)
         for value in [*several, *several]:  # a second time from memory
             try:
-                careful: bytes | str = importing._cell(EVERY_COLUMN, column, value)
+                careful: bytes | str = importer._cell(EVERY_COLUMN, column, value)
             except InvalidValue as error:
                 careful = error.code
             try:
@@ -752,11 +754,11 @@ def test_the_quick_spelling_of_a_cell_is_the_careful_one(several: list[Any]) -> 
 
 def test_csv_names_the_line_on_which_a_bad_record_begins() -> None:
     text = b'a,b\n"two\nlines",x\nba"d,x\n\n"also" bad,x\nfine,x\n'
-    found = list(csv_records.read(io.BytesIO(text)))
+    found = list(csv_reader.read(io.BytesIO(text)))
     assert [number for number, _ in found] == [1, 2, 4, 6, 7]
     assert [isinstance(record, InvalidRecord) for _, record in found] == [False, False, True, True, False]
     with pytest.raises(EndlessRecord) as caught:
-        list(csv_records.read(io.BytesIO(b'a,b\n1,2\n"open,x\n' + b"more,x\n" * 10)))
+        list(csv_reader.read(io.BytesIO(b'a,b\n1,2\n"open,x\n' + b"more,x\n" * 10)))
     assert caught.value.number == 3
 
 
@@ -770,15 +772,15 @@ def test_csv_names_the_line_on_which_a_bad_record_begins() -> None:
     ],
 )
 def test_csv_takes_the_mark_of_a_file_away_and_loses_no_line_to_a_bad_one(text: str, records: list[Any]) -> None:
-    found = csv_records.read(io.BytesIO(text.encode()))
+    found = csv_reader.read(io.BytesIO(text.encode()))
     assert [None if isinstance(record, InvalidRecord) else record for _, record in found] == records
 
 
 def test_csv_puts_no_more_of_a_file_together_than_one_record_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(csv_records, "MAX_RECORD_BYTES", 30)
+    monkeypatch.setattr(csv_reader, "MAX_RECORD_BYTES", 30)
     lines = iter([b'a,"open\n', *[b"123456789\n"] * 100])
     with pytest.raises(EndlessRecord):
-        list(csv_records.read(lines))
+        list(csv_reader.read(lines))
     assert len(list(lines)) == 97
     fits = b'a,"open\n123456789\n12345678",b\n'
-    assert [len(record) for _, record in csv_records.read(io.BytesIO(fits))] == [3]  # type: ignore[arg-type]
+    assert [len(record) for _, record in csv_reader.read(io.BytesIO(fits))] == [3]  # type: ignore[arg-type]

@@ -11,9 +11,8 @@ import pytest
 from django.db import DatabaseError, connections, transaction
 from psycopg import sql
 
-from platform_site.api import sqlstates
-from rows import execution
-from rows.asking import forget_statements
+from platform_site.postgres import prepared, sqlstates
+from rows.query.context import forget_statements
 from tests.rows.conftest import Tracker
 from tests.rows.tenants import KEY, REGION, Tenant
 from tests.serving import wait_for
@@ -39,7 +38,7 @@ def cancelled() -> None:
     with connections[REGION].cursor() as cursor:
         cursor.execute("SELECT set_config('statement_timeout', '5', false)")
     with pytest.raises(DatabaseError) as caught:
-        execution.run(REGION, b"SELECT pg_sleep(1)", [])
+        prepared.run(REGION, b"SELECT pg_sleep(1)", [])
     assert sqlstates.sqlstate(caught.value) == "57014"
     while True:  # the time limit is this statement's, too
         try:
@@ -77,8 +76,8 @@ def test_interleaved_requests_never_see_the_other_environment(pair: tuple[Tenant
                         note = tenant.update(KEY, "notes", rows[0]["id"], count=seed)
                         assert note["body"] == f"of {number}"
                 asked += 1
-            assert execution.run(REGION, b"SHOW search_path", []) == [(b"platform",)]
-            assert execution.run(REGION, b"SHOW statement_timeout", []) == [(b"5s",)]
+            assert prepared.run(REGION, b"SHOW search_path", []) == [(b"platform",)]
+            assert prepared.run(REGION, b"SHOW statement_timeout", []) == [(b"5s",)]
         finally:
             connections.close_all()
         return asked
@@ -88,7 +87,7 @@ def test_interleaved_requests_never_see_the_other_environment(pair: tuple[Tenant
 
 
 def test_reads_go_on_while_connections_are_terminated(make_tracker: Any) -> None:
-    """Reliability F9: a read that was hit is answered by another connection, a write that was hit says 503 once."""
+    """A read that was hit is answered by another connection, a write that was hit says 503 once."""
     tracker: Tracker = make_tracker({"tables": {"notes": NOTES}})
     note = tracker.post("key", "/rows/notes", {"body": "x"}).json["id"]
     stop = threading.Event()
@@ -133,9 +132,9 @@ def test_reads_go_on_while_connections_are_terminated(make_tracker: Any) -> None
 
 
 def test_a_runaway_filter_is_cancelled_with_a_hint_and_the_next_request_is_fine(make_tracker: Any) -> None:
-    """Reliability F11, with a shorter limit than production's."""
+    """With a shorter limit than production's."""
     tracker: Tracker = make_tracker({"tables": {"notes": NOTES}})
-    with execution.opened_door(), connections[REGION].cursor() as cursor:
+    with prepared.opened_door(), connections[REGION].cursor() as cursor:
         cursor.execute(
             f'INSERT INTO "{tracker.environment_id}".notes (id, body)'  # noqa: S608
             " SELECT 'n' || n, repeat('ab', 500) FROM generate_series(1, 40000) n"
@@ -152,14 +151,14 @@ def test_a_runaway_filter_is_cancelled_with_a_hint_and_the_next_request_is_fine(
 
 
 def test_a_locked_table_makes_a_fast_503_and_then_rows_again(make_tracker: Any) -> None:
-    """Reliability F10 for rows, with a shorter limit than production's."""
+    """With a shorter limit than production's."""
     tracker: Tracker = make_tracker({"tables": {"notes": NOTES}})
     note = tracker.post("key", "/rows/notes", {"body": "x"}).json["id"]
     locked, over = threading.Event(), threading.Event()
 
     def hold() -> None:
         try:
-            with transaction.atomic(using=REGION), execution.opened_door(), connections[REGION].cursor() as cursor:
+            with transaction.atomic(using=REGION), prepared.opened_door(), connections[REGION].cursor() as cursor:
                 cursor.execute(sql.SQL("LOCK TABLE {}").format(sql.Identifier(tracker.environment_id, "notes")))
                 locked.set()
                 assert over.wait(60)
@@ -191,7 +190,7 @@ def test_a_locked_table_makes_a_fast_503_and_then_rows_again(make_tracker: Any) 
 
 @pytest.mark.parametrize("alias", ["default", REGION])
 def test_an_idle_transaction_loses_its_locks_and_then_its_connection(alias: str) -> None:
-    """Reliability F13: every connection has the limit; here it is reached sooner."""
+    """Every connection has the limit; here it is reached sooner."""
     with connections[alias].cursor() as cursor:
         cursor.execute("SHOW idle_in_transaction_session_timeout")
         assert cursor.fetchone() == ("2min",), "as the test run has set it"

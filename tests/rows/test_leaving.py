@@ -1,6 +1,6 @@
 """Deleting a user is in two databases, and whatever becomes of it in between, it is done or it is not.
 
-Rows go first, in their region (`rows.leaving`); the user goes with the commit of the control database.
+Rows go first, in their region (`rows.write.user_deletion`); the user goes with the commit of the control database.
 """
 
 import threading
@@ -12,10 +12,11 @@ import pytest
 from django.db import DEFAULT_DB_ALIAS, connections
 
 from accounts.models import AuditEntry, User
-from platform_site.api import signals
-from rows import cascades, tasks
-from rows.leaving import finish
+from platform_site.identity import signals
+from rows import tasks
 from rows.models import LeavingUser
+from rows.write import referential_actions
+from rows.write.user_deletion import finish
 from tests.away import cut_off
 from tests.projects.conftest import token_of
 from tests.rows.conftest import Tracker
@@ -147,7 +148,7 @@ def test_what_is_left_of_a_deletion_that_was_committed_goes_with_the_next_sweep(
 def test_who_was_told_that_a_row_keeps_the_user_finds_the_user_later(
     tracker: Tracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cascades, "_BATCH", 1)
+    monkeypatch.setattr(referential_actions, "_BATCH", 1)
     for _ in range(3):
         note(tracker, holder="alice")
     with cut_in_between():
@@ -166,7 +167,7 @@ def test_who_was_told_that_a_row_keeps_the_user_finds_the_user_later(
 def test_a_row_that_came_meanwhile_and_stays_keeps_the_user_from_the_sweep(
     tracker: Tracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cascades, "_BATCH", 1)
+    monkeypatch.setattr(referential_actions, "_BATCH", 1)
     note(tracker, holder="alice")
     with cut_in_between():
         assert delete(tracker) == 503

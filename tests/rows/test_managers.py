@@ -12,12 +12,12 @@ from django.db import connections, models, transaction
 from django.db.models import Count
 from django.shortcuts import get_object_or_404
 
-from platform_site.api import ids
-from rows import registry
-from rows.documents import IMPLICIT
-from rows.dynamic import RowModel
-from rows.execution import RowsClosed
-from rows.managers import PrincipalRequired, ReadOnly
+from platform_site.identity import ids
+from platform_site.postgres.prepared import RowsClosed
+from rows.query import schema_cache
+from rows.query.dynamic_models import RowModel
+from rows.query.managers import PrincipalRequired, ReadOnly
+from rows.schema.model import IMPLICIT
 from tests.rows.tenants import ALICE, BOB, OPERATOR, REGION, Tenant
 from tests.rows.tracker import DOCUMENT
 
@@ -141,10 +141,10 @@ def test_a_queryset_of_nobodys_values_cannot_run(tenant: Tenant) -> None:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """How many environments this process keeps for the length of a test."""
-    registry.forget_all()
-    monkeypatch.setattr(registry, "MAX_ENVIRONMENTS", 20)
+    schema_cache.forget_all()
+    monkeypatch.setattr(schema_cache, "MAX_ENVIRONMENTS", 20)
     yield 20
-    registry.forget_all()
+    schema_cache.forget_all()
 
 
 def _models_of(environment_ids: Collection[str]) -> list[type[RowModel]]:
@@ -185,7 +185,7 @@ def test_an_environment_goes_without_a_collector(tenant: Tenant) -> None:
     gc.disable()
     try:
         del environment
-        registry.forget(tenant.place.environment_id)
+        schema_cache.forget(tenant.place.environment_id)
         assert [ref() for ref in known] == [None] * 3
     finally:
         gc.enable()
@@ -195,19 +195,21 @@ def test_large_environments_are_kept_in_smaller_numbers(few: int, monkeypatch: p
     tenants = [Tenant(DOCUMENT) for _ in range(5)]
     columns = tenants[0].environment.columns
     assert columns > len(DOCUMENT["tables"]) * len(IMPLICIT)
-    monkeypatch.setattr(registry, "MAX_COLUMNS", 2 * columns)
+    monkeypatch.setattr(schema_cache, "MAX_COLUMNS", 2 * columns)
     known = [weakref.ref(tenant.environment) for tenant in tenants]
-    registry.reload(tenants[4].place)  # the one that was there counts no more
+    schema_cache.reload(tenants[4].place)  # the one that was there counts no more
     gc.collect()
     assert [ref() is not None for ref in known] == [False, False, False, True, False]
-    monkeypatch.setattr(registry, "MAX_COLUMNS", 1)
-    assert registry.environment(tenants[0].place) is registry.environment(tenants[0].place)  # one there always is
-    registry.forget(tenants[0].place.environment_id)
-    assert registry._columns == 0
+    monkeypatch.setattr(schema_cache, "MAX_COLUMNS", 1)
+    assert schema_cache.environment(tenants[0].place) is schema_cache.environment(
+        tenants[0].place
+    )  # one there always is
+    schema_cache.forget(tenants[0].place.environment_id)
+    assert schema_cache._columns == 0
 
 
 def test_a_model_is_made_when_it_is_asked_for_and_once_for_all_threads(tenant: Tenant) -> None:
-    environment = registry.reload(tenant.place)
+    environment = schema_cache.reload(tenant.place)
     assert _models_of({environment.id}) == []
     begin = threading.Barrier(8)
 
@@ -226,9 +228,9 @@ def test_a_model_is_made_when_it_is_asked_for_and_once_for_all_threads(tenant: T
 
 def test_an_environment_without_a_version_has_no_tables() -> None:
     place = Tenant().place
-    assert registry.environment(place).version == 0
-    assert registry.environment(place).models == {}
-    registry.forget(place.environment_id)
+    assert schema_cache.environment(place).version == 0
+    assert schema_cache.environment(place).models == {}
+    schema_cache.forget(place.environment_id)
 
 
 def test_models_of_two_environments_never_meet() -> None:

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from platform_site.api.errors import Conflict, NotFound, ValidationFailed
-from rows import asking, rules
-from rows.documents import Schema
-from rows.reading import parse
+from platform_site.http.errors import Conflict, NotFound, ValidationFailed
+from rows.query import context
+from rows.rules import rules
+from rows.schema.model import Schema
+from rows.schema.parser import parse
 from tests.rows import worlds
 from tests.rows.oracle import Refused, World
 from tests.rows.tenants import ALICE, BOB, OPERATOR, Tenant
@@ -91,7 +92,7 @@ def test_a_list_is_what_plain_python_says(data: st.DataObject) -> None:
         assert got == expected
         answered += isinstance(got, list) and bool(got)
         # A statement that was just compiled and one that was remembered are the same.
-        asking.forget_statements()
+        context.forget_statements()
         again = outcome(lambda: example.tenant.pages(who, table, where=where, order=order, withs=withs, limit=limit))  # noqa: B023
         assert again == got
         for row in example.world.seen(who, table):

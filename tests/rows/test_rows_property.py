@@ -1,7 +1,7 @@
 """What the API answers equals what the documentation says, and what may not be read changes no byte of it.
 
 Random documents, rules, rows, callers, filters and orders; the API's own verbs on a real PostgreSQL on one side, on the
-other `tests.rows.documented`, which reads the same JSON and knows nothing of how the rest works. Threats T1, T2, T4.
+other `tests.rows.documented`, which reads the same JSON and knows nothing of how the rest works.
 """
 
 from collections.abc import Iterator
@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 from psycopg import sql
 
-from platform_site.api.errors import ApiError, NotFound, ValidationFailed
+from platform_site.http.errors import ApiError, NotFound, ValidationFailed
+from platform_site.postgres.prepared import opened_door
 from rows import services
-from rows.documents import SQL_TYPES
-from rows.execution import opened_door
-from rows.reading import parse
-from rows.rules import Principal, validate
+from rows.rules.rules import Principal, validate
+from rows.schema.model import SQL_TYPES
+from rows.schema.parser import parse
 from tests.rows import drawn
 from tests.rows.documented import Documented, Reading, Unknown
 from tests.rows.drawn import RELATIONS, TABLES, Conditions, order_text

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from platform_site.api.callers import ENVIRONMENT_SCOPES, Caller, Place
-from rows.conditions import (
+from platform_site.identity.callers import ENVIRONMENT_SCOPES, Caller, Place
+from rows.rules.conditions import (
     FALSE,
     TRUE,
     And,
@@ -27,11 +27,11 @@ from rows.conditions import (
     guarded,
     negate,
 )
-from rows.documents import InvalidDocument, Schema
-from rows.evaluate import Facts, holds
-from rows.grammar import read_rule
-from rows.operators import ALL_OPERATORS
-from rows.rules import Access, BrokenRule, Principal, Ruleset, bind, resolve, validate
+from rows.rules.evaluator import Facts, holds
+from rows.rules.grammar import read_rule
+from rows.rules.operators import ALL_OPERATORS
+from rows.rules.rules import Access, BrokenRule, Principal, Ruleset, bind, resolve, validate
+from rows.schema.model import InvalidDocument, Schema
 from tests.rows.missing import CLAIMS, uses
 from tests.rows.tracker import tracker
 
@@ -511,7 +511,7 @@ def test_the_old_row_and_the_clock_are_nobodys_value(variable: Variable) -> None
         bind(variable, ALICE)
 
 
-# A missing operand grants nothing (reliability T4)
+# A missing operand grants nothing
 
 ROWS = [
     {"team": team, "level": level, "tags": tags, "meta": meta, "body": "x", "owner_id": owner, "task_id": task}

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from platform_site.api.errors import ApiError, NotFound
+from platform_site.http.errors import ApiError, NotFound
 from rows import services
-from rows.rules import Principal
+from rows.rules.rules import Principal
 from tests.rows.tenants import ALICE, BOB, KEY, OPERATOR, OWNER, VIEWER, Tenant
 
 pytestmark = pytest.mark.django_db(databases="__all__")
@@ -250,7 +250,7 @@ def test_a_reference_that_a_rule_sets_may_be_hidden_and_must_lead_somewhere() ->
 def test_now_is_the_databases_whatever_this_process_takes_for_the_time(
     minutes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reliability F22: also a row that was stamped this moment is not in the future, nor one of a minute ago yet due."""
+    """Also a row that was stamped this moment is not in the future, nor one of a minute ago yet due."""
 
     class Skewed(datetime):
         @classmethod

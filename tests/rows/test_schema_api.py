@@ -11,7 +11,8 @@ import pytest
 from django.db import connections
 
 from accounts.models import AuditEntry, User
-from platform_site.api import pagination, plans
+from platform_site.http import pagination
+from platform_site.identity import plans
 from projects.models import Environment
 from rows.models import CurrentVersion, SchemaVersion
 from tests.client import Answer, Api

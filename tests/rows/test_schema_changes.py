@@ -1,4 +1,4 @@
-"""Schema changes among others: readers, writers, a second change, a crash in the middle (reliability F12)."""
+"""Schema changes among others: readers, writers, a second change, a crash in the middle."""
 
 import json
 import os
@@ -17,16 +17,21 @@ from django.db import DatabaseError, connections, transaction
 
 from accounts import audit
 from accounts.models import User
-from platform_site.api.callers import Place
-from platform_site.services import postgres
-from platform_site.services.layout import region_variable
-from projects import provisioning, removal, services
-from projects.environments import place_of
+from platform_site.embedded import postgres as embedded_postgres
+from platform_site.embedded.data_dir import region_variable
+from platform_site.identity.callers import Place
+from projects import services
+from projects.directory.environments import place_of
 from projects.models import Environment
-from rows import indexing, schemas, states, tasks
-from rows.documents import InvalidDocument
+from projects.provisioning import deletion as project_deletion
+from projects.provisioning import schemas as provisioning_schemas
+from rows import tasks
+from rows.migrate import concurrent_indexes
+from rows.migrate import service as schema_service
+from rows.migrate.service import TablesBusy, Unconfirmed, VersionMoved
 from rows.models import CurrentVersion, SchemaVersion
-from rows.schemas import TablesBusy, Unconfirmed, VersionMoved
+from rows.query import table_models
+from rows.schema.model import InvalidDocument
 from tests.figures import within
 from tests.projects.conftest import REGIONS, environment_of, make_project, schemas_in
 from tests.projects.conftest import make_account as make_account
@@ -47,11 +52,11 @@ def place(make_account: Any) -> Iterator[Place]:
     owner: User = make_account("alice")
     found = place_of(environment_of(make_project(owner)).pk)
     assert found is not None
-    schemas.change(found, document("title"), actor=audit.SYSTEM)
+    schema_service.change(found, document("title"), actor=audit.SYSTEM)
     execute(found, "INSERT INTO tasks (id, title) SELECT 't' || n, 'Task ' || n FROM generate_series(1, 3) n")
     yield found
     for environment_id in schemas_in(REGION):
-        provisioning.drop_schema(environment_id, REGION)
+        provisioning_schemas.drop_schema(environment_id, REGION)
 
 
 def execute(place: Place, statement: str) -> list[tuple[Any, ...]]:
@@ -97,7 +102,9 @@ def test_a_change_waits_for_a_long_reader_and_lets_short_ones_pass(place: Place)
     waits: list[float] = []
     with raw_connection(place) as holder, ThreadPoolExecutor(2) as pool:
         holder.execute("SELECT * FROM tasks").fetchall()  # keeps its lock until the transaction ends
-        changing = pool.submit(in_thread, lambda: schemas.change(place, document("title", "b"), actor=audit.SYSTEM))
+        changing = pool.submit(
+            in_thread, lambda: schema_service.change(place, document("title", "b"), actor=audit.SYSTEM)
+        )
         end = time.monotonic() + 1.5
         with raw_connection(place) as reader:
             reader.autocommit = True
@@ -124,17 +131,17 @@ def test_a_change_that_never_wins_its_lock_gives_up_and_leaves_everything(place:
     with raw_connection(place) as holder:
         holder.execute("SELECT * FROM tasks")
         with pytest.raises(TablesBusy):
-            schemas.change(place, document("title", "b"), actor=audit.SYSTEM)
+            schema_service.change(place, document("title", "b"), actor=audit.SYSTEM)
     assert catalog.catalog(place.environment_id) == before
-    assert (schemas.current(place).version, status(place)) == (1, "ready")
-    assert schemas.change(place, document("title", "b"), actor=audit.SYSTEM).version == 2
+    assert (schema_service.current(place).version, status(place)) == (1, "ready")
+    assert schema_service.change(place, document("title", "b"), actor=audit.SYSTEM).version == 2
 
 
 def test_a_rehearsal_waits_for_nobody(place: Place) -> None:
     with raw_connection(place) as holder:
         holder.execute("LOCK TABLE tasks IN ACCESS EXCLUSIVE MODE")
         began = time.monotonic()
-        outcome = schemas.rehearse(place, document("title", "b"))
+        outcome = schema_service.rehearse(place, document("title", "b"))
     assert time.monotonic() - began < within(2)
     assert [operation.name for operation in outcome.operations] == ["add column tasks.b"]
 
@@ -143,7 +150,7 @@ def test_rules_change_without_any_lock_on_the_tables(place: Place) -> None:
     with raw_connection(place) as holder:
         holder.execute("LOCK TABLE tasks IN ACCESS EXCLUSIVE MODE")
         ruled = document("title", rules={"user": {"read": {}}})
-        assert schemas.change(place, ruled, actor=audit.SYSTEM).version == 2
+        assert schema_service.change(place, ruled, actor=audit.SYSTEM).version == 2
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -152,11 +159,11 @@ def test_of_changes_at_the_same_time_one_wins(place: Place, named: bool) -> None
 
     def change(number: int) -> Any:
         def apply() -> Any:
-            schemas.current(place)
+            schema_service.current(place)
             barrier.wait(10)
             expected = 1 if named else None
             wanted = document("title", f"c{number}")
-            return schemas.change(place, wanted, actor=audit.SYSTEM, expected=expected)
+            return schema_service.change(place, wanted, actor=audit.SYSTEM, expected=expected)
 
         return in_thread(apply)
 
@@ -167,7 +174,7 @@ def test_of_changes_at_the_same_time_one_wins(place: Place, named: bool) -> None
     assert all(isinstance(result, VersionMoved | Unconfirmed) for result in results if result not in won), results
     assert len(won) == 1
     assert SchemaVersion.objects.using(REGION).count() == 2
-    assert schemas.current(place).version == 2
+    assert schema_service.current(place).version == 2
     assert columns(place) == {"title", won[0].operations[0].name.removeprefix("add column tasks.")}
 
 
@@ -188,12 +195,12 @@ def test_a_writer_in_the_middle_neither_loses_its_row_nor_the_change(place: Plac
         wait_until(lambda: len(written) > 20)
         for number in range(2, 6):
             columns_now = [f"c{n}" for n in range(number)]
-            schemas.change(place, document("title", *columns_now), actor=audit.SYSTEM)
+            schema_service.change(place, document("title", *columns_now), actor=audit.SYSTEM)
         stop.set()
         for writer in writers:
             writer.result(10)
     assert execute(place, "SELECT count(*) FROM tasks") == [(3 + len(written),)]
-    assert schemas.current(place).version == 5
+    assert schema_service.current(place).version == 5
 
 
 # ── Crashes ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -237,7 +244,7 @@ def test_a_change_that_is_killed_in_the_middle_has_not_happened(place: Place, mo
     wait_until(lambda: _settled(place))
     assert status(place) == "ready"
     assert catalog.catalog(place.environment_id) == before
-    assert (schemas.current(place).version, SchemaVersion.objects.using(REGION).count()) == (1, 1)
+    assert (schema_service.current(place).version, SchemaVersion.objects.using(REGION).count()) == (1, 1)
     assert execute(place, "SELECT title FROM tasks ORDER BY id") == [("Task 1",), ("Task 2",), ("Task 3",)]
     assert mortal(**order, failpoint="") == {"signal": 0, "status": 0}
     assert columns(place) == {"b", "c"}
@@ -246,10 +253,10 @@ def test_a_change_that_is_killed_in_the_middle_has_not_happened(place: Place, mo
 def test_a_change_that_is_killed_after_its_commit_has_happened_whole(place: Place, mortal: Any) -> None:
     order = {"environment": place.environment_id, "document": document("title", "b"), "confirm": []}
     assert mortal(**order, failpoint="schema.after_commit")["signal"] == 9
-    assert (columns(place), schemas.current(place).version, status(place)) == ({"title", "b"}, 2, "migrating")
+    assert (columns(place), schema_service.current(place).version, status(place)) == ({"title", "b"}, 2, "migrating")
     wait_until(lambda: _settled(place))
     assert mortal(**order, failpoint="") == {"signal": 0, "status": 0}
-    assert schemas.current(place).version == 2
+    assert schema_service.current(place).version == 2
 
 
 def _settled(place: Place) -> bool:
@@ -273,7 +280,9 @@ def test_a_backend_that_is_terminated_leaves_nothing_half_done(place: Place) -> 
     before = catalog.catalog(place.environment_id)
     with raw_connection(place) as holder, ThreadPoolExecutor(1) as pool:
         holder.execute("SELECT * FROM tasks")
-        changing = pool.submit(in_thread, lambda: schemas.change(place, document("title", "b"), actor=audit.SYSTEM))
+        changing = pool.submit(
+            in_thread, lambda: schema_service.change(place, document("title", "b"), actor=audit.SYSTEM)
+        )
         waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'LOCK TABLE%'"
 
         def terminate() -> bool:
@@ -284,7 +293,7 @@ def test_a_backend_that_is_terminated_leaves_nothing_half_done(place: Place) -> 
         wait_until(terminate)
         assert isinstance(changing.result(10), Exception)
     assert catalog.catalog(place.environment_id) == before
-    assert (schemas.current(place).version, status(place)) == (1, "ready")
+    assert (schema_service.current(place).version, status(place)) == (1, "ready")
 
 
 # ── Indexes of large tables ─────────────────────────────────────────────────────────────────────────────────────────
@@ -302,25 +311,25 @@ def index_names(place: Place) -> dict[str, bool]:
 @pytest.mark.usefixtures("everything_is_large")
 def test_an_index_of_a_large_table_is_made_after_the_change_while_rows_are_written(place: Place) -> None:
     wanted = document("title", indexes=[["title", "-created_at"]])
-    rehearsed = schemas.rehearse(place, wanted)
+    rehearsed = schema_service.rehearse(place, wanted)
     assert rehearsed.operations[0].sql[0].startswith("CREATE INDEX CONCURRENTLY")
-    outcome = schemas.change(place, wanted, actor=audit.SYSTEM)
+    outcome = schema_service.change(place, wanted, actor=audit.SYSTEM)
     assert (outcome.version, outcome.indexes_due, outcome.operations) == (2, True, rehearsed.operations)
-    (spec,) = schemas.current(place).schema.tables["tasks"].indexes
-    name = states.index_name("tasks", spec)
+    (spec,) = schema_service.current(place).schema.tables["tasks"].indexes
+    name = table_models.index_name("tasks", spec)
     assert name not in index_names(place)
-    assert schemas.current(place).indexes_due
+    assert schema_service.current(place).indexes_due
     with raw_connection(place) as writer, ThreadPoolExecutor(1) as pool:
         writer.execute("INSERT INTO tasks (id, title) VALUES ('open', 'x')")
-        making = pool.submit(in_thread, lambda: indexing.make_due(place))
+        making = pool.submit(in_thread, lambda: concurrent_indexes.make_due(place))
         with raw_connection(place) as another:
             wait_until(lambda: name in index_names(place))
             another.execute("INSERT INTO tasks (id, title) VALUES ('meanwhile', 'x')")
         writer.commit()
         assert making.result(20) is True
     assert index_names(place)[name] is True
-    assert not schemas.current(place).indexes_due
-    catalog.make("t_fresh", schemas.read(wanted))
+    assert not schema_service.current(place).indexes_due
+    catalog.make("t_fresh", schema_service.read(wanted))
     try:
         assert catalog.catalog(place.environment_id) == catalog.catalog("t_fresh")
     finally:
@@ -329,9 +338,9 @@ def test_an_index_of_a_large_table_is_made_after_the_change_while_rows_are_writt
 
 @pytest.mark.usefixtures("everything_is_large")
 def test_the_sweep_makes_due_indexes_and_replaces_half_made_ones(place: Place) -> None:
-    schemas.change(place, document("title", indexes=[["title"]]), actor=audit.SYSTEM)
-    (spec,) = schemas.current(place).schema.tables["tasks"].indexes
-    name = states.index_name("tasks", spec)
+    schema_service.change(place, document("title", indexes=[["title"]]), actor=audit.SYSTEM)
+    (spec,) = schema_service.current(place).schema.tables["tasks"].indexes
+    name = table_models.index_name("tasks", spec)
     execute(place, f'CREATE INDEX "{name}" ON tasks (title)')
     with superuser() as connection:  # as a build that was cut off leaves it
         connection.execute(
@@ -354,9 +363,9 @@ def test_an_environment_whose_indexes_cannot_be_made_holds_up_no_other(
     wanted = document("title", indexes=[["title"]])
     environments = [place, *(other for other in others if other is not None)]
     for each in environments[1:]:
-        schemas.change(each, document("title"), actor=audit.SYSTEM)
+        schema_service.change(each, document("title"), actor=audit.SYSTEM)
     for each in environments:
-        schemas.change(each, wanted, actor=audit.SYSTEM)
+        schema_service.change(each, wanted, actor=audit.SYSTEM)
     due = CurrentVersion.objects.using(REGION).filter(indexes_due=True)
     first, *_ = due.values_list("environment_id", flat=True)
     for each in environments:
@@ -371,8 +380,8 @@ def test_an_environment_whose_indexes_cannot_be_made_holds_up_no_other(
             raise InvalidDocument([])  # as a document of a newer release is to an older worker
         return make_due(at)
 
-    make_due = indexing.make_due
-    monkeypatch.setattr(indexing, "make_due", made)
+    make_due = concurrent_indexes.make_due
+    monkeypatch.setattr(concurrent_indexes, "make_due", made)
     monkeypatch.setattr(tasks, "_hopeless", {})
     tasks.settle()
     assert len(asked) == 3
@@ -385,20 +394,20 @@ def test_an_environment_whose_indexes_cannot_be_made_holds_up_no_other(
 
 
 def superuser() -> psycopg.Connection[Any]:
-    return postgres.connect(django_settings.LAYOUT, str(connections[REGION].settings_dict["NAME"]))
+    return embedded_postgres.connect(django_settings.LAYOUT, str(connections[REGION].settings_dict["NAME"]))
 
 
 @pytest.mark.usefixtures("everything_is_large")
 def test_an_index_that_is_due_follows_a_rename(place: Place) -> None:
-    schemas.change(place, document("title", indexes=[["title"]]), actor=audit.SYSTEM)
+    schema_service.change(place, document("title", indexes=[["title"]]), actor=audit.SYSTEM)
     renamed = {"tables": {"jobs": {
         "renamed_from": "tasks", "columns": {"name": {"type": "text", "null": True, "renamed_from": "title"}},
         "indexes": [["name"]],
     }}}  # fmt: skip
-    schemas.change(place, renamed, actor=audit.SYSTEM)
-    assert indexing.make_due(place)
-    (spec,) = schemas.current(place).schema.tables["jobs"].indexes
-    assert index_names(place)[states.index_name("jobs", spec)] is True
+    schema_service.change(place, renamed, actor=audit.SYSTEM)
+    assert concurrent_indexes.make_due(place)
+    (spec,) = schema_service.current(place).schema.tables["jobs"].indexes
+    assert index_names(place)[table_models.index_name("jobs", spec)] is True
 
 
 # ── The end ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -406,7 +415,7 @@ def test_an_index_that_is_due_follows_a_rename(place: Place) -> None:
 
 def test_nothing_of_a_schema_is_left_when_its_environment_is_gone(place: Place) -> None:
     services.delete_project(place.project_id, actor=audit.SYSTEM)
-    removal.finish(place.project_id)
+    project_deletion.finish(place.project_id)
     assert not CurrentVersion.objects.using(REGION).exists()
     assert not SchemaVersion.objects.using(REGION).exists()
     assert schemas_in(REGION) == []

@@ -19,11 +19,11 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import connections
 
-from platform_site.api.callers import Place
-from platform_site.services.layout import region_variable
-from projects import provisioning
-from projects.environments import place_of
-from rows import schemas
+from platform_site.embedded.data_dir import region_variable
+from platform_site.identity.callers import Place
+from projects.directory.environments import place_of
+from projects.provisioning import schemas as provisioning_schemas
+from rows.migrate import service as schema_service
 from tests.projects.conftest import REGIONS, environment_of, make_project, schemas_in
 from tests.projects.conftest import make_account as make_account
 from tests.rows import catalog
@@ -39,7 +39,7 @@ def place(make_account: Any) -> Iterator[Place]:
     assert found is not None
     yield found
     for environment_id in schemas_in(catalog.REGION):
-        provisioning.drop_schema(environment_id, catalog.REGION)
+        provisioning_schemas.drop_schema(environment_id, catalog.REGION)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ class TestInThisProcess:
         assert out == ""
         assert "+ create table tasks\n      CREATE TABLE" in err
         assert "2 operations." in err
-        assert schemas.current(place).version == 0
+        assert schema_service.current(place).version == 0
         out, err = schema("apply", place.environment_id, file)
         assert (out, err.startswith("Version 1 is applied")) == ("", True)
         out, err = schema("show", place.environment_id)
@@ -98,9 +98,9 @@ class TestInThisProcess:
         assert "1 operation, 1 of which loses data." in err
         with pytest.raises(CommandError, match='--confirm "drop table tasks"'):
             schema("apply", place.environment_id, file)
-        assert schemas.current(place).version == 1
+        assert schema_service.current(place).version == 1
         schema("apply", place.environment_id, file, "--confirm", "drop table tasks")
-        assert schemas.current(place).version == 2
+        assert schema_service.current(place).version == 2
 
     def test_errors_are_listed_with_their_paths(self, place: Place, write: Any) -> None:
         wrong = {"tables": {"a": {"columns": {"x": {"type": "txt"}, "y": {"type": "reference", "to": "b"}}}}}
@@ -180,7 +180,7 @@ def test_at_a_terminal_it_asks_for_the_name_of_what_is_lost(place: Place, write:
         os.close(theirs)
         assert done.returncode == (0 if version == 2 else 1), done.stderr
         assert '"drop table tasks" loses data for good. Type it to go on:' in done.stderr
-        assert schemas.current(place).version == version
+        assert schema_service.current(place).version == version
     assert "Version 2 is applied" in done.stderr
 
 
@@ -207,7 +207,7 @@ def test_an_index_that_rows_are_too_long_for_is_named_and_the_version_stays(
     wanted = write({"tables": {"pairs": {"columns": columns, "indexes": [["a", "b"]]}}})
     with pytest.raises(CommandError, match=r"Version 2 is applied, but .* the index pairs \(a, b, id\)"):
         schema("apply", place.environment_id, wanted)
-    assert schemas.current(place).version == 2
+    assert schema_service.current(place).version == 2
 
 
 @pytest.mark.django_db(transaction=True, databases="__all__")
@@ -227,5 +227,5 @@ def test_an_index_that_somebody_cancels_is_named_and_the_version_stays(place: Pl
         with pytest.raises(CommandError, match=r"Version 2 is applied, but .* index pairs \(a, id\) .*QueryCanceled"):
             schema("apply", place.environment_id, wanted)
         cancelled.result()
-    assert schemas.current(place).version == 2
-    assert schemas.current(place).indexes_due
+    assert schema_service.current(place).version == 2
+    assert schema_service.current(place).indexes_due

@@ -9,12 +9,15 @@ from django.db import connections
 from hypothesis import given
 from hypothesis import strategies as st
 
-from platform_site.api.errors import ApiError, Conflict, NotFound, ValidationFailed
-from rows import asking, names, reads, services, values
-from rows.compiler import MAX_EMBEDDED
-from rows.documents import Column
-from rows.execution import run_again_if_lost
-from rows.values import MAX_ROW_BYTES
+from platform_site.http.errors import ApiError, Conflict, NotFound, ValidationFailed
+from platform_site.postgres.prepared import run_again_if_lost
+from rows import services
+from rows.query import context
+from rows.query import service as query_service
+from rows.query.select import MAX_EMBEDDED
+from rows.schema import identifiers, values
+from rows.schema.model import Column
+from rows.schema.values import MAX_ROW_BYTES
 from tests.rows.tenants import ALICE, BOB, KEY, OPERATOR, OWNER, REGION, VIEWER, Tenant
 from tests.rows.tracker import DOCUMENT
 
@@ -276,7 +279,7 @@ def test_of_a_to_many_relation_a_hundred_are_embedded_and_the_far_table_has_the_
 def test_an_answer_has_a_largest_size_and_a_row_by_itself_has_none(
     tenant: Tenant, homes: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reads, "MAX_ANSWER_BYTES", 20_000)
+    monkeypatch.setattr(query_service, "MAX_ANSWER_BYTES", 20_000)
     for number in range(3):
         tenant.put("tasks", id=f"t{number}", title="x", notes="x" * 9_000, list_id=homes[0], owner_id=ALICE.user_id)
     assert len(tenant.rows(ALICE, "tasks", limit=2)) == 2
@@ -299,7 +302,7 @@ def test_what_no_answer_holds_does_not_leave_postgresql(
         sent.append(sum(len(cell or b"") for row in rows for cell in row))
         return rows
 
-    monkeypatch.setattr(asking, "run_again_if_lost", watched)
+    monkeypatch.setattr(context, "run_again_if_lost", watched)
     long = tenant.put("tasks", title="x", notes="x" * 1_000_000, list_id=homes[0], owner_id=ALICE.user_id)
     for number in range(40):
         tenant.put("tasks", title=str(number), list_id=homes[0], owner_id=ALICE.user_id, parent_id=long)
@@ -329,7 +332,7 @@ def test_a_statement_takes_postgresql_little_memory_to_plan(
         planned.append(orjson.loads(told or b"")[0]["Planning"]["Memory Used"])
         return run_again_if_lost(connection, sql, values)
 
-    monkeypatch.setattr(asking, "run_again_if_lost", explained)
+    monkeypatch.setattr(context, "run_again_if_lost", explained)
     for who in (ALICE, OPERATOR):
         tenant.rows(who, "tasks", order="due_on.desc", where={"title": "x"}, count="exact")
         tenant.rows(who, "lists", withs="tasks.comments")
@@ -411,7 +414,7 @@ def test_a_table_that_is_not_there_and_one_without_rules_are_alike(tenant: Tenan
     row_id = [] if verb in ("insert", "rows") else ["x"]
     with pytest.raises(NotFound) as caught:
         getattr(tenant, verb)(ALICE, table, *row_id)
-    called = f'no table "{table}"' if names.PATTERN.fullmatch(table) else "no such table"
+    called = f'no table "{table}"' if identifiers.PATTERN.fullmatch(table) else "no such table"
     assert caught.value.text == f"There is {called} that you can see in {tenant.place.environment_id}."
 
 
@@ -487,7 +490,7 @@ def test_who_does_not_see_each_cell_of_each_row_is_told_no_estimate(
     monkeypatch: pytest.MonkeyPatch, read: Any, count_is: str
 ) -> None:
     """Threat T1: the planner's statistics are of all rows and cells."""
-    monkeypatch.setattr(reads, "COUNT_CEILING", 2)
+    monkeypatch.setattr(query_service, "COUNT_CEILING", 2)
     columns = {"secret": {"type": "text", "null": True}, "owner": {"type": "user"}}
     tenant = Tenant({"tables": {"notes": {"columns": columns, "rules": {"user": {"read": read}}}}})
     tenant.with_users(ALICE)

@@ -5,10 +5,10 @@ from typing import Any, Final
 
 import pytest
 
-from platform_site.api.errors import ValidationFailed
+from platform_site.http.errors import ValidationFailed
 from rows import services
-from rows.bulk import BulkQuery
-from rows.values import MAX_ROW_BYTES
+from rows.schema.values import MAX_ROW_BYTES
+from rows.write.bulk import BulkQuery
 from tests.rows.tenants import ALICE, OPERATOR, Tenant
 
 MB: Final = 2**20

@@ -1,6 +1,6 @@
 """The trail of what changes in a region is exact: an entry if and only if its change is there, whatever goes away when.
 
-It is written down with the change (`rows.trail`) and brought to the control database after the commit.
+It is written down with the change (`rows.outbox.audit`) and brought to the control database after the commit.
 """
 
 import os
@@ -19,18 +19,19 @@ from django.db.models.signals import post_save
 from accounts.audit import SYSTEM
 from accounts.models import AuditEntry, User
 from functions.models import Function
-from platform_site.services import postgres
-from platform_site.services.layout import Layout
+from platform_site.embedded import postgres as embedded_postgres
+from platform_site.embedded.data_dir import Layout
 from projects import tasks as projects_tasks
-from projects.environments import place_of
-from rows import tasks, trail
+from projects.directory.environments import place_of
+from rows import tasks
 from rows.models import CurrentVersion, DepartureDue, TrailEntry
+from rows.outbox import audit as audit_outbox
 from tests.away import away, cut_off
 from tests.client import Answer
 from tests.rows.conftest import Tracker
 from tests.rows.tracker import DOCUMENT
-from webhooks import services as webhooks
 from webhooks.models import Webhook
+from webhooks.subscriptions import service as webhooks
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
@@ -99,7 +100,7 @@ def when_written(do: Callable[[], object]) -> Iterator[None]:
 @contextmanager
 def control_is_away() -> Iterator[None]:
     name = connections["default"].settings_dict["NAME"]
-    with postgres.connect(Layout(Path(os.environ["DATA_DIR"]))) as superuser, away(superuser, name):
+    with embedded_postgres.connect(Layout(Path(os.environ["DATA_DIR"]))) as superuser, away(superuser, name):
         connections["default"].close()
         yield
     connections["default"].close()
@@ -109,7 +110,7 @@ def control_is_away() -> Iterator[None]:
 def control_goes_away_after_the_commit(tracker: Tracker) -> Iterator[None]:
     """… of the region, and is back at the end of the block."""
     name, using = connections["default"].settings_dict["NAME"], tracker.project.cluster
-    with postgres.connect(Layout(Path(os.environ["DATA_DIR"]))) as superuser, ExitStack() as stack:
+    with embedded_postgres.connect(Layout(Path(os.environ["DATA_DIR"]))) as superuser, ExitStack() as stack:
 
         def leave() -> None:
             # What the thread has open ends with an error, as it does where nobody saw it coming.
@@ -223,7 +224,7 @@ def test_an_entry_is_written_in_the_transaction_of_its_change_and_not_otherwise(
     place = place_of(tracker.environment_id)
     assert place is not None
     with pytest.raises(transaction.TransactionManagementError):
-        trail.record(place, "webhook.created", actor=SYSTEM, target_id="wh_1")
+        audit_outbox.record(place, "webhook.created", actor=SYSTEM, target_id="wh_1")
     assert (entries(tracker, "webhook.created"), waiting(tracker)) == ([], [])
 
 
@@ -286,7 +287,7 @@ def test_whatever_becomes_of_a_transaction_of_the_control_database_around_it_no_
         webhooks.create_webhook(place, HOOK, actor=SYSTEM)
         assert (len(entries(tracker, "webhook.created")), len(waiting(tracker))) == (1, 1)
         with pytest.raises(RuntimeError, match="durable"):
-            trail.bring_oldest(place.cluster)
+            audit_outbox.bring_oldest(place.cluster)
     assert (len(entries(tracker, "webhook.created")), len(waiting(tracker))) == (2, 0)
 
 
@@ -315,7 +316,7 @@ def test_cut_off_anywhere_each_entry_is_brought_once(
 def test_a_sweep_brings_all_there_is_with_their_moments_in_their_order(
     tracker: Tracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trail, "BATCH", 2)
+    monkeypatch.setattr(audit_outbox, "BATCH", 2)
     place = place_of(tracker.environment_id)
     assert place is not None
     with undone_in_control():

@@ -13,12 +13,16 @@ from django.core.management import call_command
 from django.db import connections, transaction
 
 from accounts import audit
-from platform_site.api.callers import Place
-from projects.environments import place_of
-from rows import importing, planning, schemas, states, tasks, uniques
-from rows.ddl import TookTooLong
-from rows.documents import InvalidDocument, Table
-from rows.schemas import TablesBusy, Unconfirmed, VersionMoved
+from platform_site.identity.callers import Place
+from projects.directory.environments import place_of
+from rows import tasks
+from rows.migrate import concurrent_unique_indexes, planner
+from rows.migrate import service as schema_service
+from rows.migrate.apply import TookTooLong
+from rows.migrate.service import TablesBusy, Unconfirmed, VersionMoved
+from rows.query import table_models
+from rows.schema.model import InvalidDocument, Table
+from rows.transfer import importer
 from tests.projects.conftest import make_account as make_account
 from tests.rows import catalog
 from tests.rows.catalog import REGION, schema
@@ -31,12 +35,12 @@ from tests.rows.test_schema_changes import place as place
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
 UNIQUE = document("title", unique=[["title"]])
-NAME = states.unique_name("tasks", ("title",))
+NAME = table_models.unique_name("tasks", ("title",))
 large = pytest.mark.usefixtures("everything_is_large")
 
 
-def apply(place: Place, wanted: dict[str, Any] = UNIQUE, **how: Any) -> schemas.Outcome:
-    return schemas.change(place, wanted, actor=audit.SYSTEM, **how)
+def apply(place: Place, wanted: dict[str, Any] = UNIQUE, **how: Any) -> schema_service.Outcome:
+    return schema_service.change(place, wanted, actor=audit.SYSTEM, **how)
 
 
 def new(place: Place) -> list[bool]:
@@ -45,7 +49,7 @@ def new(place: Place) -> list[bool]:
 
 
 def assert_as_fresh(place: Place, wanted: dict[str, Any]) -> None:
-    catalog.make("t_fresh", schemas.read(wanted))
+    catalog.make("t_fresh", schema_service.read(wanted))
     try:
         assert catalog.catalog(place.environment_id) == catalog.catalog("t_fresh")
     finally:
@@ -90,19 +94,19 @@ def _is_waiting(how: str) -> bool:
 
 @large
 def test_it_is_made_before_the_change_and_is_what_a_fresh_schema_has(place: Place) -> None:
-    rehearsed = schemas.rehearse(place, UNIQUE)
+    rehearsed = schema_service.rehearse(place, UNIQUE)
     [operation] = rehearsed.operations
     assert operation.name == "add unique tasks (title)"
     first, second = operation.sql
     assert first.startswith("CREATE UNIQUE INDEX CONCURRENTLY")
     assert second.startswith("ALTER TABLE") and "UNIQUE USING INDEX" in second  # noqa: PT018
     with in_the_middle(place, "wrote") as changing:
-        assert (schemas.current(place).version, status(place)) == (1, "migrating")
+        assert (schema_service.current(place).version, status(place)) == (1, "migrating")
         assert new(place) == [False]
         assert NAME not in index_names(place)
         tasks.settle()
         assert status(place) == "migrating", "somebody is at it"
-        uniques.clear_all(REGION)
+        concurrent_unique_indexes.clear_all(REGION)
         assert new(place) == [False], "nobody takes away what is being made"
         with raw_connection(place) as another:
             another.execute("SET lock_timeout = '200ms'")
@@ -177,8 +181,8 @@ def test_several_at_once_with_nulls_and_everything_renamed(place: Place) -> None
     assert told == ["add unique jobs (name)", "add unique jobs (title, name)", "add unique jobs (extra)"]
     assert [operation.name for operation in outcome.operations if operation.name.startswith("add")] == told
     assert execute(place, "SELECT count(*), count(name), count(title) FROM jobs") == [(5, 3, 2)]
-    assert_as_fresh(place, schemas.current(place).schema.document)  # type: ignore[arg-type]
-    assert apply(place, schemas.document_to_revert_to(place, 2), reverts_to=2).version == 4
+    assert_as_fresh(place, schema_service.current(place).schema.document)  # type: ignore[arg-type]
+    assert apply(place, schema_service.document_to_revert_to(place, 2), reverts_to=2).version == 4
     assert_as_fresh(place, first)
 
 
@@ -191,7 +195,7 @@ def test_dropped_again_it_is_gone_and_can_come_back(place: Place) -> None:
     with pytest.raises(InvalidDocument):
         apply(place)
     execute(place, "DELETE FROM tasks WHERE id = 'again'")
-    assert apply(place, schemas.document_to_revert_to(place, 2), reverts_to=2).version == 4
+    assert apply(place, schema_service.document_to_revert_to(place, 2), reverts_to=2).version == 4
     assert_as_fresh(place, UNIQUE)
 
 
@@ -216,10 +220,8 @@ def test_a_column_whose_values_the_change_makes_or_alters_is_not_indexed_beforeh
     before: dict[str, Any], after: dict[str, Any]
 ) -> None:
     old = schema(a={"columns": {**before, "y": "text"}})
-    assert (
-        planning.plan(old, schema(a={"columns": {"x": after, "y": "text"}, "unique": [["x", "y"]]})).new_uniques == ()
-    )
-    [found] = planning.plan(
+    assert planner.plan(old, schema(a={"columns": {"x": after, "y": "text"}, "unique": [["x", "y"]]})).new_uniques == ()
+    [found] = planner.plan(
         old, schema(a={"columns": {**before, "y": "text"}, "unique": [["y", "created_at"]]})
     ).new_uniques
     assert (found.table, found.columns) == ("a", ("y", "created_at"))
@@ -251,7 +253,7 @@ def test_rows_that_are_not_unique_are_refused_by_their_columns_and_nothing_is_le
         ("tables.tasks.unique", "conflict", "existing rows are not unique in note")
     ]
     assert catalog.catalog(place.environment_id) == before
-    assert (schemas.current(place).version, status(place)) == (2, "ready")
+    assert (schema_service.current(place).version, status(place)) == (2, "ready")
     execute(place, "INSERT INTO tasks (id, note) VALUES ('another', 'n')")
 
 
@@ -270,7 +272,7 @@ def test_one_that_takes_too_long_is_given_up_unless_nobody_hurries(place: Place,
     settings.SCHEMA_STATEMENT_TIMEOUT_MS = 300
     with held_up(place, "looked"), pytest.raises(TookTooLong, match=r"add unique tasks \(title\)"):
         apply(place)
-    assert (new(place), schemas.current(place).version, status(place)) == ([], 1, "ready")
+    assert (new(place), schema_service.current(place).version, status(place)) == ([], 1, "ready")
     with in_the_middle(place, "looked", lambda: apply(place, unhurried=True)) as changing:
         time.sleep(0.5)
     assert changing.result().version == 2
@@ -292,7 +294,7 @@ def test_a_change_that_never_wins_its_lock_leaves_its_index_to_the_sweep_at_wors
     place: Place, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.SCHEMA_LOCK_ATTEMPTS = 2
-    monkeypatch.setattr(uniques, "_CLEARING_MS", 100)
+    monkeypatch.setattr(concurrent_unique_indexes, "_CLEARING_MS", 100)
     with raw_connection(place) as reader:
         reader.execute("SELECT * FROM tasks")  # which the making of an index does not wait for
         with pytest.raises(TablesBusy):
@@ -310,7 +312,7 @@ def test_a_connection_that_is_ended_in_the_middle_leaves_nothing(place: Place) -
         execute(place, "SELECT pg_terminate_backend(pid) FROM pg_stat_progress_create_index")
         wait_until(changing.done)
     assert isinstance(changing.result(), Exception)
-    assert (new(place), schemas.current(place).version, status(place)) == ([], 1, "ready")
+    assert (new(place), schema_service.current(place).version, status(place)) == ([], 1, "ready")
 
 
 # ── Crashes ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -344,7 +346,7 @@ def test_a_change_that_is_killed_with_its_index_made_leaves_nothing_for_long(
 
 def test_a_change_that_is_killed_in_its_transaction_leaves_its_index_to_the_sweep(place: Place, mortal: Any) -> None:
     assert kill(mortal, place, failpoint="schema.before_commit") == 9
-    assert (new(place), schemas.current(place).version) == ([True], 1)
+    assert (new(place), schema_service.current(place).version) == ([True], 1)
     wait_until(lambda: _is_free(place))
     tasks.clear_new_uniques(REGION)
     assert_as_fresh(place, document("title"))
@@ -362,7 +364,7 @@ def test_the_server_lets_go_of_an_index_whose_maker_was_killed(place: Place, mor
 
 def _is_free(place: Place) -> bool:
     with transaction.atomic(using=REGION):
-        return not uniques.are_being_made(REGION, place.environment_id)
+        return not concurrent_unique_indexes.are_being_made(REGION, place.environment_id)
 
 
 class OneRecord:
@@ -385,7 +387,7 @@ def test_of_two_at_the_same_time_one_wins_and_nothing_of_the_other_is_left(place
 
     def change(columns: list[str]) -> Any:
         def act() -> Any:
-            schemas.current(place)
+            schema_service.current(place)
             barrier.wait(10)
             return apply(place, document("title", "note", unique=[columns]), expected=2)
 
@@ -393,10 +395,10 @@ def test_of_two_at_the_same_time_one_wins_and_nothing_of_the_other_is_left(place
 
     with ThreadPoolExecutor(3) as pool:
         results = list(pool.map(change, [["title"], ["title", "note"], ["title"]]))
-    won = [result for result in results if isinstance(result, schemas.Outcome)]
+    won = [result for result in results if isinstance(result, schema_service.Outcome)]
     assert len(won) == 1, results
     assert all(isinstance(result, VersionMoved | Unconfirmed) for result in results if result not in won), results
-    assert_as_fresh(place, schemas.current(place).schema.document)  # type: ignore[arg-type]
+    assert_as_fresh(place, schema_service.current(place).schema.document)  # type: ignore[arg-type]
 
 
 @large
@@ -410,7 +412,7 @@ def test_a_quick_change_is_not_held_up_and_wins(place: Place) -> None:
 
 @large
 def test_a_transaction_around_the_change_may_be_idle_meanwhile(place: Place) -> None:
-    def act() -> schemas.Outcome:
+    def act() -> schema_service.Outcome:
         with transaction.atomic(using=REGION):
             with connections[REGION].cursor() as cursor:
                 cursor.execute("SET LOCAL idle_in_transaction_session_timeout = '300ms'")
@@ -439,9 +441,9 @@ def test_who_writes_what_it_will_not_allow_is_asked_to_try_again(make_tracker: A
         assert refused.headers["Retry-After"] == "1"
         assert "a unique" not in str(refused.json)
         assert tracker.post("alice", "/rows/tasks", {"title": "b"}).status == 201
-        with pytest.raises(importing.Interfered):
-            importing.import_rows(place, "tasks", OneRecord({"title": "a"}))
-        assert schemas.current(place).version == 1
+        with pytest.raises(importer.Interfered):
+            importer.import_rows(place, "tasks", OneRecord({"title": "a"}))
+        assert schema_service.current(place).version == 1
     assert changing.result().json["version"] == 2
     refused = tracker.post("alice", "/rows/tasks", {"title": "a"})
     assert (refused.status, refused.fields) == (422, {"title": "taken"})

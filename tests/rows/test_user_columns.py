@@ -6,9 +6,9 @@ import pytest
 from django.db.models import Q
 
 from accounts import audit
-from accounts import services as accounts
 from accounts.models import User
-from platform_site.api.errors import Conflict
+from accounts.users import service as accounts
+from platform_site.http.errors import Conflict
 from projects.models import Environment
 from rows.models import CurrentVersion, EventInterest, OutboxEvent
 from tests.rows.conftest import Tracker
@@ -84,13 +84,13 @@ def test_a_row_that_must_stay_keeps_its_user(tracker: Tracker) -> None:
 
 
 def test_nothing_is_known_of_an_environment_that_is_gone(tracker: Tracker) -> None:
-    from projects import removal
     from projects import services as projects
+    from projects.provisioning import deletion as project_deletion
 
     EventInterest.objects.using(REGION).create(environment_id=tracker.environment_id, table_name="*", action="*")
     note(tracker)
     projects.delete_project(tracker.project.pk, actor=audit.SYSTEM)
-    removal.finish(tracker.project.pk)
+    project_deletion.finish(tracker.project.pk)
     mine = Q(environment_id=tracker.environment_id)
     assert not Environment.objects.filter(pk=tracker.environment_id).exists()
     for model in (CurrentVersion, EventInterest, OutboxEvent):

@@ -10,18 +10,11 @@ from django.db import connections
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from platform_site.api import ids
-from rows import execution
-from rows.conditions import Type
-from rows.documents import SQL_TYPES, Column
-from rows.values import (
-    ARRAYS,
-    InvalidValue,
-    read,
-    read_cell,
-    read_operand,
-    wire,
-)
+from platform_site.identity import ids
+from platform_site.postgres import prepared
+from rows.schema.model import SQL_TYPES, Column
+from rows.schema.types import Type
+from rows.schema.values import ARRAYS, InvalidValue, read, read_cell, read_operand, wire
 
 REGION = "us-east-1"
 
@@ -276,7 +269,7 @@ def test_whatever_is_taken_postgresql_takes_too(region: None, type_: str, raw: A
     except InvalidValue:
         return
     sql_type = SQL_TYPES[type_]  # type: ignore[index]
-    (row,) = execution.run(REGION, f"SELECT $1::{sql_type}".encode(), [None if cell is None else wire(sql_type, cell)])
+    (row,) = prepared.run(REGION, f"SELECT $1::{sql_type}".encode(), [None if cell is None else wire(sql_type, cell)])
     assert (row[0] is None) == (raw is None)
 
 
@@ -289,7 +282,7 @@ def test_whatever_is_taken_postgresql_takes_too(region: None, type_: str, raw: A
     )
 )
 def test_an_array_arrives_as_it_was(region: None, values: list[str]) -> None:
-    rows = execution.run(
+    rows = prepared.run(
         REGION, b"SELECT e FROM unnest($1::text[]) WITH ORDINALITY u (e, n) ORDER BY n", [wire("text[]", values)]
     )
     assert [cell.decode() for (cell,) in rows if cell is not None] == values

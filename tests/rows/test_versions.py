@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from platform_site.api.errors import NotFound, Unavailable, ValidationFailed
-from rows import asking, cascades, registry, services
+from platform_site.http.errors import NotFound, Unavailable, ValidationFailed
+from rows import services
+from rows.query import context, schema_cache
+from rows.write import referential_actions
 from tests.client import Answer
 from tests.rows.conftest import Tracker
 from tests.rows.tenants import ALICE, BOB, KEY, OPERATOR, REGION, Tenant
@@ -184,8 +186,8 @@ def test_rows_of_a_user_who_is_gone_follow_the_policy_of_today(tenant: Tenant) -
     note = tenant.put("notes", body="x", owner_id=ALICE.user_id)
     columns = {**NOTES["columns"], "owner": {"type": "user", "on_delete": "delete"}}
     tenant.apply({"tables": {"notes": {**NOTES, "columns": columns}}})
-    assert registry.environment(tenant.place).version == 1
-    cascades.let_go_of_user(tenant.place, ALICE.user_id or "", leaving=None)
+    assert schema_cache.environment(tenant.place).version == 1
+    referential_actions.let_go_of_user(tenant.place, ALICE.user_id or "", leaving=None)
     with pytest.raises(NotFound):
         tenant.get(KEY, "notes", note)
 
@@ -198,7 +200,7 @@ def test_a_column_or_table_that_is_new_is_known_at_once(tenant: Tenant, verb: st
     tenant.apply(
         {"tables": {"notes": {**NOTES, "columns": columns}, "others": {"columns": {"name": {"type": "text"}}}}}
     )
-    assert registry.environment(tenant.place).version == 1
+    assert schema_cache.environment(tenant.place).version == 1
     match verb:
         case "list":
             assert tenant.rows(KEY, "others") == []
@@ -214,7 +216,7 @@ def test_a_column_or_table_that_is_new_is_known_at_once(tenant: Tenant, verb: st
         case "update":
             note = tenant.put("notes", body="x", owner_id=ALICE.user_id)
             assert tenant.update(KEY, "notes", note, more=3)["more"] == 3
-    assert registry.environment(tenant.place).version == 2
+    assert schema_cache.environment(tenant.place).version == 2
 
 
 def test_what_is_gone_is_gone_at_once_and_a_dropped_columns_name_comes_back_empty(tenant: Tenant) -> None:
@@ -239,7 +241,7 @@ def test_a_schema_that_changes_at_every_run_is_no_error_of_ours(
     tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A column that the last run named and that went meanwhile: 503, not 500."""
-    monkeypatch.setattr(asking, "MAX_RUNS", 1)
+    monkeypatch.setattr(context, "MAX_RUNS", 1)
     assert tenant.rows(KEY, "notes", where={"hidden": "x"}) == []
     columns = {name: column for name, column in NOTES["columns"].items() if name != "hidden"}
     tenant.apply({"tables": {"notes": {**NOTES, "columns": columns}}})

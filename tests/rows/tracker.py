@@ -5,8 +5,8 @@
 
 from typing import Any
 
-from rows.documents import Schema
-from rows.reading import parse
+from rows.schema.model import Schema
+from rows.schema.parser import parse
 
 OWN = {"owner_id": "$user.id"}
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from rows.documents import SQL_TYPES, Column, Schema, Table
-from rows.rules import Principal
+from rows.rules.rules import Principal
+from rows.schema.model import SQL_TYPES, Column, Schema, Table
 from tests.rows.tenants import ALICE, BOB
 
 TABLES = ("a", "b", "c")

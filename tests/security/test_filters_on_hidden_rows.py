@@ -10,11 +10,12 @@ from typing import Any, Final
 
 import pytest
 
-from platform_site.api.errors import ValidationFailed
-from rows import asking, services
-from rows.bulk import BulkQuery
-from rows.execution import run_again_if_lost
-from rows.operators import OPERATORS
+from platform_site.http.errors import ValidationFailed
+from platform_site.postgres.prepared import run_again_if_lost
+from rows import services
+from rows.query import context
+from rows.rules.operators import OPERATORS
+from rows.write.bulk import BulkQuery
 from tests.rows.tenants import ALICE, OPERATOR, Tenant
 from tests.rows.test_computed import counted_blocks
 
@@ -199,7 +200,7 @@ def test_what_an_index_answers_it_still_answers(monkeypatch: pytest.MonkeyPatch)
         plans.append((told or b"").decode())
         return run_again_if_lost(alias, sql, values)
 
-    monkeypatch.setattr(asking, "run_again_if_lost", explained)
+    monkeypatch.setattr(context, "run_again_if_lost", explained)
     slow = {"body": {"$icontains": "zz"}, "tags": {"$has": "zz"}}
     for quick, found in (
         ({"n": 7}, r'"Index Cond": "\(n = '),

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pytest
 from django.db import connections
 
-from rows import execution
+from platform_site.postgres import prepared
 from tests.client import Answer
 from tests.figures import are_one, medians
 from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture
@@ -141,7 +141,7 @@ def planted(tracker: Tracker) -> dict[str, str]:
 def statements(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The text of every statement that runs within, whichever way it goes to PostgreSQL."""
     seen: list[str] = []
-    run = execution._run
+    run = prepared._run
 
     def watched(wrapper: Any, sql: bytes, values: Any) -> Any:
         seen.append(sql.decode())
@@ -152,7 +152,7 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         return execute(sql, params, many, context)
 
     with monkeypatch.context() as patch, ExitStack() as stack:
-        patch.setattr(execution, "_run", watched)
+        patch.setattr(prepared, "_run", watched)
         for connection in connections.all():
             stack.enter_context(connection.execute_wrapper(wrapper))
         yield seen

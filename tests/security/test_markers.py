@@ -22,8 +22,9 @@ import httpx
 import pytest
 from psycopg import sql
 
-from platform_site.services import postgres, valkey
-from platform_site.services.layout import REGIONS, Layout, region_database
+from platform_site.embedded import postgres as embedded_postgres
+from platform_site.embedded import valkey as embedded_valkey
+from platform_site.embedded.data_dir import REGIONS, Layout, region_database
 from tests.api.receiver import Receiver
 from tests.serving import ROOT, Up, wait_for
 
@@ -476,7 +477,7 @@ def look_into_databases(served: Up, markers: Markers, environment_id: str) -> No
     assert len(secret) == 10
     at_home = 0
     for database in ("control", *map(region_database, REGIONS)):
-        with postgres.connect(layout, database) as connection:
+        with embedded_postgres.connect(layout, database) as connection:
             tables = connection.execute(
                 "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
                 " WHERE c.relkind = 'r' AND (n.nspname IN ('public', 'platform') OR n.nspname = %s)",
@@ -494,7 +495,7 @@ def look_into_databases(served: Up, markers: Markers, environment_id: str) -> No
 
 
 def look_into_valkey(served: Up, markers: Markers) -> None:
-    client = valkey.client(Layout(served.data_dir))
+    client = embedded_valkey.client(Layout(served.data_dir))
     keys = list(client.scan_iter(count=1000))
     assert keys
     for key in keys:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from rows.operators import ALL_OPERATORS
-from rows.reading import parse
-from rows.rules import Principal, validate
+from rows.rules.operators import ALL_OPERATORS
+from rows.rules.rules import Principal, validate
+from rows.schema.parser import parse
 from tests.rows.missing import CLAIMS, uses
 from tests.rows.tenants import ALICE, Tenant
 

@@ -10,14 +10,17 @@ from urllib.parse import quote
 
 import pytest
 
-from accounts import audit, credentials, keys, services
+from accounts import audit
+from accounts.keys import server_keys
 from accounts.models import AuditEntry, ServerKey, User
-from platform_site.api import store
-from platform_site.api.callers import PUBLISHABLE_SCOPES, SCOPES
-from platform_site.api.models import IdempotencyRecord
-from platform_site.api.plans import PLANS
+from accounts.tokens import credentials
+from accounts.users import service as user_service
+from platform_site.http.models import IdempotencyRecord
+from platform_site.identity.callers import PUBLISHABLE_SCOPES, SCOPES
+from platform_site.identity.plans import PLANS
+from platform_site.redis import client as redis_client
 from projects.models import Environment, Project
-from rows.rules import Principal, Ruleset
+from rows.rules.rules import Principal, Ruleset
 from tests.api.test_limits import fresh
 from tests.api.test_openapi import OPEN, filled, name, operations
 from tests.client import Answer, Api
@@ -316,7 +319,7 @@ def test_nobody_is_given_the_role_anonymous(site: Tracker) -> None:
 def test_a_user_who_has_the_role_from_before_keeps_what_it_gave_and_no_more(site: Tracker) -> None:
     """It was a role like others until the release that has publishable keys: the rules that tables have for that name go
     on being this user's, with the user's own variables; where a table does not name it, those of `user`."""
-    old = services.create_user(
+    old = user_service.create_user(
         pool_id=site.environment_id, email="old@example.org", password=None, role="anonymous", actor=audit.SYSTEM
     )
     site.tokens["old"] = token_of(old, site.environment_id)
@@ -365,7 +368,7 @@ def test_a_record_that_claims_more_gives_no_more(site: Tracker) -> None:
 
 def forget(key: str) -> None:
     """What the cache knows of the key: PostgreSQL is asked again."""
-    store.mark({credentials.key_cache_name(keys.digest(key)): b"?"})
+    redis_client.mark({credentials.key_cache_name(server_keys.digest(key)): b"?"})
 
 
 def test_one_that_ended_is_401_from_the_next_request_on(site: Tracker) -> None:
@@ -408,7 +411,7 @@ def test_a_server_keys_text_makes_no_publishable_one_and_the_other_way_round(sit
 def test_each_address_has_a_share_of_its_own(site: Tracker, settings: Any) -> None:
     settings.RATE_LIMIT_FACTOR = 0.01
     quota = PLANS["free"].visitor_requests_per_minute // 100
-    record = credentials.key_cache_name(keys.digest(site.tokens["visitor"]))
+    record = credentials.key_cache_name(server_keys.digest(site.tokens["visitor"]))
     start = iter(range(1000))
 
     def somebody() -> str:
@@ -433,7 +436,7 @@ def test_each_address_has_a_share_of_its_own(site: Tracker, settings: Any) -> No
 def test_the_hosts_of_one_ipv6_network_share_one(site: Tracker, settings: Any) -> None:
     settings.RATE_LIMIT_FACTOR = 0.01
     quota = PLANS["free"].visitor_requests_per_minute // 100
-    record = credentials.key_cache_name(keys.digest(site.tokens["visitor"]))
+    record = credentials.key_cache_name(server_keys.digest(site.tokens["visitor"]))
     start = iter(range(1, 1000))
     network = fresh(lambda _: f"{record}\x002001:db8:77:{next(start):x}::").partition("\0")[2]
     answers = [

@@ -1,4 +1,4 @@
-"""The console's cookie opens nothing under /v1, and a token opens nothing of the console (threat T27)."""
+"""The console's cookie opens nothing under /v1, and a token opens nothing of the console."""
 
 from typing import Any
 

@@ -16,20 +16,20 @@ from django.db import connections
 from psycopg import sql
 
 from accounts import audit
-from accounts.lifecycle import outbox, pools
 from accounts.models import AuditEntry
 from accounts.oauth import proofs
+from accounts.registration import email_outbox, pool_settings
 from platform_site import demo
-from platform_site.services.layout import Layout
-from projects.environments import place_of
-from rows.execution import opened_door
+from platform_site.embedded.data_dir import Layout
+from platform_site.postgres.prepared import opened_door
+from projects.directory.environments import place_of
 from tests.accounts.conftest import _mail_server, postbox  # noqa: F401 - fixtures
 from tests.accounts.oauth.conftest import s256
 from tests.accounts.postbox import Postbox, token_in
 from tests.api.test_openapi import operations
 from tests.client import Answer, Api
+from webhooks.delivery.relay import relay_batch
 from webhooks.models import Delivery
-from webhooks.relay import relay_batch
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
@@ -176,7 +176,7 @@ def people(walk: Walk, owner: str, box: Postbox) -> None:
     """Accounts of one's own, by links and by providers."""
 
     def mailed(address: str) -> str:
-        outbox.send_due()
+        email_outbox.send_due()
         return walk.secret("link", token_in(box.last(address)))
 
     walk.do("updateSettings", {"sign_up": "open"}, token=owner)
@@ -312,14 +312,14 @@ def places(walk: Walk, owner: str, box: Postbox) -> None:
     member = walk.do("createMember", body, token=owner, **here)
     walk.do("updateMember", {"role": "viewer"}, token=owner, user_id=member["user_id"], **here)
     walk.do("deleteMember", token=owner, user_id=member["user_id"], **here)
-    pools.change_settings(None, actor=audit.SYSTEM, sign_up="invited")
+    pool_settings.change_settings(None, actor=audit.SYSTEM, sign_up="invited")
     for name in ("mate", "none"):
         body = {"email": f"{name}@example.org", "role": "viewer"}
         invited = walk.api.post(f"/v1/projects/{here['project_id']}/members", token=owner, json=body)
         assert invited.status == 202
         [entry] = AuditEntry.objects.filter(request_id=invited.headers["X-Request-Id"])
         assert entry.action == "member.invited"
-    outbox.send_due()
+    email_outbox.send_due()
     body = {"token": walk.secret("link", token_in(box.last("mate@example.org"))), "password": walk.secret("password")}
     walk.do("acceptMemberInvitation", body, token=None)
     walk.do("deleteMemberInvitation", token=owner, invitation_id=invited.json["id"], **here)

@@ -11,10 +11,11 @@ from django.db import connections
 from django.test import Client
 from django.urls import reverse
 
-from accounts import audit, services
+from accounts import audit
 from accounts.models import ServerKey
-from platform_site.api.callers import PUBLISHABLE_SCOPES
-from platform_site.services import postgres
+from accounts.users import service as user_service
+from platform_site.embedded import postgres as embedded_postgres
+from platform_site.identity.callers import PUBLISHABLE_SCOPES
 from tests.accounts.test_commands import run
 from tests.accounts.test_console import csrf
 from tests.away import away
@@ -91,7 +92,7 @@ def test_where_nobody_named_strangers_nothing_is_opened(make_tracker: Any) -> No
 def test_a_key_of_which_nobody_can_say_what_it_opens_is_not_made_and_others_can_be_revoked(site: Tracker) -> None:
     made = issue(site).json
     before = ServerKey.objects.count()
-    with postgres.connect(settings.LAYOUT, "postgres") as superuser:
+    with embedded_postgres.connect(settings.LAYOUT, "postgres") as superuser:
         superuser.autocommit = True
         with away(superuser, str(connections[site.project.cluster].settings_dict["NAME"])):
             assert issue(site).status == 503
@@ -122,7 +123,7 @@ def test_the_command_says_it_beside_the_secret(site: Tracker) -> None:
 @pytest.fixture
 def console() -> Client:
     client = Client(enforce_csrf_checks=True)
-    staff = services.create_user(
+    staff = user_service.create_user(
         pool_id=None, email="staff@example.com", password=None, name="Staff", is_staff=True, actor=audit.SYSTEM
     )
     client.force_login(staff)
@@ -186,7 +187,7 @@ def test_a_revoked_key_opens_nothing_so_the_next_one_asks(console: Client, site:
     publishable_key_for(site.environment_id)
     assert "Publishable key issued" in press(console, site.environment_id, "rows:read")
     for key in ServerKey.objects.filter(prefix__startswith="pk_"):
-        services.revoke_key(key, actor=audit.SYSTEM)
+        user_service.revoke_key(key, actor=audit.SYSTEM)
     assert "Open this to everybody?" in press(console, site.environment_id, "rows:read")
 
 

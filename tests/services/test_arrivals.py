@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from platform_site.api.errors import ApiError, InvalidRequest, Unavailable
-from platform_site.server.arrivals import Arrivals, Future, tell_at_once
+from platform_site.http.errors import ApiError, InvalidRequest, Unavailable
+from platform_site.server.body_reader import Arrivals, Future, tell_at_once
 from tests.serving import wait_for
 
 LATE = Unavailable("late")

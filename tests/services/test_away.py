@@ -1,4 +1,4 @@
-"""A database that does not answer is waited for once, and by its own requests only (`platform_site.postgres.away`)."""
+"""A database that does not answer is waited for once, and by its own requests only (`platform_site.postgres.availability`)."""
 
 import contextlib
 import socket
@@ -11,11 +11,9 @@ import psycopg
 import pytest
 from django.db import OperationalError, connections
 
-from platform_site.api import sqlstates
-from platform_site.postgres import away
-from platform_site.postgres.away import Watch
+from platform_site.postgres import availability, prepared, sqlstates
+from platform_site.postgres.availability import Watch
 from platform_site.postgres.base import DatabaseWrapper, bounded
-from rows import execution
 from tests.figures import within
 from tests.serving import wait_for
 
@@ -34,15 +32,15 @@ def parameters(listener: socket.socket) -> dict[str, Any]:
 
 @pytest.fixture
 def four_threads() -> Iterator[None]:
-    away.serve_by(4)
+    availability.serve_by(4)
     yield
-    away._most = float("inf")
+    availability._most = float("inf")
 
 
 def test_the_first_waits_and_the_others_are_refused_at_once_until_it_answers(mute: socket.socket) -> None:
     asked = parameters(mute)
     wrapper = DatabaseWrapper({"OPTIONS": {}, "TIME_ZONE": None, "NAME": "nothing"}, alias="mute")
-    watched = away.watch("mute")
+    watched = availability.watch("mute")
     with pytest.raises(psycopg.errors.ConnectionTimeout):
         wrapper.get_new_connection(asked)
     assert watched.is_away
@@ -71,11 +69,11 @@ def test_who_asks_whether_it_is_back_asks_again_whatever_went_wrong(
             raise error
         raise psycopg.errors.CannotConnectNow  # an answer
 
-    monkeypatch.setattr(away, "PROBE_SECONDS", 0.01)
+    monkeypatch.setattr(availability, "PROBE_SECONDS", 0.01)
     monkeypatch.setattr(psycopg, "connect", connect)
     watched = Watch("silent")
     assert watched.enter()
-    monkeypatch.setattr(away, "SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(availability, "SILENT_SECONDS", 0.0)
     watched.lost({})
     wait_for("somebody notices", lambda: not watched.is_away, 15)
     assert len(asked) == 2
@@ -86,7 +84,7 @@ def test_a_database_that_nobody_can_ask_again_is_not_refused(monkeypatch: pytest
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    monkeypatch.setattr(away, "SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(availability, "SILENT_SECONDS", 0.0)
     watched = Watch("silent")
     assert watched.enter()
     watched.lost({})
@@ -113,7 +111,7 @@ def wait_in(watched: Watch, release: threading.Event) -> threading.Thread:
 def test_three_of_four_threads_may_wait_for_a_database_that_makes_no_progress() -> None:
     watched, release = Watch("slow"), threading.Event()
     threads = [wait_in(watched, release) for _ in range(3)]
-    time.sleep(away.LEAST_PATIENCE * 1.5)
+    time.sleep(availability.LEAST_PATIENCE * 1.5)
     with pytest.raises(psycopg.errors.ConnectionTimeout, match="enough threads wait"):
         watched.enter()
     release.set()
@@ -127,12 +125,12 @@ def test_three_of_four_threads_may_wait_for_a_database_that_makes_no_progress() 
 def test_a_database_that_answers_one_after_the_other_may_have_everybody() -> None:
     watched, release = Watch("busy"), threading.Event()
     threads = [wait_in(watched, release) for _ in range(3)]
-    time.sleep(away.LEAST_PATIENCE * 1.5)
+    time.sleep(availability.LEAST_PATIENCE * 1.5)
     answered = threading.Event()
     answered.set()
-    away._most, most = float("inf"), away._most
+    availability._most, most = float("inf"), availability._most
     wait_in(watched, answered).join()  # a fourth, which is answered at once: progress
-    away._most = most
+    availability._most = most
     assert watched.enter()
     watched.leave()
     release.set()
@@ -221,7 +219,7 @@ def select(alias: str) -> None:
 
 
 def by_libpq(alias: str) -> None:
-    execution.run(alias, b"SELECT 1", [])
+    prepared.run(alias, b"SELECT 1", [])
 
 
 def commit(alias: str) -> None:
@@ -233,7 +231,7 @@ def test_nobody_waits_on_an_open_connection_to_a_database_that_stands_still(
     settings: Any, relay: Relay, relayed: str, wait: Callable[[str], None]
 ) -> None:
     settings.DATABASE_SILENCE_SECONDS = 1
-    watched, errors = away.watch(relayed), list[Exception]()
+    watched, errors = availability.watch(relayed), list[Exception]()
     is_open, stands_still = threading.Event(), threading.Event()
 
     def ask() -> None:
@@ -253,7 +251,7 @@ def test_nobody_waits_on_an_open_connection_to_a_database_that_stands_still(
     assert is_open.wait(10)
     relay.stand_still()
     stands_still.set()
-    thread.join(within(1 + 2 * away.PROBE_SECONDS + away.ANSWER_SECONDS))
+    thread.join(within(1 + 2 * availability.PROBE_SECONDS + availability.ANSWER_SECONDS))
     assert not thread.is_alive(), "it waits for ever"
     assert isinstance(errors[0], OperationalError), errors
     assert sqlstates.answer_for(errors[0]).status == 503
@@ -271,7 +269,7 @@ def test_a_statement_that_takes_its_time_is_left_alone_as_long_as_the_database_a
     settings.DATABASE_SILENCE_SECONDS = 1
     with connections[relayed].cursor() as cursor:
         cursor.execute("SELECT pg_sleep(4)")
-    assert not away.watch(relayed).is_away
+    assert not availability.watch(relayed).is_away
 
 
 def test_every_database_is_watched() -> None:

@@ -9,7 +9,7 @@ from tests.serving import ROOT
 
 _BEGIN = """
 import os, signal, subprocess, sys
-from platform_site.services.children import Part, Supervisor
+from platform_site.embedded.supervisor import Part, Supervisor
 
 def fails(output):
     raise OSError("no such program")

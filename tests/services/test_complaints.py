@@ -13,7 +13,7 @@ from django.core.management import get_commands, load_command_class
 from django.db import DatabaseError, connections
 from psycopg.errors import DeadlockDetected, DiskFull, QueryCanceled, UndefinedTable, UniqueViolation
 
-from platform_site import complaints
+from platform_site.cli import errors as command_errors
 from tests.rows.test_schema_command import variables_of_databases
 from tests.serving import ROOT
 
@@ -50,7 +50,7 @@ def test_a_database_that_was_not_migrated_is_told_from_other_mistakes() -> None:
     ):
         error = DatabaseError("nothing was said")
         error.__cause__ = cause
-        told = complaints.of(error)
+        told = command_errors.of(error)
         assert told is None if says is None else says in str(told)
 
 
@@ -117,7 +117,7 @@ def test_an_argument_in_another_encoding_is_named() -> None:
     try:
         "\udcff@example.com".encode()
     except UnicodeEncodeError as error:
-        told = complaints.of(error)
+        told = command_errors.of(error)
     assert told == "An argument is not UTF-8."
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from platform_site.services import postgres
-from platform_site.services.cores import cores
-from platform_site.services.layout import Layout
+from platform_site.embedded import postgres as embedded_postgres
+from platform_site.embedded.cores import cores
+from platform_site.embedded.data_dir import Layout
 from tests.serving import start_up
 
 HERE = len(os.sched_getaffinity(0))
@@ -57,7 +57,7 @@ def test_there_are_connections_for_as_many_web_processes_as_were_asked_for(tmp_p
     up = start_up(tmp_path / "data", "--workers", "9", "--no-demo")
     try:
         layout = Layout(up.data_dir)
-        with postgres.connect(layout) as connection:
+        with embedded_postgres.connect(layout) as connection:
             [most] = connection.execute("SHOW max_connections").fetchone() or [None]
         assert int(str(most)) >= 9 * 16 * 4 + 200
     finally:

@@ -8,21 +8,21 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from accounts import services as accounts
 from accounts.audit import SYSTEM
 from accounts.models import ServerKey, User
-from functions import services as functions
-from functions.callers import caller_again
+from accounts.users import service as accounts
+from functions.deploy import service as functions
+from functions.execution.run_as import caller_again
 from platform_site import demo
-from platform_site.services.layout import Layout
+from platform_site.embedded.data_dir import Layout
 from projects import services as projects
-from projects.environments import place_of
+from projects.directory.environments import place_of
 from projects.models import Environment, Project
-from rows import schemas
 from rows import services as rows
-from rows.reads import ListQuery
-from rows.rules import Principal
-from webhooks import signing
+from rows.migrate import service as schema_service
+from rows.query.service import ListQuery
+from rows.rules.rules import Principal
+from webhooks.delivery import signing
 from webhooks.models import Webhook
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
@@ -71,9 +71,9 @@ def test_a_schema_of_the_owners_own_gets_none_of_the_rows(layout: Layout, monkey
     place = place_of(facts["environments"]["production"])
     assert place is not None
     own = {"tables": {"lists": {"columns": {"name": {"type": "text"}}, "rules": {"user": {"read": {}}}}}}
-    schemas.change(place, own, actor=SYSTEM)
+    schema_service.change(place, own, actor=SYSTEM)
     complete(layout)
-    assert schemas.current(place).version == 1
+    assert schema_service.current(place).version == 1
 
 
 def test_what_it_seeds_answers_each_user_with_their_own(layout: Layout) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from platform_site.services import floors
+from platform_site.embedded import minimum_versions
 
 
 @pytest.mark.parametrize(
@@ -20,26 +20,26 @@ from platform_site.services import floors
     ],
 )
 def test_a_release_line_has_its_own_floor(text: str, below: bool) -> None:
-    assert floors.is_below(floors.parsed(text), floors.REDIS) is below
+    assert minimum_versions.is_below(minimum_versions.parsed(text), minimum_versions.REDIS) is below
 
 
 def test_postgres_is_held_to_the_floor_of_its_major_version() -> None:
-    assert floors.is_below((15, 13), floors.POSTGRES)
-    assert not floors.is_below((15, 14), floors.POSTGRES)
-    assert floors.is_below((14, 22), floors.POSTGRES)
-    assert not floors.is_below((19, 1), floors.POSTGRES)
+    assert minimum_versions.is_below((15, 13), minimum_versions.POSTGRES)
+    assert not minimum_versions.is_below((15, 14), minimum_versions.POSTGRES)
+    assert minimum_versions.is_below((14, 22), minimum_versions.POSTGRES)
+    assert not minimum_versions.is_below((19, 1), minimum_versions.POSTGRES)
 
 
 @pytest.mark.django_db(databases="__all__")
 def test_what_we_embed_has_no_known_holes() -> None:
-    assert floors.problems() == []
+    assert minimum_versions.problems() == []
 
 
 @pytest.mark.django_db(databases="__all__")
 def test_an_old_line_is_found_on_the_real_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(floors, "POSTGRES", {(99,): (99, 1)})
-    monkeypatch.setattr(floors, "VALKEY", {(99,): (99, 1)})
-    monkeypatch.setattr(floors, "DENO", (99, 0))
-    found = " ".join(floors.problems())
+    monkeypatch.setattr(minimum_versions, "POSTGRES", {(99,): (99, 1)})
+    monkeypatch.setattr(minimum_versions, "VALKEY", {(99,): (99, 1)})
+    monkeypatch.setattr(minimum_versions, "DENO", (99, 0))
+    found = " ".join(minimum_versions.problems())
     for name in ("default", "us-east-1", "PostgreSQL", "Valkey", "Deno"):
         assert name in found

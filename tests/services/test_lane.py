@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from platform_site.server.lane import Lane
+from platform_site.server.elastic_pool import Lane
 from tests.figures import within
 
 PATIENCE = 0.02

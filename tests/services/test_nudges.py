@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -13,12 +14,12 @@ from celery import shared_task
 from django.db import transaction
 from pytest_django.fixtures import Settings
 
-from platform_site.api import nudges
+from platform_site.background import dispatch
 from platform_site.celery import app
-from platform_site.services import valkey
+from platform_site.embedded import valkey as embedded_valkey
 from tests.faults.conftest import OwnValkey
 from tests.figures import within
-from tests.serving import wait_for
+from tests.serving import ROOT, wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
@@ -33,20 +34,20 @@ def broker(tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) 
     """A Valkey that the test may hurt, as the broker of this process; and no memory of earlier failures."""
     own = OwnValkey(tmp_path / "valkey")
     settings.CELERY_BROKER_URL = own.layout.redis_url().replace("unix://", "redis+socket://", 1)
-    monkeypatch.setattr(nudges, "_pool", None)
-    monkeypatch.setattr(nudges, "_silent_until", 0.0)
+    monkeypatch.setattr(dispatch, "_pool", None)
+    monkeypatch.setattr(dispatch, "_silent_until", 0.0)
     yield own
     own.signal(signal.SIGCONT)
     own.kill()
 
 
 def waiting(own: OwnValkey) -> int:
-    return int(valkey.client(own.layout).llen("default"))  # type: ignore[arg-type]
+    return int(embedded_valkey.client(own.layout).llen("default"))  # type: ignore[arg-type]
 
 
 def test_a_nudge_is_sent_after_the_commit_and_never_without_one(broker: OwnValkey) -> None:
     with transaction.atomic(using="us-east-1"):
-        nudges.nudge(look_at, "prj_1", using="us-east-1")
+        dispatch.send(look_at.name, "prj_1", using="us-east-1")
         assert waiting(broker) == 0
     assert waiting(broker) == 1
 
@@ -55,7 +56,7 @@ def test_a_nudge_is_sent_after_the_commit_and_never_without_one(broker: OwnValke
 
     def half() -> None:
         with transaction.atomic():
-            nudges.nudge(look_at, "prj_2")
+            dispatch.send(look_at.name, "prj_2")
             raise Undo
 
     with pytest.raises(Undo):
@@ -65,40 +66,40 @@ def test_a_nudge_is_sent_after_the_commit_and_never_without_one(broker: OwnValke
 
 def test_a_process_that_was_forked_nudges_as_its_parent_did(broker: OwnValkey) -> None:
     """As a web process, whose parent nudged while it made the demo."""
-    assert nudges.send_now(look_at, "prj_1")
+    assert dispatch.send_now(look_at.name, "prj_1")
     child = multiprocessing.get_context("fork").Process(
-        target=lambda: os._exit(0 if nudges.send_now(look_at, "prj_2") else 1)
+        target=lambda: os._exit(0 if dispatch.send_now(look_at.name, "prj_2") else 1)
     )
     child.start()
     child.join(30)
     assert child.exitcode == 0
     assert waiting(broker) == 2
-    assert nudges.send_now(look_at, "prj_3"), "and the parent goes on"
+    assert dispatch.send_now(look_at.name, "prj_3"), "and the parent goes on"
 
 
 def test_a_frozen_redis_costs_the_first_sender_little_and_the_next_nothing(broker: OwnValkey) -> None:
-    assert nudges.send_now(look_at, "prj_1")
+    assert dispatch.send_now(look_at.name, "prj_1")
     broker.signal(signal.SIGSTOP)
     begun = time.monotonic()
-    assert not nudges.send_now(look_at, "prj_2")
-    assert time.monotonic() - begun < within(0.6), "reliability finding 9: 0.3 s"
+    assert not dispatch.send_now(look_at.name, "prj_2")
+    assert time.monotonic() - begun < within(0.6), "at most 0.3 s"
     begun = time.monotonic()
     for _ in range(20):
-        assert not nudges.send_now(look_at, "prj_3")
+        assert not dispatch.send_now(look_at.name, "prj_3")
     assert time.monotonic() - begun < within(0.2)
     broker.signal(signal.SIGCONT)
-    wait_for("it sends again", lambda: nudges.send_now(look_at, "prj_4"), nudges.BREAKER_SECONDS + 2)
+    wait_for("it sends again", lambda: dispatch.send_now(look_at.name, "prj_4"), dispatch.BREAKER_SECONDS + 2)
 
 
 def test_a_redis_that_is_gone_fails_nobody_and_is_found_again(broker: OwnValkey) -> None:
-    assert nudges.send_now(look_at, "prj_1")
+    assert dispatch.send_now(look_at.name, "prj_1")
     broker.kill()
     begun = time.monotonic()
     with transaction.atomic():
-        nudges.nudge(look_at, "prj_2")
+        dispatch.send(look_at.name, "prj_2")
     assert time.monotonic() - begun < within(0.6)
     broker.start()
-    wait_for("it sends again", lambda: nudges.send_now(look_at, "prj_3"), nudges.BREAKER_SECONDS + 2)
+    wait_for("it sends again", lambda: dispatch.send_now(look_at.name, "prj_3"), dispatch.BREAKER_SECONDS + 2)
     assert waiting(broker) == 1, "what was sent before died with the server"
 
 
@@ -110,3 +111,13 @@ def test_a_worker_that_lost_redis_with_a_nudge_in_hand_can_close_its_connection(
         assert queue.get(timeout=5).payload == {"a": "nudge"}
         queue.channel.connection.client = None  # as Kombu leaves it
         queue.channel.close()
+
+
+def test_every_task_that_is_sent_by_name_exists() -> None:
+    app.loader.import_default_modules()
+    sent = set()
+    for name in ("accounts", "functions", "platform_site", "projects", "rows", "webhooks"):
+        for path in (ROOT / name).rglob("*.py"):
+            sent |= set(re.findall(r'"((?:\w+\.tasks|accounts)\.(?!models)[a-z_]+)"', path.read_text()))
+    sent = {name for name in sent if ".tasks." in name or name.startswith("accounts.send_")}
+    assert {"rows.tasks.make_indexes", "accounts.send_account_email"} <= sent <= set(app.tasks)

@@ -1,7 +1,7 @@
 """Behind PgBouncer in transaction mode, with the files of docs/deploy: everything goes on, on two connections a database.
 
 What a session would keep (a lock, a setting, a prepared name) is on somebody else's connection a moment later; so each
-part that works here keeps nothing, or goes direct (`platform_site.postgres.direct`).
+part that works here keeps nothing, or goes direct (`platform_site.fastpath.libpq`).
 """
 
 import os
@@ -19,8 +19,9 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from platform_site.services import launch, postgres
-from platform_site.services.layout import REGIONS, Layout, region_variable
+from platform_site.embedded import launch
+from platform_site.embedded import postgres as embedded_postgres
+from platform_site.embedded.data_dir import REGIONS, Layout, region_variable
 from tests.api.receiver import Receiver
 from tests.serving import ROOT, Up, start_up, wait_for
 
@@ -48,8 +49,8 @@ def databases() -> Iterator[dict[str, str]]:
     names = {"DATABASE_URL": "pooled_control"} | {
         region_variable(region): f"pooled_{region.replace('-', '_')}" for region in REGIONS
     }
-    psql = postgres.binaries() / "psql"
-    with postgres.connect(layout) as connection:
+    psql = embedded_postgres.binaries() / "psql"
+    with embedded_postgres.connect(layout) as connection:
         for name in names.values():
             connection.execute(sql.SQL("CREATE DATABASE {} OWNER platform").format(sql.Identifier(name)))
     for name in names.values():
@@ -58,7 +59,7 @@ def databases() -> Iterator[dict[str, str]]:
         command = [psql, url, "-v", "ON_ERROR_STOP=1", "-v", "role=platform", "-v", f"schema={schema}"]
         subprocess.run([*command, "-f", DEPLOY / "pooled.sql"], check=True, capture_output=True)
     yield names
-    with postgres.connect(layout) as connection:
+    with embedded_postgres.connect(layout) as connection:
         for name in names.values():
             connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
@@ -68,7 +69,7 @@ def pooler(databases: dict[str, str], tmp_path_factory: pytest.TempPathFactory) 
     """The directory of PgBouncer's socket. It runs as the configuration of docs/deploy says, but for where and how many."""
     layout = Layout(Path(os.environ["DATA_DIR"]))
     directory = tmp_path_factory.mktemp("pooler")
-    user = postgres.server_user(layout)
+    user = embedded_postgres.server_user(layout)
     text = (DEPLOY / "pgbouncer.ini").read_text()
     lines = "\n".join(f"{name} = host={layout.sockets}" for name in databases.values())
     text = re.sub(r"(?<=\[databases\]\n).*?(?=\n\[)", lines + "\n", text, flags=re.DOTALL)
@@ -167,7 +168,7 @@ def test_rows_schemas_events_runs_and_sweeps_need_no_session(
         changed = ask("PUT", "/schema", {"document": document})
         assert "UNIQUE USING INDEX" in str(changed["operations"]), "its index, made on a connection of its own"
     layout = Layout(Path(os.environ["DATA_DIR"]))
-    with postgres.connect(layout, databases["REGION_US_EAST_1_URL"]) as region:
+    with embedded_postgres.connect(layout, databases["REGION_US_EAST_1_URL"]) as region:
         query = "SELECT count(*) FROM pg_indexes WHERE tablename = 'lists' AND indexdef LIKE '%(name%'"
 
         def is_made() -> bool:
@@ -175,7 +176,7 @@ def test_rows_schemas_events_runs_and_sweeps_need_no_session(
 
         wait_for("the index, made by a worker on a connection of its own", is_made, 40, every=0.2)
     # No sweep's lock was left on a connection that goes round: whoever holds one has it for a moment.
-    with postgres.connect(layout, databases["DATABASE_URL"]) as control:
+    with embedded_postgres.connect(layout, databases["DATABASE_URL"]) as control:
         left = _advisory_locks(control, databases["DATABASE_URL"])
 
         def are_let_go() -> bool:

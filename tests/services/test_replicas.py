@@ -18,8 +18,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from platform_site.services import postgres
-from platform_site.services.layout import Layout, region_database
+from platform_site.embedded import postgres as embedded_postgres
+from platform_site.embedded.data_dir import Layout, region_database
 from tests.figures import within
 from tests.serving import Up, start_up, wait_for
 from tests.standby import Standby, counted
@@ -86,7 +86,7 @@ class Service:
             connection.execute(change, [name, row_id])
 
     def primary(self) -> "psycopg.Connection[tuple[object, ...]]":
-        return postgres.connect(Layout(self.up.data_dir), region_database(REGION))
+        return embedded_postgres.connect(Layout(self.up.data_dir), region_database(REGION))
 
     def is_answered_by_the_replica(self, path: str = "/rows/tasks?limit=1") -> bool:
         before = self.counted("answered")

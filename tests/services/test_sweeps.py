@@ -16,20 +16,21 @@ from celery.contrib.testing.worker import start_worker
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, connections
 
-import functions.retention
+import functions.runs.retention
 import functions.tasks
 import platform_site.tasks
 import projects.tasks
+import rows.outbox.audit
 import rows.tasks
-import rows.trail
-import webhooks.control
-import webhooks.retention
+import webhooks.delivery.control_events
+import webhooks.delivery.retention
 import webhooks.tasks
-from functions import claims
-from platform_site.api import sweeps
+from functions.runs import queue as run_queue
+from platform_site.background import periodic
 from platform_site.celery import app, stop_the_second_clocks
-from platform_site.figures import rollups
-from projects import leftovers, provisioning, removal
+from platform_site.console import rollups
+from projects.provisioning import deletion as project_deletion
+from projects.provisioning import orphaned_rows, schemas
 from rows.models import CurrentVersion, DepartureDue, LeavingUser
 from tests.away import cut_off
 from tests.faults.harm import FAKETIME
@@ -41,10 +42,10 @@ pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 @pytest.fixture
 def empty(monkeypatch: pytest.MonkeyPatch) -> None:
     """No sweeps but the test's own."""
-    monkeypatch.setattr(sweeps, "_sweeps", {})
+    monkeypatch.setattr(periodic, "_sweeps", {})
 
 
-def in_a_thread(sweep: sweeps.Sweep, ran: list[bool]) -> threading.Thread:
+def in_a_thread(sweep: periodic.Sweep, ran: list[bool]) -> threading.Thread:
     def work() -> None:
         try:
             ran.append(sweep.run())
@@ -65,16 +66,18 @@ def test_a_sweep_that_runs_elsewhere_is_not_run_here(monkeypatch: pytest.MonkeyP
         running.set()
         assert go_on.wait(10)
 
-    sweep, ran = sweeps.Sweep("tests.slow", 1, slow), []
+    sweep, ran = periodic.Sweep("tests.slow", 1, slow), []
     first = in_a_thread(sweep, ran)
     assert running.wait(10)
-    assert sweeps.Sweep("tests.slow", 1, slow).run() is False
-    assert sweeps.Sweep("tests.other", 1, lambda: None).run() is True, "another sweep has a lock of its own"
-    monkeypatch.setattr(sweeps, "_PATIENCE", 0.0)
-    assert sweeps.Sweep("tests.slow", 60, slow).run() is False, "it may take its time"
+    assert periodic.Sweep("tests.slow", 1, slow).run() is False
+    assert periodic.Sweep("tests.other", 1, lambda: None).run() is True, "another sweep has a lock of its own"
+    monkeypatch.setattr(periodic, "_PATIENCE", 0.0)
+    assert periodic.Sweep("tests.slow", 60, slow).run() is False, "it may take its time"
     time.sleep(0.2)
     past: list[int] = []
-    assert sweeps.Sweep("tests.slow", 0.05, lambda: past.append(1)).run() is True, "one that stands still is passed by"
+    assert periodic.Sweep("tests.slow", 0.05, lambda: past.append(1)).run() is True, (
+        "one that stands still is passed by"
+    )
     assert past == [1]
     go_on.set()
     first.join(10)
@@ -87,12 +90,12 @@ def test_a_sweep_that_fails_or_whose_connection_dies_keeps_nobody_from_the_next(
         raise ValueError("bad")
 
     with pytest.raises(ValueError, match="bad"):
-        sweeps.Sweep("tests.bad", 1, bad).run()
-    assert sweeps.Sweep("tests.bad", 1, lambda: None).run() is True
+        periodic.Sweep("tests.bad", 1, bad).run()
+    assert periodic.Sweep("tests.bad", 1, lambda: None).run() is True
 
-    assert sweeps.Sweep("tests.cut", 1, lambda: cut_off(connections["default"])).run() is True
+    assert periodic.Sweep("tests.cut", 1, lambda: cut_off(connections["default"])).run() is True
     connections.close_all()
-    assert sweeps.Sweep("tests.cut", 1, lambda: None).run() is True
+    assert periodic.Sweep("tests.cut", 1, lambda: None).run() is True
 
 
 @pytest.mark.usefixtures("empty")
@@ -111,8 +114,8 @@ def test_a_worker_has_a_clock_for_each_database_until_it_ends() -> None:
 
 
 @pytest.fixture
-def clock() -> Iterator[sweeps.Clock]:
-    clock = sweeps.Clock(tick=0.02)
+def clock() -> Iterator[periodic.Clock]:
+    clock = periodic.Clock(tick=0.02)
     yield clock
     clock.stop()
     clock.join(60)
@@ -120,7 +123,7 @@ def clock() -> Iterator[sweeps.Clock]:
 
 
 @pytest.mark.usefixtures("empty")
-def test_the_second_clock_runs_what_was_not_seen_for_three_periods_and_survives_failures(clock: sweeps.Clock) -> None:
+def test_the_second_clock_runs_what_was_not_seen_for_three_periods_and_survives_failures(clock: periodic.Clock) -> None:
     calls: dict[str, list[float]] = {"forsaken": [], "seen": [], "broken": []}
 
     def forsaken() -> None:
@@ -134,7 +137,7 @@ def test_the_second_clock_runs_what_was_not_seen_for_three_periods_and_survives_
         raise ValueError("broken")
 
     for function, every in ((broken, 0.1), (forsaken, 0.1), (seen, 60)):
-        sweeps.sweep(every=every)(function)
+        periodic.sweep(every=every)(function)
     begun = time.monotonic()
     clock.start()
     wait_for("both ran twice", lambda: len(calls["forsaken"]) >= 2 and len(calls["broken"]) >= 2)
@@ -144,16 +147,16 @@ def test_the_second_clock_runs_what_was_not_seen_for_three_periods_and_survives_
 
 
 @pytest.mark.usefixtures("empty")
-def test_a_sweep_at_the_start_waits_for_no_period(clock: sweeps.Clock) -> None:
+def test_a_sweep_at_the_start_waits_for_no_period(clock: periodic.Clock) -> None:
     ran = threading.Event()
-    sweeps.sweep(every=3600, at_start=True)(ran.set)
+    periodic.sweep(every=3600, at_start=True)(ran.set)
     clock.start()
     assert ran.wait(10)
 
 
 def test_beat_knows_every_sweep_of_every_app() -> None:
     app.loader.import_default_modules()
-    names = {found.name for found in sweeps.all_sweeps()}
+    names = {found.name for found in periodic.all_sweeps()}
     assert "projects.tasks.finish_and_clean" in names
     schedule = app.conf.beat_schedule
     assert names <= set(schedule)
@@ -169,7 +172,7 @@ import django
 django.setup()
 from celery import Celery
 from celery.beat import Scheduler
-from platform_site.api import sweeps
+from platform_site.background import periodic as sweeps
 
 sweeps._sweeps.clear()
 sweeps.sweep(every=0.1)(lambda: None)
@@ -210,12 +213,12 @@ def test_beat_goes_on_when_its_hosts_clock_is_set_back_or_forward(tmp_path: Path
 @pytest.mark.usefixtures("empty")
 def test_a_nudge_runs_its_sweep_and_an_unknown_name_is_another_releases() -> None:
     calls: list[int] = []
-    sweeps.sweep(every=60)(lambda: calls.append(1))
-    [found] = sweeps.all_sweeps()
-    sweeps.run_sweep(found.name)
-    sweeps.run_sweep("of.another.release")
+    periodic.sweep(every=60)(lambda: calls.append(1))
+    [found] = periodic.all_sweeps()
+    periodic.run_sweep(found.name)
+    periodic.run_sweep("of.another.release")
     assert calls == [1]
-    sweeps.run_sweep(found.name)
+    periodic.run_sweep(found.name)
     assert calls == [1], "of a pile of nudges one is enough"
 
 
@@ -238,15 +241,15 @@ def test_a_nudge_for_a_regions_frequent_sweep_is_for_its_clock_which_keeps_its_c
         frequent(using)
 
     for function, every in ((frequent, 15), (slow, 15), (rare, 16)):
-        sweeps.sweep_of_each_region(every=every)(function)
+        periodic.sweep_of_each_region(every=every)(function)
 
     def nudge(function: Callable[[str], None]) -> int:
         name = f"{function.__module__}.{function.__qualname__}@{using}"
-        monkeypatch.setattr(sweeps._sweeps[name], "ran_at", -1e9)
-        sweeps.run_sweep(name)
+        monkeypatch.setattr(periodic._sweeps[name], "ran_at", -1e9)
+        periodic.run_sweep(name)
         return len(ran)
 
-    here, clock = threading.current_thread().name, sweeps.Clock(using, tick=3600)
+    here, clock = threading.current_thread().name, periodic.Clock(using, tick=3600)
     assert nudge(frequent) == 1, "no clock: it is run here, at once"
     clock.start()
     try:
@@ -269,11 +272,11 @@ def test_a_nudge_for_a_regions_frequent_sweep_is_for_its_clock_which_keeps_its_c
 
 def _walks() -> Iterator[tuple[str, Callable[[], object], tuple[Any, str]]]:
     """Every sweep that walks regions, and what it asks of each, whose first argument is the region."""
-    yield "control events", webhooks.tasks.carry_over_what_is_left, (webhooks.control, "carry_over")
-    yield "the trail", rows.tasks.bring_trail_that_is_left, (rows.trail, "bring_oldest")
-    yield "the trail as it was", webhooks.tasks.bring_trail_that_is_left, (rows.trail, "bring_oldest")
-    yield "orphans", projects.tasks.finish_and_clean, (provisioning, "drop_orphans")
-    yield "leftovers", projects.tasks.remove_leftovers, (leftovers, "find")
+    yield "control events", webhooks.tasks.carry_over_what_is_left, (webhooks.delivery.control_events, "carry_over")
+    yield "the trail", rows.tasks.bring_trail_that_is_left, (rows.outbox.audit, "bring_oldest")
+    yield "the trail as it was", webhooks.tasks.bring_trail_that_is_left, (rows.outbox.audit, "bring_oldest")
+    yield "orphans", projects.tasks.finish_and_clean, (schemas, "drop_orphans")
+    yield "leftovers", projects.tasks.remove_leftovers, (orphaned_rows, "find")
     yield "indexes", rows.tasks.settle, (CurrentVersion.objects, "using")
     yield "the departed", rows.tasks.let_go_of_the_departed, (DepartureDue.objects, "using")
     yield "the leaving", rows.tasks.delete_users_who_are_leaving, (LeavingUser.objects, "using")
@@ -302,7 +305,7 @@ def test_a_region_that_fails_keeps_no_other_from_its_turn(
 def test_every_sweep_that_walks_regions_is_asked() -> None:
     walking = {
         found.name
-        for found in sweeps.all_sweeps()
+        for found in periodic.all_sweeps()
         if found.using == "default"
         and not found.name.startswith("tests.")
         and "REGION_DATABASES" in _source_with_helpers(found.function)
@@ -312,11 +315,11 @@ def test_every_sweep_that_walks_regions_is_asked() -> None:
 
 
 @pytest.mark.usefixtures("empty")
-def test_a_sweep_of_each_region_has_its_lock_and_its_clock_there(clock: sweeps.Clock) -> None:
+def test_a_sweep_of_each_region_has_its_lock_and_its_clock_there(clock: periodic.Clock) -> None:
     first, second = settings.REGION_DATABASES[:2]
     ran: dict[str, threading.Event] = {using: threading.Event() for using in settings.REGION_DATABASES}
-    sweeps.sweep_of_each_region(every=0.1)(lambda using: ran[using].set())
-    of_first, of_second = (found for found in sweeps.all_sweeps() if found.using in (first, second))
+    periodic.sweep_of_each_region(every=0.1)(lambda using: ran[using].set())
+    of_first, of_second = (found for found in periodic.all_sweeps() if found.using in (first, second))
     with connections[first].cursor() as cursor:
         cursor.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", [f"sweep:{of_first.name}"])
         elsewhere: list[bool] = []
@@ -326,7 +329,7 @@ def test_a_sweep_of_each_region_has_its_lock_and_its_clock_there(clock: sweeps.C
     assert elsewhere == [False, True]
     ran[second].clear()
     clock.start()
-    of_region = sweeps.Clock(first, tick=0.02)
+    of_region = periodic.Clock(first, tick=0.02)
     of_region.start()
     assert ran[first].wait(20)
     of_region.stop()
@@ -335,7 +338,7 @@ def test_a_sweep_of_each_region_has_its_lock_and_its_clock_there(clock: sweeps.C
 
 
 def test_what_a_region_does_by_itself_asks_no_other_database() -> None:
-    of_regions = [found for found in sweeps.all_sweeps() if found.using != "default"]
+    of_regions = [found for found in periodic.all_sweeps() if found.using != "default"]
     assert {found.using for found in of_regions} == set(settings.REGION_DATABASES)
 
     def refuse(*_: Any) -> None:
@@ -363,8 +366,8 @@ def test_a_deletion_that_fails_keeps_no_other_from_its_turn(monkeypatch: pytest.
         asked.append(project_id)
         raise InterfaceError("of this region alone")
 
-    monkeypatch.setattr(removal, "unfinished", lambda after="": [] if after else ["prj_a", "prj_b"])
-    monkeypatch.setattr(removal, "finish", finish)
+    monkeypatch.setattr(project_deletion, "unfinished", lambda after="": [] if after else ["prj_a", "prj_b"])
+    monkeypatch.setattr(project_deletion, "finish", finish)
     projects.tasks.finish_and_clean()
     assert asked == ["prj_a", "prj_b"]
 
@@ -373,5 +376,5 @@ def test_a_worker_outlives_a_region_whose_connection_broke(monkeypatch: pytest.M
     def claim(using: str) -> None:
         raise InterfaceError("the connection is closed")
 
-    monkeypatch.setattr(claims, "claim", claim)
+    monkeypatch.setattr(run_queue, "claim", claim)
     functions.tasks.work(settings.REGION_DATABASES[0])

@@ -24,9 +24,10 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from platform_site.services import postgres, valkey
-from platform_site.services import up as up_module
-from platform_site.services.layout import REGIONS, Layout, region_database, region_variable
+from platform_site.embedded import postgres as embedded_postgres
+from platform_site.embedded import up as up_module
+from platform_site.embedded import valkey as embedded_valkey
+from platform_site.embedded.data_dir import REGIONS, Layout, region_database, region_variable
 from tests.figures import within
 from tests.serving import ROOT, Up, start_up, wait_for, wait_for_ready
 
@@ -71,7 +72,7 @@ def wait_until_gone(processes: list[psutil.Process], seconds: float = 12.0) -> N
 
 def control(data_dir: Path) -> "psycopg.Connection[tuple[object, ...]]":
     """A connection to the embedded server's control database, as its superuser."""
-    return postgres.connect(Layout(data_dir), "control")
+    return embedded_postgres.connect(Layout(data_dir), "control")
 
 
 def test_the_first_start_makes_a_demo_whose_facts_are_in_demo_json(up: Up, data_dir: Path) -> None:
@@ -110,7 +111,7 @@ def made_of(data_dir: Path, region: str) -> dict[str, list[object]]:
         "settings": "SELECT relname, reloptions FROM pg_class WHERE relnamespace = 'platform'::regnamespace",
         "migrations": "SELECT app, name FROM platform.django_migrations",
     }
-    with postgres.connect(Layout(data_dir), region_database(region)) as connection:
+    with embedded_postgres.connect(Layout(data_dir), region_database(region)) as connection:
         connection.execute("SET search_path = platform")
         return {what: sorted(connection.execute(question).fetchall(), key=str) for what, question in asked.items()}
 
@@ -301,13 +302,13 @@ def other_servers() -> Iterator[dict[str, str]]:
     variables = {"DATABASE_URL": "other_control"} | {
         region_variable(region): f"other_{region.replace('-', '_')}" for region in REGIONS
     }
-    with postgres.connect(layout) as connection:
+    with embedded_postgres.connect(layout) as connection:
         for database in variables.values():
             connection.execute(sql.SQL("CREATE DATABASE {} OWNER platform").format(sql.Identifier(database)))
     yield {name: layout.postgres_url(database) for name, database in variables.items()} | {
         "REDIS_URL": layout.redis_url()
     }
-    with postgres.connect(layout) as connection:
+    with embedded_postgres.connect(layout) as connection:
         for database in variables.values():
             connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(database)))
 
@@ -335,7 +336,7 @@ def test_a_very_long_path_moves_the_sockets_and_nothing_else(tmp_path: Path) -> 
     try:
         assert stat.S_IMODE(layout.sockets.stat().st_mode) == 0o700
         assert (layout.sockets / ".s.PGSQL.5432").exists()
-        assert valkey.answers(layout)
+        assert embedded_valkey.answers(layout)
         assert not (data_dir / "demo.json").exists()
         with control(data_dir) as connection:
             assert connection.execute("SELECT count(*) FROM accounts_user").fetchone() == (0,)

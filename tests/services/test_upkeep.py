@@ -6,19 +6,19 @@ from collections.abc import Iterator
 import pytest
 from django.db import connection, connections
 
-from platform_site.postgres import upkeep
+from platform_site.fastpath import connection_cleanup
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
 def taken_over() -> Iterator[None]:
-    upkeep.take_over()
-    upkeep.take_over()
+    connection_cleanup.take_over()
+    connection_cleanup.take_over()
     try:
         yield
     finally:
-        upkeep.give_back()
+        connection_cleanup.give_back()
 
 
 def in_a_thread(run: object) -> None:
@@ -34,16 +34,16 @@ def test_a_connection_that_failed_or_is_too_old_is_closed_after_the_answer_and_a
     def requests() -> None:
         connection.ensure_connection()
         connection.close_at = None
-        upkeep.look_after()
+        connection_cleanup.look_after()
         found.append(connection.connection is not None)
         connection.close_at = 0
-        upkeep.look_after()
+        connection_cleanup.look_after()
         found.append(connection.connection is not None)
         connection.ensure_connection()
         connection.close_at = None
         connection.errors_occurred = True
         connection.connection.close()
-        upkeep.look_after()
+        connection_cleanup.look_after()
         found.append(connection.connection is not None)
         connections.close_all()
 
@@ -59,7 +59,7 @@ def test_a_kept_connection_is_asked_for_its_health_once_in_each_request() -> Non
         connection.ensure_connection()
         connection.close_at = None
         connection.health_check_done = True
-        upkeep.look_after()
+        connection_cleanup.look_after()
         found.append(connection.health_check_done)
         connections.close_all()
 
@@ -83,7 +83,7 @@ def test_the_connections_of_another_thread_are_left_alone() -> None:
     thread = threading.Thread(target=other)
     thread.start()
     ready.wait(10)
-    upkeep.look_after()
+    connection_cleanup.look_after()
     done.set()
     thread.join()
     assert found == [True]

@@ -1,4 +1,4 @@
-"""A new database that hears what was recorded (`platform_site.postgres.structure`) is what migrating one makes."""
+"""A new database that hears what was recorded (`platform_site.postgres.schema_snapshot`) is what migrating one makes."""
 
 import subprocess
 import threading
@@ -17,9 +17,9 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.models.signals import post_migrate
 from psycopg import sql
 
+from platform_site.embedded import postgres as embedded_postgres
 from platform_site.management.commands.migrate import bring_up_to_date
-from platform_site.postgres import structure
-from platform_site.services import postgres
+from platform_site.postgres import schema_snapshot
 
 ALIASES = ["default", *settings.REGION_DATABASES]
 FIRST = settings.REGION_DATABASES[0]
@@ -40,7 +40,7 @@ def new_databases() -> Iterator[None]:
     """Four empty databases under our aliases, for all threads."""
     ours = {alias: connections[alias].settings_dict["NAME"] for alias in ALIASES}
     new = {alias: f"structure-{alias}" for alias in ALIASES}
-    with postgres.connect(settings.LAYOUT) as server:
+    with embedded_postgres.connect(settings.LAYOUT) as server:
         for name in new.values():
             server.execute(sql.SQL("CREATE DATABASE {} OWNER platform").format(sql.Identifier(name)))
     try:
@@ -48,7 +48,7 @@ def new_databases() -> Iterator[None]:
         yield
     finally:
         _point_to(ours)
-        with postgres.connect(settings.LAYOUT) as server:
+        with embedded_postgres.connect(settings.LAYOUT) as server:
             for name in new.values():
                 server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
@@ -89,7 +89,7 @@ OF_RECEIVERS = {
 def made_of(alias: str) -> tuple[list[str], dict[str, list[tuple[Any, ...]]]]:
     """All definitions of a database, as pg_dump says them, and all of its rows but for when they were written."""
     url = settings.LAYOUT.postgres_url(connections[alias].settings_dict["NAME"])
-    command = [postgres.binaries() / "pg_dump", "--schema-only", "--restrict-key=x", url]
+    command = [embedded_postgres.binaries() / "pg_dump", "--schema-only", "--restrict-key=x", url]
     definitions = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
     tables = asked(
         alias,
@@ -104,8 +104,8 @@ def made_of(alias: str) -> tuple[list[str], dict[str, list[tuple[Any, ...]]]]:
 def test_what_was_recorded_is_what_the_migrations_say() -> None:
     with new_databases():
         for alias in ("default", FIRST):
-            file = structure.file_of(alias)
-            assert structure.record(connections[alias]) == file.read_text(), (
+            file = schema_snapshot.file_of(alias)
+            assert schema_snapshot.record(connections[alias]) == file.read_text(), (
                 f"{file.name} is behind the migrations: run `python manage.py record_migrations` and commit what it writes"
             )
 
@@ -134,14 +134,16 @@ def test_a_new_database_is_as_if_it_had_been_migrated() -> None:
 
 def test_other_migrations_or_another_postgresql_are_not_what_was_recorded() -> None:
     here = SimpleNamespace(alias="default", pg_version=18_00_04)
-    assert structure.recorded(here, MigrationLoader(None))
-    assert structure.recorded(SimpleNamespace(alias="default", pg_version=17_00_04), MigrationLoader(None)) is None
+    assert schema_snapshot.recorded(here, MigrationLoader(None))
+    assert (
+        schema_snapshot.recorded(SimpleNamespace(alias="default", pg_version=17_00_04), MigrationLoader(None)) is None
+    )
     one_is_missing, one_is_different = MigrationLoader(None), MigrationLoader(None)
     del one_is_missing.disk_migrations["webhooks", "0007_held_in_order"]
-    assert structure.recorded(here, one_is_missing) is None
+    assert schema_snapshot.recorded(here, one_is_missing) is None
     other = one_is_different.disk_migrations["auth", "0001_initial"]
     one_is_different.disk_migrations["webhooks", "0007_held_in_order"] = other
-    assert structure.recorded(here, one_is_different) is None
+    assert schema_snapshot.recorded(here, one_is_different) is None
 
 
 @pytest.mark.usefixtures("_unblocked")

@@ -20,11 +20,11 @@ from django.db import connections
 from django.db.migrations.executor import MigrationExecutor
 from psycopg import sql
 
-from accounts import signing_keys
-from platform_site.services import postgres
-from platform_site.services.layout import region_database
-from rows import registry
-from rows.execution import opened_door
+from accounts.tokens import signing_keys
+from platform_site.embedded import postgres as embedded_postgres
+from platform_site.embedded.data_dir import region_database
+from platform_site.postgres.prepared import opened_door
+from rows.query import schema_cache
 from tests.client import Answer, Api
 
 FIRST_RELEASE = Path(__file__).parent / "first_release"
@@ -47,12 +47,12 @@ def before(django_db_setup: None, django_db_blocker: Any) -> Iterator[Contents]:
     layout = django_settings.LAYOUT
     names = {alias: f"upgrade_{name}" for alias, name in DATABASES.items()}
     ours = {alias: connections[alias].settings_dict["NAME"] for alias in names}
-    with postgres.connect(layout) as server:
+    with embedded_postgres.connect(layout) as server:
         for alias, name in names.items():
             server.execute(sql.SQL("CREATE DATABASE {} OWNER platform").format(sql.Identifier(name)))
             dump = gzip.decompress((FIRST_RELEASE / f"{DATABASES[alias]}.sql.gz").read_bytes())
             subprocess.run(
-                [postgres.binaries() / "psql", "-qX", "-v", "ON_ERROR_STOP=1", "-d", layout.postgres_url(name)],
+                [embedded_postgres.binaries() / "psql", "-qX", "-v", "ON_ERROR_STOP=1", "-d", layout.postgres_url(name)],
                 input=dump, check=True, capture_output=True,
             )  # fmt: skip
     try:
@@ -64,7 +64,7 @@ def before(django_db_setup: None, django_db_blocker: Any) -> Iterator[Contents]:
     finally:
         with django_db_blocker.unblock():
             _point_to(ours)
-        with postgres.connect(layout) as server:
+        with embedded_postgres.connect(layout) as server:
             for name in names.values():
                 server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
@@ -74,7 +74,7 @@ def _point_to(names: dict[str, str]) -> None:
         connections[alias].close()
         connections[alias].settings_dict["NAME"] = name
     signing_keys.forget()
-    registry.forget_all()
+    schema_cache.forget_all()
 
 
 def contents(alias: str) -> Contents:

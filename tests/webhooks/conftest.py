@@ -10,7 +10,7 @@ from django.test import override_settings
 from tests.api.receiver import Receiver
 from tests.rows.conftest import Tracker, make_tracker  # noqa: F401 - a fixture
 from tests.rows.tracker import DOCUMENT
-from webhooks.dispatcher import Dispatcher
+from webhooks.delivery.dispatcher import Dispatcher
 
 Post = Callable[..., dict[str, Any]]
 

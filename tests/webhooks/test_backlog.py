@@ -17,11 +17,13 @@ from tests.webhooks.conftest import Post, bodies
 from tests.webhooks.test_deliveries import deliveries, write_list
 from tests.webhooks.test_queue import blocks_of_a_claim, gather_statistics
 from tests.webhooks.touched import touched
-from webhooks import backlog, retention, services
-from webhooks.backlog import BATCH, FIRST, MOST_ATTEMPTS, settle, settle_one
+from webhooks.delivery import failing_webhooks, reconciler
+from webhooks.delivery import retention as delivery_retention
+from webhooks.delivery.queue import claim, longest_wait
+from webhooks.delivery.reconciler import BATCH, FIRST, MOST_ATTEMPTS, settle, settle_one
+from webhooks.delivery.relay import relay_batch
 from webhooks.models import Delivery, Webhook
-from webhooks.queue import claim, longest_wait
-from webhooks.relay import relay_batch
+from webhooks.subscriptions import service as webhook_service
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -70,7 +72,7 @@ SWITCHES: dict[str, tuple[str, bool, Callable[[Tracker, dict[str, Any]], object]
     "disable": ("pending", True, lambda t, w: patch(t, w, enabled=False), "held"),
     "enable": ("held", False, lambda t, w: patch(t, w, enabled=True), "pending"),
     "drop": ("held", False, lambda t, w: patch(t, w, enabled=True, held="drop"), "dropped"),
-    "by itself": ("pending", True, lambda t, w: services.disable_failing(t.project.cluster, w["id"], "gone"), "held"),
+    "by itself": ("pending", True, lambda t, w: failing_webhooks.disable(t.project.cluster, w["id"], "gone"), "held"),
     "recover": (
         "exhausted", True, lambda t, w: t.post("owner", f"/webhooks/{w['id']}/recover", {"since": EARLIER}), "pending",
     ),
@@ -150,7 +152,7 @@ def test_with_ordering_no_event_overtakes_one_of_its_row_that_is_not_let_go_yet(
     tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     using = tracker.project.cluster
-    monkeypatch.setattr(services, "FIRST", 1)
+    monkeypatch.setattr(webhook_service, "FIRST", 1)
     webhook = subscribe(events=["lists.*"], ordering="row", enabled=False)
     rows = [write_list(tracker, name) for name in ("first", "second")]
     dispatch()
@@ -187,7 +189,7 @@ def test_whoever_is_killed_between_two_batches_leaves_a_state_that_the_next_one_
 
     def die_in_the_fourth(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
         nonlocal batches
-        if sql == backlog.RELEASE:
+        if sql == reconciler.RELEASE:
             batches += 1
             if batches == 4:
                 execute(sql, params, many, context)
@@ -230,7 +232,7 @@ def test_a_sweep_stops_after_its_time_and_serves_webhooks_in_turn(
 
     def time_is_over_in_the_third(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
         nonlocal turns
-        turns += sql == backlog.RELEASE
+        turns += sql == reconciler.RELEASE
         if turns == 3:
             raise Killed
         return execute(sql, params, many, context)
@@ -351,13 +353,15 @@ def test_what_is_about_to_be_let_go_does_not_expire_and_what_is_about_to_be_held
     for webhook in (going, staying):
         pile_up(tracker, webhook, FIRST + 50, "held")
     patch(tracker, going, enabled=True)
-    assert retention.expire_held(using, older_than=timedelta(minutes=1)) == FIRST + 50
+    assert delivery_retention.expire_held(using, older_than=timedelta(minutes=1)) == FIRST + 50
     assert counted(tracker, going) == {"pending": FIRST, "held": 50}
     assert counted(tracker, staying) == {"dropped": FIRST + 50}
     patch(tracker, going, enabled=False)
     settle_all(using)
-    assert retention.expire_held(using, older_than=timedelta(minutes=1)) == 50, "the others were due a moment ago"
-    assert retention.expire_held(using, older_than=timedelta(0)) == FIRST
+    assert delivery_retention.expire_held(using, older_than=timedelta(minutes=1)) == 50, (
+        "the others were due a moment ago"
+    )
+    assert delivery_retention.expire_held(using, older_than=timedelta(0)) == FIRST
     assert counted(tracker, going) == {"dropped": FIRST + 50}
 
 
@@ -374,8 +378,8 @@ def test_looking_for_what_expires_does_not_read_what_is_held_for_a_short_time(
     old = Delivery.objects.using(using).filter(webhook_id=webhook["id"], sequence__lte=5)
     old.update(next_attempt_at=F("next_attempt_at") - timedelta(days=7), created_at=F("created_at") - timedelta(days=7))
     with touched(using) as cost:
-        assert retention.expire_held(using, older_than=timedelta(days=7)) == 5
-        assert retention.expire_held(using, older_than=timedelta(days=7)) == 0
+        assert delivery_retention.expire_held(using, older_than=timedelta(days=7)) == 5
+        assert delivery_retention.expire_held(using, older_than=timedelta(days=7)) == 0
     assert cost.read < 200
     assert counted(tracker, webhook) == {"dropped": 5, "held": LONG - 5}
 
@@ -413,7 +417,7 @@ def test_what_was_lost_is_sent_again_once_each_and_what_fails_once_more_is_left(
 
 
 def test_the_consoles_figures_go_by_the_webhook(tracker: Tracker, receiver: Receiver, subscribe: Post) -> None:
-    from platform_site.figures.rollups import measure_region
+    from platform_site.console.rollups import measure_region
     from platform_site.models import Sample
 
     using = tracker.project.cluster

@@ -8,16 +8,16 @@ from django.db import connections
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from platform_site.api.plans import plan_limits
+from platform_site.identity.plans import plan_limits
 from tests.api.receiver import Receiver
 from tests.projects.conftest import key_for
 from tests.rows.conftest import Tracker
 from tests.rows.tracker import DOCUMENT
 from tests.webhooks.conftest import Post
 from tests.webhooks.test_deliveries import write_list
+from webhooks.delivery.relay import relay_batch
 from webhooks.managers import WebhookQuerySet
 from webhooks.models import Webhook
-from webhooks.relay import relay_batch
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 

@@ -11,14 +11,15 @@ from django.db import connections
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from accounts import audit, services
+from accounts import audit
 from accounts.models import AuditEntry
+from accounts.users import service as user_service
 from tests.api.receiver import Receiver, answer
 from tests.projects.conftest import make_project
 from tests.rows.conftest import Tracker
 from tests.webhooks.conftest import Post
-from webhooks import health
 from webhooks.models import Delivery, Webhook
+from webhooks.subscriptions import health
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -29,7 +30,7 @@ WEBHOOKS, DELIVERIES = "/admin/webhooks/webhook/", "/admin/webhooks/delivery/"
 def console() -> Client:
     client = Client()
     client.force_login(
-        services.create_user(
+        user_service.create_user(
             pool_id=None, email="staff@example.com", password=None, name="Staff", is_staff=True, actor=audit.SYSTEM
         )
     )

@@ -6,7 +6,7 @@ import pytest
 from django.db import OperationalError
 from django.test import Client
 
-from rows.outbox import OutboxEvent
+from rows.outbox.models import OutboxEvent
 from tests.rows.conftest import Tracker
 from tests.webhooks.conftest import Post
 from tests.webhooks.test_console import DELIVERIES, console, of, page  # noqa: F401 - a fixture

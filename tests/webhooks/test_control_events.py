@@ -8,15 +8,15 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.models.functions import Now
 
 from accounts.models import User
-from projects.outbox import ControlEvent
-from rows.outbox import OutboxEvent
+from projects.control_events import ControlEvent
+from rows.outbox.models import OutboxEvent
 from tests.api.receiver import Receiver
 from tests.projects.conftest import make_project
 from tests.rows.conftest import Tracker
 from tests.webhooks.conftest import Post, bodies
 from tests.webhooks.test_deliveries import Dispatch
 from tests.webhooks.touched import touched
-from webhooks.control import carry_over, forget_old
+from webhooks.delivery.control_events import carry_over, forget_old
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 

@@ -20,24 +20,25 @@ from svix.webhooks import Webhook as SvixVerifier
 
 from accounts.audit import SYSTEM
 from accounts.models import AuditEntry
-from platform_site.api import chains
-from platform_site.services import postgres
-from platform_site.services.layout import Layout
-from projects.environments import place_of
-from rows import payloads
+from platform_site.embedded import postgres as embedded_postgres
+from platform_site.embedded.data_dir import Layout
+from platform_site.identity import call_depth
+from projects.directory.environments import place_of
 from rows import tasks as rows_tasks
+from rows.events import payloads
 from rows.models import TrailEntry
-from rows.outbox import OutboxEvent
+from rows.outbox.models import OutboxEvent
 from tests.api.receiver import Receiver, answer, headers
 from tests.away import away, cut_off
 from tests.client import Answer
 from tests.rows.conftest import Tracker
 from tests.rows.tracker import DOCUMENT
 from tests.webhooks.conftest import Post, bodies
-from webhooks import services, tasks
-from webhooks.backlog import settle
-from webhooks.dispatcher import Dispatcher
+from webhooks import tasks
+from webhooks.delivery.dispatcher import Dispatcher
+from webhooks.delivery.reconciler import settle
 from webhooks.models import Attempt, Delivery, Webhook
+from webhooks.subscriptions import service as webhook_service
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -68,7 +69,7 @@ def test_a_write_arrives_signed_and_is_in_the_history(
     Verifier(webhook["secret"]).verify(receiver.requests[0].partition(b"\r\n\r\n")[2], sent)
     SvixVerifier(webhook["secret"]).verify(receiver.requests[0].partition(b"\r\n\r\n")[2], sent)
     assert sent["webhook-id"] == body["id"]
-    assert chains.depth_of({chains.META: sent["x-platform-depth"]}, tracker.environment_id) == 1
+    assert call_depth.depth_of({call_depth.META: sent["x-platform-depth"]}, tracker.environment_id) == 1
     assert (body["type"], body["environment_id"]) == ("lists.insert", tracker.environment_id)
     assert (body["data"]["table"], body["data"]["id"], body["data"]["old_record"]) == ("lists", row, None)
     assert body["data"]["record"]["name"] == "Home"
@@ -297,7 +298,7 @@ def test_gone_disables_holds_and_tells(
 
 def chained(tracker: Tracker, depth: int) -> dict[str, str]:
     """The header of who was called by so many webhooks and functions in a row."""
-    return {chains.HEADER: chains.signed(depth, tracker.environment_id)}
+    return {call_depth.HEADER: call_depth.signed(depth, tracker.environment_id)}
 
 
 def test_a_receiver_that_asks_for_a_test_is_the_next_link_of_its_chain(
@@ -305,11 +306,11 @@ def test_a_receiver_that_asks_for_a_test_is_the_next_link_of_its_chain(
 ) -> None:
     webhook = subscribe(events=["lists.insert"])
     path = f"/webhooks/{webhook['id']}/test"
-    for depth in (0, 3, chains.LONGEST):
+    for depth in (0, 3, call_depth.LONGEST):
         assert tracker.post("owner", path, {}, headers=chained(tracker, depth)).status == 202
     assert dispatch() == 2
     sent = {headers(request)["x-platform-depth"] for request in receiver.requests}
-    assert {chains.depth_of({chains.META: each}, tracker.environment_id) for each in sent} == {1, 4}
+    assert {call_depth.depth_of({call_depth.META: each}, tracker.environment_id) for each in sent} == {1, 4}
     assert sorted(each["status"] for each in deliveries(tracker, webhook)) == ["delivered", "delivered", "dropped"]
 
 
@@ -325,8 +326,8 @@ def test_a_receiver_that_asks_for_its_delivery_again_is_the_next_link_of_its_cha
         assert tracker.post("owner", path, {}, headers=chained(tracker, depth)).status == 202
         assert dispatch() == 1
         last = headers(receiver.requests[-1])["x-platform-depth"]
-        assert chains.depth_of({chains.META: last}, tracker.environment_id) == 4, "a chain grows no shorter"
-    refused = tracker.post("owner", path, {}, headers=chained(tracker, chains.LONGEST))
+        assert call_depth.depth_of({call_depth.META: last}, tracker.environment_id) == 4, "a chain grows no shorter"
+    refused = tracker.post("owner", path, {}, headers=chained(tracker, call_depth.LONGEST))
     assert (refused.status, refused.error) == (409, "conflict")
     assert dispatch() == 0
     assert [each["status"] for each in deliveries(tracker, webhook)] == ["delivered"]
@@ -340,15 +341,15 @@ def test_what_a_receiver_sets_in_motion_by_being_gone_is_the_next_link_of_its_ch
     with Receiver() as watcher:
         subscribe(url=watcher.url(), events=["webhook.disabled"])
         receiver.behave = answer("410 Gone")
-        for depth in (3, chains.LONGEST - 1):
+        for depth in (3, call_depth.LONGEST - 1):
             path = f"/webhooks/{subscribe(events=['lists.insert'])['id']}/test"
             assert tracker.post("owner", path, {}, headers=chained(tracker, depth)).status == 202
             dispatch()
             dispatch()
         (told,) = watcher.requests
-    assert chains.depth_of({chains.META: headers(told)["x-platform-depth"]}, tracker.environment_id) == 5
+    assert call_depth.depth_of({call_depth.META: headers(told)["x-platform-depth"]}, tracker.environment_id) == 5
     disabled = OutboxEvent.objects.using(tracker.project.cluster).filter(type="webhook.disabled").order_by("sequence")
-    assert [event.depth for event in disabled] == [4, chains.LONGEST]
+    assert [event.depth for event in disabled] == [4, call_depth.LONGEST]
 
 
 def test_a_receiver_that_has_only_failed_for_days_is_disabled_and_a_success_begins_the_days_anew(
@@ -394,7 +395,7 @@ def test_without_the_control_database_outcomes_are_booked_and_what_is_disabled_h
     control = connections["default"].settings_dict["NAME"]
     entries = AuditEntry.objects.filter(action="webhook.disabled", target_id=webhook["id"])
     waiting = TrailEntry.objects.using(tracker.project.cluster)
-    with postgres.connect(Layout(Path(os.environ["DATA_DIR"]))) as superuser, away(superuser, control):
+    with embedded_postgres.connect(Layout(Path(os.environ["DATA_DIR"]))) as superuser, away(superuser, control):
         assert dispatch() == 1
         rows_tasks.bring_trail_that_is_left()
         noted = waiting.get()
@@ -438,7 +439,7 @@ def test_who_empties_the_queue_does_not_wait_for_the_trail(
     receiver.behave = answer("410 Gone")
     write_list(tracker)
     control = connections["default"].settings_dict["NAME"]
-    with postgres.connect(Layout(Path(os.environ["DATA_DIR"])), control) as busy, busy.transaction():
+    with embedded_postgres.connect(Layout(Path(os.environ["DATA_DIR"])), control) as busy, busy.transaction():
         busy.execute("LOCK TABLE accounts_auditentry")
         assert dispatch() == 1
         stored = Webhook.objects.using(tracker.project.cluster).get(pk=webhook["id"])
@@ -480,7 +481,7 @@ def test_a_region_that_goes_away_after_a_deletion_undoes_nothing_and_the_answer_
     started = time.monotonic()
     with transaction.atomic(using=region.alias):
         transaction.on_commit(lambda: cut_off(region), using=region.alias)  # before what else follows the commit
-        services.delete_webhook(place, webhook["id"], actor=SYSTEM)
+        webhook_service.delete_webhook(place, webhook["id"], actor=SYSTEM)
     assert time.monotonic() - started >= 1, "nobody has said that nothing is under way"
     assert tracker.get("owner", "/webhooks").json == {"data": []}
 
@@ -492,10 +493,10 @@ def test_each_rotated_secret_signs_until_its_own_overlap_ends(
     webhook = subscribe(events=["lists.insert"])
     path = f"/webhooks/{webhook['id']}/rotate-secret"
     secrets = [webhook["secret"]]
-    monkeypatch.setattr(services, "SECRET_OVERLAP", timedelta(seconds=1.5))
+    monkeypatch.setattr(webhook_service, "SECRET_OVERLAP", timedelta(seconds=1.5))
     secrets.append(tracker.post("owner", path, {}).json["secret"])
     first_ends = time.monotonic() + 1.5
-    monkeypatch.setattr(services, "SECRET_OVERLAP", timedelta(hours=24))
+    monkeypatch.setattr(webhook_service, "SECRET_OVERLAP", timedelta(hours=24))
     secrets += [tracker.post("owner", path, {}).json["secret"] for _ in range(2)]
 
     def signers() -> list[int]:

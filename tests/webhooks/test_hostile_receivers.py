@@ -23,7 +23,7 @@ from tests.figures import within
 from tests.rows.conftest import Tracker
 from tests.webhooks.conftest import Post
 from tests.webhooks.test_deliveries import deliveries, write_list
-from webhooks.dispatcher import MAX_THREADS, Dispatcher
+from webhooks.delivery.dispatcher import MAX_THREADS, Dispatcher
 from webhooks.models import Attempt, Webhook
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)

@@ -17,15 +17,15 @@ from django.test import override_settings
 from standardwebhooks import Webhook as Verifier
 
 from accounts.models import AuditEntry
-from projects.environments import place_of
-from rows.outbox import EventInterest
+from projects.directory.environments import place_of
+from rows.outbox.models import EventInterest
 from rows.tasks import bring_trail
 from tests.api.receiver import Receiver, answer, headers
 from tests.rows.conftest import Tracker
 from tests.serving import ROOT, Up, wait_for
 from tests.webhooks.conftest import Post
 from tests.webhooks.test_deliveries import Dispatch, deliveries, write_list
-from webhooks.listening import Listener, NoLongerListening, end_listeners
+from webhooks.cli_listener import Listener, NoLongerListening, end_listeners
 from webhooks.models import Webhook
 
 in_process = pytest.mark.django_db(databases="__all__", transaction=True)

@@ -7,9 +7,9 @@ import pytest
 from django.db import connections
 from django.db.models.functions import Now
 
-from platform_site.api import ids
-from projects import removal
+from platform_site.identity import ids
 from projects.models import Project
+from projects.provisioning import deletion as project_deletion
 from tests.api.receiver import Receiver
 from tests.rows.conftest import Tracker
 from tests.webhooks.conftest import Post
@@ -17,8 +17,10 @@ from tests.webhooks.test_backlog import counted, pile_up
 from tests.webhooks.test_deliveries import deliveries
 from tests.webhooks.test_queue import forget_statistics, gather_statistics
 from tests.webhooks.touched import touched
-from webhooks import clocks, hooks, retention
-from webhooks.clocks import mend_future_times
+from webhooks import signal_handlers
+from webhooks.delivery import clock_skew
+from webhooks.delivery import retention as delivery_retention
+from webhooks.delivery.clock_skew import mend_future_times
 from webhooks.models import Delivery, Webhook
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
@@ -34,7 +36,7 @@ def test_a_purge_passes_what_may_not_go_once(
 ) -> None:
     """A suspended project's deliveries wait for months, and are older than all that is over."""
     using = tracker.project.cluster
-    monkeypatch.setattr(retention, "BATCH", 200)
+    monkeypatch.setattr(delivery_retention, "BATCH", 200)
     waiting, over = subscribe(events=["lists.insert"]), subscribe(events=["lists.insert"])
     pile_up(tracker, waiting, MANY, "pending")
     pile_up(tracker, over, 500, "delivered")
@@ -49,7 +51,7 @@ def test_a_purge_passes_what_may_not_go_once(
     if statistics:
         gather_statistics(using)
     with touched(using) as cost:
-        assert retention.purge(using, older_than=MONTH) == 500
+        assert delivery_retention.purge(using, older_than=MONTH) == 500
     assert cost.read < 2 * MANY
     assert (counted(tracker, waiting), counted(tracker, over)) == ({"pending": MANY}, {})
 
@@ -68,11 +70,11 @@ def test_removing_a_deleted_webhook_reads_what_it_removes(
     assert tracker.delete("owner", f"/webhooks/{going['id']}").status == 204
     Webhook.objects.using(using).filter(pk=going["id"]).update(deleted_at=Now() - timedelta(minutes=2))
     with touched(using) as cost:
-        assert retention.remove_deleted(using) == 0
+        assert delivery_retention.remove_deleted(using) == 0
     assert cost.read < 12 * SOME
     assert (counted(tracker, staying), counted(tracker, going)) == ({"delivered": MANY}, {"pending": 1})
     Delivery.objects.using(using).filter(webhook_id=going["id"]).update(claimed_until=Now())
-    assert retention.remove_deleted(using) == 1
+    assert delivery_retention.remove_deleted(using) == 1
     assert counted(tracker, going) == {}
 
 
@@ -92,8 +94,8 @@ def test_forgetting_an_environment_reads_what_it_forgets(
     else:
         forget_statistics(using)
     with touched(using) as cost:
-        hooks.forget_environment(environment_id=tracker.environment_id, cluster=using)
-        hooks.forget_all(tracker.environment_id, using)
+        signal_handlers.forget_environment(environment_id=tracker.environment_id, cluster=using)
+        signal_handlers.forget_all(tracker.environment_id, using)
     assert cost.read < 5 * MANY // 2
     assert (counted(tracker, staying), counted(tracker, going)) == ({"delivered": MANY}, {})
 
@@ -107,14 +109,14 @@ def test_deleting_a_project_with_a_long_history_takes_a_batch_and_sends_nothing_
     with touched(using) as cost:
         path = f"/v1/projects/{tracker.project.pk}"
         assert tracker.api.delete(path, token=tracker.tokens["owner"]).status == 204
-    assert cost.read < 5 * hooks._BATCH
-    assert counted(tracker, webhook) == {"pending": SOME - hooks._BATCH}
+    assert cost.read < 5 * signal_handlers._BATCH
+    assert counted(tracker, webhook) == {"pending": SOME - signal_handlers._BATCH}
     assert dispatch() == 0
     assert receiver.requests == []
     assert not Project.objects.filter(pk=tracker.project.pk).exists()
     # Whoever was nudged never came.
     Webhook.objects.using(using).filter(pk=webhook["id"]).update(deleted_at=Now() - timedelta(minutes=2))
-    assert retention.remove_deleted(using) == 1
+    assert delivery_retention.remove_deleted(using) == 1
     assert counted(tracker, webhook) == {}
 
 
@@ -123,13 +125,13 @@ def test_of_a_project_that_is_left_to_a_worker_nothing_is_sent_any_more(
 ) -> None:
     webhook = subscribe(events=["lists.insert"])
     pile_up(tracker, webhook, 10, "pending")
-    monkeypatch.setattr(removal, "TABLES_DROPPED_AT_ONCE", 0)
+    monkeypatch.setattr(project_deletion, "TABLES_DROPPED_AT_ONCE", 0)
     path = f"/v1/projects/{tracker.project.pk}"
     assert tracker.api.delete(path, token=tracker.tokens["owner"]).status == 204
     assert counted(tracker, webhook) == {"pending": 10}
     assert dispatch() == 0
     assert receiver.requests == []
-    assert removal.finish(tracker.project.pk)
+    assert project_deletion.finish(tracker.project.pk)
     assert counted(tracker, webhook) == {}
 
 
@@ -154,7 +156,7 @@ def test_what_a_clock_put_off_is_mended_page_by_page_though_it_is_due_at_one_mom
     tracker: Tracker, receiver: Receiver, subscribe: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     using = tracker.project.cluster
-    monkeypatch.setattr(clocks, "PAGE", 100)
+    monkeypatch.setattr(clock_skew, "PAGE", 100)
     webhook, other = subscribe(events=["lists.insert"]), subscribe(events=["lists.insert"])
     for each in (webhook, other):
         pile_up(tracker, each, 1_000, "pending")

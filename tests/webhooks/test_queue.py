@@ -10,17 +10,18 @@ from django.db.models import F, Value
 from django.db.models.functions import Concat
 from django.utils import timezone
 
+from platform_site.background.skip_scan import first_of_each
 from tests.api.receiver import Receiver
 from tests.rows.conftest import Tracker
 from tests.webhooks.conftest import Post
 from tests.webhooks.test_deliveries import write_list
 from tests.webhooks.touched import touched
-from webhooks import queue, relay
-from webhooks.backlog import settle
-from webhooks.leaps import first_of_each
+from webhooks.delivery import queue as delivery_queue
+from webhooks.delivery import relay
+from webhooks.delivery.queue import BYTES, CLAIM, claim, longest_wait
+from webhooks.delivery.reconciler import settle
+from webhooks.delivery.relay import relay_batch
 from webhooks.models import Delivery, Webhook
-from webhooks.queue import BYTES, CLAIM, claim, longest_wait
-from webhooks.relay import relay_batch
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -198,7 +199,7 @@ def test_in_order_of_rows_the_first_of_a_row_is_claimed_however_many_were_due_be
 ) -> None:
     """It is due later than all that wait behind it, and those fill what a claim looks at."""
     using = tracker.project.cluster
-    pile_up(tracker, subscribe(events=["lists.*"], ordering="row"), 1, queue.WINDOW + 1_000)
+    pile_up(tracker, subscribe(events=["lists.*"], ordering="row"), 1, delivery_queue.WINDOW + 1_000)
     of_the_row = Delivery.objects.using(using)
     of_the_row.update(subject="lists/one")
     first = {f"evt_{number}" for number in range(1, 2 if put_off == "a retry" else 4)}
@@ -227,7 +228,7 @@ def test_in_order_of_rows_a_claim_costs_the_same_however_many_rows_wait(
     with touched(using) as cost:
         claimed = claim(using, 100, first_room=20)
     assert {each.event_id for each in claimed} == {f"evt_{number}" for number in range(1, 21)}
-    assert cost.read < queue.WINDOW + 1_000
+    assert cost.read < delivery_queue.WINDOW + 1_000
 
 
 EVENTS = """
@@ -285,7 +286,7 @@ def test_a_claim_passes_what_was_settled_once(tracker: Tracker, receiver: Receiv
 def test_a_claim_brings_no_more_than_fits_into_memory(
     tracker: Tracker, receiver: Receiver, subscribe: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue, "BYTES", 100)
+    monkeypatch.setattr(delivery_queue, "BYTES", 100)
     using = tracker.project.cluster
     pile_up(tracker, subscribe(events=["lists.*"]), 1, 10)
     Delivery.objects.using(using).update(body="x" * 40)

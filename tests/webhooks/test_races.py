@@ -21,17 +21,18 @@ from django.db.models.functions import Now
 from django.test import override_settings
 from standardwebhooks import Webhook as Verifier
 
-from platform_site.api import ids
-from rows.outbox import OutboxEvent
+from platform_site.identity import ids
+from rows.outbox.models import OutboxEvent
 from tests.api.receiver import Receiver, headers
 from tests.rows.conftest import Tracker
 from tests.webhooks.conftest import Post, bodies
 from tests.webhooks.test_deliveries import Dispatch, deliveries, write_list
-from webhooks import queue, receivers
-from webhooks.dispatcher import Dispatcher
+from webhooks.delivery import circuit_breaker
+from webhooks.delivery import queue as delivery_queue
+from webhooks.delivery.dispatcher import Dispatcher
+from webhooks.delivery.queue import LEASE, Claimed, Result, claim, record
+from webhooks.delivery.relay import relay_batch
 from webhooks.models import Attempt, Delivery, Webhook
-from webhooks.queue import LEASE, Claimed, Result, claim, record
-from webhooks.relay import relay_batch
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -133,17 +134,17 @@ def test_f16_a_deletion_lets_what_is_in_flight_complete_and_starts_nothing(
     receiver.behave = behave
     write_lists(tracker, 50)
     with dispatching(using):
-        wait("some are in flight", lambda: len(receiver.requests) == receivers.FIRST_ROOM)
+        wait("some are in flight", lambda: len(receiver.requests) == circuit_breaker.FIRST_ROOM)
         assert tracker.delete("owner", f"/webhooks/{webhook['id']}").status == 204
         may_answer.set()
         booked = Delivery.objects.using(using).filter(webhook_id=webhook["id"], status="delivered")
-        wait("they are booked", lambda: booked.count() == receivers.FIRST_ROOM)
+        wait("they are booked", lambda: booked.count() == circuit_breaker.FIRST_ROOM)
         other = subscribe(events=["lists.insert"], url=receiver.url("/other"))
         write_list(tracker)
-        wait("the dispatcher goes on", lambda: len(receiver.requests) > receivers.FIRST_ROOM)
+        wait("the dispatcher goes on", lambda: len(receiver.requests) > circuit_breaker.FIRST_ROOM)
     paths = [request.split(b" ", 2)[1] for request in receiver.requests]
-    assert paths == [b"/hook"] * receivers.FIRST_ROOM + [b"/other"], other
-    assert Attempt.objects.using(using).filter(delivery__webhook_id=webhook["id"]).count() == receivers.FIRST_ROOM
+    assert paths == [b"/hook"] * circuit_breaker.FIRST_ROOM + [b"/other"], other
+    assert Attempt.objects.using(using).filter(delivery__webhook_id=webhook["id"]).count() == circuit_breaker.FIRST_ROOM
 
 
 @pytest.mark.parametrize("switch", ["disable", "delete", "another URL"])
@@ -172,8 +173,8 @@ def test_after_the_answer_to_a_switch_nothing_starts_that_stood_in_line(
     write_lists(tracker, 500)
     claimed = Delivery.objects.using(using).filter(webhook_id=webhook["id"], claimed_until__gt=Now())
     with dispatching(using):
-        wait("its room is full", lambda: blocked == receivers.MAX_ROOM)
-        wait("more stand in line", lambda: claimed.count() > 2 * receivers.MAX_ROOM)
+        wait("its room is full", lambda: blocked == circuit_breaker.MAX_ROOM)
+        wait("more stand in line", lambda: claimed.count() > 2 * circuit_breaker.MAX_ROOM)
         if switch == "delete":
             assert tracker.delete("owner", path).status == 204
         elif switch == "disable":
@@ -182,13 +183,13 @@ def test_after_the_answer_to_a_switch_nothing_starts_that_stood_in_line(
             assert tracker.patch("owner", path, {"url": receiver.url("/other")}).status == 200
         may_answer.set()
         delivered = Delivery.objects.using(using).filter(webhook_id=webhook["id"], status="delivered")
-        wait("what was under way is booked", lambda: delivered.count() >= 200 + receivers.MAX_ROOM)
+        wait("what was under way is booked", lambda: delivered.count() >= 200 + circuit_breaker.MAX_ROOM)
         if switch == "another URL":
             wait("the others arrive", lambda: delivered.count() == 500)
         wait("what stood in line was given back", lambda: not claimed.exists())
     paths = Counter(request.split(b" ", 2)[1] for request in receiver.requests)
-    others = {b"/other": 500 - 200 - receivers.MAX_ROOM} if switch == "another URL" else {}
-    assert paths == {b"/hook": 200 + receivers.MAX_ROOM, **others}
+    others = {b"/other": 500 - 200 - circuit_breaker.MAX_ROOM} if switch == "another URL" else {}
+    assert paths == {b"/hook": 200 + circuit_breaker.MAX_ROOM, **others}
 
 
 def test_a_claim_and_a_switch_at_the_same_moment_have_an_order(
@@ -203,7 +204,7 @@ def test_a_claim_and_a_switch_at_the_same_moment_have_an_order(
     relay_batch(using)
     parameters = connections[using].get_connection_params()
     where = {name: parameters[name] for name in ("dbname", "user", "password", "host", "port") if parameters.get(name)}
-    slow = queue.CLAIM.replace(
+    slow = delivery_queue.CLAIM.replace(
         "standing AS (", "held_up AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared(42)), standing AS ("
     ).replace("(SELECT webhook_id FROM chosen)", "(SELECT webhook_id FROM chosen, held_up)")
     taken: list[list[Claimed]] = []
@@ -223,7 +224,7 @@ def test_a_claim_and_a_switch_at_the_same_moment_have_an_order(
 
         holding.execute("SELECT pg_advisory_lock(42)")
         with monkeypatch.context() as patched:
-            patched.setattr(queue, "CLAIM", slow)
+            patched.setattr(delivery_queue, "CLAIM", slow)
             claiming = threading.Thread(target=work)
             claiming.start()
             wait("the claim has begun", waits)
@@ -264,8 +265,8 @@ def test_a_claim_and_a_switch_at_the_same_moment_have_an_order(
 def test_f15_a_receiver_that_was_down_gets_everything_without_a_stampede(
     tracker: Tracker, subscribe: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(receivers, "FIRST_PAUSE", 0.2)
-    monkeypatch.setattr(receivers, "LONGEST_PAUSE", 0.5)
+    monkeypatch.setattr(circuit_breaker, "FIRST_PAUSE", 0.2)
+    monkeypatch.setattr(circuit_breaker, "LONGEST_PAUSE", 0.5)
     with Receiver() as gone:
         port = gone.port
     webhook = subscribe(events=["lists.insert"], url=f"http://127.0.0.1:{port}/hook")
@@ -291,7 +292,7 @@ def test_f15_a_receiver_that_was_down_gets_everything_without_a_stampede(
             wait("all arrive", lambda: len(back.requests) >= 200)
             wait("all is booked", lambda: tracker.get("owner", f"/webhooks/{webhook['id']}").json["success_rate"] == 1)
     assert Counter(body["data"]["id"] for body in bodies(back)) == dict.fromkeys(written, 1)
-    assert most <= receivers.MAX_ROOM
+    assert most <= circuit_breaker.MAX_ROOM
 
 
 @pytest.mark.parametrize("offset", [timedelta(minutes=10), -timedelta(minutes=10)])
@@ -304,7 +305,7 @@ def test_f22_a_worker_whose_clock_is_wrong_signs_and_waits_by_that_of_the_databa
     with monkeypatch.context() as wrong:
         wrong.setattr(time, "time", lambda: true_time() + offset.total_seconds())
         for module in ("attempts", "queue", "retry"):
-            wrong.setattr(f"webhooks.{module}.datetime", _wrong_by(offset))
+            wrong.setattr(f"webhooks.delivery.{module}.datetime", _wrong_by(offset))
         assert dispatch() == 1
     sent = headers(receiver.requests[0])
     Verifier(webhook["secret"]).verify(receiver.requests[0].partition(b"\r\n\r\n")[2], sent)
@@ -413,7 +414,7 @@ def test_a_dispatcher_that_failed_in_mid_flight_gives_the_receiver_its_room_back
 
     def relay_once(using: str) -> object:
         if next(turns) == 1:
-            wait("its room is full", lambda: len(receiver.requests) == receivers.FIRST_ROOM)
+            wait("its room is full", lambda: len(receiver.requests) == circuit_breaker.FIRST_ROOM)
             raise OSError(22, "Invalid argument")
         return relay_batch(using)
 
@@ -426,7 +427,7 @@ def test_a_dispatcher_that_failed_in_mid_flight_gives_the_receiver_its_room_back
     receiver.behave = behave
     subscribe(events=["lists.insert"])
     written = write_lists(tracker, 10)
-    monkeypatch.setattr("webhooks.dispatcher.relay_batch", relay_once)
+    monkeypatch.setattr("webhooks.delivery.dispatcher.relay_batch", relay_once)
     dispatcher = Dispatcher(tracker.project.cluster)
     with override_settings(WEBHOOK_LEASE=timedelta(seconds=1)):
         with pytest.raises(OSError, match="Invalid argument"):

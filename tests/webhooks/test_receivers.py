@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webhooks.receivers import AHEAD, FIRST_ROOM, LONGEST_PAUSE, MAX_ROOM, STRANGERS, Receivers
+from webhooks.delivery.circuit_breaker import AHEAD, FIRST_ROOM, LONGEST_PAUSE, MAX_ROOM, STRANGERS, Receivers
 
 
 def room(receivers: Receivers, host: str, now: float) -> int:

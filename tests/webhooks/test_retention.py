@@ -8,15 +8,16 @@ import pytest
 from django.db import transaction
 from django.utils import timezone
 
-from platform_site.api import ids
+from platform_site.identity import ids
+from projects.control_events import ControlEvent
 from projects.models import Environment
-from projects.outbox import ControlEvent
-from rows.outbox import OutboxEvent
+from rows.outbox.models import OutboxEvent
 from tests.api.receiver import Receiver
 from tests.rows.conftest import Tracker
 from tests.webhooks.conftest import Post
 from tests.webhooks.test_deliveries import deliveries, write_list
-from webhooks import control, retention
+from webhooks.delivery import control_events
+from webhooks.delivery import retention as delivery_retention
 from webhooks.models import Attempt, Delivery, Webhook
 from webhooks.tasks import forget_what_is_old
 
@@ -49,7 +50,7 @@ def test_what_was_held_for_seven_days_is_dropped_and_says_so(
     write_list(tracker)
     assert dispatch() == 1
     age(tracker, WEEK - MINUTE)
-    assert retention.expire_held(using, older_than=WEEK) == 0
+    assert delivery_retention.expire_held(using, older_than=WEEK) == 0
     age(tracker, 2 * MINUTE)
     write_list(tracker)
     assert dispatch() == 1
@@ -70,11 +71,11 @@ def test_an_old_event_that_was_to_be_sent_again_is_held_for_seven_days_from_then
     since = (timezone.now() - timedelta(days=20)).isoformat()
     assert tracker.post("owner", f"{path}/recover", {"since": since}).json == {"deliveries": 1, "more": False}
     assert tracker.patch("owner", path, {"enabled": False}).status == 200
-    assert retention.expire_held(using, older_than=WEEK) == 0
+    assert delivery_retention.expire_held(using, older_than=WEEK) == 0
     (delivery,) = deliveries(tracker, webhook)
     assert (delivery["status"], delivery["next_attempt_at"]) == ("held", None)
     age(tracker, WEEK)
-    assert retention.expire_held(using, older_than=WEEK) == 1
+    assert delivery_retention.expire_held(using, older_than=WEEK) == 1
 
 
 def test_deliveries_that_have_ended_are_forgotten_after_their_time_with_their_attempts(
@@ -97,7 +98,7 @@ def test_deliveries_that_have_ended_are_forgotten_after_their_time_with_their_at
     kept.filter(pk=second.pk).update(status="pending", next_attempt_at=timezone.now() + WEEK)
     kept.filter(pk=third.pk).update(status="held")
     assert Attempt.objects.using(using).count() == 4
-    assert retention.purge(using, older_than=MONTH) == 1
+    assert delivery_retention.purge(using, older_than=MONTH) == 1
     left = [second.pk, third.pk, young.pk]
     assert list(Delivery.objects.using(using).order_by("pk").values_list("pk", flat=True)) == left
     assert sorted(Attempt.objects.using(using).values_list("delivery_id", flat=True)) == left
@@ -117,9 +118,9 @@ def test_a_clock_that_is_wrong_forgets_nothing_before_its_time(
     assert (filtered.status, filtered.last_attempt_at) == ("filtered", None)
     behind = ids.earliest("dlv", datetime.now(UTC) - MONTH - MINUTE)
     Delivery.objects.using(using).update(id=behind)
-    assert retention.purge(using, older_than=MONTH) == 0
+    assert delivery_retention.purge(using, older_than=MONTH) == 0
     Delivery.objects.using(using).update(created_at=timezone.now() - MONTH - MINUTE)
-    assert retention.purge(using, older_than=MONTH) == 1
+    assert delivery_retention.purge(using, older_than=MONTH) == 1
 
 
 def test_events_are_forgotten_when_they_were_relayed_long_ago(
@@ -136,7 +137,7 @@ def test_events_are_forgotten_when_they_were_relayed_long_ago(
     for event, days in ((old, 30.1), (young, 29.9)):
         relayed_at = timezone.now() - timedelta(days=days)
         OutboxEvent.objects.using(using).filter(pk=event.pk).update(relayed_at=relayed_at)
-    assert retention.purge(using, older_than=MONTH) == 1
+    assert delivery_retention.purge(using, older_than=MONTH) == 1
     left = OutboxEvent.objects.using(using).order_by("sequence").values_list("pk", flat=True)
     assert list(left) == [young.pk, waiting.pk]
 
@@ -149,14 +150,14 @@ def test_a_deleted_webhook_goes_with_its_deliveries_once_nothing_of_it_is_in_fli
     write_list(tracker)
     assert dispatch() == 2
     assert tracker.delete("owner", f"/webhooks/{gone['id']}").status == 204
-    assert retention.remove_deleted(using) == 0  # a relay may just be about to write for it
+    assert delivery_retention.remove_deleted(using) == 0  # a relay may just be about to write for it
     Webhook.objects.using(using).filter(pk=gone["id"]).update(deleted_at=timezone.now() - 2 * MINUTE)
     of_it = Delivery.objects.using(using).filter(webhook_id=gone["id"])
     of_it.update(claimed_until=timezone.now() + MINUTE)
-    assert retention.remove_deleted(using) == 0
+    assert delivery_retention.remove_deleted(using) == 0
     assert of_it.count() == 1
     of_it.update(claimed_until=timezone.now() - MINUTE)
-    assert retention.remove_deleted(using) == 1
+    assert delivery_retention.remove_deleted(using) == 1
     assert list(Webhook.objects.using(using).values_list("pk", flat=True)) == [stays["id"]]
     assert Delivery.objects.using(using).count() == Attempt.objects.using(using).count() == 1
 
@@ -164,7 +165,7 @@ def test_a_deleted_webhook_goes_with_its_deliveries_once_nothing_of_it_is_in_fli
 def test_events_of_the_control_database_are_forgotten_when_carried_over_and_never_before(
     tracker: Tracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control, "FORGOTTEN", 2)  # so that it goes on behind its batch
+    monkeypatch.setattr(control_events, "FORGOTTEN", 2)  # so that it goes on behind its batch
     ControlEvent.objects.all().delete()
     old, young = timezone.now() - WEEK - MINUTE, timezone.now() - WEEK + MINUTE
     known, unknown = tracker.environment_id, "env_01k60000000000000000000000"
@@ -181,9 +182,9 @@ def test_events_of_the_control_database_are_forgotten_when_carried_over_and_neve
     ]
     ControlEvent.objects.bulk_create(made)
     ControlEvent.objects.update(created_at=young)
-    assert control.forget_old() == 0
+    assert control_events.forget_old() == 0
     ControlEvent.objects.update(created_at=old)
-    assert control.forget_old() == 3
+    assert control_events.forget_old() == 3
     assert ControlEvent.objects.get().environment_id == known
     assert ControlEvent.objects.get().relayed_at is None
     assert Environment.objects.filter(pk=known).exists()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webhooks import retry
+from webhooks.delivery import retry
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 draws = st.floats(0, 1, exclude_max=True)

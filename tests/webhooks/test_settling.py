@@ -11,18 +11,18 @@ from django.db.models import F
 from django.db.models.functions import Now
 from django.test.utils import CaptureQueriesContext
 
-from rows import payloads
-from rows.outbox import OutboxEvent
+from rows.events import payloads
+from rows.outbox.models import OutboxEvent
 from tests.api.receiver import Receiver, answer
 from tests.rows.conftest import Tracker
 from tests.webhooks.conftest import Post, bodies
 from tests.webhooks.test_deliveries import deliveries, write_list
-from webhooks.backlog import MOST_ATTEMPTS, settle
-from webhooks.clocks import mend_future_times
-from webhooks.dispatcher import Dispatcher
+from webhooks.delivery.clock_skew import mend_future_times
+from webhooks.delivery.dispatcher import Dispatcher
+from webhooks.delivery.queue import longest_wait
+from webhooks.delivery.reconciler import MOST_ATTEMPTS, settle
+from webhooks.delivery.relay import relay_batch
 from webhooks.models import Delivery, Webhook
-from webhooks.queue import longest_wait
-from webhooks.relay import relay_batch
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from webhooks import signing
+from webhooks.delivery import signing
 
 
 def test_a_known_vector_of_the_specification() -> None:

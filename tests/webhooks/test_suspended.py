@@ -11,16 +11,17 @@ from django.db.models.functions import Now
 
 from accounts import audit
 from projects import services as projects
-from projects import suspension
 from projects.models import Project
-from rows.outbox import OutboxEvent
+from projects.provisioning import suspension
+from rows.outbox.models import OutboxEvent
 from tests.api.receiver import Receiver, answer
 from tests.rows.conftest import Tracker
 from tests.webhooks.conftest import Post, bodies
 from tests.webhooks.test_deliveries import deliveries, write_list
-from webhooks import retention, services
+from webhooks.delivery import retention as delivery_retention
+from webhooks.delivery.queue import longest_wait
 from webhooks.models import Attempt, Delivery
-from webhooks.queue import longest_wait
+from webhooks.subscriptions import service as webhook_service
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -51,8 +52,8 @@ def test_what_was_written_before_waits_and_arrives_once_in_its_order(
     assert list(waiting.values_list("status", "attempts", "claimed_until")) == [("pending", 0, None)] * 2
     # It takes a year, and retention goes on meanwhile.
     waiting.update(next_attempt_at=Now() - timedelta(days=365))
-    retention.expire_held(using, older_than=timedelta(0))
-    retention.purge(using, older_than=timedelta(0))
+    delivery_retention.expire_held(using, older_than=timedelta(0))
+    delivery_retention.purge(using, older_than=timedelta(0))
     resume(tracker)
     assert longest_wait(using) is not None
     assert dispatch() == 2
@@ -134,9 +135,9 @@ def test_what_a_disabled_webhook_holds_does_not_expire_under_its_owners_hands(
     dispatch()
     Delivery.objects.using(using).update(created_at=Now() - timedelta(days=8), next_attempt_at=None)
     suspend(tracker)
-    assert retention.expire_held(using, older_than=WEEK) == 0, "its owner cannot enable it now"
+    assert delivery_retention.expire_held(using, older_than=WEEK) == 0, "its owner cannot enable it now"
     resume(tracker)
-    assert retention.expire_held(using, older_than=WEEK) == 0, "and has the same week again"
+    assert delivery_retention.expire_held(using, older_than=WEEK) == 0, "and has the same week again"
     assert tracker.patch("owner", f"/webhooks/{webhook['id']}", {"enabled": True}).status == 200
     assert dispatch() == 1
     assert tracker.patch("owner", f"/webhooks/{webhook['id']}", {"enabled": False}).status == 200
@@ -146,7 +147,7 @@ def test_what_a_disabled_webhook_holds_does_not_expire_under_its_owners_hands(
         created_at=Now() - timedelta(days=8), next_attempt_at=None
     )
     Project.objects.update(resumed_at=F("resumed_at") - WEEK)
-    assert retention.expire_held(using, older_than=WEEK) == 1, "and no longer"
+    assert delivery_retention.expire_held(using, older_than=WEEK) == 1, "and no longer"
 
 
 def test_the_record_of_what_was_sent_late_is_kept_from_then_on(
@@ -163,23 +164,23 @@ def test_the_record_of_what_was_sent_late_is_kept_from_then_on(
         cursor.execute("UPDATE platform.webhooks_delivery SET id = %s, created_at = now() - interval '60 days'", [old])
     resume(tracker)
     assert dispatch() == 1
-    retention.purge(using, older_than=month)
+    delivery_retention.purge(using, older_than=month)
     assert [each["id"] for each in deliveries(tracker, webhook)] == [old]
     Delivery.objects.using(using).update(last_attempt_at=Now() - timedelta(days=31))
-    retention.purge(using, older_than=month)
+    delivery_retention.purge(using, older_than=month)
     assert deliveries(tracker, webhook) == []
 
 
 def test_staff_may_prepare_what_goes_out_once_it_is_lifted(
     tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch
 ) -> None:
-    from projects.environments import place_of
+    from projects.directory.environments import place_of
 
     webhook = subscribe(events=["lists.insert"])
     suspend(tracker)
     place = place_of(tracker.environment_id)
     assert place is not None
-    services.send_test(place, webhook["id"], actor=audit.SYSTEM)
+    webhook_service.send_test(place, webhook["id"], actor=audit.SYSTEM)
     assert dispatch() == 0
     assert OutboxEvent.objects.using(place.cluster).count() == 1
     resume(tracker)

@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connections
 
-from rows.outbox import OutboxEvent
+from rows.outbox.models import OutboxEvent
 from tests.api.receiver import Receiver
 from tests.rows.conftest import Tracker
 from tests.webhooks.conftest import Post
 from tests.webhooks.test_deliveries import deliveries
 from tests.webhooks.touched import touched
-from webhooks import relay
+from webhooks.delivery import relay
+from webhooks.delivery.relay import relay_batch
 from webhooks.models import Delivery
-from webhooks.relay import relay_batch
 
 pytestmark = pytest.mark.django_db(databases="__all__", transaction=True)
 
@@ -79,7 +79,7 @@ def test_many_costly_events_do_not_hold_up_another_tenant(
 def test_costly_ones_take_turns(
     tracker: Tracker, make_tracker: Any, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rows.turns.SHARE", 0)
+    monkeypatch.setattr("rows.events.time_budget.SHARE", 0)
     using = tracker.project.cluster
     others = [tracker, *(make_tracker(NOTES, name=name) for name in ("Two", "Three"))]
     for each in others:

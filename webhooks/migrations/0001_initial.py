@@ -4,7 +4,7 @@ import django.contrib.postgres.fields
 import django.db.models.deletion
 import django.db.models.functions.datetime
 import functools
-import platform_site.api.ids
+import platform_site.identity.ids
 from django.db import migrations, models
 
 
@@ -19,7 +19,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Webhook',
             fields=[
-                ('id', models.CharField(default=functools.partial(platform_site.api.ids.new, *('wh',), **{}), editable=False, max_length=30, primary_key=True, serialize=False)),
+                ('id', models.CharField(default=functools.partial(platform_site.identity.ids.new, *('wh',), **{}), editable=False, max_length=30, primary_key=True, serialize=False)),
                 ('environment_id', models.CharField(max_length=30)),
                 ('url', models.CharField(max_length=2000)),
                 ('host', models.CharField(max_length=260)),
@@ -45,7 +45,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Delivery',
             fields=[
-                ('id', models.CharField(default=functools.partial(platform_site.api.ids.new, *('dlv',), **{}), editable=False, max_length=30, primary_key=True, serialize=False)),
+                ('id', models.CharField(default=functools.partial(platform_site.identity.ids.new, *('dlv',), **{}), editable=False, max_length=30, primary_key=True, serialize=False)),
                 ('environment_id', models.CharField(max_length=30)),
                 ('event_id', models.CharField(max_length=30)),
                 ('event_type', models.CharField(max_length=120)),

@@ -2,7 +2,7 @@
 
 import django.db.models.functions.datetime
 import functools
-import platform_site.api.ids
+import platform_site.identity.ids
 from django.db import migrations, models
 
 
@@ -16,7 +16,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='TrailEntry',
             fields=[
-                ('id', models.CharField(default=functools.partial(platform_site.api.ids.new, *('aud',), **{}), editable=False, max_length=30, primary_key=True, serialize=False)),
+                ('id', models.CharField(default=functools.partial(platform_site.identity.ids.new, *('aud',), **{}), editable=False, max_length=30, primary_key=True, serialize=False)),
                 ('at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
                 ('action', models.CharField(max_length=60)),
                 ('target_id', models.CharField(max_length=64)),

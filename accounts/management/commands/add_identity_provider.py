@@ -9,9 +9,9 @@ from django.core.management.base import CommandError
 
 from accounts import audit
 from accounts.management import terminal
+from accounts.models.oauth import IdentityProvider
 from accounts.oauth import identities, metadata, providers, serializers
 from accounts.oauth.errors import FlowError
-from accounts.oauth.models import IdentityProvider
 from accounts.oauth.transport import Calls
 
 _TAKEN_OVER = (

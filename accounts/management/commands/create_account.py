@@ -3,8 +3,10 @@
 from argparse import ArgumentParser
 from typing import Any
 
-from accounts import audit, serializers, services
+from accounts import audit
+from accounts.api import serializers
 from accounts.management import terminal
+from accounts.users import service as user_service
 
 
 class Command(terminal.Command):
@@ -22,7 +24,7 @@ class Command(terminal.Command):
     def handle(self, *args: Any, **options: Any) -> None:
         with terminal.sentences():
             values = terminal.validated(serializers.UserFields, {name: options[name] for name in ("email", "name")})
-            user = services.create_user(
+            user = user_service.create_user(
                 pool_id=None,
                 password=terminal.read_password(options),
                 is_staff=options["staff"],

@@ -4,8 +4,10 @@ import json
 from argparse import ArgumentParser, ArgumentTypeError
 from typing import Any
 
-from accounts import audit, serializers, services
+from accounts import audit
+from accounts.api import serializers
 from accounts.management import terminal
+from accounts.users import service as user_service
 
 
 def _claims(text: str) -> dict[str, Any]:
@@ -35,7 +37,7 @@ class Command(terminal.Command):
         given = {name: options[name] for name in ("email", "name", "role", "claims") if options[name] is not None}
         with terminal.sentences():
             values = terminal.validated(serializers.UserFields, given)
-            user = services.create_user(
+            user = user_service.create_user(
                 pool_id=pool_id, password=terminal.read_password(options), actor=audit.SYSTEM, **values
             )
         self.answer(

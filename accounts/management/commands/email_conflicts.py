@@ -7,9 +7,9 @@ from typing import Any
 from django.db.models import F, Q
 from django.db.models.functions import Lower
 
-from accounts.emails import normalised
 from accounts.management import terminal
 from accounts.models import User
+from accounts.users.emails import normalised
 
 
 class Command(terminal.Command):

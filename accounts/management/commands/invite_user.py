@@ -4,8 +4,8 @@ from argparse import ArgumentParser
 from typing import Any
 
 from accounts import audit
-from accounts.lifecycle import invitations, pools, serializers
 from accounts.management import terminal
+from accounts.registration import invitations, pool_settings, serializers
 
 
 class Command(terminal.Command):
@@ -23,7 +23,9 @@ class Command(terminal.Command):
         given = {name: options[name] for name in ("email", "name", "role") if options[name] is not None}
         with terminal.sentences():
             values = terminal.validated(serializers.InvitationInput, given)
-            made = invitations.invite(pool_id=pool_id, actor=audit.SYSTEM, most=pools.most_users(pool_id), **values)
+            made = invitations.invite(
+                pool_id=pool_id, actor=audit.SYSTEM, most=pool_settings.most_users(pool_id), **values
+            )
         self.answer(
             serializers.invitation(made) | {"environment_id": pool_id},
             sentence=f"Invited {made.recipient} to {pool_id or 'a platform account'} ({made.pk}); a worker sends the"

@@ -8,10 +8,13 @@ from typing import Any, Final
 
 from django.core.management.base import CommandError
 
-from accounts import audit, grants, openings, serializers, services
+from accounts import audit
+from accounts.api import serializers
+from accounts.keys import permissions, publishable_key_exposure
 from accounts.management import terminal
-from platform_site.api.callers import ACCOUNT_SCOPES, ENVIRONMENT_SCOPES, PUBLISHABLE_SCOPES, SCOPES
-from platform_site.arguments import whole
+from accounts.users import service as user_service
+from platform_site.cli.argument_types import whole
+from platform_site.identity.callers import ACCOUNT_SCOPES, ENVIRONMENT_SCOPES, PUBLISHABLE_SCOPES, SCOPES
 
 _ALL: Final = "all"
 
@@ -46,10 +49,10 @@ class Command(terminal.Command):
 
     def handle(self, *args: Any, **options: Any) -> None:
         if (environment_id := terminal.environment(options)) is not None:
-            authority, everything = grants.operators(environment_id=environment_id), ENVIRONMENT_SCOPES
+            authority, everything = permissions.operators(environment_id=environment_id), ENVIRONMENT_SCOPES
         else:
             account = terminal.account(options["account"])
-            authority, everything = grants.operators(account_id=account.pk), ACCOUNT_SCOPES
+            authority, everything = permissions.operators(account_id=account.pk), ACCOUNT_SCOPES
         if options["publishable"]:
             everything = PUBLISHABLE_SCOPES
         scopes = options["scopes"]
@@ -58,9 +61,9 @@ class Command(terminal.Command):
         if scopes in (None, [_ALL]):
             scopes = sorted(everything)
         days: int | None = options["expires_in_days"]
-        opened = openings.by_key(authority.environment_id, scopes) if options["publishable"] else None
+        opened = publishable_key_exposure.by_key(authority.environment_id, scopes) if options["publishable"] else None
         with terminal.sentences():
-            key, secret = services.issue_key(
+            key, secret = user_service.issue_key(
                 name=terminal.validated(serializers.KeyName, {"name": options["name"]})["name"],
                 scopes=scopes,
                 authority=authority,

@@ -5,9 +5,12 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from accounts import audit, keys, serializers, services
+from accounts import audit
+from accounts.api import serializers
+from accounts.keys import server_keys
 from accounts.management import terminal
 from accounts.models import ServerKey
+from accounts.users import service as user_service
 
 
 class Command(terminal.Command):
@@ -21,14 +24,14 @@ class Command(terminal.Command):
 
     def handle(self, *args: Any, **options: Any) -> None:
         wanted: str = options["key"]
-        secret_hash = keys.parse(wanted)
+        secret_hash = server_keys.parse(wanted)
         found = ServerKey.objects.filter(**({"secret_hash": secret_hash} if secret_hash else {"pk": wanted})).first()
         if found is None:
             raise CommandError("There is no such key." if secret_hash else f"There is no key {wanted}.")
         if found.revoked_at is not None:
             raise CommandError(f"The key {found.pk} was revoked at {found.revoked_at.isoformat()}.")
         with terminal.sentences():
-            services.revoke_key(found, actor=audit.SYSTEM)
+            user_service.revoke_key(found, actor=audit.SYSTEM)
         self.answer(
             serializers.key(found, None),
             sentence=f"Revoked the key {found.pk} ({found.name}).",

@@ -3,9 +3,10 @@
 from argparse import ArgumentParser
 from typing import Any
 
-from accounts import audit, signing_keys
+from accounts import audit
 from accounts.management import terminal
-from platform_site.api.fields import timestamp
+from accounts.tokens import signing_keys
+from platform_site.http.fields import timestamp
 
 
 class Command(terminal.Command):

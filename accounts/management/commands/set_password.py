@@ -3,9 +3,11 @@
 from argparse import ArgumentParser
 from typing import Any
 
-from accounts import audit, serializers, services
+from accounts import audit
+from accounts.api import serializers
 from accounts.management import terminal
 from accounts.models import User
+from accounts.users import service as user_service
 
 
 class Command(terminal.Command):
@@ -19,7 +21,7 @@ class Command(terminal.Command):
     def handle(self, *args: Any, **options: Any) -> None:
         user = User.objects.filter(pk=options["user"]).first() or terminal.account(options["user"])
         with terminal.sentences():
-            services.change_user(user, actor=audit.SYSTEM, password=terminal.read_password(options) or "")
+            user_service.change_user(user, actor=audit.SYSTEM, password=terminal.read_password(options) or "")
         self.answer(
             serializers.user(user), sentence=f"Set the password of {user.pk} ({user.email}).", as_json=options["json"]
         )

@@ -4,9 +4,9 @@ from argparse import ArgumentParser, ArgumentTypeError
 from typing import Any
 
 from accounts import audit
-from accounts.lifecycle import pools, serializers
-from accounts.lifecycle.models import SignUpMode
 from accounts.management import terminal
+from accounts.models.registration import SignUpMode
+from accounts.registration import pool_settings, serializers
 
 
 def _link(text: str) -> tuple[str, str]:
@@ -33,8 +33,8 @@ class Command(terminal.Command):
             action="append",
             type=_link,
             metavar="KIND=URL",
-            help=f"the application's own page for a link, with {{token}} in it; kinds: {', '.join(pools.LINKS)}."
-            " Replaces all that were there",
+            help=f"the application's own page for a link, with {{token}} in it; kinds: "
+            f"{', '.join(pool_settings.LINKS)}. Replaces all that were there",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -45,12 +45,16 @@ class Command(terminal.Command):
         if options["link"] is not None:
             given["link_urls"] = dict(options["link"])
         with terminal.sentences():
-            found = pools.change_settings(pool_id, actor=audit.SYSTEM, **given) if given else pools.settings_of(pool_id)
+            found = (
+                pool_settings.change_settings(pool_id, actor=audit.SYSTEM, **given)
+                if given
+                else pool_settings.settings_of(pool_id)
+            )
         facts = serializers.pool_settings(found) | {"environment_id": pool_id}
         links = "".join(f"\n  {kind}: {url}" for kind, url in found.link_urls.items())
         self.answer(
             facts,
             sentence=f"Sign-up to {pool_id or 'platform accounts'}: {found.sign_up}."
-            f" E-mails speak of {pools.app_name(found)}.{links}",
+            f" E-mails speak of {pool_settings.app_name(found)}.{links}",
             as_json=options["json"],
         )

@@ -16,12 +16,14 @@ from django.core.management.base import CommandError
 
 from accounts import audit
 from accounts.management.terminal import ENVIRONMENT, place_named, validated
-from functions import serializers, services, subscriptions
+from functions.api import serializers
+from functions.deploy import service as deploy_service
 from functions.management.callers import caller_named
 from functions.management.terminal import plain, sentences
 from functions.models import Secret
-from platform_site.api.callers import Caller, Place
-from platform_site.exemplified import ExemplifiedCommand
+from functions.triggers import event_subscriptions
+from platform_site.cli.base import ExemplifiedCommand
+from platform_site.identity.callers import Caller, Place
 
 _EXAMPLES: Final = """
 The module is loaded once behind the walls of the runtime before anything changes; what does not load is refused with
@@ -102,7 +104,7 @@ class Command(ExemplifiedCommand):
         place = place_named(options["environment"])
         name: str = options["name"]
         with sentences():
-            if not services.NAME.fullmatch(name):
+            if not deploy_service.NAME.fullmatch(name):
                 raise CommandError("A function's name is 1 to 63 of a-z, 0-9, _ and -, beginning with a letter.")
             takes = serializers.Configuration if options["file"] is None else serializers.Deployment
             values = validated(takes, _body(options))
@@ -111,10 +113,12 @@ class Command(ExemplifiedCommand):
                 self._configure(place, name, values, runs_as, options)
                 return
             if options["check"]:
-                services.try_out(place, name, values)
+                deploy_service.try_out(place, name, values)
                 self._say("The module loads. Nothing was deployed.", self.style.SUCCESS)
                 return
-            function, is_new = services.deploy(place, name, values, actor=audit.SYSTEM, runs_as=runs_as, warm=False)
+            function, is_new = deploy_service.deploy(
+                place, name, values, actor=audit.SYSTEM, runs_as=runs_as, warm=False
+            )
         what = " (a new function)" if is_new else ""
         done = f"{function.name} version {function.active_version} is deployed{what}."
         self._answer(place, function, done, as_json=options["json"])
@@ -124,7 +128,7 @@ class Command(ExemplifiedCommand):
     ) -> None:
         if options["check"] or not (values or runs_as):
             raise CommandError("Name the module's FILE, or what is to change of the function.")
-        function = services.configure(place, name, values, actor=audit.SYSTEM, runs_as=runs_as)
+        function = deploy_service.configure(place, name, values, actor=audit.SYSTEM, runs_as=runs_as)
         done = f"{name} is changed; version {function.active_version} answers as before."
         self._answer(place, function, done, as_json=options["json"])
 
@@ -143,7 +147,7 @@ class Command(ExemplifiedCommand):
             self._say(f"  runs by itself: {function.schedule}, next at {when}, as {function.scheduled_id}")
         elif function.schedule is not None:
             self._say(f"  its schedule is stopped ({function.schedule_stopped}): {function.schedule}")
-        if subscriptions.is_listening(function):
+        if event_subscriptions.is_listening(function):
             self._say(f"  runs on {', '.join(function.events)}, as {function.events_id}")
         elif function.events is not None:
             self._say(f"  its events are stopped ({function.events_stopped}): {', '.join(function.events)}")

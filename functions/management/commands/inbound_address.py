@@ -12,12 +12,13 @@ from django.core.management.base import CommandError
 
 from accounts import audit
 from accounts.management.terminal import ENVIRONMENT, place_named, validated
-from functions import services as functions
-from functions.inbound import serializers, services
+from functions.deploy import service as functions
+from functions.inbound import serializers
+from functions.inbound import service as inbound_service
 from functions.management.callers import caller_named
 from functions.management.terminal import plain, sentences
-from platform_site.api.callers import Place
-from platform_site.exemplified import ExemplifiedCommand
+from platform_site.cli.base import ExemplifiedCommand
+from platform_site.identity.callers import Place
 
 _EXAMPLES: Final = """
 An address is a URL by which a provider's webhooks reach the function, as --as and with the rights that it has at that
@@ -52,10 +53,10 @@ class Command(ExemplifiedCommand):
             if options["caller"] is not None:
                 self._make(place, name, options)
             elif options["revoke"] is not None:
-                services.revoke(place, name, options["revoke"], actor=audit.SYSTEM)
+                inbound_service.revoke(place, name, options["revoke"], actor=audit.SYSTEM)
                 self.stderr.write("The address is revoked.", self.style.SUCCESS)
             else:
-                addresses = services.all_of(place, functions.function_of(place, name))
+                addresses = inbound_service.all_of(place, functions.function_of(place, name))
                 for each in addresses:
                     self.stdout.write(orjson.dumps(serializers.address_detail(each)).decode())
                 if not addresses:
@@ -67,7 +68,7 @@ class Command(ExemplifiedCommand):
             raise CommandError("By an address a function runs as a server key or member, not as an app user.")
         body = {"async": not options["wait"]} | ({"label": options["label"]} if options["label"] is not None else {})
         values = validated(serializers.NewAddress, body)
-        made, url = services.make(place, name, values, runs_as=runs_as, actor=audit.SYSTEM)
+        made, url = inbound_service.make(place, name, values, runs_as=runs_as, actor=audit.SYSTEM)
         self.stderr.write(
             f"{made.address.pk} runs {name} as {runs_as.id}. Its URL, shown this once:", self.style.SUCCESS
         )

@@ -14,14 +14,16 @@ import orjson
 from django.core.management.base import CommandError
 
 from accounts.management.terminal import ENVIRONMENT, place_named
-from functions import executor, serializers, services
+from functions.api import serializers
+from functions.deploy import service as deploy_service
+from functions.execution import executor
 from functions.management.callers import caller_named
 from functions.management.terminal import plain, sentences, tame
 from functions.models import Run
-from platform_site.api import bodies, exact
-from platform_site.api.callers import ENVIRONMENT_SCOPES, Caller, Place
-from platform_site.exemplified import ExemplifiedCommand
-from projects import roles
+from platform_site.cli.base import ExemplifiedCommand
+from platform_site.http import bodies, exact_json
+from platform_site.identity.callers import ENVIRONMENT_SCOPES, Caller, Place
+from projects.directory import roles
 
 _FAILED: Final = 3
 _EXAMPLES: Final = """
@@ -57,18 +59,18 @@ class Command(ExemplifiedCommand):
             given = bodies.read(_given(options["input"]))
             if not isinstance(given, dict):
                 raise CommandError("The input must be a JSON object.")
-            input_text = exact.dumps(given)
+            input_text = exact_json.dumps(given)
             if options["queue"]:
                 if not options["caller"]:
                     raise CommandError("A queued run looks its caller up when it starts: say who with --as.")
                 caller, place = _caller(options["caller"], place)
-                run_id = services.enqueue(place, caller, name, input_text)
+                run_id = deploy_service.enqueue(place, caller, name, input_text)
                 self.stderr.write("Queued.", self.style.SUCCESS)
                 self.stdout.write(run_id)
                 return
             caller, place = _caller(options["caller"], place)
             try:
-                started, _ = services.invoke(place, caller, name, input_text)
+                started, _ = deploy_service.invoke(place, caller, name, input_text)
             finally:
                 executor.close_pool()
         self._answer(Run.objects.using(place.cluster).get(pk=started.run_id), as_json=options["json"])
@@ -82,7 +84,7 @@ class Command(ExemplifiedCommand):
             if run.status == Run.Status.SUCCEEDED:
                 # Written anew in ASCII: an output may hold what drives a terminal.
                 indent = 2 if self.stdout.isatty() else None
-                self.stdout.write(json.dumps(exact.loads(run.output or "null"), indent=indent))
+                self.stdout.write(json.dumps(exact_json.loads(run.output or "null"), indent=indent))
                 self.stderr.write(f"{run.pk} succeeded in {run.duration_ms} ms.", self.style.SUCCESS)
         if run.status == Run.Status.FAILED:
             self.stderr.write(f"{run.pk} failed after {run.duration_ms} ms: {tame(serializers.error_text(run.error))}")

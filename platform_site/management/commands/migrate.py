@@ -18,8 +18,8 @@ from django.db import DEFAULT_DB_ALIAS, OperationalError, connections, transacti
 from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.recorder import MigrationRecorder
 
-from platform_site.api import sqlstates
-from platform_site.postgres import direct, structure
+from platform_site.fastpath import libpq
+from platform_site.postgres import schema_snapshot, sqlstates
 
 _LOCK: Final = 0x6D69_6772_6174_65  # "migrate", the key of the advisory lock
 _BEGUN: Final = "COMMENT ON TABLE django_migrations IS 'migrate has begun, and not come to its end'"
@@ -46,9 +46,9 @@ class Command(migrate.Command):
         for alias in [named] if named else [DEFAULT_DB_ALIAS, *settings.REGION_DATABASES]:
             if options["verbosity"] >= 1:
                 self.stdout.write(self.style.MIGRATE_HEADING(f"Database {alias}:"))
-            direct.go_direct(alias)
+            libpq.go_direct(alias)
             with _alone(alias):
-                structure.make_schema(connections[alias])
+                schema_snapshot.make_schema(connections[alias])
                 changes = not (options["plan"] or options["check_unapplied"])
                 if changes:
                     _note(alias, _BEGUN)
@@ -79,7 +79,7 @@ def bring_up_to_date(stdout: OutputWrapper) -> None:
     """Migrate the databases that are behind this release or whose migration was cut off; for one that is neither, the
     cost is two queries.
 
-    A new one hears what was recorded of the migrations, where that fits (`platform_site.postgres.structure`).
+    A new one hears what was recorded of the migrations, where that fits (`platform_site.postgres.schema_snapshot`).
     """
     for alias in [DEFAULT_DB_ALIAS, *settings.REGION_DATABASES]:
         executor = MigrationExecutor(connections[alias])
@@ -87,7 +87,7 @@ def bring_up_to_date(stdout: OutputWrapper) -> None:
             continue
         stdout.write(f"Bringing the database {alias} up to date")
         if _is_new(alias):
-            statements = structure.recorded(connections[alias], executor.loader)
+            statements = schema_snapshot.recorded(connections[alias], executor.loader)
             if statements is not None and _say(alias, statements):
                 continue
         else:
@@ -119,7 +119,7 @@ def _say(alias: str, statements: str) -> bool:
 
     False if another host was faster, by whatever release.
     """
-    direct.go_direct(alias)
+    libpq.go_direct(alias)
     with _alone(alias):
         if not _is_new(alias):
             return False

@@ -1,7 +1,7 @@
 """`manage.py record_migrations`: write down what the migrations say to a new database.
 
-For whoever changes a migration; `platform_site.postgres.structure` says what it is good for. They are asked with an
-embedded PostgreSQL of the command's own, which is gone afterwards.
+For whoever changes a migration; `platform_site.postgres.schema_snapshot` says what it is good for. They are asked with
+an embedded PostgreSQL of the command's own, which is gone afterwards.
 """
 
 import signal
@@ -14,9 +14,9 @@ from django.core.management.base import BaseCommand
 from django.db import DEFAULT_DB_ALIAS, connections
 
 from platform_site import env
-from platform_site.postgres import structure
-from platform_site.services import postgres
-from platform_site.services.layout import Layout, region_database
+from platform_site.embedded import postgres as embedded_postgres
+from platform_site.embedded.data_dir import Layout, region_database
+from platform_site.postgres import schema_snapshot
 
 
 class Command(BaseCommand):
@@ -27,14 +27,14 @@ class Command(BaseCommand):
         region = settings.REGION_DATABASES[0]
         with tempfile.TemporaryDirectory(prefix="bp-record-") as directory:
             layout = Layout(Path(directory))
-            server = postgres.start(layout, durable=False, log=layout.data_dir / "postgres.log")
+            server = embedded_postgres.start(layout, durable=False, log=layout.data_dir / "postgres.log")
             try:
                 for alias, database in ((DEFAULT_DB_ALIAS, "control"), (region, region_database(region))):
                     connection = connections[alias]
                     connection.close()
                     connection.settings_dict |= env.postgres("DATABASE_URL", layout.postgres_url(database))
-                    file = structure.file_of(alias)
-                    file.write_text(structure.record(connection))
+                    file = schema_snapshot.file_of(alias)
+                    file.write_text(schema_snapshot.record(connection))
                     connection.close()
                     self.stdout.write(str(file.relative_to(settings.BASE_DIR)))
             finally:

@@ -14,13 +14,13 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
 
-from platform_site.api import metrics
-from platform_site.api.checks import require_readable_settings
+from platform_site.embedded import minimum_versions
+from platform_site.embedded.launch import die_with_parent
+from platform_site.embedded.sockets import default_workers, listen, number_of_workers, port_number
+from platform_site.http.checks import require_readable_settings
 from platform_site.management.commands import migrate
+from platform_site.observability import metrics
 from platform_site.server.serve import serve
-from platform_site.services import floors
-from platform_site.services.launch import die_with_parent
-from platform_site.services.listen import default_workers, listen, number_of_workers, port_number
 
 logger = logging.getLogger("platform.start")
 
@@ -66,7 +66,7 @@ class Command(BaseCommand):
 
     def _look_at_versions(self) -> None:
         """Refuse servers with known holes in production; elsewhere say so."""
-        problems = floors.problems()
+        problems = minimum_versions.problems()
         connections.close_all()  # nothing open may cross the fork
         if problems and settings.PRODUCTION:
             raise CommandError(" ".join(problems))
@@ -75,7 +75,7 @@ class Command(BaseCommand):
 
     def _prepare(self, *, with_demo: bool) -> None:
         """Import what a worker needs while `up` starts the databases; then bring them to this release."""
-        from platform_site.server.bridge import bridge
+        from platform_site.server.rsgi_app import bridge
 
         bridge.load()
         if not sys.stdin.readline():

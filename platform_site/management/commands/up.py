@@ -1,11 +1,11 @@
-"""`manage.py up`, where Django lists and finds it. `manage.py` itself goes straight to `platform_site.services.up`."""
+"""`manage.py up`, where Django lists and finds it. `manage.py` itself goes straight to `platform_site.embedded.up`."""
 
 import argparse
 from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from platform_site.services import up
+from platform_site.embedded import up
 
 
 class Command(BaseCommand):

@@ -8,10 +8,10 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand
 
-from platform_site.api import metrics
-from platform_site.api.checks import require_readable_settings
-from platform_site.arguments import whole
 from platform_site.celery import app
+from platform_site.cli.argument_types import whole
+from platform_site.http.checks import require_readable_settings
+from platform_site.observability import metrics
 
 
 def _queues(text: str) -> str:

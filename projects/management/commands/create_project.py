@@ -8,9 +8,9 @@ from django.core.management.base import BaseCommand, CommandError
 from accounts import audit
 from accounts.models import User
 from projects import services
+from projects.api.serializers import NewProject
 from projects.errors import NoSuchAccount, QuotaReached
 from projects.models import Plan, Region
-from projects.serializers import NewProject
 
 
 class Command(BaseCommand):

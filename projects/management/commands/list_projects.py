@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 from django.db.models import Q
 
-from platform_site.arguments import whole
+from platform_site.cli.argument_types import whole
 from projects.models import Member, Project, Region
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from accounts import audit
-from platform_site.api.errors import ValidationFailed
+from platform_site.http.errors import ValidationFailed
 from projects import services
 from projects.errors import NoSuchProject
 

@@ -10,8 +10,9 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import Error
 
 from accounts import audit
-from platform_site.api.sweeps import all_sweeps
-from projects import forgotten, leftovers, provisioning, tasks
+from platform_site.background.periodic import all_sweeps
+from projects import tasks
+from projects.provisioning import orphaned_rows, orphaned_schemas, schemas
 
 
 class Command(BaseCommand):
@@ -47,9 +48,9 @@ class Command(BaseCommand):
         differences = 0
         for cluster in settings.REGION_DATABASES:
             try:
-                without_owner, without_schema = provisioning.compare(cluster)
-                never_owned = provisioning.in_the_making(without_owner, cluster)
-                left = sorted(set(leftovers.find(cluster)))
+                without_owner, without_schema = schemas.compare(cluster)
+                never_owned = schemas.in_the_making(without_owner, cluster)
+                left = sorted(set(orphaned_rows.find(cluster)))
             except Error as error:
                 raise CommandError(f"{cluster} cannot be compared: {type(error).__name__}.") from None
             for environment_id in without_owner:
@@ -72,10 +73,10 @@ class Command(BaseCommand):
     def _drop(self, environment_id: str) -> None:
         for cluster in settings.REGION_DATABASES:
             try:
-                forgotten.drop(environment_id, cluster, actor=audit.SYSTEM)
-            except forgotten.NotForgotten:
+                orphaned_schemas.drop(environment_id, cluster, actor=audit.SYSTEM)
+            except orphaned_schemas.NotForgotten:
                 continue
-            except (Error, provisioning.SchemaBusy) as error:
+            except (Error, schemas.SchemaBusy) as error:
                 raise CommandError(f"{cluster}: {type(error).__name__}. Try again.") from None
             self.stdout.write(f"{cluster}  {environment_id}  dropped")
             return

@@ -10,9 +10,9 @@ from django.db import Error
 from tqdm import tqdm
 
 from accounts.management.terminal import ENVIRONMENT, place_named
-from platform_site.api import sqlstates
-from rows import backups, exporting
-from rows.backups import NotRestorable
+from platform_site.postgres import sqlstates
+from rows.transfer import backup, exporter
+from rows.transfer.backup import NotRestorable
 
 
 class Command(BaseCommand):
@@ -32,7 +32,7 @@ class Command(BaseCommand):
         path = Path(options["to"] or f"{place.environment_id}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.zip")
         try:
             with tqdm(
-                total=sum(exporting.estimates(place).values()), unit=" rows", unit_scale=True, file=self.stderr._out,
+                total=sum(exporter.estimates(place).values()), unit=" rows", unit_scale=True, file=self.stderr._out,
                 disable=True if options["no_progress"] else None,
             ) as bar:  # fmt: skip
 
@@ -40,7 +40,7 @@ class Command(BaseCommand):
                     bar.set_description(table, refresh=False)
                     bar.update(rows)
 
-                summary = backups.backup(place, path, replace=options["replace"], progress=progress)
+                summary = backup.backup(place, path, replace=options["replace"], progress=progress)
         except FileExistsError:
             raise CommandError(f"{path} is there already. Name another file, or pass --replace.") from None
         except NotRestorable as error:

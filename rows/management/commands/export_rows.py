@@ -13,11 +13,11 @@ from django.core.management.base import BaseCommand, CommandError
 from tqdm import tqdm
 
 from accounts.management.terminal import ENVIRONMENT, place_named
-from rows import exporting
-from rows.exporting import NoSuchColumn
-from rows.importing import NoSuchTable
-from rows.record_files import FORMATS, format_of
-from rows.unfinished import beside
+from rows.transfer import exporter
+from rows.transfer.exporter import NoSuchColumn
+from rows.transfer.file_formats import FORMATS, format_of
+from rows.transfer.importer import NoSuchTable
+from rows.transfer.partial_file import beside
 
 
 class Command(BaseCommand):
@@ -43,15 +43,15 @@ class Command(BaseCommand):
         columns = [one for each in options["columns"] or () for one in each.split(",") if one] or None
         rows = 0
         try:
-            table = exporting.table_of(place, options["table"])
+            table = exporter.table_of(place, options["table"])
             with (
                 _target(name) as target,
                 tqdm(
-                    total=exporting.estimates(place).get(table.name, 0), unit=" rows", unit_scale=True, desc=table.name,
+                    total=exporter.estimates(place).get(table.name, 0), unit=" rows", unit_scale=True, desc=table.name,
                     file=self.stderr._out, disable=True if options["no_progress"] else None,
                 ) as bar,
             ):  # fmt: skip
-                for piece, held in exporting.export_rows(place, table, form, columns):
+                for piece, held in exporter.export_rows(place, table, form, columns):
                     target.write(piece)
                     rows += held
                     if rows % 1000 == 0:

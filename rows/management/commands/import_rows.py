@@ -10,11 +10,11 @@ from django.core.management.base import CommandError
 from tqdm import tqdm
 
 from accounts.management.terminal import ENVIRONMENT, place_named
-from platform_site.arguments import whole
-from platform_site.exemplified import ExemplifiedCommand
-from rows import importing
-from rows.importing import BadLines, Interfered, NoSuchTable, Report, TooLong
-from rows.record_files import FORMATS, InvalidFile, RecordFile, format_of
+from platform_site.cli.argument_types import whole
+from platform_site.cli.base import ExemplifiedCommand
+from rows.transfer import importer
+from rows.transfer.file_formats import FORMATS, InvalidFile, RecordFile, format_of
+from rows.transfer.importer import BadLines, Interfered, NoSuchTable, Report, TooLong
 
 _EPILOG: Final = """
 The file is UTF-8, plain or gzipped (.gz). CSV begins with a header of column names; an empty cell is null (or the
@@ -45,7 +45,7 @@ class Command(ExemplifiedCommand):
         parser.add_argument("--events", action="store_true", help="record an event for each row, where a webhook asks")
         parser.add_argument("--dry-run", action="store_true", help="check everything and import nothing")
         parser.add_argument(
-            "--show", type=whole(0, importing.SHOWN), default=20, metavar="N", help="bad lines to print (default 20)"
+            "--show", type=whole(0, importer.SHOWN), default=20, metavar="N", help="bad lines to print (default 20)"
         )
         parser.add_argument("--no-progress", action="store_true")
 
@@ -75,7 +75,7 @@ class Command(ExemplifiedCommand):
                 progress=lambda position: bar.update(position - bar.n),
             )  # fmt: skip
             try:
-                report = importing.import_rows(
+                report = importer.import_rows(
                     place, options["table"], source,
                     skip_bad=options["skip_bad"], events=options["events"], dry_run=options["dry_run"],
                 )  # fmt: skip
@@ -108,7 +108,7 @@ class Command(ExemplifiedCommand):
         for bad in report.bad[:most]:
             self.stderr.write(str(bad).encode("unicode_escape").decode(), lambda text: text)
         if len(report.bad) > most or report.bad_lines > len(report.bad):
-            further = f" (--show {min(most * 10 or 20, importing.SHOWN)})" if most < importing.SHOWN else ""
+            further = f" (--show {min(most * 10 or 20, importer.SHOWN)})" if most < importer.SHOWN else ""
             self.stderr.write(f"… and more, {_lines(report.bad_lines)} bad in all{further}", lambda text: text)
 
 

@@ -10,16 +10,16 @@ from tqdm import tqdm
 
 from accounts import audit
 from accounts.management.terminal import place_named
-from platform_site.api import sqlstates
-from platform_site.api.errors import QuotaExceeded
-from platform_site.exemplified import ExemplifiedCommand
+from platform_site.cli.base import ExemplifiedCommand
+from platform_site.http.errors import QuotaExceeded
+from platform_site.postgres import sqlstates
+from projects.api.serializers import NewBranch
 from projects.errors import BranchesQuotaReached, NameTaken, NoSuchProject
-from projects.serializers import NewBranch
-from rows import backups
-from rows.archives import Archive, Damaged, NotUnderstood
-from rows.backups import Content, NotEmpty, Summary
-from rows.ddl import LockNotWon
-from rows.schemas import TablesQuotaReached
+from rows.migrate.apply import LockNotWon
+from rows.migrate.service import TablesQuotaReached
+from rows.transfer import backup
+from rows.transfer.backup import Content, NotEmpty, Summary
+from rows.transfer.backup_file import Archive, Damaged, NotUnderstood
 
 _EPILOG: Final = """
 The whole file is read and held to its checksums before anything is changed. Then all of it comes back, or nothing.
@@ -60,7 +60,7 @@ class Command(ExemplifiedCommand):
         try:
             with Archive(path) as archive:
                 with self._bar(archive.size, "checking", options) as bar:
-                    content = backups.verified(archive, bar.update)
+                    content = backup.verified(archive, bar.update)
                 if options["check"]:
                     self._say(f"{path} is whole: version {content.version}, {len(content.schema.tables)} tables, "
                               f"taken {content.taken_at:%Y-%m-%d %H:%M:%S} UTC of {content.source_id}.")  # fmt: skip
@@ -78,11 +78,11 @@ class Command(ExemplifiedCommand):
         try:
             if options["into"]:
                 place = place_named(options["into"])
-                summary = backups.restore_into(
+                summary = backup.restore_into(
                     content, place, replace=options["replace"], actor=audit.SYSTEM, progress=progress
                 )
             else:
-                place, summary = backups.restore_as_branch(
+                place, summary = backup.restore_as_branch(
                     content, options["branch_of"], options["name"], actor=audit.SYSTEM, progress=progress
                 )
         except NotEmpty:

@@ -19,19 +19,21 @@ from django.db import Error as DatabaseError
 
 from accounts import audit
 from accounts.management.terminal import ENVIRONMENT, place_named
-from platform_site.api import bodies, sqlstates
-from platform_site.api.callers import Place
-from platform_site.api.errors import ApiError
-from platform_site.api.fields import timestamp
-from platform_site.arguments import whole
-from platform_site.exemplified import ExemplifiedCommand
+from platform_site.cli.argument_types import whole
+from platform_site.cli.base import ExemplifiedCommand
+from platform_site.http import bodies
+from platform_site.http.errors import ApiError
+from platform_site.http.fields import timestamp
+from platform_site.identity.callers import Place
+from platform_site.postgres import sqlstates
 from projects.errors import NoSuchEnvironment, SchemaLost
-from rows import indexing, schemas
-from rows.ddl import Operation, TookTooLong
-from rows.documents import InvalidDocument
+from rows.migrate import concurrent_indexes
+from rows.migrate import service as schema_service
+from rows.migrate.apply import Operation, TookTooLong
+from rows.migrate.errors import applied_by
+from rows.migrate.service import Outcome
 from rows.models import SchemaVersion
-from rows.schema_answers import applied_by
-from rows.schemas import Outcome
+from rows.schema.model import InvalidDocument
 
 _DIFFERS: Final = 3
 _CONTROL: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
@@ -105,10 +107,10 @@ class Command(ExemplifiedCommand):
 
     def show(self, place: Place, options: dict[str, Any]) -> None:
         if options["number"] is None:
-            state = schemas.current(place)
+            state = schema_service.current(place)
             record, document = state.record, state.schema.document
         else:
-            record = schemas.version(place, options["number"])
+            record = schema_service.version(place, options["number"])
             document = record.document
         if options["json"]:
             facts = {
@@ -124,7 +126,7 @@ class Command(ExemplifiedCommand):
         self.stdout.write(json.dumps(document, indent=2, ensure_ascii=False))
 
     def plan(self, place: Place, options: dict[str, Any]) -> None:
-        outcome = schemas.rehearse(place, _document(options["file"]))
+        outcome = schema_service.rehearse(place, _document(options["file"]))
         if options["json"]:
             self._print_outcome(outcome)
         else:
@@ -139,11 +141,11 @@ class Command(ExemplifiedCommand):
         self._change(place, _document(options["file"]), options)
 
     def revert(self, place: Place, options: dict[str, Any]) -> None:
-        document = schemas.document_to_revert_to(place, options["number"])
+        document = schema_service.document_to_revert_to(place, options["number"])
         self._change(place, document, options, reverts_to=options["number"])
 
     def history(self, place: Place, options: dict[str, Any]) -> None:
-        records = list(schemas.history(place).defer("document_text").order_by("-version")[: options["limit"]])
+        records = list(schema_service.history(place).defer("document_text").order_by("-version")[: options["limit"]])
         if not records and not options["json"]:
             self._say("No schema was applied yet.")
         for record in records:
@@ -171,12 +173,12 @@ class Command(ExemplifiedCommand):
         confirm = list(options["confirm"])
         expected = options["if_version"]
         if not options["no_input"] and not options["json"] and sys.stdin.isatty():
-            rehearsed = schemas.rehearse(place, document, expected=expected)
+            rehearsed = schema_service.rehearse(place, document, expected=expected)
             expected = rehearsed.version
             self._show_operations(rehearsed.operations)
             confirm += self._ask(operation for operation in rehearsed.operations if operation.name not in confirm)
         began = time.monotonic()
-        outcome = schemas.change(
+        outcome = schema_service.change(
             place,
             document,
             actor=audit.SYSTEM,
@@ -208,7 +210,7 @@ class Command(ExemplifiedCommand):
             making = name
 
         try:
-            indexing.make_due(place, say)
+            concurrent_indexes.make_due(place, say)
         except DatabaseError as error:
             if sqlstates.sqlstate(error) != sqlstates.TOO_LONG_FOR_AN_INDEX:
                 raise CommandError(
@@ -294,19 +296,19 @@ def _sentences() -> Generator[None]:
     except InvalidDocument as error:
         lines = "".join(f"\n  {found.field}: {found.message}" for found in error.errors)
         raise CommandError(f"The document was refused and nothing was changed:{lines}") from None
-    except schemas.Unconfirmed as error:
+    except schema_service.Unconfirmed as error:
         lines = "".join(f'\n  --confirm "{name}"' for name in error.operations)
         raise CommandError(
             f"This would lose data. Nothing was changed; to go on, add:{lines}\n"
             "What was only renamed says so in the document instead (renamed_from)."
         ) from None
-    except schemas.VersionMoved as error:
+    except schema_service.VersionMoved as error:
         raise CommandError(f"The schema is at version {error.version} now. Nothing was changed.") from None
-    except schemas.NoSuchVersion as error:
+    except schema_service.NoSuchVersion as error:
         raise CommandError(f"There is no version {error}.") from None
-    except schemas.TablesQuotaReached as error:
+    except schema_service.TablesQuotaReached as error:
         raise CommandError(f"The plan allows {error.limit} tables. Nothing was changed.") from None
-    except schemas.TablesBusy:
+    except schema_service.TablesBusy:
         raise CommandError("The tables are in use and the change could not begin. Nothing was changed.") from None
     except SchemaLost as error:
         raise CommandError(str(error)) from None

@@ -16,10 +16,10 @@ from django.db import connections
 from django.test import Client
 
 from accounts import audit
-from accounts.lifecycle.models import PoolSettings
 from accounts.models import IdentityProvider as ProviderRecord
+from accounts.models.registration import PoolSettings
 from accounts.oauth import metadata, providers, redirects, transport
-from platform_site.api.fair import FairPlaces
+from platform_site.concurrency.fair_semaphore import FairPlaces
 from projects.models import Environment
 from tests.accounts.conftest import token
 from tests.accounts.oauth.identity_provider import (

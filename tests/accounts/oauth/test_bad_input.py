@@ -1,6 +1,6 @@
 """What goes wrong between leaving and coming back: forged requests, foreign browsers, providers that err, lie or dawdle.
 
-Each refusal leaves nothing behind: no user, no identity, no code. RFC 9700; threats T7, T16.
+Each refusal leaves nothing behind: no user, no identity, no code. RFC 9700.
 """
 
 import json

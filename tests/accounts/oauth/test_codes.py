@@ -1,6 +1,6 @@
 """One-time codes at the token endpoint: what each is bound to, that one exchange wins, and that a copied one is noticed.
 
-Contract 4.5 and its error cases; RFC 6749 4.1.2, RFC 7636, RFC 9700 2.1.1; threat T16.
+Contract 4.5 and its error cases; RFC 6749 4.1.2, RFC 7636, RFC 9700 2.1.1.
 """
 
 import secrets
@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from django.db.models import F
 
-from accounts import audit, opaque, services
+from accounts import audit
 from accounts.models import AuditEntry, AuthorizationCode, Session, User
-from accounts.oauth import codes
 from accounts.tasks import forget_what_ended
+from accounts.tokens import token_format
+from accounts.users import exchange_codes
+from accounts.users import service as user_service
 from projects.models import Environment
 from tests.accounts.conftest import make_environment, token
 from tests.accounts.oauth.conftest import APP, exchange, in_parallel, s256
@@ -27,7 +29,7 @@ VERIFIER = "a" * 20 + "._~-" + "Z" * 30
 
 def issue(user: User, environment: Environment | None, **fields: Any) -> str:
     given = {"redirect_uri": APP, "code_challenge": None, "method": "oauth:acme"} | fields
-    return codes.issue(user, environment_id=environment.pk if environment else None, **given)
+    return exchange_codes.issue(user, environment_id=environment.pk if environment else None, **given)
 
 
 def nothing_happened(user: User) -> bool:
@@ -149,7 +151,7 @@ def test_a_code_is_for_one_environment(api: Api, alice: User, una: User, product
     code = issue(una, production)
     refusals = [exchange(api, code, elsewhere), exchange(api, code), exchange(api, code, None, remote_addr="192.0.2.1")]
     refusals.append(token(api, grant_type="authorization_code", code=code, environment="env_nonsense"))
-    unknown = exchange(api, opaque.make("oac_", 43), production)
+    unknown = exchange(api, token_format.make("oac_", 43), production)
     for refusal in refusals:
         assert (refusal.status, refusal.json["error"]["message"]) == (400, unknown.json["error"]["message"])
     assert nothing_happened(una)
@@ -243,8 +245,8 @@ def test_a_code_ends_with_the_sessions_of_its_user(
     neighbours = issue(make_user("ulf", pool_id=production.pk), production)
     used, code = issue(una, production), issue(una, production)
     exchange(api, used, production)
-    services.change_user(una, actor=audit.SYSTEM, **change)
-    services.change_user(una, actor=audit.SYSTEM, is_disabled=False)
+    user_service.change_user(una, actor=audit.SYSTEM, **change)
+    user_service.change_user(una, actor=audit.SYSTEM, is_disabled=False)
     assert exchange(api, code, production).error == "invalid_grant"
     assert not Session.objects.filter(revoked_at__isnull=True).exists()
     assert AuthorizationCode.objects.filter(user=una).count() == 1, "a used one is still recognised when it comes again"

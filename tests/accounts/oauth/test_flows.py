@@ -1,6 +1,6 @@
 """Sign-in by other providers, end to end: real redirects, a real provider on loopback, codes exchanged for sessions.
 
-test_in_a_browser.py does it with a real browser. Threats T7, T16.
+test_in_a_browser.py does it with a real browser.
 """
 
 import secrets
@@ -12,12 +12,13 @@ import httpx
 import pytest
 from django.utils import timezone
 
-from accounts import audit, services
-from accounts.lifecycle import invitations, outbox
+from accounts import audit
 from accounts.models import AuditEntry, AuthorizationCode, Identity, User
 from accounts.models import IdentityProvider as ProviderRecord
 from accounts.oauth import metadata, providers, views
-from platform_site.api.plans import PLANS
+from accounts.registration import email_outbox, invitations
+from accounts.users import service as user_service
+from platform_site.identity.plans import PLANS
 from projects.models import Environment
 from tests.accounts.conftest import branch_of, token
 from tests.accounts.oauth.conftest import (
@@ -290,7 +291,7 @@ def test_who_was_a_user_already_is_told_that_there_is_another_way_in(
         idp.person(login, email=f"{login}@example.com", email_verified=True)
         code_for(production, login)
         code_for(production, login)
-    outbox.send_due()
+    email_outbox.send_due()
     [told_una] = postbox.messages
     assert told_una["To"] == "una@example.com"
     assert "can now also be signed in to with Acme <b>& Sons</b>." in text_of(told_una)
@@ -374,7 +375,7 @@ def test_an_invitation_whose_sender_may_invite_no_longer_lets_nobody_in(
     key, secret = make_key(production, "users:manage")
     body = {"email": "eve@example.com", "role": "editor"}
     assert api.post("/v1/invitations", token=secret, json=body).status == 201
-    services.revoke_key(key, actor=audit.SYSTEM)
+    user_service.revoke_key(key, actor=audit.SYSTEM)
     idp.person("eve", email="eve@example.com", email_verified=True)
     assert told(Browser().sign_in(production, "eve"))["error_code"] == "sign_up_closed"
     assert not User.objects.with_email(production.pk, "eve@example.com").exists()

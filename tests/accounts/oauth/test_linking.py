@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from accounts import audit, services, sessions
-from accounts.lifecycle import oneself, outbox
+from accounts import audit
 from accounts.models import AuditEntry, AuthorizationCode, Identity, Session, User
 from accounts.models import IdentityProvider as ProviderRecord
 from accounts.oauth import identities, proofs, providers
+from accounts.registration import email_outbox, own_account
+from accounts.users import service as user_service
+from accounts.users import sessions
 from projects.models import Environment
 from tests.accounts.conftest import PASSWORD, SignedIn, branch_of, make_environment, session_of
 from tests.accounts.oauth.conftest import APP, HOST, Browser, add, allow, code_for, exchange, in_parallel, s256, told
@@ -67,7 +69,7 @@ def test_who_is_signed_in_links_another_provider_and_signs_in_by_it_from_then_on
 
     linked = AuditEntry.objects.get(action="identity.linked")
     assert (linked.actor_id, linked.target_id) == (una_s.user.pk, una_s.user.pk)
-    outbox.send_due()
+    email_outbox.send_due()
     [message] = postbox.messages
     assert message["To"] == una_s.user.email
     assert "can now also be signed in to with Acme." in text_of(message)
@@ -147,13 +149,13 @@ def test_who_lost_the_account_at_that_moment_links_nothing(
 ) -> None:
     """Between the password's being right and the link the owner takes the account back."""
     code = brought(production, octo)
-    prove = oneself.prove
+    prove = own_account.prove
 
     def proved_just_before(user: User, **facts: Any) -> None:
         prove(user, **facts)
-        services.change_user(user, actor=audit.SYSTEM, **change)
+        user_service.change_user(user, actor=audit.SYSTEM, **change)
 
-    monkeypatch.setattr(oneself, "prove", proved_just_before)
+    monkeypatch.setattr(own_account, "prove", proved_just_before)
     assert link(api, una_s, code).error == "conflict"
     assert not Identity.objects.exists()
 

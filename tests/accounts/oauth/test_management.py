@@ -12,13 +12,14 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from accounts import audit, services
-from accounts.console import address
+from accounts import audit
+from accounts.console.base import address
 from accounts.models import AuditEntry, Identity, RedirectUri, ServerKey, User
 from accounts.models import IdentityProvider as ProviderRecord
 from accounts.oauth import providers, redirects
-from accounts.receivers import delete_pool
-from platform_site.api import keyring, rotation
+from accounts.signal_handlers import delete_pool
+from accounts.users import service as user_service
+from platform_site.security import keyring, rotation
 from projects.models import Environment
 from tests.accounts.conftest import branch_of, make_environment, session_of
 from tests.accounts.oauth.conftest import APP, HOST, Browser, add, allow, code_for, exchange, told
@@ -333,7 +334,7 @@ def test_what_goes_with_a_provider_a_user_and_an_environment(
     assert exchange(api, code_for(production, "ada"), production).json["user"]["id"] == user_id, (
         "both sides verified it"
     )
-    services.delete_user(User.objects.get(pk=user_id), actor=audit.SYSTEM)
+    user_service.delete_user(User.objects.get(pk=user_id), actor=audit.SYSTEM)
     assert not Identity.objects.exists()
     assert exchange(api, code_for(production, "ada"), production).json["user"]["id"] != user_id
     code_for(production, "ada")

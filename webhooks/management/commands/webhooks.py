@@ -12,15 +12,15 @@ from django.db import Error, connections
 
 from accounts import audit
 from accounts.management.terminal import ENVIRONMENT, place_named
-from platform_site.api import outbound
-from platform_site.api.callers import Place
-from platform_site.api.errors import ApiError
-from platform_site.exemplified import ExemplifiedCommand
-from rows import events
-from webhooks import services
-from webhooks.listening import Listener, NoLongerListening
+from platform_site import outbound
+from platform_site.cli.base import ExemplifiedCommand
+from platform_site.http.errors import ApiError
+from platform_site.identity.callers import Place
+from rows.outbox import event_types
+from webhooks.cli_listener import Listener, NoLongerListening
+from webhooks.delivery.queue import Claimed, Result
 from webhooks.models import Webhook
-from webhooks.queue import Claimed, Result
+from webhooks.subscriptions import service as webhook_service
 
 _EXAMPLES: Final = """
 examples:
@@ -79,10 +79,10 @@ class Command(ExemplifiedCommand):
             elif options["verb"] == "listen":
                 self._listen(place, options)
             elif options["delivery"]:
-                services.redeliver(place, options["webhook"], options["delivery"], actor=audit.SYSTEM)
+                webhook_service.redeliver(place, options["webhook"], options["delivery"], actor=audit.SYSTEM)
                 self.stdout.write("1 delivery is sent again.")
             else:
-                recovery = services.recover(place, options["webhook"], options["since"], actor=audit.SYSTEM)
+                recovery = webhook_service.recover(place, options["webhook"], options["since"], actor=audit.SYSTEM)
                 verb = "delivery is" if recovery.count == 1 else "deliveries are"
                 more = "" if recovery.is_all else ", and more follow"
                 self.stdout.write(f"{recovery.count} {verb} sent again{more}.")
@@ -107,7 +107,7 @@ class Command(ExemplifiedCommand):
             raise CommandError(f"--forward: {error}") from None
         patterns = [pattern.strip() for pattern in options["events"].split(",")]
         for pattern in patterns:
-            if (problem := events.problem_with(pattern)) is not None:
+            if (problem := event_types.problem_with(pattern)) is not None:
                 raise CommandError(f'--events: "{pattern}" {problem}.')
         over = _told_to_stop()
         with Listener(place, url, patterns) as listener:

@@ -1,0 +1,385 @@
+"""The bodies of `accounts`: which members they have and of which form. What they mean is for the services.
+
+And how users, sessions and keys look in answers. Contract 4.5.
+"""
+
+import re
+from typing import Any, ClassVar, Final, get_args
+
+import orjson
+from rest_framework.exceptions import ErrorDetail
+from rest_framework.serializers import ValidationError
+
+from accounts.keys.publishable_key_exposure import Opened
+from accounts.models import ServerKey, Session, User
+from accounts.users import emails, passwords
+from accounts.users.service import RESERVED_ROLES
+from accounts.users.sessions import Grant, Reason
+from platform_site.http import errors
+from platform_site.http.fields import (
+    BooleanField,
+    CharField,
+    ChoiceField,
+    DateTimeField,
+    IdField,
+    IntegerField,
+    ListField,
+    ObjectField,
+    Serializer,
+    timestamp,
+)
+from platform_site.identity.callers import PUBLISHABLE_SCOPES, SCOPES, CallerKind
+
+LONGEST_NAME: Final = 200
+LARGEST_CLAIMS: Final = 4096
+"""Bytes of a user's claims as JSON: they travel with every cached caller."""
+_ROLE: Final = re.compile(r"[a-z][a-z0-9_]{0,47}", re.ASCII)
+
+
+# ── Fields ──
+
+
+class EmailField(CharField):
+    """An address as `accounts.users.emails` has it."""
+
+    def to_internal_value(self, data: Any) -> str:
+        try:
+            return emails.check(str(super().to_internal_value(data)))
+        except errors.ValidationFailed as error:
+            raise ValidationError(error.fields[0].message, error.fields[0].code) from None
+
+
+class PasswordField(CharField):
+    """A password as it was typed: nothing is cut off. `accounts.users.passwords` normalises it, and still accepts a
+    hash of the typed form."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(trim_whitespace=False, write_only=True, **kwargs)
+
+
+class ChosenPasswordField(PasswordField):
+    """A password that somebody may choose, so that what is wrong with it is named beside the other fields.
+
+    Whether it is like its user's data is for the services, which know the user.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(max_length=passwords.LONGEST_OFFERED, **kwargs)
+
+    def to_internal_value(self, data: Any) -> str:
+        value = str(super().to_internal_value(data))
+        try:
+            passwords.check_chosen(value)
+        except errors.ValidationFailed as error:
+            raise ValidationError([ErrorDetail(each.message, each.code) for each in error.fields]) from None
+        return value
+
+
+class RoleField(CharField):
+    """A role for rules: a name like a table's, and none of those that rules give by themselves."""
+
+    default_error_messages: ClassVar = {
+        "invalid_role": "A role is 1-48 of a-z, 0-9 and _, beginning with a letter.",
+        "reserved_role": "Rules use this name for callers without a role of their own.",
+    }
+
+    def to_internal_value(self, data: Any) -> str:
+        value = str(super().to_internal_value(data))
+        if not _ROLE.fullmatch(value):
+            self.fail("invalid_role")
+        if value in RESERVED_ROLES:
+            self.fail("reserved_role")
+        return value
+
+
+class ClaimsField(ObjectField):
+    """A JSON object for rules, at most 4 KB."""
+
+    default_error_messages: ClassVar = {"too_long": "Claims take at most 4096 bytes as JSON."}
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        value = super().to_internal_value(data)
+        if len(orjson.dumps(value)) > LARGEST_CLAIMS:
+            self.fail("too_long")
+        return value
+
+
+# ── Bodies ──
+
+
+class TokenInput(Serializer):
+    """Contract 4.5, refreshing, and PKCE. Members that other grants need are ignored (RFC 6749 3.2)."""
+
+    ignore_unknown = True
+
+    grant_type = ChoiceField(choices=["password", "refresh_token", "authorization_code"])
+    email = CharField(required=False, max_length=254)
+    password = PasswordField(required=False, max_length=passwords.LONGEST_OFFERED)
+    refresh_token = CharField(required=False, max_length=200)
+    code = CharField(required=False, max_length=200)
+    code_verifier = CharField(
+        required=False, max_length=200, help_text="Needed where the code was asked for with a `code_challenge`."
+    )
+    redirect_uri = CharField(
+        required=False, max_length=2000, help_text="If sent, it must be the one that the code went to."
+    )
+
+    NEEDED: ClassVar = {
+        "password": ("email", "password"),
+        "refresh_token": ("refresh_token",),
+        "authorization_code": ("code",),
+    }
+    ALSO_READ: ClassVar = {"authorization_code": ("code_verifier", "redirect_uri")}
+
+    def to_internal_value(self, data: Any) -> Any:
+        # Only the members of the grant that is asked for are looked at.
+        if isinstance(data, dict) and isinstance(data.get("grant_type"), str):
+            grant = data["grant_type"]
+            read = ("grant_type", *self.NEEDED.get(grant, ()), *self.ALSO_READ.get(grant, ()))
+            data = {name: value for name, value in data.items() if name in read}
+        return super().to_internal_value(data)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        missing = [name for name in self.NEEDED[attrs["grant_type"]] if name not in attrs]
+        if missing:
+            raise ValidationError(
+                {name: ValidationError("This field is required.", "required").detail for name in missing}
+            )
+        return attrs
+
+
+class RevokeInput(Serializer):
+    scope = ChoiceField(choices=["current", "others", "all"])
+
+
+class MeInput(Serializer):
+    """What one may change of oneself. A new password needs the current one beside it."""
+
+    name = CharField(required=False, allow_blank=True, max_length=LONGEST_NAME)
+    password = ChosenPasswordField(required=False)
+    current_password = PasswordField(required=False, max_length=passwords.LONGEST_OFFERED)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        for one, other in (("password", "current_password"), ("current_password", "password")):
+            if one in attrs and other not in attrs:
+                raise ValidationError({other: ValidationError(f"Needed together with {one}.", "required").detail})
+        return attrs
+
+
+class KeyName(Serializer):
+    name = CharField(max_length=100)
+
+
+class KeyInput(KeyName):
+    scopes = ListField(
+        child=ChoiceField(choices=list(SCOPES)),
+        min_length=1,
+        max_length=len(SCOPES),
+        distinct=True,
+        required=False,
+        help_text="Left out, a publishable key has all that one can hold; another key needs them.",
+    )
+    environment_id = IdField("env", required=False, allow_null=True)
+    expires_at = DateTimeField(required=False, allow_null=True)
+    publishable = BooleanField(
+        required=False,
+        help_text="A key for web pages and apps whose user has not signed in: it may be printed there, and stands for "
+        f"the role `anonymous` in rules. It holds of {', '.join(sorted(PUBLISHABLE_SCOPES))} and nothing else.",
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if "scopes" not in attrs:
+            if not attrs.get("publishable"):
+                raise ValidationError({"scopes": ValidationError("This field is required.", "required").detail})
+            attrs["scopes"] = sorted(PUBLISHABLE_SCOPES)
+        return attrs
+
+
+class UserFields(Serializer):
+    """What a user is, without a password."""
+
+    email = EmailField()
+    name = CharField(required=False, allow_blank=True, max_length=LONGEST_NAME)
+    role = RoleField(required=False, allow_null=True)
+    claims = ClaimsField(required=False)
+    email_verified = BooleanField(required=False, help_text="Whether the address is known to be the user's.")
+
+
+class UserInput(UserFields):
+    password = ChosenPasswordField(
+        required=False,
+        help_text="Without it, the user has no password and cannot sign in with one: a provider or a password reset "
+        "lets the user in.",
+    )
+
+
+class UserChange(UserFields):
+    email = EmailField(required=False)
+    password = ChosenPasswordField(required=False)
+    disabled = BooleanField(required=False)
+
+
+# ── Answers: what the API's description says of them, and the functions that make them ──
+
+
+class TokenUser(Serializer):
+    id = CharField()
+    email = CharField()
+    name = CharField()
+
+
+class TokenPair(Serializer):
+    access_token = CharField(help_text="A JWT, ES256, valid for `expires_in` seconds.")
+    refresh_token = CharField(help_text="`rt_…`, valid for 30 days, good for one use.")
+    expires_in = IntegerField()
+    user = TokenUser()
+
+
+class Me(Serializer):
+    kind = ChoiceField(choices=list(get_args(CallerKind)), help_text="`anonymous` is whoever shows a publishable key.")
+    id = CharField()
+    email = CharField(allow_null=True)
+    email_verified = BooleanField(allow_null=True, help_text="Null for a key, as what follows.")
+    pending_email = CharField(allow_null=True, help_text="The address to change to, until it is confirmed.")
+    has_password = BooleanField(allow_null=True, help_text="False for who has only ever signed in by a provider.")
+    name = CharField(allow_null=True)
+    role = CharField(allow_null=True, help_text="A user's own role; an account's in the project that the call means.")
+    environment_id = CharField(allow_null=True)
+    scopes = ListField(child=ChoiceField(choices=list(SCOPES)))
+
+
+class SessionDetail(Serializer):
+    id = CharField()
+    current = BooleanField(help_text="Whether this call belongs to it.")
+    environment_id = CharField(allow_null=True)
+    user_agent = CharField()
+    ip_address = CharField(allow_null=True)
+    created_at = DateTimeField()
+    refreshed_at = DateTimeField(allow_null=True)
+    expires_at = DateTimeField()
+    ended_at = DateTimeField(allow_null=True)
+    end_reason = ChoiceField(choices=[*get_args(Reason), "expired"], allow_null=True)
+
+
+class OpenedTable(Serializer):
+    table = CharField()
+    actions = ListField(child=ChoiceField(choices=["read", "insert", "update", "delete"]))
+
+
+class Opens(Serializer):
+    tables = ListField(child=OpenedTable(), help_text="Whose rules name role `anonymous`, and for what.")
+    functions = ListField(child=CharField(), help_text="Those with `invoke: public`.")
+
+
+class KeyDetail(Serializer):
+    id = CharField()
+    name = CharField()
+    prefix = CharField(help_text="The beginning of the secret.")
+    publishable = BooleanField()
+    scopes = ListField(child=ChoiceField(choices=list(SCOPES)))
+    environment_id = CharField(allow_null=True)
+    created_at = DateTimeField()
+    expires_at = DateTimeField(allow_null=True)
+    last_used_at = DateTimeField(allow_null=True, help_text="Exact to a minute.")
+    opens = Opens(
+        allow_null=True,
+        help_text="What a publishable key opens to everybody who has it, by the rules and functions of this moment. "
+        "Null for a server key, and in lists while the database of its region does not answer.",
+    )
+
+
+class NewKey(KeyDetail):
+    secret = CharField(help_text="`sk_…`, or `pk_…` of a publishable key, in this answer and nowhere else.")
+
+
+class UserDetail(Serializer):
+    id = CharField()
+    email = CharField()
+    name = CharField()
+    role = CharField(allow_null=True)
+    claims = ObjectField()
+    email_verified_at = DateTimeField(allow_null=True)
+    disabled_at = DateTimeField(allow_null=True)
+    created_at = DateTimeField()
+
+
+class PublicKey(Serializer):
+    kty = CharField()
+    crv = CharField()
+    x = CharField()
+    y = CharField()
+    kid = CharField()
+    use = CharField()
+    alg = CharField()
+
+
+class PublicKeys(Serializer):
+    keys = ListField(child=PublicKey())
+
+
+def user_in_token(user: User) -> dict[str, Any]:
+    """Contract section 2, "User (inside the token response)"."""
+    return {"id": user.pk, "email": user.email, "name": user.name}
+
+
+def user(user: User) -> dict[str, Any]:
+    return {
+        "id": user.pk,
+        "email": user.email,
+        "name": user.name,
+        "role": user.role,
+        "claims": user.claims,
+        "email_verified_at": timestamp(user.email_verified_at) if user.email_verified_at else None,
+        "disabled_at": timestamp(user.disabled_at) if user.disabled_at else None,
+        "created_at": timestamp(user.created_at),
+    }
+
+
+def session(session: Session, current_id: str | None) -> dict[str, Any]:
+    """`session.has_expired` is annotated (`accounts.users.sessions.of_user`)."""
+    ended_at, reason = session.revoked_at, session.revoked_reason
+    if ended_at is None and getattr(session, "has_expired", False):
+        ended_at, reason = session.expires_at, "expired"
+    return {
+        "id": session.pk,
+        "current": session.pk == current_id,
+        "environment_id": session.environment_id,
+        "user_agent": session.user_agent,
+        "ip_address": session.ip_address,
+        "created_at": timestamp(session.created_at),
+        "refreshed_at": timestamp(session.rotated_at) if session.rotated_at else None,
+        "expires_at": timestamp(session.expires_at),
+        "ended_at": timestamp(ended_at) if ended_at else None,
+        "end_reason": reason,
+    }
+
+
+def token_pair(grant: Grant) -> dict[str, Any]:
+    """Contract 4.5."""
+    return {
+        "access_token": grant.access_token,
+        "refresh_token": grant.refresh_token,
+        "expires_in": grant.expires_in,
+        "user": user_in_token(grant.user),
+    }
+
+
+def key(key: ServerKey, opened: Opened | None) -> dict[str, Any]:
+    """`opened` is what everybody may do by a publishable key; None where it is not known, or the key a server key."""
+    return {
+        "id": key.pk,
+        "name": key.name,
+        "prefix": key.prefix,
+        "publishable": key.is_publishable,
+        "scopes": key.scopes,
+        "environment_id": key.environment_id,
+        "created_at": timestamp(key.created_at),
+        "expires_at": timestamp(key.expires_at) if key.expires_at else None,
+        "last_used_at": timestamp(key.last_used_at) if key.last_used_at else None,
+        "opens": None if opened is None else _opens(opened),
+    }
+
+
+def _opens(opened: Opened) -> dict[str, Any]:
+    tables = [{"table": name, "actions": [*actions]} for name, actions in opened.tables.items()]
+    return {"tables": tables, "functions": [*opened.functions]}

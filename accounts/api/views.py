@@ -1,0 +1,340 @@
+"""The addresses under /v1/auth, /v1/keys and /v1/users, and the public keys.
+
+Each action reads its input, asks a service and answers; who may do what is said by `required_scopes` and, for keys, by
+`accounts.keys.permissions`. Contract 4.5.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar, Final
+
+from django.db import Error
+from django.db.models import Q
+from django.http import HttpRequest, HttpResponse
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+
+from accounts.api import serializers
+from accounts.directory import environments as environment_directory
+from accounts.keys import permissions, publishable_key_exposure
+from accounts.keys.publishable_key_exposure import Opened
+from accounts.models import ServerKey, User
+from accounts.tokens import signing_keys
+from accounts.users import exchange_codes, sessions
+from accounts.users import service as user_service
+from accounts.users.sessions import Device
+from platform_site.http.client_ip import client_address
+from platform_site.http.errors import (
+    ApiError,
+    FieldError,
+    Forbidden,
+    InvalidGrant,
+    NotFound,
+    QuotaExceeded,
+    ValidationFailed,
+)
+from platform_site.http.idempotency import idempotent
+from platform_site.http.openapi import ENVIRONMENT, listing
+from platform_site.http.pagination import paginate, read_limit
+from platform_site.http.requests import named_environment
+from platform_site.http.views import ApiViewSet, answer, created, never_stored, no_content
+from platform_site.identity import ids
+from platform_site.identity.callers import PUBLISHABLE_SCOPES, Caller
+from platform_site.identity.plans import plan_limits
+from platform_site.redis import rate_limits
+
+JWKS_MAX_AGE = int(signing_keys.PUBLISHED_AHEAD.total_seconds()) // 2
+
+SESSION_STATE = OpenApiParameter(
+    "state",
+    {"type": "string", "enum": list(sessions.STATES), "default": "live"},
+    description="Which sessions: live ones, ended ones, or all.",
+)
+EMAIL = OpenApiParameter(
+    "email",
+    {"type": "string"},
+    description="Only the user with this address, whatever its case. A space is read as a plus sign.",
+)
+
+
+def device_of(request: HttpRequest) -> Device:
+    return Device(user_agent=request.META.get("HTTP_USER_AGENT", ""), ip_address=client_address(request))
+
+
+_NO_ENVIRONMENT: Final = (
+    "The credentials are wrong. They were taken for those of a platform account, since no environment is named: an "
+    "application's users sign in with the header X-Environment."
+)
+
+
+class TokenViewSet(ApiViewSet):
+    """`POST /v1/auth/token`. Every client error is 400 `invalid_grant`, or 405, 413 or 429, or 403
+    `project_suspended`."""
+
+    public = True
+    client_errors_as: ClassVar[type[ApiError] | None] = InvalidGrant
+    serializer_class = serializers.TokenInput
+
+    @extend_schema(request=serializers.TokenInput, responses={200: serializers.TokenPair}, parameters=[ENVIRONMENT])
+    def create(self, request: Any) -> HttpResponse:
+        """Sign a user in. With e-mail and password, with a refresh token, or with an OAuth code.
+
+        The environment whose users are meant is named by `X-Environment` or the host; none means platform accounts. A
+        refresh token is good for one successor; using it again ends the session, but for 10 s, in which it gets the
+        same successor. A code comes from `GET /v1/auth/authorize`, is good for 60 s and one exchange, in the
+        environment that it was asked for, and with the `code_verifier` of its `code_challenge`.
+        """
+        values = self.read(serializers.TokenInput)
+        device = device_of(request._request)
+        match values["grant_type"]:
+            case "password":
+                grant = self._sign_in(request._request, values["email"], values["password"], device)
+            case "refresh_token":
+                rate_limits.count_token_request(request._request)
+                grant = sessions.refresh(values["refresh_token"], device=device)
+            case _:
+                rate_limits.count_token_request(request._request)
+                grant = exchange_codes.exchange(
+                    values["code"],
+                    environment_id=named_environment(request._request),
+                    redirect_uri=values.get("redirect_uri"),
+                    code_verifier=values.get("code_verifier"),
+                    device=device,
+                )
+        return never_stored(answer(serializers.token_pair(grant)))
+
+    def _sign_in(self, request: HttpRequest, email: str, password: str, device: Device) -> sessions.Grant:
+        environment_id = named_environment(request)
+        place, pool_id = None, None
+        if environment_id is not None:
+            place = environment_directory.directory().place_of(environment_id)
+            if place is None:
+                rate_limits.count_token_request(request)
+                raise InvalidGrant(fields=[FieldError("X-Environment", "unknown", "There is no such environment.")])
+            pool_id = place.pool_id
+        rate_limits.count_token_request(request, pool_id=pool_id, email=email)
+        if place is not None:
+            place.require_active()
+        try:
+            return sessions.sign_in(
+                pool_id=pool_id, environment_id=environment_id, email=email, password=password, device=device
+            )
+        except InvalidGrant:
+            if environment_id is not None:
+                raise
+            raise InvalidGrant(_NO_ENVIRONMENT) from None
+
+
+class SessionViewSet(ApiViewSet):
+    """`GET /v1/auth/sessions`, `DELETE /v1/auth/sessions/{id}`, `POST /v1/auth/revoke`: the caller's own sessions."""
+
+    required_scopes: ClassVar = {"list": None, "destroy": None, "revoke": None}
+    also_raises: ClassVar = dict.fromkeys(("list", "destroy", "revoke"), (Forbidden,))
+    environment = "unused"
+    query_parameters: ClassVar = {"list": frozenset({"limit", "cursor", "state"})}
+    serializer_class = serializers.RevokeInput
+
+    @extend_schema(responses=listing(serializers.SessionDetail), parameters=[SESSION_STATE])
+    def list(self, request: Any) -> HttpResponse:
+        """The caller's sessions, the newest first. Those that have not ended, unless `state` says otherwise.
+
+        Ended ones are kept for 30 days and say when and why: `refresh_token_reused` means that a copy of the refresh
+        token was used, and that the session was ended for it.
+        """
+        caller = person(self.caller)
+        state = self.query.get("state", "live")
+        if state not in sessions.STATES:
+            raise ValidationFailed.of("state", "not_among", f"Must be one of {', '.join(sessions.STATES)}.")
+        page = paginate(
+            sessions.of_user(caller.id, state),
+            ["-id"],
+            read_limit(self.query.get("limit")),
+            self.query.get("cursor"),
+            "sessions",
+            [caller.id, state],
+        )
+        data = [serializers.session(session, caller.session_id) for session in page.items]
+        return answer({"data": data, "next_cursor": page.next_cursor})
+
+    @extend_schema(responses={204: None})
+    def destroy(self, request: Any, session_id: str) -> HttpResponse:
+        """End one of the caller's sessions. Its tokens are refused from the next request on."""
+        caller = person(self.caller)
+        if not ids.matches("ses", session_id) or not sessions.revoke(Q(pk=session_id), actor=caller, user_id=caller.id):
+            raise NotFound
+        return no_content()
+
+    @idempotent()
+    @extend_schema(request=serializers.RevokeInput, responses={204: None})
+    def revoke(self, request: Any) -> HttpResponse:
+        """Sign out. Of this session, of all others, or of all."""
+        caller = person(self.caller)
+        scope = self.read(serializers.RevokeInput)["scope"]
+        current = Q(pk=caller.session_id)
+        meant = {"current": current, "others": ~current, "all": Q()}[scope]
+        sessions.revoke(meant, actor=caller, user_id=caller.id, scope=scope)
+        return no_content()
+
+
+def person(caller: Caller) -> Caller:
+    """The caller if it has sessions. Raises Forbidden for a key, which has none."""
+    if caller.session_id is None:
+        raise Forbidden("A key has no sessions; revoke it with DELETE /v1/keys/{id}.")
+    return caller
+
+
+class KeyViewSet(ApiViewSet):
+    """`POST|GET /v1/keys`, `DELETE /v1/keys/{id}`. The secret is in the answer that made the key, and nowhere else."""
+
+    required_scopes: ClassVar = {"list": None, "create": None, "destroy": None}
+    """`accounts.keys.permissions` decides: an account's scopes follow from the environment that the body or the key
+    names."""
+    environment = "unused"
+    query_parameters: ClassVar = {"list": frozenset({"limit", "cursor", "environment_id"})}
+    also_raises: ClassVar = {
+        "list": (Forbidden, NotFound),
+        "create": (Forbidden, NotFound, QuotaExceeded),
+        "destroy": (Forbidden,),
+    }
+    serializer_class = serializers.KeyInput
+
+    @extend_schema(responses=listing(serializers.KeyDetail))
+    def list(self, request: Any) -> HttpResponse:
+        """The keys of an environment, or of the account itself, the newest first. Revoked ones are not listed.
+
+        The environment is named by `environment_id` or `X-Environment`. Owners see all of them, developers their own.
+        """
+        named = self.query.get("environment_id") or named_environment(request._request)
+        authority = permissions.over_keys(self.caller, named)
+        page = paginate(
+            authority.visible(),
+            ["-id"],
+            read_limit(self.query.get("limit")),
+            self.query.get("cursor"),
+            "keys",
+            [authority.environment_id, authority.account_id],
+        )
+        opened = self._opened(page.items, authority.environment_id)
+        data = [serializers.key(key, found) for key, found in zip(page.items, opened, strict=True)]
+        return answer({"data": data, "next_cursor": page.next_cursor})
+
+    def _opened(self, keys: Sequence[ServerKey], environment_id: str | None) -> Iterable[Opened | None]:
+        """What each of them opens to everybody. A region that is away keeps nobody from finding a key to revoke."""
+        if not any(key.is_publishable for key in keys):
+            return [None] * len(keys)
+        try:
+            whole = publishable_key_exposure.by_key(environment_id, PUBLISHABLE_SCOPES)
+        except Error:
+            return [None] * len(keys)
+        return [whole.within(key.scopes) if key.is_publishable else None for key in keys]
+
+    @idempotent()
+    @extend_schema(request=serializers.KeyInput, responses={201: serializers.NewKey})
+    def create(self, request: Any) -> HttpResponse:
+        """Issue a server key or a publishable one. The answer holds its secret, which is shown this once.
+
+        For the environment that is named; for the account itself where an account names none. A key grants no scope
+        that its maker does not hold. With `"publishable": true` it is one that may be printed in a web page; `opens`
+        says what everybody may do who has it.
+        """
+        values = self.read(serializers.KeyInput)
+        named = values.get("environment_id") or named_environment(request._request)
+        authority = permissions.over_keys(self.caller, named, to_issue=True)
+        is_publishable = values.get("publishable", False)
+        opened = publishable_key_exposure.by_key(authority.environment_id, values["scopes"]) if is_publishable else None
+        key, secret = user_service.issue_key(
+            name=values["name"],
+            scopes=values["scopes"],
+            expires_at=values.get("expires_at"),
+            authority=authority,
+            actor=self.caller,
+            created_by_id=self.caller.id if self.caller.kind == "account" else None,
+            is_publishable=is_publishable,
+        )
+        return never_stored(created(f"/v1/keys/{key.pk}", {**serializers.key(key, opened), "secret": secret}))
+
+    @extend_schema(responses={204: None})
+    def destroy(self, request: Any, key_id: str) -> HttpResponse:
+        """Revoke a key. It is refused from the next request on."""
+        key, authority = permissions.key_for(self.caller, key_id)
+        user_service.revoke_key(key, actor=self.caller, project_id=authority.project_id)
+        return no_content()
+
+
+class UserViewSet(ApiViewSet):
+    """`/v1/users`: the users who sign in to the environment that the call means."""
+
+    required_scopes: ClassVar = dict.fromkeys(
+        ("list", "create", "retrieve", "partial_update", "destroy"), "users:manage"
+    )
+    query_parameters: ClassVar = {"list": frozenset({"limit", "cursor", "email"})}
+    also_raises: ClassVar = {"create": (QuotaExceeded,)}
+    serializer_class = serializers.UserInput
+
+    @extend_schema(responses=listing(serializers.UserDetail), parameters=[EMAIL])
+    def list(self, request: Any) -> HttpResponse:
+        """The users of the environment, the newest first."""
+        pool_id, email = self.place.pool_id, self.query.get("email")
+        if email is not None:
+            email = email.replace(" ", "+")  # what a bare plus sign in a URL means; no email has a space
+        page = paginate(
+            User.objects.in_pool(pool_id) if email is None else User.objects.with_email(pool_id, email),
+            ["-id"],
+            read_limit(self.query.get("limit")),
+            self.query.get("cursor"),
+            "users",
+            [pool_id] if email is None else [pool_id, email],
+        )
+        return answer({"data": [serializers.user(user) for user in page.items], "next_cursor": page.next_cursor})
+
+    @idempotent()
+    @extend_schema(request=serializers.UserInput, responses={201: serializers.UserDetail})
+    def create(self, request: Any) -> HttpResponse:
+        """Create a user of the environment. `role` and `claims` are for the rules of its tables."""
+        pool_id = environment_directory.own_pool(self.place)
+        values = self.read(serializers.UserInput)
+        values["is_email_verified"] = values.pop("email_verified", False)
+        most = plan_limits(self.place.plan).app_users_per_environment
+        user = user_service.create_user(pool_id=pool_id, actor=self.caller, most=most, **values)
+        return created(f"/v1/users/{user.pk}", serializers.user(user))
+
+    @extend_schema(responses=serializers.UserDetail)
+    def retrieve(self, request: Any, user_id: str) -> HttpResponse:
+        """One user of the environment."""
+        return answer(serializers.user(self._user(self.place.pool_id, user_id)))
+
+    @idempotent()
+    @extend_schema(request=serializers.UserChange, responses=serializers.UserDetail)
+    def partial_update(self, request: Any, user_id: str) -> HttpResponse:
+        """Change a user. A new password, or `"disabled": true`, ends all of the user's sessions at once."""
+        user = self._user(environment_directory.own_pool(self.place), user_id)
+        values = self.read(serializers.UserChange)
+        for name in ("disabled", "email_verified"):
+            if name in values:
+                values[f"is_{name}"] = values.pop(name)
+        return answer(serializers.user(user_service.change_user(user, actor=self.caller, **values)))
+
+    @extend_schema(responses={204: None})
+    def destroy(self, request: Any, user_id: str) -> HttpResponse:
+        """Delete a user for good. What becomes of rows that name the user is said by their schema."""
+        user_service.delete_user(self._user(environment_directory.own_pool(self.place), user_id), actor=self.caller)
+        return no_content()
+
+    def _user(self, pool_id: str, user_id: str) -> User:
+        known = ids.matches("usr", user_id)
+        user = User.objects.in_pool(pool_id).filter(pk=user_id).first() if known else None
+        if user is None:
+            raise NotFound
+        return user
+
+
+class PublicKeysViewSet(ApiViewSet):
+    """`GET /.well-known/jwks.json`: the public halves of the signing keys (RFC 7517), those to come among them."""
+
+    public = True
+
+    @extend_schema(responses=serializers.PublicKeys)
+    def retrieve(self, request: Any) -> HttpResponse:
+        """The keys that verify access tokens, those that will sign soon among them."""
+        rate_limits.count_anonymous(request._request)
+        signing_keys.signing()  # before the first sign-in there would be none, and clients remember that
+        headers = {"Cache-Control": f"public, max-age={JWKS_MAX_AGE}"}
+        return answer({"keys": signing_keys.current().public}, headers=headers)

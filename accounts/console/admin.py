@@ -1,0 +1,581 @@
+"""The console's pages for who: users, sessions, server keys, signing keys, the audit trail.
+
+Password hashes, refresh hashes and sealed values are on no page. What a page changes goes through the same services as
+the API, with the member of staff as the actor.
+"""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, ClassVar
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.utils import unquote
+from django.contrib.auth.models import Group
+from django.db.models import Model, Q, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils import timezone
+from django.utils.html import format_html_join
+from unfold.decorators import action, display
+from unfold.enums import ActionVariant
+from unfold.forms import BaseDialogForm
+from unfold.widgets import (
+    UnfoldAdminSelectWidget,
+    UnfoldAdminSplitDateTimeWidget,
+    UnfoldAdminTextInputWidget,
+    UnfoldBooleanWidget,
+)
+
+from accounts.audit import Actor
+from accounts.console.base import ReadOnlyAdmin, link, list_link, pool_link, staff, timeline_link
+from accounts.directory import environments as environment_directory
+from accounts.keys import permissions, publishable_key_exposure
+from accounts.models import AuditEntry, ServerKey, Session, SigningKey, User
+from accounts.staff import roles, second_factor
+from accounts.staff import sessions as console_sessions
+from accounts.staff.backends import ConsoleSignInForm
+from accounts.staff.views import SignIn, change_password
+from accounts.users import service as user_service
+from accounts.users import sessions
+from platform_site.http.errors import Conflict, ValidationFailed
+from platform_site.identity.callers import ACCOUNT_SCOPES, PUBLISHABLE_SCOPES, SCOPES
+
+admin.site.login_form = ConsoleSignInForm
+admin.site.login = SignIn.as_view()  # type: ignore[method-assign, assignment]  # with its second step
+admin.site.password_change = change_password  # type: ignore[method-assign, assignment]  # with an end to guesses
+admin.site.unregister(Group)  # the staff roles are made by `accounts.staff.roles`, not by hand
+
+
+def _confirm(title: str, description: str, submit: str) -> dict[str, Any]:
+    """A dialog that asks before an action: a GET shows it, only its POST (with the CSRF token) acts."""
+    return {"title": title, "description": description, "form_class": BaseDialogForm, "form_submit_text": submit}
+
+
+class PoolFilter(admin.SimpleListFilter):
+    title = "pool"
+    parameter_name = "pool"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("platform", "Platform accounts"), ("applications", "Users of applications")]
+
+    def queryset(self, request: HttpRequest, queryset: "QuerySet[Any]") -> "QuerySet[Any]":
+        if self.value() is None:
+            return queryset
+        return queryset.filter(environment_id__isnull=self.value() == "platform")
+
+
+class StateFilter(admin.SimpleListFilter):
+    """Live or ended, for what has `revoked_at` and `expires_at`."""
+
+    title = "state"
+    parameter_name = "state"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("live", "Live"), ("ended", "Ended")]
+
+    def queryset(self, request: HttpRequest, queryset: "QuerySet[Any]") -> "QuerySet[Any]":
+        if self.value() is None:
+            return queryset
+        live = Q(revoked_at__isnull=True) & (Q(expires_at__isnull=True) | Q(expires_at__gt=timezone.now()))
+        return queryset.filter(live if self.value() == "live" else ~live)
+
+
+STATES = {"live": "success", "revoked": "danger", "expired": "warning", "enabled": "success", "disabled": "danger"}
+
+
+def _state(thing: "Session | ServerKey") -> str:
+    if thing.revoked_at is not None:
+        return "revoked"
+    return "expired" if thing.expires_at is not None and thing.expires_at <= timezone.now() else "live"
+
+
+def _disable(user: User, actor: Actor) -> object:
+    return user_service.change_user(user, actor=actor, is_disabled=True)
+
+
+def _enable(user: User, actor: Actor) -> object:
+    return user_service.change_user(user, actor=actor, is_disabled=False)
+
+
+def _sign_out(request: HttpRequest) -> Callable[[User, Actor], object]:
+    """Of the API and of the console; the browser at hand stays in, where its owner is among those."""
+
+    def act(user: User, actor: Actor) -> object:
+        console_sessions.end_all(user.pk, actor=actor, but=request.session.session_key)
+        return sessions.revoke(Q(), actor=actor, user_id=user.pk, reason="revoked_by_staff")
+
+    return act
+
+
+def _reset_second_factor(user: User, actor: Actor) -> object:
+    if actor.id == user.pk:  # whoever finds a browser open does not know the password
+        raise Conflict("Turn your own off under “Your sign-in”: it asks for your password.")
+    return second_factor.disable(user, actor=actor)
+
+
+def _end_session(session: Session, actor: Actor) -> object:
+    return sessions.revoke(Q(pk=session.pk), actor=actor, user_id=session.user_id, reason="revoked_by_staff")
+
+
+def _kind(key: ServerKey) -> str:
+    return "Publishable key" if key.is_publishable else "Server key"
+
+
+def _revoke_key(key: ServerKey, actor: Actor) -> None:
+    user_service.revoke_key(key, actor=actor)
+
+
+class RoleForm(BaseDialogForm):  # type: ignore[misc]
+    role = forms.ChoiceField(
+        choices=[("none", "none: no entry"), *[(role.value, role.value) for role in roles.StaffRole]],
+        widget=UnfoldAdminSelectWidget,
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        user = User.objects.filter(pk=unquote(str(self.object_id))).first()
+        # The dialog begins with what they are: a click too many would take the role away.
+        self.fields["role"].initial = (roles.role_of(user) if user else None) or "none"
+
+
+@admin.register(User)
+class UserAdmin(ReadOnlyAdmin):
+    search_fields = ("=id", "=environment_id", "email", "name")
+    search_help_text = "Id, environment, e-mail or name"
+    list_display = ("email", "id", "name", "pool", "state", "last_login")
+    list_filter = (PoolFilter, ("disabled_at", admin.EmptyFieldListFilter), "is_staff")
+    ordering = ("-id",)
+    fields = (
+        "id", "email", "email_verified_at", "name", "pool", "state", "disabled_at", "role", "claims", "staff_role",
+        "second_factor", "last_login", "created_at", "elsewhere",
+    )  # fmt: skip
+    readonly_fields = fields
+    actions: ClassVar = ["disable_users", "enable_users", "sign_users_out"]
+    actions_detail = ("disable_user", "enable_user", "sign_user_out", "change_staff_role", "reset_second_factor")
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Staff are platform accounts; role and claims are for the rules of an application's tables."""
+        of_the_others = ("staff_role", "second_factor") if obj and obj.environment_id else ("role", "claims")
+        return [each for each in self.fields if each not in of_the_others]
+
+    def get_actions_detail(self, request: HttpRequest, object_id: int) -> list[Any]:
+        user = self.get_object(request, unquote(str(object_id)))
+        pointless = {"enable_user" if user is None or user.disabled_at is None else "disable_user"}
+        if user is None or user.environment_id is not None or user.pk == request.user.pk:
+            pointless.add("change_staff_role")
+        if user is None or user.pk == request.user.pk or second_factor.device_of(user) is None:
+            pointless.add("reset_second_factor")
+        return [one for one in super().get_actions_detail(request, object_id) if one.path not in pointless]
+
+    def has_manage_staff_permission(self, request: HttpRequest, obj: object = None) -> bool:
+        return bool(request.user.is_staff and request.user.has_perm(roles.MANAGE_STAFF))
+
+    def allowed(self, request: HttpRequest, chosen: list[User]) -> list[User]:
+        """Operators leave other staff alone: else one of them could lock all superusers out."""
+        if self.has_manage_staff_permission(request):
+            return chosen
+        spared = [user for user in chosen if user.is_staff and user.pk != request.user.pk]
+        for user in spared:
+            self.message_user(request, f"{user}: only a superuser does this to staff.", messages.ERROR)
+        return [user for user in chosen if user not in spared]
+
+    @display(description="Staff role")
+    def staff_role(self, user: User) -> str:
+        return roles.role_of(user) or "none"
+
+    @display(description="Second factor")
+    def second_factor(self, user: User) -> str:
+        device = second_factor.device_of(user)
+        return f"on since {device.created_at:%Y-%m-%d}" if device else "off"
+
+    @display(description="Pool")
+    def pool(self, user: User) -> str:
+        return pool_link(user.environment_id)
+
+    @display(description="State", label=STATES)
+    def state(self, user: User) -> str:
+        return "enabled" if user.disabled_at is None else "disabled"
+
+    @display(description="See also")
+    def elsewhere(self, user: User) -> str:
+        found = [("accounts_session", "sessions"), ("accounts_auditentry", "audit trail")]
+        if user.environment_id is None:  # what disabling the account does not stop: the floor above has its pages
+            found += [("accounts_serverkey", "account keys"), ("projects_project", "projects")]
+        return format_html_join(" · ", "{}", ((list_link(model, text, q=user.pk),) for model, text in found))
+
+    @action(description="Disable (all sessions die)", permissions=["operate"])
+    def disable_users(self, request: HttpRequest, queryset: "QuerySet[User]") -> HttpResponse | None:
+        warning = "All sessions and account keys of these users die with the next request."
+        return self.act_on_many(request, queryset, _disable, "disabled", warning=warning)
+
+    @action(description="Enable", permissions=["operate"])
+    def enable_users(self, request: HttpRequest, queryset: "QuerySet[User]") -> None:
+        self.act_on_all(request, queryset, _enable, "enabled")
+
+    @action(description="Sign out everywhere", permissions=["operate"])
+    def sign_users_out(self, request: HttpRequest, queryset: "QuerySet[User]") -> HttpResponse | None:
+        warning = "All sessions of these users die with the next request."
+        return self.act_on_many(request, queryset, _sign_out(request), "signed out", warning=warning)
+
+    @action(
+        description="Disable",
+        permissions=["operate"],
+        icon="block",
+        variant=ActionVariant.DANGER,
+        dialog=_confirm("Disable this user?", "All sessions and account keys die with the next request.", "Disable"),
+    )
+    def disable_user(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
+        return self.act_on_one(request, object_id, _disable, "disabled")
+
+    @action(
+        description="Enable",
+        permissions=["operate"],
+        icon="check",
+        dialog=_confirm("Enable this user?", "Sessions that ended stay ended; signing in works again.", "Enable"),
+    )
+    def enable_user(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
+        return self.act_on_one(request, object_id, _enable, "enabled")
+
+    @action(
+        description="Sign out everywhere",
+        permissions=["operate"],
+        icon="logout",
+        dialog=_confirm("Sign this user out?", "All sessions die with the next request.", "Sign out"),
+    )
+    def sign_user_out(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
+        return self.act_on_one(request, object_id, _sign_out(request), "signed out")
+
+    @action(
+        description="Staff role",
+        permissions=["manage_staff"],
+        icon="badge",
+        dialog={
+            "title": "Change the staff role",
+            "description": "Support looks, an operator also changes things, a superuser also gives these roles.",
+            "form_class": RoleForm,
+            "form_submit_text": "Change",
+        },
+    )
+    def change_staff_role(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
+        chosen = form.cleaned_data["role"]
+        role = None if chosen == "none" else roles.StaffRole(chosen)
+
+        def change(user: User, actor: Actor) -> object:
+            return roles.set_role(user, role, actor=actor)
+
+        return self.act_on_one(request, object_id, change, f"given the staff role {chosen}")
+
+    @action(
+        description="Reset second factor",
+        permissions=["manage_staff"],
+        icon="phonelink_erase",
+        variant=ActionVariant.DANGER,
+        dialog=_confirm(
+            "Take the second factor away?", "The password alone opens the console for this account then.", "Take away"
+        ),
+    )
+    def reset_second_factor(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
+        return self.act_on_one(request, object_id, _reset_second_factor, "without a second factor now")
+
+
+@admin.register(Session)
+class SessionAdmin(ReadOnlyAdmin):
+    search_fields = ("=id", "=user__id", "=environment_id", "user__email")
+    search_help_text = "Id of the session, the user or the environment, or an e-mail"
+    empty_words = "Signing in starts a session: POST /v1/auth/token."
+    list_display = ("id", "person", "pool", "state", "user_agent", "address", "created_at")
+    list_filter = (StateFilter, "revoked_reason")
+    list_select_related = ("user",)
+    ordering = ("-id",)
+    fields = (
+        "id", "person", "pool", "state", "revoked_at", "revoked_reason", "user_agent", "address",
+        "created_at", "rotated_at", "expires_at",
+    )  # fmt: skip
+    readonly_fields = fields
+    actions: ClassVar = ["end_sessions"]
+    actions_detail = ("end_session",)
+
+    @display(description="User")
+    def person(self, session: Session) -> str:
+        return link("accounts_user", session.user_id, session.user.email)
+
+    @display(description="Pool")
+    def pool(self, session: Session) -> str:
+        return pool_link(session.environment_id)
+
+    @display(description="IP address", ordering="ip_address")
+    def address(self, session: Session) -> str:
+        return session.ip_address or "–"
+
+    @display(description="State", label=STATES)
+    def state(self, session: Session) -> str:
+        return _state(session)
+
+    @action(description="Revoke", permissions=["operate"])
+    def end_sessions(self, request: HttpRequest, queryset: "QuerySet[Session]") -> HttpResponse | None:
+        warning = "The tokens of these sessions are refused from the next request on."
+        return self.act_on_many(request, queryset, _end_session, "revoked", warning=warning)
+
+    @action(
+        description="Revoke",
+        permissions=["operate"],
+        icon="logout",
+        variant=ActionVariant.DANGER,
+        dialog=_confirm("Revoke this session?", "Its tokens are refused from the next request on.", "Revoke"),
+    )
+    def end_session(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
+        return self.act_on_one(request, object_id, _end_session, "revoked")
+
+
+class _Moment(UnfoldAdminSplitDateTimeWidget):  # type: ignore[misc]
+    """unfold's own: one label above two fields, each of which needs a name."""
+
+    def __init__(self, attrs: dict[str, Any] | None = None) -> None:
+        super().__init__(attrs)
+        for widget, name in zip(self.widgets, ("Date (UTC)", "Time (UTC)"), strict=True):
+            widget.attrs["aria-label"] = name
+
+
+class KeyForm(forms.ModelForm):  # type: ignore[type-arg]
+    """What a new key is for. Which scopes fit is said by the service, as in the API."""
+
+    name = forms.CharField(max_length=100, widget=UnfoldAdminTextInputWidget, help_text="what the key is for")
+    environment_id = forms.CharField(
+        required=False,
+        widget=UnfoldAdminTextInputWidget,
+        help_text="env_… of the environment, for its rows and the like",
+    )
+    account_email = forms.CharField(
+        required=False, widget=UnfoldAdminTextInputWidget, help_text="or a platform account, for making projects"
+    )
+    scopes = forms.MultipleChoiceField(
+        choices=[(scope, scope) for scope in SCOPES],
+        widget=forms.CheckboxSelectMultiple,
+        help_text=f"A key of an account holds only {', '.join(sorted(ACCOUNT_SCOPES))}; "
+        f"a publishable key only {', '.join(sorted(PUBLISHABLE_SCOPES))}.",
+    )
+    publishable = forms.BooleanField(
+        required=False,
+        widget=UnfoldBooleanWidget,
+        help_text="a key of an environment that may be printed in a web page: role anonymous in its rules",
+    )
+    expires_at = forms.SplitDateTimeField(required=False, widget=_Moment)
+
+    class Meta:
+        model = ServerKey
+        fields = ("name",)
+
+    def clean(self) -> dict[str, Any]:
+        cleaned: dict[str, Any] = super().clean() or {}
+        environment_id, email = cleaned.get("environment_id"), cleaned.get("account_email")
+        if bool(environment_id) == bool(email):
+            raise forms.ValidationError("A key belongs to an environment or to an account: name one of the two.")
+        if environment_id:
+            if environment_directory.directory().pool_of(environment_id) is None:
+                self.add_error("environment_id", "There is no such environment.")
+            cleaned["authority"] = permissions.operators(environment_id=environment_id)
+        else:
+            account = User.objects.with_email(None, str(email)).first()
+            if account is None:
+                self.add_error("account_email", "There is no such account.")
+            else:
+                cleaned["authority"] = permissions.operators(account_id=account.pk)
+        if "authority" in cleaned and "scopes" in cleaned:
+            try:
+                user_service.check_scopes(
+                    cleaned["scopes"], cleaned["authority"], is_publishable=cleaned["publishable"]
+                )
+            except ValidationFailed as error:
+                for field in error.fields:
+                    self.add_error(field.field, field.message)
+        return cleaned
+
+    def clean_expires_at(self) -> datetime | None:
+        end: datetime | None = self.cleaned_data["expires_at"]
+        if end is not None and end <= timezone.now():
+            raise forms.ValidationError("This moment has passed.")
+        return end
+
+    def validate_constraints(self) -> None:
+        """The instance is not what will be stored: the service makes that."""
+
+
+@admin.register(ServerKey)
+class ServerKeyAdmin(ReadOnlyAdmin):
+    search_fields = ("=id", "=environment_id", "=account__id", "=prefix", "name")
+    search_help_text = "Id of the key, the environment or the account, the shown beginning of the secret, or the name"
+    empty_words = "Add one here, or make it with POST /v1/keys. Its secret is shown once."
+    list_display = ("name", "id", "prefix", "kind", "owner", "state", "last_used_at", "expires_at")
+    list_filter = (StateFilter,)
+    list_select_related = ("account",)
+    ordering = ("-id",)
+    form = KeyForm
+    fields = (
+        "id", "name", "prefix", "kind", "owner", "state", "scopes", "maker", "last_used_at", "expires_at", "revoked_at",
+        "created_at",
+    )  # fmt: skip
+    readonly_fields = fields
+    actions: ClassVar = ["revoke_keys"]
+    actions_detail = ("revoke_one_key",)
+
+    @display(description="Kind")
+    def kind(self, key: ServerKey) -> str:
+        return _kind(key)
+
+    @display(description="Belongs to")
+    def owner(self, key: ServerKey) -> str:
+        if key.account is None:
+            return link("projects_environment", key.environment_id)
+        return link("accounts_user", key.account_id, key.account.email)
+
+    @display(description="Made by")
+    def maker(self, key: ServerKey) -> str:
+        return link("accounts_user", key.created_by_id)
+
+    @display(description="State", label=STATES)
+    def state(self, key: ServerKey) -> str:
+        return _state(key)
+
+    @action(description="Revoke", permissions=["operate"])
+    def revoke_keys(self, request: HttpRequest, queryset: "QuerySet[ServerKey]") -> HttpResponse | None:
+        warning = "These keys are refused from the next request on, for good. Whatever uses them stops working."
+        return self.act_on_many(request, queryset, _revoke_key, "revoked", warning=warning)
+
+    @action(
+        description="Revoke",
+        permissions=["operate"],
+        icon="key_off",
+        variant=ActionVariant.DANGER,
+        dialog=_confirm("Revoke this key?", "It is refused from the next request on, for good.", "Revoke"),
+    )
+    def revoke_one_key(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
+        return self.act_on_one(request, object_id, _revoke_key, "revoked")
+
+    # ── Issuing: the form of the "add" page, answered with the secret instead of a redirect ──
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return self.has_operate_permission(request)
+
+    def get_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
+        return self.fields if obj else list(KeyForm.base_fields)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
+        return self.readonly_fields if obj else ()
+
+    def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
+        one_button = {"show_save_and_add_another": False, "show_save_and_continue": False}
+        asked = self._asked_first(request) if request.method == "POST" and self.has_add_permission(request) else None
+        answer: HttpResponse = asked or super().add_view(request, form_url, (extra_context or {}) | one_button)
+        return answer
+
+    def _asked_first(self, request: HttpRequest) -> HttpResponse | None:
+        """The page that says what a publishable key would open that none opens yet, and asks; None where there is no
+        such thing, or where just this was agreed to. The key is asked for again by its button, in the same words."""
+        form = KeyForm(request.POST)
+        if not form.is_valid() or not form.cleaned_data["publishable"]:
+            return None
+        opened = publishable_key_exposure.by_one_more(form.cleaned_data["authority"], form.cleaned_data["scopes"])
+        if not opened or request.POST.get("agreed") == opened.fingerprint:
+            return None
+        asked = [(name, value) for name, values in request.POST.lists() for value in values if name != "agreed"]
+        context = self.admin_site.each_context(request) | {
+            "title": "Open this to everybody?",
+            "opts": self.opts,
+            "opened": opened,
+            "environment_id": form.cleaned_data["environment_id"],
+            "asked": [(name, value) for name, value in asked if name != "csrfmiddlewaretoken"],
+            "back": request.get_full_path(),
+        }
+        return TemplateResponse(request, "accounts/confirm_opening.html", context)
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        return super().get_form(request, obj, change, **kwargs) if obj else KeyForm
+
+    def save_model(self, request: HttpRequest, obj: ServerKey, form: Any, change: bool) -> None:
+        values = form.cleaned_data
+        is_publishable = values["publishable"]
+        opened = (
+            publishable_key_exposure.by_key(values["authority"].environment_id, values["scopes"])
+            if is_publishable
+            else None
+        )
+        key, secret = user_service.issue_key(
+            name=values["name"],
+            scopes=values["scopes"],
+            authority=values["authority"],
+            expires_at=values["expires_at"],
+            actor=staff(request),
+            created_by_id=staff(request).id,
+            is_publishable=is_publishable,
+        )
+        obj.pk = key.pk
+        form.issued = (key, secret, opened)
+
+    def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
+        # The last hook that has the form: the answer below needs what was issued.
+        request.__dict__["issued"] = getattr(form, "issued", None)
+        return super().construct_change_message(request, form, formsets, add)
+
+    def response_add(self, request: HttpRequest, obj: ServerKey, post_url_continue: str | None = None) -> HttpResponse:
+        key, secret, opened = request.__dict__["issued"]
+        page = TemplateResponse(
+            request,
+            "accounts/key_issued.html",
+            self.admin_site.each_context(request)
+            | {"title": f"{_kind(key)} issued", "key": key, "secret": secret, "opened": opened, "opts": self.opts},
+        )
+        page.headers["Cache-Control"] = "no-store"
+        return page
+
+
+@admin.register(SigningKey)
+class SigningKeyAdmin(ReadOnlyAdmin):
+    """The public halves. `manage.py rotate_signing_key` makes new ones."""
+
+    empty_words = "The first is made when the first token is signed."
+    list_display = ("kid", "signs_from", "retires_at", "created_at")
+    ordering = ("-signs_from",)
+    fields = ("kid", "public_jwk", "signs_from", "retires_at", "created_at")
+    readonly_fields = fields
+
+
+@admin.register(AuditEntry)
+class AuditEntryAdmin(ReadOnlyAdmin):
+    search_fields = ("=id", "=actor_id", "=target_id", "=project_id", "=environment_id", "=request_id", "action")
+    search_help_text = "Any id, a request id, or an action such as key.issued"
+    list_display = ("at", "action", "actor", "target_id", "environment_id")
+    empty_words = "Whatever somebody changes leaves an entry here."
+    list_filter = ("actor_kind", ("at", admin.DateFieldListFilter))
+    date_hierarchy = None  # it would count the months of the whole table
+    fields = (
+        "id", "at", "action", "actor", "target", "project", "environment", "detail", "in_request",
+    )  # fmt: skip
+    readonly_fields = fields
+
+    @display(description="Target")
+    def target(self, entry: AuditEntry) -> str:
+        return timeline_link(entry.target_id)
+
+    @display(description="Project")
+    def project(self, entry: AuditEntry) -> str:
+        return link("projects_project", entry.project_id)
+
+    @display(description="Environment")
+    def environment(self, entry: AuditEntry) -> str:
+        return link("projects_environment", entry.environment_id)
+
+    @display(description="Request")
+    def in_request(self, entry: AuditEntry) -> str:  # `request` is unfold's
+        return timeline_link(entry.request_id)
+
+    @display(description="Actor")
+    def actor(self, entry: AuditEntry) -> str:
+        if entry.actor_kind in ("account", "user", "staff"):
+            return link("accounts_user", entry.actor_id, f"{entry.actor_kind} {entry.actor_id}")
+        return f"{entry.actor_kind} {entry.actor_id or ''}".strip()
+
+
+# Django looks for an app's pages here.
+from accounts.console import oauth as _of_oauth  # noqa: E402, F401
+from accounts.console import registration as _of_lifecycle  # noqa: E402, F401

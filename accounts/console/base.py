@@ -1,0 +1,281 @@
+"""What the console's pages share: everything is read-only, and every change is a service behind a form with a CSRF
+token.
+
+A page shows what its `fields` name and nothing else, so a new column (a hash, a sealed value) stays hidden until
+somebody decides otherwise. Used by `admin.py` of this app and of those above.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final, cast
+from urllib.parse import urlencode
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.utils import quote, unquote
+from django.core.exceptions import BadRequest, PermissionDenied
+from django.db.models import Model, QuerySet
+from django.db.models.constants import LOOKUP_SEP
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
+from django.shortcuts import get_object_or_404
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.html import format_html
+from unfold.admin import ModelAdmin
+
+from accounts.audit import Actor
+from accounts.models import User
+from accounts.staff.roles import OPERATE
+from platform_site.http.errors import ApiError
+from platform_site.postgres.routers import RegionNotNamed
+
+admin.site.disable_action("delete_selected")  # "select all, delete" has ended more than one platform
+
+MOST_AT_ONCE: Final = 100
+"""Things that one action of a list is done to."""
+
+
+class AsOpened(forms.ModelForm):  # type: ignore[type-arg]
+    """A form that overwrites nothing that its sender has not seen.
+
+    All fields are sent, those too that nobody touched: from a page that was opened long ago they would bring back what
+    somebody else has changed since. So each field sends along what the page showed of it. Where that is no longer so,
+    nothing is saved, and the page says what it was and what it is; saving once more is meant. `changed_data` holds the
+    fields that this person changed.
+    """
+
+    unwatched: ClassVar[frozenset[str]] = frozenset()
+    """Fields that the page does not show the value of."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for each in self:
+            sent = not self.is_bound or each.html_initial_name in self.data
+            each.field.show_hidden_initial = sent and each.name not in self.unwatched
+
+    def clean(self) -> dict[str, Any]:
+        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+        for each in self:
+            if not (each.field.show_hidden_initial and each.html_initial_name in self.data):
+                continue
+            opened = str(self.data[each.html_initial_name]).replace("\r\n", "\n")
+            now = _sent_as(each)
+            if opened == now or not each.field.has_changed(each.initial, each.data):
+                continue
+            is_untouched = not each._has_changed()  # type: ignore[attr-defined]  # Django's own, of `changed_data`
+            sent = cast("QueryDict", self.data).copy()  # the page comes back with what is there by now
+            sent[each.html_initial_name] = now
+            if is_untouched:
+                sent[each.html_name] = now
+                if isinstance(each.field, forms.BooleanField) and not each.initial:
+                    del sent[each.html_name]  # as browsers send a box without its mark
+            self.data = sent
+            self.add_error(
+                each.name,
+                f"Somebody else has changed this since you opened the page, from {_quoted(opened)} to {_quoted(now)}. "
+                "Nothing was saved. Look at it, and save again.",
+            )
+        return cleaned
+
+
+def _sent_as(field: forms.BoundField) -> str:
+    """What a field holds by now, as the hidden one beside it says it."""
+    value = field.field.hidden_widget().format_value(field.field.prepare_value(field.initial))
+    return "" if value is None else str(value).replace("\r\n", "\n")
+
+
+def _quoted(value: str) -> str:
+    words = {"": "nothing", "True": "on", "False": "off"}
+    return words.get(value) or f"“{' '.join(value.split())[:200]}”"
+
+
+class ConsoleAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no annotations
+    """What every list of the console is like: its address narrows it by its filters alone.
+
+    Django lets an address ask of any column of the model, `?password__startswith=…` too: whoever may look at a list
+    would read a hash that is on no page, one character after the other.
+    """
+
+    show_full_result_count = False  # a count of a million rows is a scan
+    list_per_page = 50
+    list_fullwidth = True
+    list_filter_submit = True
+    empty_words = ""
+    """What an empty list says: how the first of these comes to be (`templates/unfold/helpers/empty_results.html`)."""
+
+    def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
+        column = lookup.partition(LOOKUP_SEP)[0]
+        columns = {name for field in self.opts.get_fields() for name in (field.name, getattr(field, "attname", None))}
+        filters = (each[0] if isinstance(each, list | tuple) else each for each in self.list_filter)
+        asked = {each.partition(LOOKUP_SEP)[0] for each in filters if isinstance(each, str)}
+        return column not in {*columns, "pk"} - asked and bool(super().lookup_allowed(lookup, value, request))
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        refuse_nul(request)
+        return super().changelist_view(request, extra_context)
+
+
+class ReadOnlyAdmin(ConsoleAdmin):
+    """Pages to look at. Support may look, operators may run the actions (`accounts.staff.roles`)."""
+
+    view_on_site = False
+    actions: ClassVar[list[str]] = []
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def changeform_view(self, request: HttpRequest, object_id: str | None = None, *args: Any, **kwargs: Any) -> Any:
+        if object_id is None and not self.has_add_permission(request):
+            raise PermissionDenied
+        return self._answered(super().changeform_view, request, object_id, *args, **kwargs)
+
+    def delete_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> Any:
+        if not self.has_delete_permission(request):
+            raise PermissionDenied
+        return self._answered(super().delete_view, request, object_id, *args, **kwargs)
+
+    def history_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> Any:
+        return self._in_its_region(super().history_view, request, object_id, *args, **kwargs)
+
+    def _answered(self, view: Any, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        """The answer to a form; what the service refused although the form held is said on the page."""
+        try:
+            return self._in_its_region(view, request, *args, **kwargs)
+        except ApiError as error:
+            details = " ".join(field.message for field in error.fields)
+            self.message_user(request, f"{error.text} {details}".strip(), messages.ERROR)
+            return HttpResponseRedirect(request.get_full_path())
+
+    def _in_its_region(self, view: Any, *args: Any, **kwargs: Any) -> Any:
+        """Django's own pages know one database. Of a model that lives in the regions they find nothing."""
+        try:
+            return view(*args, **kwargs)
+        except RegionNotNamed:
+            raise Http404("Open it from its environment.") from None
+
+    def has_operate_permission(self, request: HttpRequest, obj: object = None) -> bool:
+        """Who may run an action: `permissions=["operate"]`."""
+        return bool(request.user.is_staff and request.user.has_perm(OPERATE))
+
+    def act_on_many(
+        self,
+        request: HttpRequest,
+        queryset: "QuerySet[Any]",
+        act: Callable[[Any, Actor], object],
+        done: str,
+        *,
+        warning: str,
+    ) -> HttpResponse | None:
+        """An action of a list, in two steps: a page names what was selected and warns; its button does it."""
+        if request.POST.get("confirmed") == "yes":
+            self.act_on_all(request, queryset, act, done)
+            return None
+        chosen = self._chosen(request, queryset)
+        if chosen is None:
+            return None
+        context = self.admin_site.each_context(request) | {
+            "title": "Are you sure?",
+            "opts": self.opts,
+            "things": chosen,
+            "action": request.POST.get("action", ""),
+            "done": done,
+            "warning": warning,
+            "back": request.get_full_path(),
+        }
+        return TemplateResponse(request, "accounts/confirm_action.html", context)
+
+    def act_on_all(
+        self,
+        request: HttpRequest,
+        selected: "QuerySet[Any] | Sequence[Any]",
+        act: Callable[[Any, Actor], object],
+        done: str,
+    ) -> None:
+        """Run a service for each selected thing and say what came of it; for none if more than MOST_AT_ONCE were
+        selected. `done` completes "3 users …"."""
+        chosen = self._chosen(request, selected)
+        if chosen is None:
+            return
+        actor = staff(request)
+        count = 0
+        for thing in self.allowed(request, chosen):
+            try:
+                act(thing, actor)
+                count += 1
+            except ApiError as error:
+                self.message_user(request, f"{thing}: {error.text}", messages.ERROR)
+        if count:
+            name = self.opts.verbose_name if count == 1 else self.opts.verbose_name_plural
+            self.message_user(request, f"{count} {name} {done}.", messages.SUCCESS)
+
+    def _chosen(self, request: HttpRequest, selected: "QuerySet[Any] | Sequence[Any]") -> list[Any] | None:
+        """What was selected; None if it is too much, which the page then says."""
+        chosen = list(selected[: MOST_AT_ONCE + 1])
+        if len(chosen) <= MOST_AT_ONCE:
+            return chosen
+        self.message_user(request, f"Select {MOST_AT_ONCE} at most.", messages.ERROR)
+        return None
+
+    def allowed(self, request: HttpRequest, chosen: list[Any]) -> list[Any]:
+        """Those of the chosen things that this member of staff may act on. A subclass that leaves some out says so."""
+        return chosen
+
+    def act_on_one(
+        self, request: HttpRequest, object_id: str, act: Callable[[Any, Actor], object], done: str
+    ) -> HttpResponse:
+        """The same for the thing whose page is open; called by the dialog, which then reloads the page."""
+        thing = get_object_or_404(self.model, pk=unquote(object_id))
+        self.act_on_all(request, [thing], act, done)
+        page = address(f"{self.opts.app_label}_{self.opts.model_name}", thing.pk)
+        return HttpResponse(headers={"HX-Redirect": page})
+
+
+def refuse_nul(request: HttpRequest) -> None:
+    """PostgreSQL takes no NUL in a text: an error of its own would be an error of ours, or a region that is away."""
+    if any("\0" in text for query in (request.GET, request.POST) for _, texts in query.lists() for text in texts):
+        raise BadRequest("NUL in the address or the form")
+
+
+def staff(request: HttpRequest) -> Actor:
+    """The member of staff who clicks, for the audit trail."""
+    if not isinstance(request.user, User):
+        raise TypeError("the console admits nobody who is not signed in")
+    return Actor.staff(request.user)
+
+
+def address(model: str, object_id: str) -> str:
+    """The page of a thing. The console writes the underscore of our ids as `_5F`."""
+    return reverse(f"admin:{model}_change", args=[quote(object_id)])
+
+
+def link(model: str, object_id: str | None, text: str | None = None) -> str:
+    """A link to the page of a thing, such as `link("accounts_user", "usr_…")`; a dash for none."""
+    if not object_id:
+        return "–"
+    return format_html('<a class="text-link" href="{}">{}</a>', address(model, object_id), text or object_id)
+
+
+def pool_link(environment_id: str | None) -> str:
+    """The environment whose users or settings these are; `platform` for platform accounts."""
+    return link("projects_environment", environment_id) if environment_id else "platform"
+
+
+def timeline_link(text: str | None, shown: str | None = None) -> str:
+    """What happened around an id; a dash for none."""
+    if not text:
+        return "–"
+    return format_html(
+        '<a class="text-link" href="{}?{}">{}</a>', reverse("console:timeline"), urlencode({"q": text}), shown or text
+    )
+
+
+def list_link(model: str, text: str, **query: str) -> str:
+    """A link to a filtered list."""
+    return format_html(
+        '<a class="text-link" href="{}?{}">{}</a>', reverse(f"admin:{model}_changelist"), urlencode(query), text
+    )

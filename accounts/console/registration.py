@@ -1,0 +1,92 @@
+"""The console's pages of sign-up: what each pool allows, and e-mails that wait, went out or were refused.
+
+What a link will do (a name, the hash of a password) and its token's hash are on no page.
+"""
+
+from typing import Final
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils import timezone
+from unfold.decorators import display
+
+from accounts.console.base import ReadOnlyAdmin, link, pool_link
+from accounts.models.registration import AccountEmail, PoolSettings
+
+STATES: Final = {"sent": "success", "waiting": "info", "refused": "danger", "expired": "warning"}
+
+
+class EmailStateFilter(admin.SimpleListFilter):
+    title = "state"
+    parameter_name = "state"
+
+    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
+        return [("waiting", "Waiting"), ("sent", "Sent"), ("refused", "Refused")]
+
+    def queryset(self, request: HttpRequest, queryset: "QuerySet[AccountEmail]") -> "QuerySet[AccountEmail]":
+        match self.value():
+            case "waiting":
+                return queryset.filter(sent_at__isnull=True, failed_at__isnull=True, expires_at__gt=timezone.now())
+            case "sent":
+                return queryset.filter(sent_at__isnull=False)
+            case "refused":
+                return queryset.filter(failed_at__isnull=False)
+        return queryset
+
+
+@admin.register(AccountEmail)
+class AccountEmailAdmin(ReadOnlyAdmin):
+    """Gone when its link was used or has expired."""
+
+    search_fields = ("=id", "=environment_id", "=project_id", "=recipient", "=user__id")
+    search_help_text = "Id of the e-mail, the environment, the project or the user, or the whole address"
+    empty_words = (
+        "E-mails of sign-up, invitations, new passwords and changes of address stand here until their link is used."
+    )
+    list_display = ("id", "kind", "recipient", "pool", "state", "attempts", "created_at", "sent_at")
+    list_filter = ("kind", EmailStateFilter)
+    ordering = ("-created_at",)
+    fields = (
+        "id", "kind", "recipient", "pool", "project", "person", "state", "attempts", "next_attempt_at", "sent_at",
+        "failed_at", "last_error", "created_at", "expires_at",
+    )  # fmt: skip
+    readonly_fields = fields
+
+    @display(description="Pool")
+    def pool(self, email: AccountEmail) -> str:
+        return pool_link(email.environment_id)
+
+    @display(description="Invites into")
+    def project(self, email: AccountEmail) -> str:
+        return link("projects_project", email.project_id) if email.project_id else "no project"
+
+    @display(description="User")
+    def person(self, email: AccountEmail) -> str:
+        return link("accounts_user", email.user_id) if email.user_id else "nobody yet"
+
+    @display(description="State", label=STATES)
+    def state(self, email: AccountEmail) -> str:
+        has_expired = email.failed_at is None and email.expires_at <= timezone.now()
+        return "expired" if has_expired else email.status
+
+
+@admin.register(PoolSettings)
+class PoolSettingsAdmin(ReadOnlyAdmin):
+    """Changed by the environment's owners (`PATCH /v1/auth/settings`) and by `manage.py sign_up_settings`."""
+
+    search_fields = ("=environment_id", "app_name")
+    search_help_text = "Environment or name of the application"
+    empty_words = (
+        "Sign-up is closed in every pool. Owners open it by PATCH /v1/auth/settings, the platform's own by "
+        "manage.py sign_up_settings."
+    )
+    list_display = ("pool", "sign_up", "app_name", "changed_at")
+    list_filter = ("sign_up",)
+    ordering = ("-changed_at",)
+    fields = ("pool", "sign_up", "app_name", "app_url", "link_urls", "changed_at")
+    readonly_fields = fields
+
+    @display(description="Pool")
+    def pool(self, found: PoolSettings) -> str:
+        return pool_link(found.environment_id)

@@ -1,0 +1,92 @@
+"""What `accounts` must know of environments and their projects, asked of the floor above through a protocol.
+
+`projects` registers its directory when it starts (`set_directory`); nothing here imports it.
+"""
+
+from typing import Any, Protocol
+
+from django.db.models import QuerySet
+
+from platform_site.http.errors import Forbidden
+from platform_site.identity.callers import Caller, Place
+
+
+class Directory(Protocol):
+    """Questions about environments that are answered one floor up."""
+
+    def pool_of(self, environment_id: str) -> str | None:
+        """Whose users sign in at `environment_id`: itself, or the one it branched from. None if it does not exist."""
+
+    def place_of(self, environment_id: str) -> Place | None:
+        """The place as nobody in particular sees it; None if it cannot be reached."""
+
+    def place_named(self, text: str) -> Place | None:
+        """The place of `env_…` or of `prj_…/name`, as operators name it; None if there is none."""
+
+    def stay(self, environment_id: str) -> None:
+        """Let the environment not be deleted until the control transaction at hand ends. Raises an error that is a 404
+        if it has been."""
+
+    def place_for(self, caller: Caller, environment_id: str) -> tuple[Place, frozenset[str]] | None:
+        """The place and what `caller` may do there; None where it may not even see that the environment exists."""
+
+    def suspended(self) -> "QuerySet[Any, str]":
+        """The ids of the environments of suspended projects; to be asked within another query."""
+
+    def suspended_projects(self) -> "QuerySet[Any, str]":
+        """The ids of suspended projects; to be asked within another query."""
+
+    def may_invite(self, project_id: str | None, account_id: str | None) -> bool:
+        """Whether this account may invite members into that project; nobody into one that is gone. None for an
+        operator."""
+
+
+_directory: Directory | None = None
+
+
+def set_directory(directory: Directory) -> None:
+    """Called once by `projects` at start."""
+    global _directory
+    _directory = directory
+
+
+def directory() -> Directory:
+    """The registered directory. Raises RuntimeError before `projects` has started."""
+    if _directory is None:
+        raise RuntimeError("no directory of environments is registered: projects.apps sets it at start")
+    return _directory
+
+
+def active_place(environment_id: str) -> Place | None:
+    """The place that a call without a caller means; None if it cannot be reached. One query.
+
+    Raises ProjectSuspended.
+    """
+    place = directory().place_of(environment_id)
+    if place is not None:
+        place.require_active()
+    return place
+
+
+def own_pool(place: Place, things: str = "users") -> str:
+    """The environment's pool, if it is its own: whose users those are, and whatever else hangs on them (`things`).
+    Raises Forbidden in a preview branch, whose users are real ones."""
+    if place.pool_id != place.environment_id:
+        raise Forbidden(
+            f"These {things} belong to {place.pool_id}, from which this environment branched. Change them there."
+        )
+    return place.pool_id
+
+
+def stay(environment_id: str | None) -> None:
+    """Let the environment not be deleted until the transaction at hand ends, which writes something that names it; None
+    is the platform's own. Two queries for an environment. Raises an error that is a 404 if it has been deleted."""
+    if environment_id is not None:
+        directory().stay(environment_id)
+
+
+def require_active(environment_id: str | None) -> None:
+    """Raise ProjectSuspended if that environment's project is; None, platform accounts, never are. One query for an
+    environment."""
+    if environment_id is not None:
+        active_place(environment_id)

@@ -1,0 +1,256 @@
+"""Tables of `accounts`, all in the control database.
+
+`environment_id` is a plain text column everywhere: the environments live one floor up. Null means the platform's own
+pool (people who own projects and staff of the console).
+"""
+
+from typing import Any, ClassVar
+
+from django.contrib.auth.models import AbstractBaseUser, BaseUserManager, PermissionsMixin
+from django.contrib.postgres.fields import ArrayField
+from django.db import models, transaction
+from django.db.models.fields.json import KeyTransform
+from django.db.models.functions import Lower, Now
+from django.db.models.lookups import Exact
+
+from platform_site.http.models import public_id
+from platform_site.identity.callers import PUBLISHABLE_KEY_PREFIX
+from platform_site.identity.email_addresses import normalised
+
+
+class UserManager(BaseUserManager["User"]):
+    def in_pool(self, pool_id: str | None) -> "models.QuerySet[User]":
+        """The users of one pool; None is the platform's own accounts."""
+        return self.filter(environment_id=pool_id)
+
+    def with_email(self, pool_id: str | None, email: str) -> "models.QuerySet[User]":
+        """The user of one pool with this email; at most one row, but for addresses that conflict.
+
+        An address that conflicts keeps its stored spelling (`manage.py email_conflicts`). The user whose spelling
+        `email` is comes first, so each of them can be found.
+        """
+        exact = email.strip()
+        if exact.isascii():
+            return self.in_pool(pool_id).filter(Exact(Lower("email"), normalised(exact)))
+        # A look-alike of an ASCII address, such as one with the Kelvin sign, finds nobody.
+        spellings = {each for each in (normalised(exact), exact.lower(), exact) if not each.isascii()}
+        found = self.in_pool(pool_id).annotate(lower_email=Lower("email")).filter(lower_email__in=spellings)
+        return found.order_by(models.Case(models.When(email=exact, then=0), default=1), "pk")
+
+    def get_by_natural_key(self, username: str | None) -> "User":
+        """The platform account with this e-mail (console sign-in, createsuperuser)."""
+        found = self.with_email(None, username or "").first()
+        if found is None:
+            raise User.DoesNotExist
+        return found
+
+    def create_superuser(self, email: str, password: str | None = None, **fields: Any) -> "User":
+        """A platform account with every right in the console."""
+        user = self.model(email=normalised(email), is_staff=True, is_superuser=True, **fields)
+        user.set_password(password)
+        user.save(using=self._db)
+        return user
+
+
+class User(AbstractBaseUser, PermissionsMixin):
+    """A person: a platform account (`environment_id` null) or a user of one environment's application."""
+
+    id = public_id("usr")
+    environment_id = models.CharField(max_length=30, null=True, blank=True)
+    email = models.CharField(max_length=254)
+    email_verified_at = models.DateTimeField(null=True, blank=True)
+    """When this e-mail was shown to be the user's: by a link sent there, or by a provider that vouches for it."""
+    name = models.CharField(max_length=200, blank=True, default="")
+    role = models.CharField(max_length=48, null=True, blank=True)
+    claims = models.JSONField(default=dict, blank=True)
+    disabled_at = models.DateTimeField(null=True, blank=True)
+    is_staff = models.BooleanField(default=False)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    objects = UserManager()
+
+    USERNAME_FIELD = "email"
+    REQUIRED_FIELDS: ClassVar[list[str]] = []
+
+    class Meta:
+        indexes: ClassVar = [models.Index(fields=["environment_id", "-id"], name="user_of_pool_newest_first")]
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                "environment_id", Lower("email"), name="user_email_unique_in_pool", nulls_distinct=False
+            ),
+            models.CheckConstraint(
+                condition=models.Q(environment_id__isnull=True) | models.Q(is_staff=False, is_superuser=False),
+                name="user_staff_is_platform_account",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.email
+
+    @transaction.atomic
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """As Django's, in one transaction with what a new password entails (`accounts.staff.password_validators`)."""
+        super().save(*args, **kwargs)
+
+    @property
+    def is_active(self) -> bool:  # type: ignore[override]
+        """What Django asks before a console sign-in."""
+        return self.disabled_at is None
+
+
+class PoolSize(models.Model):
+    """How many users one environment's pool has. Triggers of `accounts_user` keep it (`accounts.users.user_counts`)."""
+
+    environment_id = models.CharField(primary_key=True, max_length=30)
+    users = models.BigIntegerField(db_default=0)
+    """How many; until `is_counted`, how many more than when the triggers came."""
+    is_counted = models.BooleanField(db_default=False)
+
+    def __str__(self) -> str:
+        return self.environment_id
+
+
+class Session(models.Model):
+    """One sign-in: a chain of refresh tokens. Locked (`FOR UPDATE`) while it rotates."""
+
+    id = public_id("ses")
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="sessions")
+    environment_id = models.CharField(max_length=30, null=True, db_index=True)
+    """The environment that was signed in to; for a preview branch not the user's own pool."""
+    family_hash = models.BinaryField(max_length=32, unique=True)
+    """SHA-256 of the part that all refresh tokens of this session share: by it an old one is recognised as reused."""
+    refresh_hash = models.BinaryField(max_length=32)
+    previous_hash = models.BinaryField(max_length=32, null=True)
+    rotated_at = models.DateTimeField(null=True)
+    sealed_successor = models.BinaryField(null=True)
+    """The current refresh token under a key derived from the previous one, for a lost answer within the grace period.
+    """
+    expires_at = models.DateTimeField()
+    revoked_at = models.DateTimeField(null=True)
+    revoked_reason = models.CharField(max_length=40, null=True)
+    user_agent = models.CharField(max_length=300, blank=True, default="")
+    ip_address = models.GenericIPAddressField(null=True)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        indexes: ClassVar = [
+            models.Index(fields=["user", "-id"], name="session_of_user_newest_first"),
+            models.Index(fields=["expires_at"], name="session_expiry"),
+        ]
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class ServerKeyManager(models.Manager["ServerKey"]):
+    def live(self) -> "models.QuerySet[ServerKey]":
+        """Those that are neither revoked nor expired."""
+        return self.filter(models.Q(expires_at__isnull=True) | models.Q(expires_at__gt=Now()), revoked_at__isnull=True)
+
+
+class ServerKey(models.Model):
+    """A secret for machines, bound to one environment or to one platform account; or a publishable key, which is none,
+    and bound to an environment. Only its SHA-256 is stored."""
+
+    id = public_id("key")
+    name = models.CharField(max_length=100)
+    environment_id = models.CharField(max_length=30, null=True, db_index=True)
+    account = models.ForeignKey(User, on_delete=models.CASCADE, null=True, related_name="account_keys")
+    """Set for a key bound to an account (`environment_id` null)."""
+    created_by = models.ForeignKey(User, on_delete=models.SET_NULL, null=True, related_name="+")
+    prefix = models.CharField(max_length=12)
+    """How the key begins (`accounts.keys.server_keys.shown`), and so which kind it is: there is no second word about
+    that which could disagree."""
+    secret_hash = models.BinaryField(max_length=32, unique=True)
+    scopes = ArrayField(models.CharField(max_length=40))
+    expires_at = models.DateTimeField(null=True)
+    last_used_at = models.DateTimeField(null=True)
+    revoked_at = models.DateTimeField(null=True)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    objects = ServerKeyManager()
+
+    class Meta:
+        constraints: ClassVar = [
+            models.CheckConstraint(
+                condition=models.Q(environment_id__isnull=True, account__isnull=False)
+                | models.Q(environment_id__isnull=False, account__isnull=True),
+                name="key_bound_to_environment_or_account",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.prefix}…)"
+
+    @property
+    def is_publishable(self) -> bool:
+        return self.prefix.startswith(PUBLISHABLE_KEY_PREFIX)
+
+
+class SigningKey(models.Model):
+    """An ES256 key pair for access tokens; the private half is encrypted at rest. Several overlap while rotating."""
+
+    kid = models.CharField(primary_key=True, max_length=43)
+    sealed_private = models.BinaryField()
+    public_jwk = models.JSONField()
+    signs_from = models.DateTimeField()
+    """The newest of those that have come is the one that signs."""
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    retires_at = models.DateTimeField(null=True)
+    """From then on tokens signed with it are refused; null while nothing is to follow it."""
+
+    def __str__(self) -> str:
+        return self.kid
+
+
+class AuditEntry(models.Model):
+    """One thing that somebody did to who or where: append-only, read in the console."""
+
+    id = public_id("aud")
+    at = models.DateTimeField(db_default=Now(), db_index=True, editable=False)
+    actor_kind = models.CharField(max_length=10)
+    """`account`, `user`, `key`, `staff` (the console) or `system` (a command or a sweep)."""
+    actor_id = models.CharField(max_length=30, null=True, db_index=True)
+    action = models.CharField(max_length=60)
+    """`<thing>.<verb>`, such as `key.issued`."""
+    target_id = models.CharField(max_length=64, null=True, db_index=True)
+    project_id = models.CharField(max_length=30, null=True, db_index=True)
+    environment_id = models.CharField(max_length=30, null=True, db_index=True)
+    detail = models.JSONField(default=dict)
+    request_id = models.CharField(max_length=64, null=True, db_index=True)
+    """By it the access log tells the rest: address, path, time taken."""
+
+    class Meta:
+        ordering: ClassVar = ["-at", "-id"]
+        verbose_name_plural = "audit entries"
+        indexes: ClassVar = [
+            # Of a function that entries are about one may have ended: what became of it, by its id.
+            models.Index(
+                KeyTransform("address", "detail"),
+                condition=models.Q(detail__has_key="address"),
+                name="audit_of_address",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.action} {self.target_id or ''}"
+
+
+# Django looks for an app's tables here. At the end: they refer to the ones above.
+from accounts.models.oauth import AuthorizationCode, Identity, IdentityProvider, RedirectUri  # noqa: E402
+from accounts.models.registration import AccountEmail, PoolSettings  # noqa: E402
+
+__all__ = [
+    "AccountEmail",
+    "AuditEntry",
+    "AuthorizationCode",
+    "Identity",
+    "IdentityProvider",
+    "PoolSettings",
+    "PoolSize",
+    "RedirectUri",
+    "ServerKey",
+    "Session",
+    "SigningKey",
+    "User",
+]

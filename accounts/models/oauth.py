@@ -1,0 +1,159 @@
+"""Tables of sign-in by other providers, in the control database. `accounts.models` imports them for Django."""
+
+from typing import ClassVar
+
+from django.conf import settings
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models.functions import Now
+
+from platform_site.http.models import public_id
+from platform_site.security import keyring
+
+SECRET_PURPOSE = "accounts.identity_provider"  # noqa: S105 - what the column is for
+
+
+class IdentityProvider(models.Model):
+    """Somebody who says who a person is, for one pool. What identities hang on (kind, issuer, endpoints) never changes.
+
+    `oidc` is known by its issuer and described by its discovery document; `oauth2` by its endpoints and by
+    `profile_fields`, which says where its answers hold what we need (GitHub's shape).
+    """
+
+    class Kind(models.TextChoices):
+        OIDC = "oidc"
+        OAUTH2 = "oauth2"
+
+    class ClientAuth(models.TextChoices):
+        """How the client proves itself at the token endpoint (RFC 6749 2.3.1)."""
+
+        BASIC = "client_secret_basic"
+        POST = "client_secret_post"
+        NONE = "none"
+
+    id = public_id("idp")
+    environment_id = models.CharField(max_length=30, null=True, blank=True)
+    """The environment whose pool it is; null for platform accounts."""
+    name = models.CharField(max_length=48)
+    """How `provider=` calls it."""
+    display_name = models.CharField(max_length=100)
+    kind = models.CharField(max_length=8, choices=Kind.choices)
+    issuer = models.CharField(max_length=500, null=True, blank=True)
+    authorization_endpoint = models.CharField(max_length=500, null=True, blank=True)
+    token_endpoint = models.CharField(max_length=500, null=True, blank=True)
+    userinfo_endpoint = models.CharField(max_length=500, null=True, blank=True)
+    emails_endpoint = models.CharField(max_length=500, null=True, blank=True)
+    """Where addresses are listed as `[{"email", "primary", "verified"}]`, if the profile does not vouch for one."""
+    profile_fields = models.JSONField(default=dict, blank=True)
+    """Where the profile holds `subject`, `email`, `email_verified`, `name`: dotted paths. For `oauth2`."""
+    scopes = ArrayField(models.CharField(max_length=200), default=list, blank=True)
+    client_id = models.CharField(max_length=300)
+    sealed_client_secret = models.BinaryField(null=True)
+    client_auth = models.CharField(max_length=20, choices=ClientAuth.choices, null=True, blank=True)
+    """Null: as the discovery document says."""
+    trusts_email = models.BooleanField(default=False)
+    """Its e-mail addresses count as verified though it does not say so: for a company's own directory, nothing else."""
+    sign_up = models.BooleanField(default=True)
+    """Whether a person whom nobody knows yet becomes a user."""
+    enabled = models.BooleanField(default=True)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                "environment_id", "name", name="provider_name_unique_in_pool", nulls_distinct=False
+            ),
+            models.CheckConstraint(
+                condition=models.Q(kind="oidc", issuer__isnull=False)
+                | models.Q(
+                    kind="oauth2",
+                    authorization_endpoint__isnull=False,
+                    token_endpoint__isnull=False,
+                    userinfo_endpoint__isnull=False,
+                ),
+                name="provider_says_where_it_is",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def client_secret(self) -> str | None:
+        """The secret in clear, None for a public client. Raises a KeyringError if no key of ours opens it."""
+        if self.sealed_client_secret is None:
+            return None
+        return keyring.unseal(bytes(self.sealed_client_secret), purpose=SECRET_PURPOSE).decode()
+
+    @client_secret.setter
+    def client_secret(self, secret: str | None) -> None:
+        self.sealed_client_secret = None if secret is None else keyring.seal(secret.encode(), purpose=SECRET_PURPOSE)
+
+
+class Identity(models.Model):
+    """A person at a provider, known to be one of our users. Linked by (provider, subject), never by e-mail."""
+
+    id = public_id("idn")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="identities")
+    provider = models.ForeignKey(IdentityProvider, on_delete=models.CASCADE, related_name="identities")
+    subject = models.CharField(max_length=255)
+    email = models.CharField(max_length=254, null=True)
+    """As the provider said it last: to recognise the identity in a list, not to find anybody by."""
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    last_used_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        verbose_name_plural = "identities"
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["provider", "subject"], name="identity_unique_at_provider")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.user_id} at {self.provider_id}"
+
+
+class RedirectUri(models.Model):
+    """An address to which an application may be sent back with a code. Compared character by character."""
+
+    id = public_id("rdu")
+    environment_id = models.CharField(max_length=30, null=True, blank=True)
+    """Null for applications that sign in platform accounts."""
+    uri = models.CharField(max_length=500)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        verbose_name = "redirect URI"
+        constraints: ClassVar = [
+            models.UniqueConstraint("environment_id", "uri", name="redirect_uri_once", nulls_distinct=False)
+        ]
+
+    def __str__(self) -> str:
+        return self.uri
+
+
+class AuthorizationCode(models.Model):
+    """A code that an application exchanges for tokens: once, within a minute. Only its SHA-256 is stored."""
+
+    code_hash = models.BinaryField(primary_key=True, max_length=32)
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    environment_id = models.CharField(max_length=30, null=True)
+    """What it signs in to; for a preview branch not the user's own pool."""
+    method = models.CharField(max_length=60)
+    """How the person was recognised, such as `oauth:github`."""
+    redirect_uri = models.CharField(max_length=500)
+    code_challenge = models.CharField(max_length=43, null=True)
+    """PKCE, S256; null if the application sent none."""
+    expires_at = models.DateTimeField()
+    used_at = models.DateTimeField(null=True)
+    session = models.ForeignKey("accounts.Session", on_delete=models.SET_NULL, null=True, related_name="+")
+    """What it was exchanged for, which ends if it comes again."""
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        indexes: ClassVar = [models.Index(fields=["expires_at"], name="code_expiry")]
+
+    def __str__(self) -> str:
+        return f"a code for {self.user_id}"
+
+
+keyring.register_sealed_field("accounts.IdentityProvider", "sealed_client_secret", purpose=SECRET_PURPOSE)

@@ -1,0 +1,45 @@
+"""What `manage.py check` says of the settings by which e-mails leave the house."""
+
+from email.utils import parseaddr
+from typing import Any
+
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
+
+from accounts.users import emails
+from platform_site.http.errors import ValidationFailed
+
+_SMTP = "django.core.mail.backends.smtp.EmailBackend"
+_HERE = {"localhost", "127.0.0.1", "::1"}
+
+
+@register(Tags.security)
+def check_email_settings(**_: Any) -> list[CheckMessage]:
+    """A sender's address, and one kind of TLS at most."""
+    found: list[CheckMessage] = []
+    if settings.EMAIL_USE_TLS and settings.EMAIL_USE_SSL:
+        found.append(Error("EMAIL_USE_TLS and EMAIL_USE_SSL exclude each other.", id="accounts.E001"))
+    try:
+        emails.check(parseaddr(settings.DEFAULT_FROM_EMAIL)[1].replace("@localhost", "@localhost.example"))
+    except ValidationFailed:
+        found.append(Error("DEFAULT_FROM_EMAIL holds no e-mail address.", id="accounts.E002"))
+    return found
+
+
+@register(Tags.security, deploy=True)
+def check_email_in_production(**_: Any) -> list[CheckMessage]:
+    """In production e-mails go to a server that was named, over TLS unless it is on this machine."""
+    if not settings.PRODUCTION:
+        return []
+    found: list[CheckMessage] = []
+    if settings.EMAIL_BACKEND != _SMTP:
+        if settings.EMAIL_BACKEND.startswith(("django.core.mail.backends.", "accounts.")):
+            found.append(Warning(f"EMAIL_BACKEND {settings.EMAIL_BACKEND} delivers nothing.", id="accounts.W001"))
+        return found
+    if not settings.EMAIL_HOST:
+        found.append(
+            Warning("EMAIL_HOST is not set: no sign-up, invitation or forgotten password works.", id="accounts.W003")
+        )
+    elif settings.EMAIL_HOST not in _HERE and not (settings.EMAIL_USE_TLS or settings.EMAIL_USE_SSL):
+        found.append(Warning("E-mails, and the links in them, go to EMAIL_HOST unencrypted.", id="accounts.W002"))
+    return found

@@ -1,0 +1,327 @@
+"""E-mails: written down in the transaction of what they are about, sent by a worker after it, at least once.
+
+`write` is all that a request does. It looks nobody up, so that it takes as long for an address that has an account as
+for one that has none. A worker is nudged after the commit; a sweep finds what nobody was nudged for.
+`claim` decides who the e-mail concerns, makes the link's token, and stores its hash; the token is in the process's
+memory and in the e-mail. Then the connection to the mail server, outside of any transaction; then `_record`.
+
+Killed between sending and recording, the e-mail is sent once more, with a new token: the newest one works.
+"""
+
+import logging
+import random
+import smtplib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.core.mail import get_connection
+from django.core.mail.backends.base import BaseEmailBackend
+from django.db import Error, transaction
+from django.db.models import DurationField, F, Q, Value
+from django.db.models.functions import Now
+
+from accounts.directory import environments as environment_directory
+from accounts.directory import locks as account_locks
+from accounts.models import User
+from accounts.models.registration import AccountEmail
+from accounts.registration import email_templates, one_time_links, pool_settings
+from accounts.tokens.token_format import digest
+from accounts.users.emails import normalised
+from platform_site.background import dispatch
+from platform_site.http.errors import NotFound
+from platform_site.redis import rate_limits
+
+Kind = AccountEmail.Kind
+LEASE: Final = timedelta(minutes=2)
+"""For how long a worker that took an e-mail up may be silent until another one does."""
+_WAITS: Final = tuple(timedelta(seconds=seconds) for seconds in (10, 30, 120, 600, 1800, 3600))
+"""Before the second attempt, the third, …; the last one repeats until the e-mail has expired."""
+_NOTICES: Final = frozenset(
+    {
+        Kind.EMAIL_CHANGED,
+        Kind.PASSWORD_CHANGED,
+        Kind.IDENTITY_LINKED,
+        Kind.PROJECT_SUSPENDED,
+        Kind.PROJECT_RESUMED,
+    }
+)
+_ASKED_BY_ANYBODY: Final = frozenset({Kind.SIGN_UP, Kind.RESET_PASSWORD})
+"""Several of these can be open for one address: an anonymous request must not end a link that was sent before."""
+_OF_A_USER: Final = frozenset({Kind.VERIFY_EMAIL, Kind.CHANGE_EMAIL})
+_TO_USERS: Final = _NOTICES | {Kind.RESET_PASSWORD}
+
+log = logging.getLogger("platform.accounts")
+
+
+def write(
+    kind: Kind,
+    *,
+    pool_id: str | None,
+    recipient: str,
+    subject: str | None = None,
+    user: User | None = None,
+    email_id: str | None = None,
+    project_id: str | None = None,
+    **details: Any,
+) -> AccountEmail:
+    """Write an e-mail down, in the current transaction or one of its own. `subject` is by default the recipient's
+    address. But for kinds that anonymous callers ask for, it replaces the last of its kind about `subject`, and its
+    link. The number of statements does not depend on the recipient.
+    """
+    subject = subject or normalised(recipient)
+    with transaction.atomic():
+        if kind not in _ASKED_BY_ANYBODY:
+            account_locks.hold(f"email {kind} {pool_id} {subject}")
+            AccountEmail.objects.filter(environment_id=pool_id, kind=kind, subject=subject).delete()
+        email = AccountEmail(
+            environment_id=pool_id,
+            project_id=project_id,
+            kind=kind,
+            subject=subject,
+            recipient=recipient,
+            user=user,
+            details=details,
+            bound_to=one_time_links.bound_to(kind, user) if user is not None and kind in _OF_A_USER else None,
+            expires_at=Now() + email_templates.LIFETIMES[kind],
+        )
+        if email_id is not None:
+            email.pk = email_id
+        email.save(force_insert=True)
+        dispatch.send("accounts.send_account_email", email.pk)
+    return email
+
+
+def tell(user: User, kind: Kind, *, recipient: str, subject: str | None = None, **details: str) -> None:
+    """Tell the owner of an account by e-mail what happened to it or to a project of theirs, if the address is known to
+    be theirs."""
+    if user.email_verified_at is not None:
+        write(kind, pool_id=user.environment_id, recipient=recipient, subject=subject, user=user, **details)
+
+
+def withdraw(pool_id: str | None, address: str, kinds: Iterable[Kind]) -> None:
+    """Delete the e-mails of these kinds about an address, with their links."""
+    AccountEmail.objects.filter(environment_id=pool_id, kind__in=list(kinds), subject=normalised(address)).delete()
+
+
+def postpone(project_id: str, pool_ids: Iterable[str], since: datetime, until: datetime) -> None:
+    """Give e-mails and links of a project and its pools the time back in which nothing could be done with them. One
+    statement."""
+    theirs = Q(environment_id__in=list(pool_ids)) | Q(project_id=project_id)
+    AccountEmail.objects.filter(theirs, expires_at__gt=since).update(
+        expires_at=F("expires_at") + Value(until - since, output_field=DurationField())
+    )
+
+
+# ── Sending ──
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """An e-mail that is ours to send. The token is nowhere else."""
+
+    email: AccountEmail
+    token: str | None
+    says: str | None = None
+    """Another text than that of its kind."""
+
+
+class Skipped:
+    """An e-mail was due and is not sent now: it concerns nobody, and is gone, or has to wait for its pool's limit."""
+
+
+def claim(email_id: str | None = None) -> Claimed | Skipped | None:
+    """Take up an e-mail that is due (that one, if it is), for LEASE. None if there is none.
+
+    An e-mail of a kind that a newer release has brought is left to workers of that release, and those of a suspended
+    project until it is not.
+    """
+    with transaction.atomic():
+        due = AccountEmail.objects.exclude(_of_suspended()).filter(
+            kind__in=Kind.values,
+            sent_at__isnull=True,
+            failed_at__isnull=True,
+            next_attempt_at__lte=Now(),
+            expires_at__gt=Now(),
+        )
+        if email_id is not None:
+            due = due.filter(pk=email_id)
+        email: AccountEmail | None = due.select_for_update(skip_locked=True).order_by("next_attempt_at").first()
+        if email is None:
+            return None
+        claimed = _resolve(email)
+        if claimed is None:
+            email.delete()
+            return Skipped()
+        if email.attempts == 0 and (wait := _wait_for_room(email)) is not None:
+            AccountEmail.objects.filter(pk=email.pk).update(
+                next_attempt_at=Now() + wait,
+                expires_at=Now() + wait + email_templates.LIFETIMES[Kind(email.kind)],
+                last_error="waits: the e-mails of this hour are used up",
+            )
+            return Skipped()
+        email.attempts += 1
+        email.next_attempt_at = Now() + LEASE
+        email.expires_at = Now() + email_templates.LIFETIMES[Kind(email.kind)]
+        email.token_hash = digest(claimed.token) if claimed.token else None
+        email.save(
+            update_fields=["attempts", "next_attempt_at", "expires_at", "token_hash", "bound_to", "user", "recipient"]
+        )
+    return claimed
+
+
+def _of_suspended() -> Q:
+    """E-mails whose time stands still: of suspended projects' users, and invitations into such a project."""
+    known = environment_directory.directory()
+    return Q(environment_id__in=known.suspended()) | Q(project_id__in=known.suspended_projects())
+
+
+def _wait_for_room(email: AccountEmail) -> timedelta | None:
+    """How long an e-mail to who has an account has to wait, None if it need not. The others were counted when they
+    were asked for (`platform_site.redis.rate_limits`)."""
+    if email.kind not in _TO_USERS:
+        return None
+    pool_id = email.environment_id
+    try:
+        plan = pool_settings.plan_of(pool_id)
+    except NotFound:  # the environment is being deleted, and this with it
+        return None
+    seconds = rate_limits.wait_to_send(kind=email.kind, pool_id=pool_id, recipient=email.recipient, plan=plan)
+    return None if seconds is None else timedelta(seconds=seconds)
+
+
+def _resolve(email: AccountEmail) -> Claimed | None:
+    """Whom it concerns, now: an address that was typed is looked up here, where nobody can measure it."""
+    kind = Kind(email.kind)
+    if kind in _NOTICES:
+        return Claimed(email, None)
+    token = one_time_links.make_token()
+    if kind == Kind.MEMBER_INVITATION:  # who has an account by now can join with it
+        invited_by = email.details["invited_by"]
+        return (
+            Claimed(email, token)
+            if environment_directory.directory().may_invite(email.project_id, invited_by)
+            else None
+        )
+    if kind in (Kind.SIGN_UP, Kind.INVITATION):
+        taken = User.objects.with_email(email.environment_id, email.recipient).first()
+        if taken is None:
+            return Claimed(email, token)
+        if kind == Kind.INVITATION or taken.disabled_at is not None:
+            return None
+        email.recipient = taken.email
+        return Claimed(email, None, says=email_templates.ACCOUNT_EXISTS)
+    if kind == Kind.RESET_PASSWORD:
+        email.user = User.objects.with_email(email.environment_id, email.subject).first()
+        if email.user is not None:
+            email.recipient = email.user.email  # as it was stored, not as somebody typed it (CVE-2019-19844)
+    user = email.user
+    if user is None or user.disabled_at is not None:
+        return None
+    if kind == Kind.VERIFY_EMAIL and normalised(user.email) != normalised(email.recipient):
+        return None
+    if kind == Kind.CHANGE_EMAIL and User.objects.with_email(email.environment_id, email.recipient).exclude(
+        pk=user.pk
+    ).exists():  # fmt: skip
+        return None
+    bound_to = one_time_links.bound_to(kind, user)
+    if email.bound_to is not None and bytes(email.bound_to) != bound_to:
+        return None  # the password or the address changed after the request
+    email.bound_to = bound_to
+    return Claimed(email, token)
+
+
+def send(email_id: str) -> None:
+    """Send one e-mail, if it is due. For the worker that was nudged."""
+    claimed = claim(email_id)
+    if isinstance(claimed, Claimed):
+        server = get_connection()
+        try:
+            _deliver(claimed, server)
+        finally:
+            server.close()
+
+
+def send_due(most: int = 1000) -> int:
+    """Send all that is due, at most `most`, over one connection; how many went out. For the sweep.
+
+    Ends when the mail server is away: what is left is due at the next sweep.
+    """
+    sent = 0
+    server = get_connection()
+    try:
+        for _ in range(most):
+            claimed = claim()
+            if claimed is None:
+                break
+            if isinstance(claimed, Claimed):
+                outcome = _deliver(claimed, server)
+                if outcome is None:
+                    break
+                sent += outcome
+    finally:
+        server.close()
+    return sent
+
+
+def _deliver(claimed: Claimed, server: BaseEmailBackend) -> bool | None:
+    """Hand it to the mail server and note what became of it. None if the server could not be reached."""
+    email = claimed.email
+    try:
+        made = email_templates.message(email, claimed.token, says=claimed.says)
+        made.connection = server
+        server.open()  # stays open for the next one
+        made.send()
+    except (smtplib.SMTPRecipientsRefused, smtplib.SMTPDataError) as error:
+        _note_refusal(email, error)
+        return False
+    except (OSError, smtplib.SMTPException) as error:  # OSError: no route, no answer, TLS that does not work
+        _retry_later(email, type(error).__name__)
+        return None
+    except Error:
+        raise
+    except Exception as error:  # of this e-mail alone: those behind it must not wait for it
+        log.exception("an e-mail could not be made", extra={"email_id": email.pk, "kind": email.kind})
+        _retry_later(email, type(error).__name__)
+        return False
+    _record(email, sent_at=Now(), last_error="")
+    log.info("e-mail sent", extra={"email_id": email.pk, "kind": email.kind, "environment_id": email.environment_id})
+    return True
+
+
+def _note_refusal(email: AccountEmail, error: smtplib.SMTPRecipientsRefused | smtplib.SMTPDataError) -> None:
+    """The server has answered about this e-mail: 5xx is for good, 4xx (greylisting, a full mailbox) for now."""
+    if isinstance(error, smtplib.SMTPRecipientsRefused):
+        code = max((int(answer[0]) for answer in error.recipients.values()), default=400)
+    else:
+        code = error.smtp_code
+    if code < 500:
+        _retry_later(email, f"refused for now ({code})")
+        return
+    _record(email, failed_at=Now(), last_error=f"refused ({code})")
+    log.warning("e-mail refused", extra={"email_id": email.pk, "kind": email.kind, "code": code})
+
+
+def _retry_later(email: AccountEmail, why: str) -> None:
+    wait = _WAITS[min(email.attempts, len(_WAITS)) - 1] * random.uniform(0.8, 1.2)  # noqa: S311
+    _record(email, next_attempt_at=Now() + wait, last_error=why)
+    log.warning("e-mail not sent yet", extra={"email_id": email.pk, "attempts": email.attempts, "why": why})
+
+
+def _record(email: AccountEmail, **outcome: Any) -> None:
+    """Unless another worker has taken it up since, or a newer e-mail its place."""
+    AccountEmail.objects.filter(pk=email.pk, attempts=email.attempts).update(**outcome)
+
+
+def purge(batch: int = 1000) -> int:
+    """Delete e-mails that have expired, with their links; how many. Called by the sweep.
+
+    Those of a suspended project stay: their time stands still (`postpone`).
+    """
+    count = 0
+    expired = AccountEmail.objects.filter(expires_at__lt=Now()).order_by("expires_at")
+    expired = expired.exclude(_of_suspended())
+    while found := list(expired.values_list("pk", flat=True)[:batch]):
+        count += AccountEmail.objects.filter(pk__in=found).delete()[0]
+    return count

@@ -1,0 +1,98 @@
+"""What an e-mail says: its subject, its text and its HTML, and the address of its link.
+
+Nothing that a stranger typed stands in an e-mail to somebody else: no name, no text of a request. The application's
+name and addresses are its owner's (`accounts.registration.pool_settings`), the reason of a suspension is the
+operators'; a project is named by its id. Templates: templates/accounts/emails.
+"""
+
+from datetime import timedelta
+from typing import Final
+
+from django.conf import settings
+from django.core.mail import EmailMultiAlternatives
+from django.template.loader import render_to_string
+from django.urls import reverse
+
+from accounts.models.registration import AccountEmail
+from accounts.registration import pool_settings
+
+Kind = AccountEmail.Kind
+ACCOUNT_EXISTS: Final = "account_exists"
+"""What somebody gets who signs up with the address of an account that is there already."""
+
+LIFETIMES: Final = {
+    Kind.SIGN_UP: timedelta(hours=24),
+    Kind.INVITATION: timedelta(days=7),
+    Kind.MEMBER_INVITATION: timedelta(days=7),
+    Kind.VERIFY_EMAIL: timedelta(hours=24),
+    Kind.RESET_PASSWORD: timedelta(hours=1),
+    Kind.CHANGE_EMAIL: timedelta(hours=1),
+    Kind.EMAIL_CHANGED: timedelta(days=2),
+    Kind.PASSWORD_CHANGED: timedelta(days=2),
+    Kind.IDENTITY_LINKED: timedelta(days=2),
+    Kind.PROJECT_SUSPENDED: timedelta(days=2),
+    Kind.PROJECT_RESUMED: timedelta(days=2),
+}
+"""How long a link works from the moment its e-mail is sent; until when an e-mail may wait to be sent."""
+
+_SUBJECTS: Final = {
+    Kind.SIGN_UP: "Confirm your e-mail address for {app}",
+    ACCOUNT_EXISTS: "You already have an account at {app}",
+    Kind.INVITATION: "You are invited to {app}",
+    Kind.MEMBER_INVITATION: "You are invited to a project at {app}",
+    Kind.VERIFY_EMAIL: "Confirm your e-mail address for {app}",
+    Kind.RESET_PASSWORD: "Choose a new password for {app}",
+    Kind.CHANGE_EMAIL: "Confirm your new e-mail address for {app}",
+    Kind.EMAIL_CHANGED: "Your e-mail address at {app} was changed",
+    Kind.PASSWORD_CHANGED: "Your password at {app} was changed",
+    Kind.IDENTITY_LINKED: "There is another way to sign in to your account at {app}",
+    Kind.PROJECT_SUSPENDED: "Your project {project} at {app} is suspended",
+    Kind.PROJECT_RESUMED: "Your project {project} at {app} is no longer suspended",
+}
+
+
+def link(email: AccountEmail, token: str) -> str:
+    """Where the link leads: the application's own page if its owner named one, else the platform's."""
+    own = pool_settings.settings_of(email.environment_id).link_urls.get(email.kind)
+    if own:
+        return str(own).replace(pool_settings.TOKEN, token)
+    return f"{settings.BASE_URL}{reverse(f'page_{email.kind}')}?token={token}"
+
+
+def message(email: AccountEmail, token: str | None, *, says: str | None = None) -> EmailMultiAlternatives:
+    """The e-mail, ready to be sent. `says` names another text than that of its kind. One query for the pool.
+
+    Sent again it has the same Message-ID, by which mailboxes recognise it.
+    """
+    name = says or email.kind
+    found = pool_settings.settings_of(email.environment_id)
+    facts = {
+        "app": pool_settings.app_name(found),
+        "app_url": found.app_url,
+        "link": link(email, token) if token else None,
+        "lifetime": words(LIFETIMES[Kind(email.kind)]),
+        "recipient": email.recipient,
+        "new_email": email.details.get("new_email"),
+        "provider": email.details.get("provider"),
+        "project": email.details.get("project"),
+        "reason": email.details.get("reason"),
+        "member_role": email.details.get("member_role"),
+    }
+    made = EmailMultiAlternatives(
+        subject=_SUBJECTS[name].format(app=facts["app"], project=facts["project"]),
+        body=render_to_string(f"accounts/emails/{name}.txt", facts),
+        to=[email.recipient],
+        headers={
+            "Message-ID": f"<{email.pk}@{settings.PLATFORM_DOMAIN}>",
+            "Auto-Submitted": "auto-generated",  # RFC 3834: no out-of-office answers
+        },
+    )
+    made.attach_alternative(render_to_string(f"accounts/emails/{name}.html", facts), "text/html")
+    return made
+
+
+def words(lifetime: timedelta) -> str:
+    hours = int(lifetime.total_seconds()) // 3600
+    if hours >= 48:
+        return f"{hours // 24} days"
+    return "1 hour" if hours == 1 else f"{hours} hours"

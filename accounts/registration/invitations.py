@@ -1,0 +1,126 @@
+"""Inviting somebody into a pool, with a role and claims for its rules, and accepting.
+
+An invitation is the e-mail that carries it (`AccountEmail`, id `inv_…`). It works in every mode of sign-up: who may
+manage users may invite them, and an invitation lasts no longer than that right of theirs.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from django.db import transaction
+from django.db.models import QuerySet
+from django.db.models.functions import Now
+
+from accounts import audit
+from accounts.audit import Actor
+from accounts.directory import environments as environment_directory
+from accounts.models import ServerKey, User
+from accounts.models.registration import AccountEmail
+from accounts.registration import email_outbox, one_time_links, sign_up
+from accounts.registration.sign_up import Made
+from accounts.users import emails, passwords
+from accounts.users import service as user_service
+from accounts.users.service import UNSET, Unset
+from platform_site.http.errors import NotFound, ValidationFailed
+from platform_site.identity import ids
+from platform_site.identity.callers import Caller
+
+Kind = AccountEmail.Kind
+MANAGE: Final = "users:manage"
+
+
+def invite(
+    *,
+    pool_id: str | None,
+    email: str,
+    actor: Caller | Actor,
+    name: str = "",
+    role: str | None = None,
+    claims: dict[str, Any] | None = None,
+    most: int | None = None,
+) -> AccountEmail:
+    """Invite the owner of an address; a second invitation takes the place of the first.
+
+    `most` is how many users the pool may have. Raises ValidationFailed (no address, or it has an account) and
+    QuotaExceeded.
+    """
+    recipient = emails.check(email)
+    with transaction.atomic():
+        if User.objects.with_email(pool_id, recipient).exists():
+            raise ValidationFailed.of("email", "taken", "A user has this e-mail already.")
+        if most is not None:
+            user_service.check_room(pool_id, most)
+        made = email_outbox.write(
+            Kind.INVITATION,
+            pool_id=pool_id,
+            recipient=recipient,
+            email_id=ids.new("inv"),
+            name=name,
+            role=role,
+            claims=claims or {},
+            invited_by=[actor.kind, actor.id] if isinstance(actor, Caller) else None,
+        )
+        audit.record("invitation.sent", actor=actor, target_id=made.pk, environment_id=pool_id, email=recipient)
+    made.refresh_from_db()
+    return made
+
+
+def pending(pool_id: str | None) -> "QuerySet[AccountEmail]":
+    """The invitations of a pool that nobody has accepted and that have not expired."""
+    return AccountEmail.objects.filter(environment_id=pool_id, kind=Kind.INVITATION, expires_at__gt=Now())
+
+
+def is_good(found: AccountEmail) -> bool:
+    """Whether who sent it may still invite: else a key that was revoked, or a member who was sent away, would go on
+    letting people in for days, in whatever role they chose. At most three queries.
+
+    An invitation from the console or a terminal, or from before this was written down, stays good.
+    """
+    match found.details.get("invited_by"):
+        case ["key", key_id]:
+            of_pool = ServerKey.objects.live().filter(pk=key_id, environment_id=found.environment_id)
+            return of_pool.filter(scopes__contains=[MANAGE]).exists()
+        case ["account", account_id]:
+            inviter = User.objects.in_pool(None).filter(pk=account_id, disabled_at=None).first()
+            if inviter is None or found.environment_id is None:
+                return False
+            asking = Caller("account", inviter.pk, frozenset(), account_id=inviter.pk, email=inviter.email)
+            there = environment_directory.directory().place_for(asking, found.environment_id)
+            return there is not None and MANAGE in there[1]
+    return True
+
+
+def withdraw(pool_id: str | None, invitation_id: str, *, actor: Caller | Actor) -> None:
+    """End an invitation; its link works no longer. Raises NotFound."""
+    with transaction.atomic():
+        found = pending(pool_id).select_for_update().filter(pk=invitation_id).first()
+        if found is None:
+            raise NotFound
+        found.delete()
+        audit.record(
+            "invitation.withdrawn", actor=actor, target_id=invitation_id, environment_id=pool_id, email=found.recipient
+        )
+
+
+def accept(
+    token: str,
+    password: str,
+    then: Callable[[User], Made],
+    *,
+    name: str | None = None,
+    pool_id: str | None | Unset = UNSET,
+) -> Made:
+    """Make the user that was invited, its address verified. `name` replaces the one in the invitation. Returns what
+    `then` makes of the user, in the same transaction.
+
+    Raises InvalidGrant (as for a used link where who sent it may invite no longer), ValidationFailed (the password is
+    not good enough, or the address got an account meanwhile), QuotaExceeded, RateLimited.
+    """
+    found = one_time_links.find(token, Kind.INVITATION, pool_id=pool_id)
+    if not is_good(found):
+        raise one_time_links.dead()
+    chosen = found.details["name"] if name is None else name
+    passwords.check_chosen(password, User(email=found.recipient, name=chosen))
+    password_hash = passwords.hashed(password)
+    with transaction.atomic():
+        return then(sign_up.make_user(found, password_hash=password_hash, name=chosen, via="invitation"))

@@ -1,0 +1,274 @@
+"""The pages to which the links of e-mails lead where an application has none of its own.
+
+Server-rendered, without scripts. Opening one changes nothing, since mailboxes open links to look for viruses; only its
+form acts. What a form does follows from the token in it and from nothing that a browser sends by itself, so there is
+no cookie, and nothing for a forged form to borrow: they are exempt from Django's CSRF check. No page signs anybody in.
+The address holds the token: it is not cached and sent on to nobody (Referrer-Policy).
+"""
+
+from typing import Any, ClassVar, Final
+
+from django import forms
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.template.loader import render_to_string
+from django.urls import reverse
+from django.utils.decorators import method_decorator
+from django.views import View
+from django.views.decorators.csrf import csrf_exempt
+
+from accounts.api.serializers import LONGEST_NAME
+from accounts.directory import environments as environment_directory
+from accounts.models import User
+from accounts.models.registration import AccountEmail, PoolSettings
+from accounts.registration import invitations, one_time_links, own_account, password_reset, pool_settings, sign_up
+from accounts.users import passwords
+from platform_site.http.errors import ApiError, InvalidGrant
+from platform_site.http.requests import current_request_id
+from platform_site.redis import rate_limits
+
+Kind = AccountEmail.Kind
+_HINT: Final = "At least 8 characters, and none of the common ones."
+
+
+def _password(label: str, *, autocomplete: str, longest: int, help_text: str = "") -> forms.CharField:
+    return forms.CharField(
+        label=label,
+        strip=False,
+        max_length=longest,
+        help_text=help_text,
+        widget=forms.PasswordInput(attrs={"autocomplete": autocomplete}),
+    )
+
+
+class ConfirmForm(forms.Form):
+    """Nothing but a button."""
+
+
+class PasswordForm(forms.Form):
+    """The password that somebody has already."""
+
+    password = _password("Password", autocomplete="current-password", longest=passwords.LONGEST_OFFERED)
+
+
+class NewPasswordForm(forms.Form):
+    """A password to be chosen, typed twice, since no script can show it."""
+
+    password = _password(
+        "New password", autocomplete="new-password", longest=passwords.LONGEST_OFFERED, help_text=_HINT
+    )  # fmt: skip
+    again = _password("The same once more", autocomplete="new-password", longest=passwords.LONGEST_OFFERED)
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or {}
+        if (
+            "password" in cleaned
+            and "again" in cleaned
+            and passwords.read(cleaned["password"]) != passwords.read(cleaned["again"])
+        ):
+            self.add_error("again", "The two passwords differ.")
+        return cleaned
+
+
+class AcceptForm(NewPasswordForm):
+    name = forms.CharField(
+        label="Name",
+        required=False,
+        max_length=LONGEST_NAME,
+        widget=forms.TextInput(attrs={"autocomplete": "name"}),
+    )
+    field_order = ["name", "password", "again"]
+
+
+@method_decorator(csrf_exempt, name="dispatch")
+class LinkPage(View):
+    """One kind of link. `act` is the service that its form calls."""
+
+    http_method_names = ["get", "head", "post", "options"]
+    kind: ClassVar[Kind]
+    form_class: ClassVar[type[forms.Form]] = ConfirmForm
+    title: ClassVar[str]
+    lead: ClassVar[str]
+    button: ClassVar[str]
+    done_title: ClassVar[str]
+    done: ClassVar[str]
+
+    def act(self, token: str, values: dict[str, Any]) -> object:
+        raise NotImplementedError
+
+    def initial(self, found: AccountEmail) -> dict[str, Any]:
+        return {}
+
+    def form_for(self, found: AccountEmail) -> type[forms.Form]:
+        return self.form_class
+
+    def lead_for(self, found: AccountEmail) -> str:
+        return self.lead
+
+    def named(self, found: AccountEmail) -> dict[str, str]:
+        """What a lead and a title may name beside the application and the address."""
+        return {}
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        try:
+            return super().dispatch(request, *args, **kwargs)
+        except InvalidGrant:
+            return self._page(
+                400,
+                "The link does not work any more",
+                lead="It has expired, was used or was replaced by a newer one. Ask for another one where you asked"
+                " for this one.",
+            )
+        except ApiError as error:
+            page = self._page(error.status, "That did not work", lead=error.text)
+            for name, value in error.headers.items():
+                page.headers[name] = value
+            return page
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        token = request.GET.get("token", "")
+        found = self._find(request, token)
+        return self._form(found, token, self.form_for(found)(initial=self.initial(found)))
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        token = request.POST.get("token", "")
+        found = self._find(request, token)
+        form = self.form_for(found)(request.POST)
+        if not form.is_valid():
+            return self._form(found, token, form)
+        try:
+            self.act(token, form.cleaned_data)
+        except ApiError as error:
+            # What is wrong with a field of this form can be put right here.
+            mine = [field for field in error.fields if field.field in form.fields]
+            if not mine:
+                raise
+            for field in mine:
+                form.add_error(field.field, field.message)
+            return self._form(self._find(request, token), token, form)
+        return self._page(200, self.done_title, found=found, lead=self.done, is_done=True)
+
+    def _find(self, request: HttpRequest, token: str) -> AccountEmail:
+        rate_limits.count_token_request(request)
+        return self.find(token)
+
+    def find(self, token: str) -> AccountEmail:
+        """What this token opens. Raises InvalidGrant, ProjectSuspended."""
+        found = one_time_links.find(token, self.kind)
+        environment_directory.require_active(found.environment_id)
+        return found
+
+    def _form(self, found: AccountEmail, token: str, form: forms.Form) -> HttpResponse:
+        status = 422 if form.is_bound else 200
+        lead = self.lead_for(found)
+        return self._page(status, self.title, found=found, lead=lead, form=form, token=token, button=self.button)
+
+    def _page(
+        self, status: int, title: str, *, lead: str, found: AccountEmail | None = None, **facts: Any
+    ) -> HttpResponse:
+        pool = pool_settings.settings_of(found.environment_id) if found else None
+        app = pool_settings.app_name(pool) if pool else ""
+        email = found.recipient if found else ""
+        if found:  # else the words may be an error's, and mean what they say
+            named = self.named(found) | {"app": app, "email": email}
+            title, lead = title.format(**named), lead.format(**named)
+        context = {
+            "title": title,
+            "lead": lead,
+            "app": app,
+            "app_url": _way_back(pool, found) if pool and found else "",
+            "email": email,
+            "request_id": current_request_id() if status >= 400 and "form" not in facts else None,
+            **facts,
+        }
+        return HttpResponse(
+            render_to_string("accounts/link.html", context),
+            status=status,
+            headers={"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"},
+        )
+
+
+def _way_back(pool: PoolSettings, found: AccountEmail) -> str:
+    """Where the last page leads: to the application, and those who look after the platform to its console."""
+    if pool.app_url or found.user is None or not found.user.is_staff:
+        return pool.app_url
+    return reverse("admin:index")
+
+
+def _signs_in_later(user: User) -> User:
+    """These pages start no session: the person signs in at the application."""
+    return user
+
+
+class ConfirmSignUp(LinkPage):
+    kind = Kind.SIGN_UP
+    form_class = PasswordForm
+    title = "Confirm your account"
+    lead = "Type the password that you chose when you signed up to {app}."
+    button = "Confirm my account"
+    done_title = "Your account is there"
+    done = "You can now sign in to {app} with {email}."
+
+    def act(self, token: str, values: dict[str, Any]) -> object:
+        return sign_up.confirm(token, values["password"], _signs_in_later)
+
+
+class AcceptInvitation(LinkPage):
+    kind = Kind.INVITATION
+    form_class = AcceptForm
+    title = "Join {app}"
+    lead = "You were invited. Choose a password to make your account."
+    button = "Make my account"
+    done_title = "Your account is there"
+    done = "You can now sign in to {app} with {email}."
+
+    def initial(self, found: AccountEmail) -> dict[str, Any]:
+        return {"name": found.details["name"]}
+
+    def act(self, token: str, values: dict[str, Any]) -> object:
+        return invitations.accept(token, values["password"], _signs_in_later, name=values["name"])
+
+
+class VerifyEmail(LinkPage):
+    kind = Kind.VERIFY_EMAIL
+    title = "Confirm your e-mail address"
+    lead = "Is {email} your address, and do you use it at {app}?"
+    button = "Yes, this is my address"
+    done_title = "Your address is confirmed"
+    done = "Thank you. {app} now knows that {email} is yours."
+
+    def act(self, token: str, values: dict[str, Any]) -> object:
+        return own_account.verify(token)
+
+
+class ResetPassword(LinkPage):
+    kind = Kind.RESET_PASSWORD
+    form_class = NewPasswordForm
+    title = "Choose a new password"
+    lead = "For your account at {app}. You will be signed out everywhere."
+    button = "Set the new password"
+    done_title = "Your password is changed"
+    done = "You were signed out everywhere. Sign in to {app} with the new password."
+
+    def act(self, token: str, values: dict[str, Any]) -> object:
+        return password_reset.reset(token, values["password"])
+
+
+class ConfirmEmailChange(LinkPage):
+    kind = Kind.CHANGE_EMAIL
+    form_class = PasswordForm
+    title = "Confirm your new e-mail address"
+    lead = "Type your password for {app}; from then on you sign in with {email}."
+    button = "Use this address"
+    done_title = "Your address is changed"
+    done = "From now on you sign in to {app} with {email}."
+
+    def act(self, token: str, values: dict[str, Any]) -> object:
+        return own_account.change_email(token, values["password"])
+
+
+confirm_sign_up = ConfirmSignUp.as_view()
+accept_invitation = AcceptInvitation.as_view()
+verify_email = VerifyEmail.as_view()
+reset_password = ResetPassword.as_view()
+confirm_email_change = ConfirmEmailChange.as_view()

@@ -1,0 +1,47 @@
+"""A forgotten password: asking for a link, and choosing a new one by it. Also how people who came through a provider
+get their first password."""
+
+from django.db import transaction
+
+from accounts.audit import Actor
+from accounts.models import User
+from accounts.models.registration import AccountEmail
+from accounts.registration import email_outbox, one_time_links
+from accounts.registration.pool_settings import Pool
+from accounts.users import emails, passwords
+from accounts.users import service as user_service
+from accounts.users.service import UNSET, Unset
+
+Kind = AccountEmail.Kind
+
+
+def ask(pool: Pool, *, email: str) -> None:
+    """Somebody forgot the password of this address, they say. Whether it has an account is looked up by the worker.
+
+    Raises ValidationFailed for what is no address.
+    """
+    email_outbox.write(Kind.RESET_PASSWORD, pool_id=pool.id, recipient=emails.check(email))
+
+
+def reset(token: str, password: str, *, pool_id: str | None | Unset = UNSET) -> User:
+    """Set the new password: all sessions end, and the address is proven.
+
+    Raises InvalidGrant, ValidationFailed if the password is not good enough (the link then still works), RateLimited.
+    """
+    found = one_time_links.find(token, Kind.RESET_PASSWORD, pool_id=pool_id)
+    if found.user is None:
+        raise one_time_links.dead()
+    passwords.check_chosen(password, found.user)
+    password_hash = passwords.hashed(password)
+    with transaction.atomic():
+        one_time_links.use_up(found)
+        user = user_service.change_user(
+            found.user,
+            actor=Actor.of(found.user),
+            password_hash=password_hash,
+            is_email_verified=True,
+            via="password_reset",
+        )
+        email_outbox.withdraw(found.environment_id, user.email, [Kind.RESET_PASSWORD])
+        email_outbox.write(Kind.PASSWORD_CHANGED, pool_id=user.environment_id, recipient=user.email, user=user)
+    return user

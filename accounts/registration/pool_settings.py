@@ -1,0 +1,182 @@
+"""Which users a request without a caller means, and how people come into that pool.
+
+The pool is named as at the token endpoint: by `X-Environment` or by the host, else the platform's own accounts. What a
+pool allows is its owner's to say (`change_settings`). Every address that an e-mail or a page leads to comes from there
+or from BASE_URL, and none from a request: there is nothing to redirect openly and no Host header to poison.
+"""
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+from django.db import transaction
+from django.http import HttpRequest
+
+from accounts import audit
+from accounts.audit import Actor
+from accounts.directory import environments as environment_directory
+from accounts.directory import locks as account_locks
+from accounts.models.registration import PoolSettings, SignUpMode
+from accounts.users.service import UNSET, Unset
+from platform_site.http.errors import NotFound, ValidationFailed
+from platform_site.http.requests import named_environment
+from platform_site.identity.callers import Caller
+from platform_site.identity.plans import plan_limits
+
+TOKEN: Final = "{token}"  # noqa: S105 - where a link's address holds it
+LINKS: Final = ("sign_up", "invitation", "verify_email", "reset_password", "change_email")
+"""The kinds of e-mail that hold a link, by the names of `AccountEmail.Kind`."""
+LONGEST_URL: Final = 500
+OF_PLATFORM: Final = "team"
+"""Platform accounts have no plan: their e-mails have the limits of the largest one."""
+_HOST: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:.]+\]", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The users that a request means."""
+
+    id: str | None
+    """The environment whose users they are; None for platform accounts."""
+    environment_id: str | None
+    """The one that was named: for a preview branch not the pool's own."""
+    plan: str = "free"
+
+    @property
+    def is_branch(self) -> bool:
+        return self.environment_id != self.id
+
+    @property
+    def most_users(self) -> int | None:
+        """What the plan allows; None for platform accounts, which have no plan."""
+        return plan_limits(self.plan).app_users_per_environment if self.id else None
+
+
+def named_by(request: HttpRequest) -> Pool:
+    """The pool that a request names; one query if it names an environment. Raises NotFound if there is none, and
+    ProjectSuspended."""
+    environment_id = named_environment(request)
+    if environment_id is None:
+        return Pool(None, None, OF_PLATFORM)
+    place = environment_directory.active_place(environment_id)
+    if place is None:
+        raise NotFound("There is no such environment.")
+    return Pool(place.pool_id, environment_id, place.plan)
+
+
+def plan_of(pool_id: str | None) -> str:
+    """Whose limits the e-mails of a pool have. One query. Raises NotFound if the pool is gone."""
+    if pool_id is None:
+        return OF_PLATFORM
+    place = environment_directory.directory().place_of(pool_id)
+    if place is None:
+        raise NotFound("There is no such environment any more.")
+    return place.plan
+
+
+def most_users(pool_id: str | None) -> int | None:
+    """How many users a pool may have; None for platform accounts. One query. Raises NotFound if the pool is gone."""
+    return None if pool_id is None else plan_limits(plan_of(pool_id)).app_users_per_environment
+
+
+def settings_of(pool_id: str | None) -> PoolSettings:
+    """What applies to a pool: its row, or the defaults. One query."""
+    found = PoolSettings.objects.filter(environment_id=pool_id).first()
+    return found or PoolSettings(environment_id=pool_id)
+
+
+def app_name(found: PoolSettings) -> str:
+    """What to call the application, in the middle of a sentence."""
+    if found.app_name:
+        return found.app_name
+    return "the application" if found.environment_id else "the backend platform"
+
+
+def change_settings(
+    pool_id: str | None,
+    *,
+    actor: Caller | Actor,
+    sign_up: str | Unset = UNSET,
+    app_name: str | Unset = UNSET,
+    app_url: str | Unset = UNSET,
+    link_urls: dict[str, str] | Unset = UNSET,
+) -> PoolSettings:
+    """Change what is given and return what applies now. Nothing different: no write.
+
+    Raises ValidationFailed naming the field.
+    """
+    if not isinstance(app_name, Unset):
+        _check_name(app_name)
+    if not isinstance(app_url, Unset) and app_url:
+        _check_url(app_url, "app_url")
+    if not isinstance(link_urls, Unset):
+        for kind, url in link_urls.items():
+            _check_link(kind, url)
+    if not isinstance(sign_up, Unset) and sign_up not in SignUpMode.values:
+        raise ValidationFailed.of("sign_up", "not_among", f"Must be one of {', '.join(SignUpMode.values)}.")
+    with transaction.atomic():
+        environment_directory.stay(pool_id)
+        account_locks.hold(f"settings of {pool_id}")
+        found = settings_of(pool_id)
+        changed = []
+        for field, value in (
+            ("sign_up", sign_up),
+            ("app_name", app_name),
+            ("app_url", app_url),
+            ("link_urls", link_urls),
+        ):
+            if not isinstance(value, Unset) and getattr(found, field) != value:
+                setattr(found, field, value)
+                changed.append(field)
+        if changed:
+            found.save()
+            audit.record(
+                "sign_up.changed", actor=actor, target_id=pool_id, environment_id=pool_id, fields=changed,
+                sign_up=found.sign_up,
+            )  # fmt: skip
+    return found
+
+
+def _check_name(name: str) -> None:
+    # It stands in the subject of e-mails.
+    if len(name) > 64 or not name.isprintable():
+        raise ValidationFailed.of("app_name", "invalid", "At most 64 printable characters, on one line.")
+
+
+def _check_link(kind: str, url: str) -> None:
+    field = f"link_urls.{kind}"
+    if kind not in LINKS:
+        raise ValidationFailed.of(field, "unknown_field", f"A link is one of {', '.join(LINKS)}.")
+    if url.count(TOKEN) != 1 or TOKEN in url.partition("//")[2].partition("/")[0]:
+        raise ValidationFailed.of(field, "no_token", "Must hold {token} once, behind the host.")
+    _check_url(url.replace(TOKEN, "token"), field)
+
+
+def _check_url(url: str, field: str) -> None:
+    """https, or http on this machine; a plain host, no user, nothing that a browser would read otherwise than we do."""
+    wrong = ValidationFailed.of(
+        field, "invalid_url", "Must be an https address such as https://app.example.com/welcome (http on localhost)."
+    )
+    if len(url) > LONGEST_URL or not url.isascii() or re.search(r"[\x00-\x20\x7f\\<>\"'{}|^`]", url):
+        raise wrong
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname or "", parts.port
+    except ValueError:
+        raise wrong from None
+    bracketed = f"[{host}]" if ":" in host else host
+    if parts.scheme not in {"https", "http"} or "@" in parts.netloc or not _HOST.fullmatch(bracketed):
+        raise wrong
+    if parts.scheme == "http" and not _is_here(host):
+        raise wrong
+
+
+def _is_here(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

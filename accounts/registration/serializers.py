@@ -1,0 +1,152 @@
+"""The bodies of sign-up and e-mail flows, and how invitations and settings look in answers."""
+
+from typing import Any
+
+from accounts.api.serializers import (
+    LONGEST_NAME,
+    ChosenPasswordField,
+    ClaimsField,
+    EmailField,
+    PasswordField,
+    RoleField,
+)
+from accounts.models.registration import AccountEmail, PoolSettings, SignUpMode
+from accounts.registration import pool_settings as registration_pool_settings
+from accounts.users import passwords
+from platform_site.http.fields import (
+    CharField,
+    ChoiceField,
+    DateTimeField,
+    IntegerField,
+    ObjectField,
+    Serializer,
+    timestamp,
+)
+
+
+class TokenField(CharField):
+    """The token of a link. What it opens is for `accounts.registration.one_time_links` to say."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(max_length=200, write_only=True, **kwargs)
+
+
+class SignUpInput(Serializer):
+    email = EmailField()
+    password = ChosenPasswordField()
+    name = CharField(required=False, allow_blank=True, max_length=LONGEST_NAME)
+
+
+class LinkInput(Serializer):
+    token = TokenField()
+
+
+class LinkAndPassword(LinkInput):
+    """A link, and the password that was chosen before."""
+
+    password = PasswordField(max_length=passwords.LONGEST_OFFERED)
+
+
+class ResetInput(LinkInput):
+    """A link, and the new password."""
+
+    password = ChosenPasswordField()
+
+
+class AcceptInput(ResetInput):
+    name = CharField(required=False, allow_blank=True, max_length=LONGEST_NAME)
+
+
+class AddressInput(Serializer):
+    email = EmailField()
+
+
+class EmailChangeInput(AddressInput):
+    current_password = PasswordField(max_length=passwords.LONGEST_OFFERED)
+
+
+class DeleteAccountInput(Serializer):
+    current_password = PasswordField(
+        required=False, max_length=passwords.LONGEST_OFFERED, help_text="Needed by whoever has one."
+    )
+
+
+class InvitationInput(Serializer):
+    email = EmailField()
+    name = CharField(required=False, allow_blank=True, max_length=LONGEST_NAME)
+    role = RoleField(required=False, allow_null=True)
+    claims = ClaimsField(required=False)
+
+
+class UrlField(CharField):
+    """An address; what it may be is checked by `accounts.registration.pool_settings`."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(required=False, max_length=registration_pool_settings.LONGEST_URL, **kwargs)
+
+
+class LinkUrls(Serializer):
+    """For each kind of link the application's own page, an address with `{token}` in it."""
+
+    sign_up = UrlField()
+    invitation = UrlField()
+    verify_email = UrlField()
+    reset_password = UrlField()
+    change_email = UrlField()
+
+
+class SettingsInput(Serializer):
+    sign_up = ChoiceField(choices=SignUpMode.values, required=False)
+    app_name = CharField(required=False, allow_blank=True, max_length=64)
+    app_url = UrlField(allow_blank=True)
+    link_urls = LinkUrls(required=False)
+
+
+# ── Answers ──
+
+
+class Accepted(Serializer):
+    """The same answer whoever has the address: the e-mail says the rest."""
+
+    status = ChoiceField(choices=["accepted"])
+    expires_in = IntegerField(help_text="Seconds for which the link of the e-mail works, if one is sent.")
+
+
+class Invitation(Serializer):
+    id = CharField()
+    email = CharField()
+    name = CharField()
+    role = CharField(allow_null=True)
+    claims = ObjectField()
+    status = ChoiceField(choices=["waiting", "sent", "refused"], help_text="What became of the e-mail.")
+    created_at = DateTimeField()
+    expires_at = DateTimeField()
+
+
+class Settings(Serializer):
+    sign_up = ChoiceField(choices=SignUpMode.values)
+    app_name = CharField()
+    app_url = CharField()
+    link_urls = LinkUrls()
+
+
+def invitation(email: AccountEmail) -> dict[str, Any]:
+    return {
+        "id": email.pk,
+        "email": email.recipient,
+        "name": email.details["name"],
+        "role": email.details["role"],
+        "claims": email.details["claims"],
+        "status": email.status,
+        "created_at": timestamp(email.created_at),
+        "expires_at": timestamp(email.expires_at),
+    }
+
+
+def pool_settings(found: PoolSettings) -> dict[str, Any]:
+    return {
+        "sign_up": found.sign_up,
+        "app_name": found.app_name,
+        "app_url": found.app_url,
+        "link_urls": found.link_urls,
+    }

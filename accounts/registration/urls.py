@@ -1,0 +1,47 @@
+"""The addresses of sign-up and e-mail flows: for programs under /v1, for people under /auth."""
+
+from django.urls import path
+
+from accounts.registration import pages
+from accounts.registration.views import (
+    InvitationAcceptViewSet,
+    InvitationViewSet,
+    LinkViewSet,
+    OwnAccountViewSet,
+    PasswordResetViewSet,
+    SettingsViewSet,
+    SignUpViewSet,
+)
+
+urlpatterns = [
+    path("v1/auth/signup", SignUpViewSet.as_view({"post": "create"}), name="sign_up"),
+    path("v1/auth/signup/confirm", SignUpViewSet.as_view({"post": "confirm"}), name="confirm_sign_up"),
+    path("v1/auth/invitation/accept", InvitationAcceptViewSet.as_view({"post": "accept"}), name="accept_invitation"),
+    path("v1/auth/password-reset", PasswordResetViewSet.as_view({"post": "create"}), name="password_reset"),
+    path(
+        "v1/auth/password-reset/confirm",
+        PasswordResetViewSet.as_view({"post": "confirm"}),
+        name="confirm_password_reset",
+    ),
+    path("v1/auth/email-verification", OwnAccountViewSet.as_view({"post": "ask_to_verify"}), name="email_verification"),
+    path(
+        "v1/auth/email-verification/confirm",
+        LinkViewSet.as_view({"post": "verify_email"}),
+        name="confirm_email_verification",
+    ),
+    path("v1/auth/email-change", OwnAccountViewSet.as_view({"post": "ask_for_email"}), name="email_change"),
+    path("v1/auth/email-change/confirm", LinkViewSet.as_view({"post": "change_email"}), name="confirm_email_change"),
+    path("v1/auth/delete-account", OwnAccountViewSet.as_view({"post": "remove"}), name="delete_account"),
+    path(
+        "v1/auth/settings",
+        SettingsViewSet.as_view({"get": "retrieve", "patch": "partial_update"}),
+        name="sign_up_settings",
+    ),
+    path("v1/invitations", InvitationViewSet.as_view({"get": "list", "post": "create"}), name="invitations"),
+    path("v1/invitations/<str:invitation_id>", InvitationViewSet.as_view({"delete": "destroy"}), name="invitation"),
+    path("auth/confirm-sign-up", pages.confirm_sign_up, name="page_sign_up"),
+    path("auth/accept-invitation", pages.accept_invitation, name="page_invitation"),
+    path("auth/verify-email", pages.verify_email, name="page_verify_email"),
+    path("auth/reset-password", pages.reset_password, name="page_reset_password"),
+    path("auth/confirm-email-change", pages.confirm_email_change, name="page_change_email"),
+]

@@ -1,0 +1,366 @@
+"""The API's doors of sign-up and e-mail flows.
+
+The public ones name their pool as the token endpoint does. They count before they do anything, by the client's address
+and by the e-mail that is named, and answer the same whether anybody has that e-mail. docs/reference/sign-in.md.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from django.http import HttpRequest, HttpResponse
+from drf_spectacular.utils import extend_schema
+
+from accounts.api.serializers import TokenPair, token_pair
+from accounts.api.views import device_of, person
+from accounts.directory import environments as environment_directory
+from accounts.models import User
+from accounts.models.registration import AccountEmail
+from accounts.registration import (
+    email_templates,
+    invitations,
+    own_account,
+    password_reset,
+    pool_settings,
+    serializers,
+    sign_up,
+)
+from accounts.registration.pool_settings import Pool
+from accounts.tokens import signing_keys
+from accounts.users import sessions
+from platform_site.http.errors import (
+    Conflict,
+    Forbidden,
+    InvalidGrant,
+    NotFound,
+    ProjectSuspended,
+    QuotaExceeded,
+    RateLimited,
+    ValidationFailed,
+)
+from platform_site.http.idempotency import idempotent
+from platform_site.http.openapi import ENVIRONMENT, listing
+from platform_site.http.pagination import paginate, read_limit
+from platform_site.http.views import ApiViewSet, answer, created, never_stored, no_content
+from platform_site.identity import ids
+from platform_site.identity.plans import plan_limits
+from platform_site.redis import rate_limits
+
+Kind = AccountEmail.Kind
+
+
+def accepted(kind: Kind) -> HttpResponse:
+    """202: a worker does the rest."""
+    return answer({"status": "accepted", "expires_in": int(email_templates.LIFETIMES[kind].total_seconds())}, 202)
+
+
+class _Public(ApiViewSet):
+    """What needs no token; the pool is the one that the request names."""
+
+    public = True
+
+    def pool(self) -> Pool:
+        """Raises NotFound, ProjectSuspended, and RateLimited where too many are made up."""
+        try:
+            return pool_settings.named_by(self.request._request)
+        except (NotFound, ProjectSuspended):
+            rate_limits.count_token_request(self.request._request)
+            raise
+
+    def count_email(self, pool: Pool, kind: Kind, email: str) -> None:
+        """An e-mail is asked for. Raises RateLimited."""
+        rate_limits.count_email_request(self.request._request, kind=kind, pool_id=pool.id, email=email, plan=pool.plan)
+
+    def count_link(self) -> None:
+        """A link is tried. Raises RateLimited."""
+        rate_limits.count_token_request(self.request._request)
+
+    def entering(self, pool: Pool, method: str) -> Callable[[User], sessions.Grant]:
+        """What signs in a user who has just proven address and password, for the transaction that makes the user."""
+        signing_keys.signing()  # the first one is made outside of that transaction
+
+        def enter(user: User) -> sessions.Grant:
+            return sessions.start(
+                user,
+                environment_id=pool.environment_id,
+                device=device_of(self.request._request),
+                method=method,
+                password_hash=user.password,
+            )
+
+        return enter
+
+
+class SignUpViewSet(_Public):
+    """`POST /v1/auth/signup`, `/v1/auth/signup/confirm`."""
+
+    also_raises: ClassVar = {
+        "create": (Forbidden, NotFound, QuotaExceeded),
+        "confirm": (Forbidden, InvalidGrant, NotFound, QuotaExceeded),
+    }
+    serializer_class = serializers.SignUpInput
+
+    @idempotent()
+    @extend_schema(
+        operation_id="signUp",
+        request=serializers.SignUpInput,
+        responses={202: serializers.Accepted},
+        parameters=[ENVIRONMENT],
+    )
+    def create(self, request: Any) -> HttpResponse:
+        """Ask for an account. The address gets an e-mail with a link; the account is made when that is confirmed.
+
+        The answer is the same where the address has an account: its owner is told so by e-mail. 403 where the
+        environment takes no sign-ups (`sign_up` of `PATCH /v1/auth/settings`).
+        """
+        values = self.read(serializers.SignUpInput)
+        pool = self.pool()
+        self.count_email(pool, Kind.SIGN_UP, values["email"])
+        sign_up.ask(
+            pool,
+            **values,
+            admit=lambda: rate_limits.count_pool_email(request._request, pool_id=pool.id, plan=pool.plan),
+        )
+        return accepted(Kind.SIGN_UP)
+
+    @extend_schema(
+        operation_id="confirmSignUp",
+        request=serializers.LinkAndPassword,
+        responses={200: TokenPair},
+        parameters=[ENVIRONMENT],
+    )
+    def confirm(self, request: Any) -> HttpResponse:
+        """Make the account and sign in. Needs the link's token and the password that was chosen when signing up."""
+        values = self.read(serializers.LinkAndPassword)
+        self.count_link()
+        pool = self.pool()
+        entering = self.entering(pool, "sign_up")
+        grant = sign_up.confirm(values["token"], values["password"], entering, pool_id=pool.id)
+        return never_stored(answer(token_pair(grant)))
+
+
+class InvitationAcceptViewSet(_Public):
+    """`POST /v1/auth/invitation/accept`."""
+
+    also_raises: ClassVar = {"accept": (InvalidGrant, NotFound, QuotaExceeded)}
+    serializer_class = serializers.AcceptInput
+
+    @extend_schema(
+        operation_id="acceptInvitation",
+        request=serializers.AcceptInput,
+        responses={200: TokenPair},
+        parameters=[ENVIRONMENT],
+    )
+    def accept(self, request: Any) -> HttpResponse:
+        """Accept an invitation: choose a password, get an account, and sign in."""
+        values = self.read(serializers.AcceptInput)
+        self.count_link()
+        pool = self.pool()
+        entering = self.entering(pool, "invitation")
+        grant = invitations.accept(
+            values["token"], values["password"], entering, name=values.get("name"), pool_id=pool.id
+        )
+        return never_stored(answer(token_pair(grant)))
+
+
+class PasswordResetViewSet(_Public):
+    """`POST /v1/auth/password-reset`, `/v1/auth/password-reset/confirm`."""
+
+    also_raises: ClassVar = {"create": (NotFound,), "confirm": (InvalidGrant, NotFound)}
+    serializer_class = serializers.AddressInput
+
+    @idempotent()
+    @extend_schema(
+        operation_id="requestPasswordReset",
+        request=serializers.AddressInput,
+        responses={202: serializers.Accepted},
+        parameters=[ENVIRONMENT],
+    )
+    def create(self, request: Any) -> HttpResponse:
+        """Ask for a link to choose a new password. The answer is the same whether the address has an account."""
+        values = self.read(serializers.AddressInput)
+        pool = self.pool()
+        self.count_email(pool, Kind.RESET_PASSWORD, values["email"])
+        password_reset.ask(pool, email=values["email"])
+        return accepted(Kind.RESET_PASSWORD)
+
+    @idempotent()
+    @extend_schema(
+        operation_id="confirmPasswordReset",
+        request=serializers.ResetInput,
+        responses={204: None},
+        parameters=[ENVIRONMENT],
+    )
+    def confirm(self, request: Any) -> HttpResponse:
+        """Choose a new password by the link's token. All sessions end. A password that is refused leaves the link."""
+        values = self.read(serializers.ResetInput)
+        self.count_link()
+        password_reset.reset(values["token"], values["password"], pool_id=self.pool().id)
+        return no_content()
+
+
+class LinkViewSet(_Public):
+    """`POST /v1/auth/email-verification/confirm`, `POST /v1/auth/email-change/confirm`."""
+
+    also_raises: ClassVar = {"verify_email": (InvalidGrant, NotFound), "change_email": (InvalidGrant, NotFound)}
+    serializer_class = serializers.LinkInput
+
+    @idempotent()
+    @extend_schema(
+        operation_id="verifyEmail", request=serializers.LinkInput, responses={204: None}, parameters=[ENVIRONMENT]
+    )
+    def verify_email(self, request: Any) -> HttpResponse:
+        """Show that an e-mail address is the user's, by the link's token."""
+        values = self.read(serializers.LinkInput)
+        self.count_link()
+        own_account.verify(values["token"], pool_id=self.pool().id)
+        return no_content()
+
+    @extend_schema(
+        operation_id="confirmEmailChange",
+        request=serializers.LinkAndPassword,
+        responses={204: None},
+        parameters=[ENVIRONMENT],
+    )
+    def change_email(self, request: Any) -> HttpResponse:
+        """Change the e-mail address. Needs the token that reached the new address and the account's password."""
+        values = self.read(serializers.LinkAndPassword)
+        self.count_link()
+        own_account.change_email(values["token"], values["password"], pool_id=self.pool().id)
+        return no_content()
+
+
+class OwnAccountViewSet(ApiViewSet):
+    """`POST /v1/auth/email-verification`, `/v1/auth/email-change`, `/v1/auth/delete-account`: for who is signed in."""
+
+    required_scopes: ClassVar = {"ask_to_verify": None, "ask_for_email": None, "remove": None}
+    also_raises: ClassVar = {
+        "ask_to_verify": (Forbidden,),
+        "ask_for_email": (Forbidden, ValidationFailed, RateLimited),
+        "remove": (Forbidden, Conflict, ValidationFailed),
+    }
+    environment = "unused"
+    optional_bodies: ClassVar = frozenset({"remove"})
+    serializer_class = serializers.EmailChangeInput
+
+    def _oneself(self) -> User:
+        return own_account.of(person(self.caller))
+
+    def _count(self, user: User, kind: Kind, email: str) -> None:
+        request: HttpRequest = self.request._request
+        rate_limits.count_email_request(
+            request, kind=kind, pool_id=user.environment_id, email=email, plan=self._plan_of(user)
+        )
+
+    def _count_for_pool(self, user: User) -> None:
+        rate_limits.count_pool_email(self.request._request, pool_id=user.environment_id, plan=self._plan_of(user))
+
+    def _plan_of(self, user: User) -> str:
+        return self.caller.plan if user.environment_id else pool_settings.OF_PLATFORM
+
+    @idempotent()
+    @extend_schema(operation_id="requestEmailVerification", request=None, responses={202: serializers.Accepted})
+    def ask_to_verify(self, request: Any) -> HttpResponse:
+        """Have a link sent to one's own address, to show that it is one's own. Nothing is sent if that is known."""
+        user = self._oneself()
+        self._count(user, Kind.VERIFY_EMAIL, user.email)
+        own_account.ask_to_verify(user, admit=lambda: self._count_for_pool(user))
+        return accepted(Kind.VERIFY_EMAIL)
+
+    @idempotent()
+    @extend_schema(
+        operation_id="requestEmailChange", request=serializers.EmailChangeInput, responses={202: serializers.Accepted}
+    )
+    def ask_for_email(self, request: Any) -> HttpResponse:
+        """Ask for another e-mail address. It changes when the link that is sent to the new one is confirmed.
+
+        Needs the current password. The answer is the same where somebody else has that address.
+        """
+        user = self._oneself()
+        values = self.read(serializers.EmailChangeInput)
+        rate_limits.count_token_request(request._request, pool_id=user.environment_id, email=user.email)
+        self._count(user, Kind.CHANGE_EMAIL, values["email"])
+        own_account.ask_for_email(user, **values, admit=lambda: self._count_for_pool(user))
+        return accepted(Kind.CHANGE_EMAIL)
+
+    @idempotent()
+    @extend_schema(operation_id="deleteMe", request=serializers.DeleteAccountInput, responses={204: None})
+    def remove(self, request: Any) -> HttpResponse:
+        """Delete one's own account for good. Rows that name the user follow the policies of their columns.
+
+        Needs the current password; of an account without one, a session that is younger than ten minutes. The only
+        owner of a project gets 409.
+        """
+        user = self._oneself()
+        values = self.read(serializers.DeleteAccountInput)
+        rate_limits.count_token_request(request._request, pool_id=user.environment_id, email=user.email)
+        own_account.delete(user, actor=self.caller, current_password=values.get("current_password"))
+        return no_content()
+
+
+class InvitationViewSet(ApiViewSet):
+    """`POST|GET /v1/invitations`, `DELETE /v1/invitations/{id}`."""
+
+    required_scopes: ClassVar = dict.fromkeys(("list", "create", "destroy"), "users:manage")
+    also_raises: ClassVar = {"create": (QuotaExceeded, RateLimited)}
+    serializer_class = serializers.InvitationInput
+
+    @extend_schema(responses=listing(serializers.Invitation))
+    def list(self, request: Any) -> HttpResponse:
+        """The invitations that nobody has accepted yet, the newest first. Accepted and expired ones are gone."""
+        pool_id = self.place.pool_id
+        page = paginate(
+            invitations.pending(pool_id),
+            ["-id"],
+            read_limit(self.query.get("limit")),
+            self.query.get("cursor"),
+            "invitations",
+            [pool_id],
+        )
+        return answer(
+            {"data": [serializers.invitation(email) for email in page.items], "next_cursor": page.next_cursor}
+        )
+
+    @idempotent()
+    @extend_schema(request=serializers.InvitationInput, responses={201: serializers.Invitation})
+    def create(self, request: Any) -> HttpResponse:
+        """Invite somebody by e-mail, with a role and claims for rules. A second invitation replaces the first.
+
+        Works whatever `sign_up` says. The link works for seven days.
+        """
+        pool_id = environment_directory.own_pool(self.place)
+        values = self.read(serializers.InvitationInput)
+        rate_limits.count_invitation(request._request, pool_id=pool_id, plan=self.place.plan)
+        most = plan_limits(self.place.plan).app_users_per_environment
+        made = invitations.invite(pool_id=pool_id, actor=self.caller, most=most, **values)
+        return created(f"/v1/invitations/{made.pk}", serializers.invitation(made))
+
+    @extend_schema(responses={204: None})
+    def destroy(self, request: Any, invitation_id: str) -> HttpResponse:
+        """Withdraw an invitation. Its link works no longer."""
+        if not ids.matches("inv", invitation_id):
+            raise NotFound
+        invitations.withdraw(environment_directory.own_pool(self.place), invitation_id, actor=self.caller)
+        return no_content()
+
+
+class SettingsViewSet(ApiViewSet):
+    """`GET|PATCH /v1/auth/settings`: how people come into the environment's pool, and what its e-mails say."""
+
+    required_scopes: ClassVar = dict.fromkeys(("retrieve", "partial_update"), "users:manage")
+    serializer_class = serializers.SettingsInput
+
+    @extend_schema(responses=serializers.Settings)
+    def retrieve(self, request: Any) -> HttpResponse:
+        """Who may sign up, and where the links of e-mails lead."""
+        return answer(serializers.pool_settings(pool_settings.settings_of(self.place.pool_id)))
+
+    @idempotent()
+    @extend_schema(request=serializers.SettingsInput, responses=serializers.Settings)
+    def partial_update(self, request: Any) -> HttpResponse:
+        """Change who may sign up (`off`, `open`, `invited`), what e-mails call the application, where links lead.
+
+        `link_urls` replaces what was there. A kind that it leaves out leads to the platform's own page.
+        """
+        pool_id = environment_directory.own_pool(self.place)
+        values = self.read(serializers.SettingsInput)
+        return answer(serializers.pool_settings(pool_settings.change_settings(pool_id, actor=self.caller, **values)))

@@ -1,0 +1,58 @@
+"""What `accounts` does when an environment goes: `projects` announces it, nobody here is called by name.
+
+Marked: its keys and sessions die with the same commit. Gone: its users, its providers and what was left are deleted.
+"""
+
+from typing import Any, Final
+
+from django.db.models import Model, Q
+from django.db.models.functions import Now
+
+from accounts.models import (
+    AccountEmail,
+    AuthorizationCode,
+    IdentityProvider,
+    PoolSettings,
+    PoolSize,
+    RedirectUri,
+    ServerKey,
+    Session,
+    User,
+)
+from accounts.tokens import revocation
+from accounts.tokens.credentials import key_cache_name
+from accounts.users import sessions
+from platform_site.identity import signals
+
+OF_ENVIRONMENTS: Final[tuple[type[Model], ...]] = (
+    AccountEmail, PoolSettings, AuthorizationCode, RedirectUri, IdentityProvider, Session, ServerKey, User, PoolSize
+)  # fmt: skip
+"""The tables whose rows an environment leaves, by their `environment_id`."""
+_BATCH: Final = 500
+
+
+def connect() -> None:
+    """Called once at start."""
+    signals.environment_deleting.connect(kill_credentials, dispatch_uid="accounts.kill_credentials")
+    signals.environment_deleted.connect(delete_pool, dispatch_uid="accounts.delete_pool")
+
+
+def kill_credentials(*, environment_id: str, **_: Any) -> None:
+    """End every key and session of the environment, in the transaction that marks it."""
+    live = ServerKey.objects.filter(environment_id=environment_id, revoked_at__isnull=True)
+    hashes = list(live.values_list("secret_hash", flat=True))
+    live.update(revoked_at=Now())
+    revocation.revoke(key_cache_name(bytes(secret_hash)) for secret_hash in hashes)
+    # Of its users, too, where they signed in to a branch.
+    sessions.end_where(Q(environment_id=environment_id) | Q(user__environment_id=environment_id), "environment_deleted")
+
+
+def delete_pool(*, environment_id: str, **_: Any) -> None:
+    """Delete what the environment left: its users, sessions (a branch has some without users), keys and so on.
+
+    In batches, so that no statement of a large pool runs into the statement timeout. It may run twice.
+    """
+    for model in OF_ENVIRONMENTS:
+        rows = model._default_manager.filter(environment_id=environment_id)
+        while batch := list(rows.values_list("pk", flat=True)[:_BATCH]):
+            model._default_manager.filter(pk__in=batch).delete()

@@ -1,0 +1,75 @@
+"""The rules for a new password, named in AUTH_PASSWORD_VALIDATORS: one list for the API, the pages, the console and the
+commands. Each rule reads the password in its normal form (`accounts.users.passwords.read`).
+
+`ChangeEndsSessions` is no rule: Django calls it after its own forms and commands have saved a password (the console's
+form, `changepassword`). Services set hashes, so they never call it.
+"""
+
+from django.contrib.auth import password_validation
+from django.core.exceptions import ValidationError
+from django.db.models import Q
+
+from accounts import audit
+from accounts.audit import Actor
+from accounts.models import User
+from accounts.users import passwords, sessions
+from platform_site.http.requests import current_request_id
+
+
+class NotBlank:
+    """At least one visible character."""
+
+    def validate(self, password: str, user: User | None = None) -> None:
+        if passwords.is_blank(password):
+            raise ValidationError("The password is blank. Choose one with visible characters.", code="blank")
+
+    def get_help_text(self) -> str:
+        return "Your password must contain visible characters."
+
+
+class NotTooLong:
+    """At most `passwords.LONGEST_CHOSEN` characters."""
+
+    def validate(self, password: str, user: User | None = None) -> None:
+        if len(passwords.read(password)) > passwords.LONGEST_CHOSEN:
+            raise ValidationError(passwords.TOO_LONG, code="too_long")
+
+    def get_help_text(self) -> str:
+        return f"Your password can have at most {passwords.LONGEST_CHOSEN} characters."
+
+
+class NotLikeTheUser(password_validation.UserAttributeSimilarityValidator):
+    def validate(self, password: str, user: User | None = None) -> None:
+        super().validate(passwords.read(password), user)
+
+
+class LongEnough(password_validation.MinimumLengthValidator):
+    def validate(self, password: str, user: User | None = None) -> None:
+        super().validate(passwords.read(password), user)
+
+
+class NotCommon(password_validation.CommonPasswordValidator):
+    def validate(self, password: str, user: User | None = None) -> None:
+        super().validate(passwords.read(password), user)
+
+
+class ChangeEndsSessions:
+    """Not a rule but a consequence."""
+
+    def validate(self, password: str, user: User | None = None) -> None:
+        """Every password is fine here."""
+
+    def get_help_text(self) -> str:
+        return "A new password ends all of your sessions."
+
+    def password_changed(self, password: str, user: User) -> None:
+        """Called by `User.save`, in its transaction."""
+        sessions.end_where(Q(user_id=user.pk), "password_changed")
+        by_themselves = current_request_id() is not None  # else a command, in which nobody is signed in
+        audit.record(
+            "user.changed",
+            actor=Actor.staff(user) if by_themselves else audit.SYSTEM,
+            target_id=user.pk,
+            environment_id=user.environment_id,
+            fields=["password"],
+        )

@@ -1,0 +1,195 @@
+"""The ES256 key pairs that sign access tokens: made on first need, kept sealed, rotated with an overlap.
+
+    made ──(PUBLISHED_AHEAD)──▶ signs ──(the next one signs)──▶ verifies only ──(OVERLAP)──▶ retired
+
+A new key is public before it signs, so every process and every client that caches the JWKS knows it when its first
+token arrives; it verifies until the last token it signed has expired. Each process keeps the table in memory and
+reads it again after REFRESH_SECONDS, or when a token names a key it does not know. The private halves are encrypted
+by the keyring. ASVS 9.1.3 (keys only from our own table, by their exact id).
+"""
+
+import base64
+import hashlib
+import json
+import threading
+import time
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from django.db import connection, transaction
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from accounts import audit
+from accounts.models import SigningKey
+from platform_site.security import keyring
+
+PURPOSE: Final = "accounts.signing_key"
+REFRESH_SECONDS: Final = 30
+PUBLISHED_AHEAD: Final = timedelta(minutes=10)
+"""Twice the `max-age` with which the JWKS is served."""
+OVERLAP: Final = timedelta(minutes=16)
+"""The 900 s of an access token, the leeway of its verification and a little for clocks."""
+_RELOAD_SPACING: Final = 0.1
+_ADVISORY_LOCK: Final = 0x5167_6E65  # any number that nobody else in this database locks
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The table at one moment."""
+
+    verifying: dict[str, ec.EllipticCurvePublicKey]
+    """By `kid`: every key whose tokens are accepted."""
+    public: list[dict[str, Any]]
+    """Their JWKs, the newest first."""
+    signing: tuple[str, bytes] | None
+    """`kid` and sealed private half of the key that signs now; None before the first one was made."""
+    loaded_at: float
+    """`time.monotonic()`."""
+
+
+_NONE = Keys({}, [], None, float("-inf"))
+_keys = _NONE
+_unsealed: tuple[str, ec.EllipticCurvePrivateKey] | None = None
+_lock = threading.Lock()
+
+
+def _public_key(jwk: dict[str, Any]) -> ec.EllipticCurvePublicKey:
+    x, y = (int.from_bytes(base64.urlsafe_b64decode(jwk[name] + "="), "big") for name in ("x", "y"))
+    return ec.EllipticCurvePublicNumbers(x, y, ec.SECP256R1()).public_key()
+
+
+def _private_key(sealed: bytes) -> ec.EllipticCurvePrivateKey:
+    key = serialization.load_der_private_key(keyring.unseal(sealed, purpose=PURPOSE), password=None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise TypeError("a signing key is not an elliptic curve key")
+    return key
+
+
+def _load() -> Keys:
+    """Read the table: one statement. No private half is unsealed before something is to be signed."""
+    rows = list(
+        SigningKey.objects.annotate(signs=Q(signs_from__lte=Now()))
+        .filter(Q(retires_at__isnull=True) | Q(retires_at__gt=Now()))
+        .order_by("-signs_from", "-kid")
+    )
+    signing = next((row for row in rows if row.signs), None)
+    return Keys(
+        verifying={row.kid: _keys.verifying.get(row.kid) or _public_key(row.public_jwk) for row in rows},
+        public=[row.public_jwk for row in rows],
+        signing=(signing.kid, bytes(signing.sealed_private)) if signing else None,
+        loaded_at=time.monotonic(),
+    )
+
+
+def _reload(older_than: float) -> Keys:
+    """The table, read again unless another thread did so within the last `older_than` seconds."""
+    global _keys
+    with _lock:
+        if time.monotonic() - _keys.loaded_at >= older_than:
+            _keys = _load()
+        return _keys
+
+
+def current() -> Keys:
+    """The table as of at most REFRESH_SECONDS ago. No statement in between."""
+    if time.monotonic() - _keys.loaded_at < REFRESH_SECONDS:
+        return _keys
+    return _reload(REFRESH_SECONDS)
+
+
+def verifying(kid: str) -> ec.EllipticCurvePublicKey | None:
+    """The public key with exactly this id, None if there is none.
+
+    An unknown id makes the table be read again, at most ten times a second for the whole process: junk cannot flood the
+    database, and a key that another process made a moment ago is found.
+    """
+    key = current().verifying.get(kid)
+    if key is None:
+        key = _reload(_RELOAD_SPACING if _keys.verifying else 0).verifying.get(kid)
+    return key
+
+
+def signing() -> tuple[str, ec.EllipticCurvePrivateKey]:
+    """`kid` and private key to sign with; makes the first one. Call it outside a transaction that may roll back."""
+    global _unsealed
+    sealed = current().signing
+    if sealed is None:
+        make_first()
+        sealed = _reload(0).signing
+    if sealed is None:
+        raise RuntimeError("there is no signing key although one was just made")
+    known = _unsealed
+    if known is None or known[0] != sealed[0]:
+        known = _unsealed = (sealed[0], _private_key(sealed[1]))
+    return known
+
+
+def forget() -> None:
+    """Drop what this process remembers; the next use reads the table."""
+    global _keys, _unsealed
+    _keys, _unsealed = _NONE, None
+
+
+def _make(signs_from: datetime) -> SigningKey:
+    private = ec.generate_private_key(ec.SECP256R1())
+    numbers = private.public_key().public_numbers()
+    x, y = (base64.urlsafe_b64encode(n.to_bytes(32, "big")).rstrip(b"=").decode() for n in (numbers.x, numbers.y))
+    members = {"crv": "P-256", "kty": "EC", "x": x, "y": y}
+    # The id is the RFC 7638 thumbprint: anyone can recompute it from the public key.
+    thumbprint = hashlib.sha256(json.dumps(members, separators=(",", ":"), sort_keys=True).encode()).digest()
+    kid = base64.urlsafe_b64encode(thumbprint).rstrip(b"=").decode()
+    der = private.private_bytes(
+        serialization.Encoding.DER, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return SigningKey.objects.create(
+        kid=kid,
+        sealed_private=keyring.seal(der, purpose=PURPOSE),
+        public_jwk=members | {"kid": kid, "use": "sig", "alg": "ES256"},
+        signs_from=signs_from,
+    )
+
+
+def _database_time() -> datetime:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT clock_timestamp()")
+        now: datetime = cursor.fetchone()[0]
+    return now
+
+
+@transaction.atomic
+def make_first() -> None:
+    """Make a key that signs at once, unless there is one: of many processes that need the first, one makes it."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_ADVISORY_LOCK])
+    if not SigningKey.objects.filter(retires_at__isnull=True).exists():
+        key = _make(_database_time())
+        audit.record("signing_key.made", actor=audit.SYSTEM, target_id=key.kid)
+
+
+@transaction.atomic
+def rotate(*, actor: audit.Actor, immediately: bool = False) -> SigningKey:
+    """Make a new key and give every other one its end. Returns the new key.
+
+    Usually the new one is published PUBLISHED_AHEAD before it signs and the old ones verify OVERLAP longer.
+    `immediately` is for a private key that leaked: the new one signs now and the others are refused now, so every
+    access token in use dies (its holder refreshes and goes on). Other processes follow within REFRESH_SECONDS.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_ADVISORY_LOCK])
+    now = _database_time()
+    signs_from = now if immediately or not SigningKey.objects.exists() else now + PUBLISHED_AHEAD
+    retires_at = now if immediately else signs_from + OVERLAP
+    SigningKey.objects.filter(Q(retires_at__isnull=True) | Q(retires_at__gt=retires_at)).update(retires_at=retires_at)
+    key = _make(signs_from)
+    audit.record("signing_key.rotated", actor=actor, target_id=key.kid, immediately=immediately)
+    transaction.on_commit(forget)
+    return key
+
+
+def remove_retired() -> int:
+    """Delete keys that retired a day ago; how many. Housekeeping of the rotation."""
+    return SigningKey.objects.filter(retires_at__lt=Now() - timedelta(days=1)).delete()[0]

@@ -1,0 +1,142 @@
+"""One-time codes: issued to a redirect URI at the end of a flow, exchanged once for the tokens of a session.
+
+`oac_`, 43 random characters (256 bits), 6 of checksum; SHA-256 stored; LIFETIME by the database's clock. A code is
+bound to the environment, the redirect URI and, if the application sent one, the PKCE challenge; of parallel exchanges
+one wins by the row count of an UPDATE. What is refused for a wrong binding leaves the code as it was. A code that comes
+again later than GRACE after its use was copied by somebody: the session that it began ends (RFC 6749 4.1.2).
+Contract 4.5; RFC 7636, RFC 9700 2.1.1.
+"""
+
+import hmac
+import logging
+import re
+from base64 import urlsafe_b64encode
+from datetime import timedelta
+from hashlib import sha256
+from typing import Final
+
+from django.db import transaction
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from accounts import audit
+from accounts.directory import environments as environment_directory
+from accounts.models import Session, User
+from accounts.models.oauth import AuthorizationCode
+from accounts.tokens import signing_keys, token_format
+from accounts.users import sessions
+from accounts.users.sessions import Device, Grant
+from platform_site.http.errors import InvalidGrant
+
+PREFIX: Final = "oac_"
+LIFETIME: Final = timedelta(seconds=60)
+GRACE: Final = timedelta(seconds=10)
+"""For how long a second try is an application's impatience."""
+KEPT: Final = timedelta(hours=1)
+"""For how long a used code is recognised."""
+_LENGTH: Final = 43
+_CHALLENGE: Final = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
+_VERIFIER: Final = re.compile(r"[A-Za-z0-9._~-]{43,128}", re.ASCII)
+_REFUSED: Final = "The code is unknown, expired, was used before or belongs to another request."
+
+log = logging.getLogger("platform.oauth")
+
+
+def is_challenge(text: str) -> bool:
+    """Whether this can be the S256 of a verifier (RFC 7636 4.2)."""
+    return _CHALLENGE.fullmatch(text) is not None
+
+
+def issue(user: User, *, environment_id: str | None, redirect_uri: str, code_challenge: str | None, method: str) -> str:
+    """A code for `user`, who has just been recognised by `method`. It exists nowhere else in clear."""
+    text = token_format.make(PREFIX, _LENGTH)
+    AuthorizationCode.objects.create(
+        code_hash=token_format.digest(text),
+        user=user,
+        environment_id=environment_id,
+        method=method[:60],
+        redirect_uri=redirect_uri,
+        code_challenge=code_challenge,
+        expires_at=Now() + LIFETIME,
+    )
+    return text
+
+
+def exchange(
+    text: str, *, environment_id: str | None, redirect_uri: str | None, code_verifier: str | None, device: Device
+) -> Grant:
+    """Start the session that a code stands for.
+
+    `redirect_uri` None: the client does not repeat it. Raises InvalidGrant, with one answer for all reasons, and
+    ProjectSuspended, the code as good as it was.
+    """
+    if not token_format.is_well_formed(PREFIX, _LENGTH, text):
+        raise InvalidGrant(_REFUSED)
+    code = AuthorizationCode.objects.select_related("user").filter(pk=token_format.digest(text)).first()
+    if code is None or code.environment_id != environment_id:
+        raise InvalidGrant(_REFUSED)
+    environment_directory.require_active(code.environment_id)
+    if code.used_at is not None:
+        _end_if_replayed(code, device)
+        raise InvalidGrant(_REFUSED)
+    if redirect_uri not in (None, code.redirect_uri) or not proves(code_verifier, code.code_challenge):
+        log.info("code refused", extra={"environment_id": environment_id, "user_id": code.user_id})
+        raise InvalidGrant(_REFUSED)
+    signing_keys.signing()  # the first one is made outside of this transaction
+    with transaction.atomic():
+        claimed = AuthorizationCode.objects.filter(pk=code.pk, used_at__isnull=True, expires_at__gt=Now()).update(
+            used_at=Now()
+        )
+        if claimed != 1:
+            raise InvalidGrant(_REFUSED)
+        user = code.user
+        grant = sessions.start(
+            user, environment_id=environment_id, device=device, method=code.method, password_hash=user.password
+        )
+        AuthorizationCode.objects.filter(pk=code.pk).update(session_id=grant.session_id)
+    return grant
+
+
+def withdraw(user_id: str) -> None:
+    """Let no code that was issued to this user start a session any more, in the transaction at hand.
+
+    Whoever ends all sessions of a user calls it with the user's row locked. An exchange that read its code before is
+    refused by `sessions.start`, which asks for the user as it was read.
+    """
+    AuthorizationCode.objects.filter(user_id=user_id, used_at__isnull=True).delete()
+
+
+def proves(code_verifier: str | None, challenge: str | None) -> bool:
+    """Whether the verifier is that of the challenge (RFC 7636 4.6); without a challenge there must be none."""
+    if challenge is None:
+        # A verifier without a challenge: somebody took the challenge out of the request (RFC 9700 4.8.2).
+        return code_verifier is None
+    if code_verifier is None or not _VERIFIER.fullmatch(code_verifier):
+        return False
+    derived = urlsafe_b64encode(sha256(code_verifier.encode()).digest()).rstrip(b"=")
+    return hmac.compare_digest(derived, challenge.encode())
+
+
+def _end_if_replayed(code: AuthorizationCode, device: Device) -> None:
+    with transaction.atomic():
+        replayed = AuthorizationCode.objects.filter(pk=code.pk, used_at__lt=Now() - GRACE).first()
+        if replayed is None or replayed.session_id is None:
+            return
+        live = Session.objects.filter(pk=replayed.session_id, revoked_at__isnull=True).exists()
+        if live:
+            sessions.end_where(Q(pk=replayed.session_id), "authorization_code_reused")
+            audit.record(
+                "session.revoked",
+                actor=audit.SYSTEM,
+                target_id=replayed.session_id,
+                environment_id=code.environment_id,
+                reason="authorization_code_reused",
+                user_id=code.user_id,
+                reused_from=device.ip_address,
+            )
+            log.warning("code reused", extra={"session_id": replayed.session_id, "user_id": code.user_id})
+
+
+def purge() -> int:
+    """Delete codes that nobody asks for any more; how many. Called by the sweep."""
+    return AuthorizationCode.objects.filter(expires_at__lt=Now() - KEPT).delete()[0]

@@ -1,0 +1,127 @@
+"""Who stands behind a credential, read from PostgreSQL in one statement; `projects.api.authentication` caches the
+answer.
+
+A record lives `platform_site.redis.client.RECORD_TTL` in the cache; `accounts.tokens.revocation` overwrites it when it
+stops being true.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.db.models import F, Q, QuerySet
+from django.db.models.expressions import BaseExpression, Combinable
+from django.db.models.functions import Now
+
+from accounts.keys import server_keys
+from accounts.models import ServerKey, Session
+from accounts.tokens.credentials import Credential, KeyCredential
+from platform_site.identity.callers import CallerKind
+
+TOUCH_EVERY: Final = timedelta(minutes=1)
+"""How exact a key's `last_used_at` is: reading with a key must not write each time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A live credential's owner, as it is stored now."""
+
+    kind: CallerKind
+    id: str
+    """`usr_…`, or `key_…` for keys, publishable ones too."""
+    expires_at: float | None
+    """Unix seconds at which the session or the key ends; None for a key without an end."""
+    session_id: str | None = None
+    account_id: str | None = None
+    """The platform account behind the call, None for app users and environment keys."""
+    environment_id: str | None = None
+    """The environment the credential belongs to; None for accounts and account keys."""
+    email: str | None = None
+    name: str | None = None
+    role: str | None = None
+    claims: dict[str, Any] = field(default_factory=dict)
+    scopes: frozenset[str] = frozenset()
+    """A key's own scopes; empty for people, whose scopes follow from the place."""
+    touch_due: bool = False
+    """A key whose `last_used_at` is a minute old: the caller of `identify` may call
+    `accounts.users.service.touch_key`."""
+
+
+def _sessions(session_id: str) -> "QuerySet[Session, Any]":
+    return (
+        Session.objects.filter(
+            pk=session_id, revoked_at__isnull=True, expires_at__gt=Now(), user__disabled_at__isnull=True
+        )
+        .annotate(
+            pool_id=F("user__environment_id"),
+            email=F("user__email"),
+            name=F("user__name"),
+            role=F("user__role"),
+            claims=F("user__claims"),
+        )
+        .values("id", "user_id", "environment_id", "expires_at", "pool_id", "email", "name", "role", "claims")
+    )
+
+
+def _keys(secret_hash: bytes) -> "QuerySet[ServerKey, Any]":
+    return (
+        ServerKey.objects.live()
+        .filter(Q(account__isnull=True) | Q(account__disabled_at__isnull=True), secret_hash=secret_hash)
+        .annotate(now=Now())
+        .values("id", "name", "prefix", "environment_id", "account_id", "scopes", "expires_at", "last_used_at", "now")
+    )
+
+
+def identify(
+    credential: Credential, **annotations: BaseExpression | Combinable
+) -> tuple[Identity, dict[str, Any]] | None:
+    """The owner of a credential and the values of `annotations`; None if it is revoked, expired, disabled or unknown.
+
+    One statement. `annotations` are expressions over `Session` or `ServerKey` (both have `environment_id`), by which
+    the floor above fetches the place in the same round trip: `place=Subquery(… OuterRef("environment_id") …)`.
+    """
+    if isinstance(credential, KeyCredential):
+        return _identify_key(_keys(credential.secret_hash).annotate(**annotations).first())
+    claims = credential.claims
+    row = _sessions(claims.session_id).annotate(**annotations).first()
+    if row is None or row["user_id"] != claims.user_id or row["environment_id"] != claims.environment_id:
+        return None
+    return _identify_session(row)
+
+
+def _identify_session(row: dict[str, Any]) -> tuple[Identity, dict[str, Any]]:
+    user_id, is_account = row.pop("user_id"), row.pop("pool_id") is None
+    expires_at: datetime = row.pop("expires_at")
+    identity = Identity(
+        kind="account" if is_account else "user",
+        id=user_id,
+        expires_at=expires_at.timestamp(),
+        session_id=row.pop("id"),
+        account_id=user_id if is_account else None,
+        environment_id=row.pop("environment_id"),
+        email=row.pop("email"),
+        name=row.pop("name"),
+        role=row.pop("role"),
+        claims=row.pop("claims"),
+    )
+    return identity, row
+
+
+def _identify_key(row: dict[str, Any] | None) -> tuple[Identity, dict[str, Any]] | None:
+    if row is None:
+        return None
+    expires_at: datetime | None = row.pop("expires_at")
+    last_used_at: datetime | None = row.pop("last_used_at")
+    now: datetime = row.pop("now")
+    is_publishable, name = server_keys.is_publishable(row.pop("prefix")), row.pop("name")
+    identity = Identity(
+        kind="anonymous" if is_publishable else "key",
+        id=row.pop("id"),
+        expires_at=expires_at.timestamp() if expires_at else None,
+        account_id=row.pop("account_id"),
+        environment_id=row.pop("environment_id"),
+        name=None if is_publishable else name,  # its maker's note, and any stranger may ask who it is
+        scopes=frozenset(row.pop("scopes")),
+        touch_due=last_used_at is None or now - last_used_at >= TOUCH_EVERY,
+    )
+    return identity, row

@@ -1,0 +1,393 @@
+"""The verbs of users and server keys. Each changes the world once, in one transaction, with its audit entry.
+
+Called by the API, the console and the commands alike; whether the caller may is decided by `accounts.keys.permissions`
+(keys) and by the scope of the view. Sessions have their own verbs in `accounts.users.sessions`.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.db import DEFAULT_DB_ALIAS, IntegrityError, transaction
+from django.db.models import Q
+from django.db.models.deletion import Collector
+from django.db.models.functions import Now
+
+from accounts import audit
+from accounts.audit import Actor
+from accounts.directory import environments as environment_directory
+from accounts.directory import locks as account_locks
+from accounts.keys import server_keys
+from accounts.keys.permissions import KeyAuthority
+from accounts.models import ServerKey, User
+from accounts.tokens import revocation
+from accounts.tokens.credentials import key_cache_name, session_cache_name
+from accounts.users import emails, exchange_codes, last_superuser, passwords, sessions, user_counts
+from accounts.users.identity_lookup import TOUCH_EVERY
+from platform_site.http.errors import FieldError, NotFound, QuotaExceeded, ValidationFailed
+from platform_site.identity import signals
+from platform_site.identity.callers import ACCOUNT_SCOPES, ENVIRONMENT_SCOPES, PUBLISHABLE_SCOPES, Caller
+
+RESERVED_ROLES: Final = frozenset({"user", "member", "server", "anonymous"})
+"""Names that rules give to whoever has no role of their own, to platform accounts, to server keys and to whoever shows
+a publishable one. A user who was given the last before it was one keeps it: `rows.rules.rules`."""
+
+KEYS_KEPT: Final = timedelta(days=90)
+"""For how long a key that ended can still be looked up in the console."""
+
+
+class Unset:
+    """The value of a field that a change leaves alone (None means null)."""
+
+
+UNSET: Final = Unset()
+
+
+THEMSELVES: Final = Actor("user")
+"""The actor of `create_user` where people make their own account: the user that is made."""
+
+# ── Users ──
+
+
+def create_user(
+    *,
+    pool_id: str | None,
+    email: str,
+    password: str | None = None,
+    actor: Caller | Actor,
+    name: str = "",
+    role: str | None = None,
+    claims: dict[str, Any] | None = None,
+    is_staff: bool = False,
+    most: int | None = None,
+    password_hash: str | None = None,
+    is_email_verified: bool = False,
+    via: str | None = None,
+) -> User:
+    """A user of the pool `pool_id`, or a platform account (None). Without a password, it cannot sign in by one.
+
+    `is_staff` lets a platform account into the console, with every right there; `most` is how many users the pool may
+    have; `password_hash` stands in place of a password that was checked and hashed before; `via` says in the trail how
+    the user came to be. Raises ValidationFailed (e-mail malformed or taken in this pool, password not good enough),
+    QuotaExceeded, and RateLimited (too many passwords being hashed).
+    """
+    user = User(
+        environment_id=pool_id,
+        email=emails.check(email),
+        name=name,
+        role=role,
+        claims=claims or {},
+        is_staff=is_staff,
+        is_superuser=is_staff,
+    )
+    if password_hash is None:
+        _set_password(user, password)
+    else:
+        user.password = password_hash
+    with transaction.atomic():
+        environment_directory.stay(pool_id)
+        if most is not None:
+            account_locks.hold(f"users of {pool_id}")
+            check_room(pool_id, most)
+        if is_email_verified:
+            user.email_verified_at = Now()  # the database's clock
+        _save_with_free_email(user)
+        if is_email_verified:
+            user.refresh_from_db(fields=["email_verified_at"])
+        detail = {"via": via} if via else {}
+        by = actor if actor is not THEMSELVES else Actor.of(user)
+        audit.record("user.created", actor=by, target_id=user.pk, environment_id=pool_id, **detail)
+        signals.user_created.send(sender=User, user_id=user.pk, pool_id=pool_id)
+    return user
+
+
+def check_room(pool_id: str | None, most: int) -> None:
+    """Raise QuotaExceeded if the pool has `most` users. Certain only under the lock that `create_user` takes."""
+    if pool_id is not None and user_counts.users_of(pool_id) >= most:
+        raise QuotaExceeded(f"The plan allows {most} users in an environment.")
+
+
+def _set_password(user: User, password: str | None) -> None:
+    if password is None:
+        user.set_unusable_password()
+    else:
+        passwords.check_chosen(password, user)
+        user.password = passwords.hashed(password)
+
+
+def _save_with_free_email(user: User, update_fields: Iterable[str] | None = None) -> None:
+    try:
+        with transaction.atomic():
+            user.save(force_insert=update_fields is None, update_fields=update_fields)
+    except IntegrityError as error:
+        if "user_email_unique_in_pool" not in str(error):
+            raise
+        raise ValidationFailed.of("email", "taken", "Another user has this e-mail.") from None
+
+
+def change_user(
+    user: User,
+    *,
+    actor: Caller | Actor,
+    email: str | Unset = UNSET,
+    name: str | Unset = UNSET,
+    role: str | None | Unset = UNSET,
+    claims: dict[str, Any] | Unset = UNSET,
+    password: str | Unset = UNSET,
+    is_disabled: bool | Unset = UNSET,
+    is_email_verified: bool | Unset = UNSET,
+    password_hash: str | Unset = UNSET,
+    known_password_hash: str | Unset = UNSET,
+    kept_session_id: str | None = None,
+    via: str | None = None,
+) -> User:
+    """Change what is given and return the user as it is now. All sessions end if a password is set or the user
+    disabled, but for `kept_session_id` after a new password.
+
+    Another e-mail counts as not verified unless `is_email_verified` says so. `password_hash` stands in place of a
+    password that was checked and hashed before; `known_password_hash` is that of the password that somebody proved to
+    know, refused if it is another by now; `via` says in the trail by which door. Nothing given, or nothing different:
+    no write. Raises as `create_user` does, NotFound if the user is gone by now, and Conflict where the last superuser
+    would be disabled.
+    """
+    new_password = password_hash
+    if not isinstance(password, Unset):
+        passwords.check_chosen(password, user)
+        new_password = passwords.hashed(password)
+    with transaction.atomic():
+        if is_disabled is True and user.is_superuser:
+            last_superuser.keep_one(user.pk)
+        locked = _locked(user.pk, known_password_hash)
+        address = emails.normalised(locked.email)
+        changed = _set_cells(locked, {"email": email, "name": name, "role": role, "claims": claims})
+        changed += _set_verified(locked, is_email_verified, address, is_changed="email" in changed)
+        if not isinstance(new_password, Unset):
+            locked.password = new_password
+            changed.append("password")
+        changed += _set_disabled(locked, is_disabled)
+        if not changed:
+            return locked
+        _save_with_free_email(locked, changed)
+        if moments := {"disabled_at", "email_verified_at"} & set(changed):
+            locked.refresh_from_db(fields=moments)
+        _let_sessions_know(locked, changed, kept_session_id)
+        audit.record(
+            _called(locked, changed),
+            actor=actor,
+            target_id=locked.pk,
+            environment_id=locked.environment_id,
+            fields=changed,
+            **({"via": via} if via else {}),
+        )
+    return locked
+
+
+def _locked(user_id: str, known_password_hash: str | Unset = UNSET) -> User:
+    """The user as it is now, locked. Raises NotFound, and ValidationFailed if the known password is not its own."""
+    locked = User.objects.select_for_update().filter(pk=user_id).first()
+    if locked is None:
+        raise NotFound
+    if not isinstance(known_password_hash, Unset) and locked.password != known_password_hash:
+        raise wrong_password()
+    return locked
+
+
+# Each of these sets what is given and is something else by now, and returns the names of the columns to be saved.
+
+
+def _set_cells(user: User, given: Mapping[str, Any]) -> list[str]:
+    changed = []
+    for field, value in given.items():
+        if field == "email" and isinstance(value, str):
+            value = emails.check(value)
+        if not isinstance(value, Unset) and getattr(user, field) != value:
+            setattr(user, field, value)
+            changed.append(field)
+    return changed
+
+
+def _set_verified(user: User, is_verified: bool | Unset, address: str, *, is_changed: bool) -> list[str]:
+    """`address` is the normalised email before; `is_changed` says that its spelling is another now."""
+    if isinstance(is_verified, Unset):
+        if emails.normalised(user.email) == address:
+            return []
+        is_verified = False  # what was shown was shown of the old one
+    if is_verified == (user.email_verified_at is not None) and not (is_verified and is_changed):
+        return []
+    user.email_verified_at = Now() if is_verified else None  # the database's clock
+    return ["email_verified_at"]
+
+
+def _set_disabled(user: User, is_disabled: bool | Unset) -> list[str]:
+    if isinstance(is_disabled, Unset) or is_disabled == (user.disabled_at is not None):
+        return []
+    user.disabled_at = Now() if is_disabled else None  # the database's clock
+    return ["disabled_at"]
+
+
+def _called(user: User, changed: Collection[str]) -> str:
+    """What the trail calls a change that was saved."""
+    if "disabled_at" not in changed:
+        return "user.changed"
+    return "user.enabled" if user.disabled_at is None else "user.disabled"
+
+
+def _let_sessions_know(user: User, changed: list[str], kept_session_id: str | None) -> None:
+    if {"password", "disabled_at"} & set(changed):
+        exchange_codes.withdraw(user.pk)  # each is a session that has not begun yet
+    if "disabled_at" in changed and user.disabled_at is not None:
+        sessions.end_where(Q(user_id=user.pk), "user_disabled")
+        revocation.revoke(_account_key_names(user))
+    elif "disabled_at" in changed:
+        revocation.ask(_account_key_names(user))
+    if "password" in changed:
+        sessions.end_where(Q(user_id=user.pk) & ~Q(pk=kept_session_id or ""), "password_changed")
+    revocation.ask(session_cache_name(pk) for pk in sessions.live_of(user.pk).values_list("pk", flat=True))
+
+
+def _account_key_names(user: User) -> list[str]:
+    hashes = ServerKey.objects.filter(account_id=user.pk, revoked_at__isnull=True).values_list("secret_hash", flat=True)
+    return [key_cache_name(bytes(secret_hash)) for secret_hash in hashes]
+
+
+def wrong_password() -> ValidationFailed:
+    return ValidationFailed.of("current_password", "wrong", "This is not the current password.")
+
+
+def delete_user(user: User, *, actor: Caller | Actor) -> None:
+    """Delete a user with sessions and account keys; the floors above hear `user_deleting`, which they may refuse, and
+    `user_deleted` in the same transaction.
+
+    Raises NotFound if another call did it first, Conflict for the last superuser.
+    """
+    with transaction.atomic():
+        if user.is_superuser:
+            last_superuser.keep_one(user.pk)
+        locked = _locked(user.pk)
+        sessions.end_where(Q(user_id=user.pk), "user_deleted")
+        revocation.revoke(_account_key_names(locked))
+        signals.user_deleting.send(sender=User, user_id=user.pk, pool_id=locked.environment_id)
+        _delete_what_is_theirs(locked)
+        # As late as can be: rows that go with the user are gone when their region has committed, and should we fail
+        # then, a sweep does the rest (`rows.write.user_deletion`). But before the user's own row, with which that of
+        # the pool's size is locked: whoever else is made there would wait for thousands of rows to go. And before the
+        # trail's entry, by whose moment an import or a restore knows who went while it ran.
+        signals.user_deleted.send(sender=User, user_id=user.pk, pool_id=locked.environment_id, actor=actor)
+        User.objects.filter(pk=user.pk)._raw_delete(DEFAULT_DB_ALIAS)
+        audit.record("user.deleted", actor=actor, target_id=user.pk, environment_id=locked.environment_id)
+
+
+def _delete_what_is_theirs(user: User) -> None:
+    """Do what Django does to all that refers to a user who is deleted, and leave the user's own row."""
+    collector = Collector(using=DEFAULT_DB_ALIAS, origin=user)
+    collector.collect([user])
+    del collector.data[User]
+    collector.delete()
+
+
+# ── Keys ──
+
+
+def issue_key(
+    *,
+    name: str,
+    scopes: Iterable[str],
+    authority: KeyAuthority,
+    actor: Caller | Actor,
+    created_by_id: str | None = None,
+    expires_at: datetime | None = None,
+    is_publishable: bool = False,
+) -> tuple[ServerKey, str]:
+    """A new key, and its secret, which exists nowhere else; of a publishable one the text that goes into pages.
+
+    `authority` says for what environment or account it is, and which scopes, how many keys and until when its maker
+    may make (`accounts.keys.permissions`); without `expires_at` it ends with its maker. Raises ValidationFailed naming
+    `scopes` (none, unknown, not for this kind of key, not held by the maker), `publishable` (a key of an account) or
+    `expires_at` (past, later than the maker's), and QuotaExceeded.
+    """
+    wanted = sorted(set(scopes))
+    check_scopes(wanted, authority, is_publishable=is_publishable)
+    expires_at = expires_at or authority.until
+    if authority.until is not None and expires_at is not None and expires_at > authority.until:
+        message = f"A key makes none that outlives it: at the latest {authority.until:%Y-%m-%dT%H:%M:%SZ}."
+        raise ValidationFailed.of("expires_at", "too_late", message)
+    secret = server_keys.make(server_keys.PUBLISHABLE if is_publishable else server_keys.PREFIX)
+    with transaction.atomic():
+        environment_directory.stay(authority.environment_id)
+        account_locks.hold(f"keys of {authority.owner}")
+        if authority.unrevoked().count() >= authority.most:
+            raise QuotaExceeded(f"The plan allows {authority.most} keys here. Revoke one that is no longer used.")
+        key = ServerKey.objects.create(
+            name=name,
+            environment_id=authority.environment_id,
+            account_id=authority.account_id,
+            created_by_id=created_by_id,
+            prefix=server_keys.shown(secret),
+            secret_hash=server_keys.digest(secret),
+            scopes=wanted,
+            expires_at=expires_at,
+        )
+        if expires_at is not None and expires_at <= key.created_at:
+            raise ValidationFailed.of("expires_at", "past", "This moment has passed.")
+        audit.record(
+            "key.issued",
+            actor=actor,
+            target_id=key.pk,
+            project_id=authority.project_id,
+            environment_id=authority.environment_id,
+            name=name,
+            scopes=wanted,
+            **({"publishable": True} if is_publishable else {}),
+        )
+    return key, secret
+
+
+def check_scopes(wanted: list[str], authority: KeyAuthority, *, is_publishable: bool = False) -> None:
+    """Raise ValidationFailed naming `scopes` unless such a key of this owner may hold them and its maker hand them on;
+    naming `publishable` for a publishable key of an account."""
+    if is_publishable and authority.environment_id is None:
+        message = "A publishable key belongs to an environment: name it."
+        raise ValidationFailed.of("publishable", "not_for_this_key", message)
+    fitting, called = ENVIRONMENT_SCOPES, "key of an environment"
+    if authority.environment_id is None:
+        fitting, called = ACCOUNT_SCOPES, "key of an account"
+    elif is_publishable:
+        fitting, called = PUBLISHABLE_SCOPES, "publishable key"
+    wrong = [] if wanted else [FieldError("scopes", "required", "A key needs at least one scope.")]
+    for scope in wanted:
+        if scope not in fitting:
+            wrong.append(FieldError("scopes", "not_for_this_key", f"A {called} cannot hold {scope}."))
+        elif scope not in authority.grantable:
+            wrong.append(FieldError("scopes", "not_held", f"You do not hold {scope}, so a key of yours cannot."))
+    if wrong:
+        raise ValidationFailed(fields=wrong)
+
+
+def revoke_key(key: ServerKey, *, actor: Caller | Actor, project_id: str | None = None) -> None:
+    """End a key for good; it is 401 from the next request on. Raises NotFound if it has ended already."""
+    with transaction.atomic():
+        claimed = ServerKey.objects.filter(pk=key.pk, revoked_at__isnull=True).update(revoked_at=Now())
+        if claimed != 1:
+            raise NotFound
+        revocation.revoke([key_cache_name(bytes(key.secret_hash))])
+        audit.record(
+            "key.revoked",
+            actor=actor,
+            target_id=key.pk,
+            project_id=project_id,
+            environment_id=key.environment_id,
+            name=key.name,
+        )
+
+
+def touch_key(key_id: str) -> None:
+    """Note that a key is in use. At most one write a minute, however many processes meet the key at once."""
+    ServerKey.objects.filter(Q(last_used_at__isnull=True) | Q(last_used_at__lt=Now() - TOUCH_EVERY), pk=key_id).update(
+        last_used_at=Now()
+    )
+
+
+def purge_keys() -> int:
+    """Delete keys that were revoked or expired KEYS_KEPT ago; how many. Called by the sweep."""
+    moment = Now() - KEYS_KEPT
+    return ServerKey.objects.filter(Q(revoked_at__lt=moment) | Q(expires_at__lt=moment)).delete()[0]

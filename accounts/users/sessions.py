@@ -1,0 +1,245 @@
+"""Sessions: signing in, refreshing, and every way in which a session ends.
+
+One row per session, locked while its refresh token rotates, so that parallel refreshes make one successor. Until a
+client exchanges the successor, its predecessor returns the same successor again (two tabs, a lost response). Any other
+reuse means that a token was stolen and ends the session. All times are the database's. Contract 4.5, 5.6.
+
+Whatever ends sessions also marks their cache entries (`accounts.tokens.revocation`), so it holds from the next request
+on.
+"""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, Literal
+
+from django.db import transaction
+from django.db.models import Q, QuerySet
+from django.db.models.functions import Now
+
+from accounts import audit
+from accounts.audit import Actor
+from accounts.directory import environments as environment_directory
+from accounts.models import Session, User
+from accounts.tokens import access_tokens, refresh_tokens, revocation, signing_keys
+from accounts.tokens.credentials import session_cache_name
+from accounts.tokens.refresh_tokens import RefreshToken
+from accounts.users import passwords
+from platform_site.http.errors import InvalidGrant
+from platform_site.identity.callers import Caller
+from platform_site.security import keyring
+
+LIFETIME: Final = timedelta(days=30)
+KEPT_AFTER_END: Final = timedelta(days=30)
+"""For how long an ended session can still be looked at."""
+_SUCCESSOR: Final = "accounts.refresh_successor"
+
+Reason = Literal[
+    "signed_out",
+    "refresh_token_reused",
+    "authorization_code_reused",
+    "password_changed",
+    "user_disabled",
+    "user_deleted",
+    "environment_deleted",
+    "revoked_by_staff",
+]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Where a session was started from, to recognise it in a list."""
+
+    user_agent: str = ""
+    ip_address: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What the token endpoint answers. The refresh token exists nowhere else in clear."""
+
+    access_token: str
+    refresh_token: str
+    expires_in: int
+    """Seconds."""
+    user: User
+    session_id: str
+
+
+def _grant(session: Session, user: User, refresh_token: RefreshToken) -> Grant:
+    access_token = access_tokens.make_access_token(
+        user_id=user.pk, session_id=session.pk, environment_id=session.environment_id
+    )
+    return Grant(access_token, refresh_token.text, int(access_tokens.LIFETIME.total_seconds()), user, session.pk)
+
+
+def sign_in(*, pool_id: str | None, environment_id: str | None, email: str, password: str, device: Device) -> Grant:
+    """Start a session with e-mail and password.
+
+    `pool_id` is where the user is looked for (None: platform accounts), `environment_id` where the session is for; they
+    differ for a preview branch. Raises InvalidGrant, after the same work for an unknown, a disabled and a password-less
+    user as for a wrong password, and RateLimited while too many passwords are being hashed.
+    """
+    user = User.objects.with_email(pool_id, email).first()
+    is_right = passwords.is_right(password, user.password if user and user.disabled_at is None else None)
+    if user is None or not is_right:
+        log.info("sign-in refused", extra={"environment_id": environment_id, "user_id": user.pk if user else None})
+        raise InvalidGrant
+    better = passwords.hashed(password) if passwords.is_outdated(user.password, password) else user.password
+    return start(user, environment_id=environment_id, device=device, method="password", password_hash=better)
+
+
+def start(user: User, *, environment_id: str | None, device: Device, method: str, password_hash: str) -> Grant:
+    """Start a session for `user`, who has just been recognised by `method`. Stores `password_hash` as the user's.
+
+    Raises InvalidGrant if the user was disabled or got another password since they were read: whoever does either ends
+    all sessions, and none may slip in behind that.
+    """
+    signing_keys.signing()  # the first one is made outside of this transaction
+    first = refresh_tokens.first()
+    with transaction.atomic():
+        # An UPDATE claims the user's row until the session is there, so that an ending of all sessions sees it.
+        claimed = User.objects.filter(pk=user.pk, disabled_at__isnull=True, password=user.password).update(
+            last_login=Now(), password=password_hash
+        )
+        if claimed != 1:
+            raise InvalidGrant
+        session = Session.objects.create(
+            user=user,
+            environment_id=environment_id,
+            family_hash=first.family_hash,
+            refresh_hash=first.hash,
+            expires_at=Now() + LIFETIME,
+            user_agent=device.user_agent[:300],
+            ip_address=device.ip_address,
+        )
+        audit.record(
+            "session.started", actor=Actor.of(user), target_id=session.pk, environment_id=environment_id, method=method
+        )
+    return _grant(session, user, first)
+
+
+def refresh(text: str, *, device: Device) -> Grant:
+    """Exchange a refresh token for its successor and a new access token.
+
+    Raises InvalidGrant for a token that is unknown, expired, revoked or reused; reuse ends the session. One statement
+    finds and locks the session; what cannot be a token costs none. Raises ProjectSuspended, the token as good as it
+    was.
+    """
+    offered = refresh_tokens.parse(text)
+    if offered is None:
+        raise InvalidGrant(
+            "This is no whole refresh token: they begin with rt_, and a character is missing or mistyped."
+        )
+    signing_keys.signing()
+    with transaction.atomic():
+        session = (
+            Session.objects.select_for_update(of=("self",))
+            .select_related("user")
+            .annotate(
+                is_live=Q(revoked_at__isnull=True, expires_at__gt=Now(), user__disabled_at__isnull=True),
+            )
+            .filter(family_hash=offered.family_hash)
+            .first()
+        )
+        successor = None
+        if session is not None and session.is_live:
+            if bytes(session.refresh_hash) == offered.hash:
+                successor = _rotate(session, offered)
+            elif session.previous_hash and bytes(session.previous_hash) == offered.hash:
+                successor = _same_again(session, offered)
+            else:
+                _end([session.pk], "refresh_token_reused")
+                audit.record(
+                    "session.revoked",
+                    actor=audit.SYSTEM,
+                    target_id=session.pk,
+                    environment_id=session.environment_id,
+                    reason="refresh_token_reused",
+                    user_id=session.user_id,
+                    reused_from=device.ip_address,
+                )
+                log.warning("refresh token reused", extra={"session_id": session.pk, "user_id": session.user_id})
+        if successor is not None and session is not None:
+            environment_directory.require_active(session.environment_id)
+    # Outside of the transaction: what it wrote about a reuse must stay.
+    if session is None or successor is None:
+        raise InvalidGrant("The refresh token is unknown, expired, revoked or was used before.")
+    return _grant(session, session.user, successor)
+
+
+def _rotate(session: Session, offered: RefreshToken) -> RefreshToken:
+    successor = offered.successor()
+    Session.objects.filter(pk=session.pk).update(
+        refresh_hash=successor.hash,
+        previous_hash=offered.hash,
+        sealed_successor=keyring.seal_under(offered.text.encode(), successor.text.encode(), purpose=_SUCCESSOR),
+        rotated_at=Now(),
+        expires_at=Now() + LIFETIME,
+    )
+    return successor
+
+
+def _same_again(session: Session, offered: RefreshToken) -> RefreshToken:
+    sealed = bytes(session.sealed_successor or b"")
+    return RefreshToken(keyring.unseal_under(offered.text.encode(), sealed, purpose=_SUCCESSOR).decode())
+
+
+# ── Ends ──
+
+
+def live_of(user_id: str) -> "QuerySet[Session]":
+    """The sessions of a user that have not ended, the newest first."""
+    return Session.objects.filter(user_id=user_id, revoked_at__isnull=True, expires_at__gt=Now()).order_by("-id")
+
+
+STATES: Final = ("live", "ended", "all")
+
+
+def of_user(user_id: str, state: str = "live") -> "QuerySet[Session]":
+    """A user's sessions of one of STATES, the newest first; each says whether it `has_expired`."""
+    live = Q(revoked_at__isnull=True, expires_at__gt=Now())
+    wanted = {"live": live, "ended": ~live, "all": Q()}[state]
+    found = Session.objects.filter(wanted, user_id=user_id).annotate(has_expired=Q(expires_at__lte=Now()))
+    return found.order_by("-id")
+
+
+def _end(session_ids: Iterable[str], reason: Reason) -> None:
+    session_ids = list(session_ids)
+    Session.objects.filter(pk__in=session_ids).update(
+        revoked_at=Now(), revoked_reason=reason, previous_hash=None, sealed_successor=None
+    )
+    revocation.revoke(session_cache_name(session_id) for session_id in session_ids)
+
+
+def end_where(condition: Q, reason: Reason) -> int:
+    """End the live sessions that meet `condition`, in the transaction at hand; how many."""
+    with transaction.atomic():
+        live = Session.objects.filter(condition, revoked_at__isnull=True).select_for_update(of=("self",)).order_by("pk")
+        session_ids = list(live.values_list("pk", flat=True))
+        for start_at in range(0, len(session_ids), 1000):
+            _end(session_ids[start_at : start_at + 1000], reason)
+    return len(session_ids)
+
+
+@transaction.atomic
+def revoke(
+    condition: Q, *, actor: Caller | Actor, user_id: str, reason: Reason = "signed_out", scope: str | None = None
+) -> int:
+    """End those sessions of one user that meet `condition`, on somebody's behalf; how many."""
+    count = end_where(Q(user_id=user_id) & condition, reason)
+    if count:
+        audit.record("session.revoked", actor=actor, target_id=user_id, reason=reason, count=count, scope=scope)
+    return count
+
+
+def purge(batch: int = 1000) -> int:
+    """Delete sessions that ended KEPT_AFTER_END ago; how many. Called by the sweep."""
+    count = 0
+    ended = Session.objects.filter(expires_at__lt=Now() - KEPT_AFTER_END).order_by("expires_at")
+    while found := list(ended.values_list("pk", flat=True)[:batch]):
+        count += Session.objects.filter(pk__in=found).delete()[0]
+    return count

@@ -1,0 +1,315 @@
+"""The bodies that `functions` reads and the shapes that it answers. Contract sections 2, 4.11, 4.12; design 10."""
+
+import re
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import orjson
+from django.utils import timezone
+from rest_framework.exceptions import ValidationError
+
+from functions.models import Function, Run, Version
+from functions.runs.retention import shortened_at
+from functions.runs.visitor_retention import KEPT_BYTES
+from functions.triggers import cron, event_subscriptions
+from platform_site.http import fields
+from platform_site.http.fields import Serializer, timestamp
+from platform_site.identity.plans import most_of
+from rows.outbox.fields import EventsField
+
+_HOST: Final = re.compile(
+    r"(?=.{1,253}(:|$))[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*(:\d{1,5})?",
+    re.ASCII,
+)
+_SECRET: Final = re.compile(r"[A-Z][A-Z0-9_]{0,63}", re.ASCII)
+MAX_SOURCE_BYTES: Final = 512 * 1024
+MAX_SECRETS: Final = 50
+
+
+class HostsField(fields.ListField):
+    """At most 20 hosts, lower case, each `host` or `host:port`."""
+
+    child = fields.CharField(max_length=260)
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(max_length=20, distinct=True, **options)
+
+    def to_internal_value(self, data: Any) -> list[str]:
+        hosts: list[str] = super().to_internal_value(data)
+        for host in hosts:
+            if not _HOST.fullmatch(host):
+                raise ValidationError(
+                    f'"{host[:60]}" is no host: write api.example.com or api.example.com:8443.', "invalid"
+                )
+        return hosts
+
+
+class SecretsField(fields.ObjectField):
+    """`{"NAME": "value"}`; null removes one."""
+
+    def to_internal_value(self, data: Any) -> dict[str, str | None]:
+        secrets: dict[str, Any] = super().to_internal_value(data)
+        if len(secrets) > MAX_SECRETS:
+            raise ValidationError(f"At most {MAX_SECRETS} secrets.", "too_many")
+        for name, value in secrets.items():
+            if not _SECRET.fullmatch(name):
+                raise ValidationError("A secret's name is capitals, digits and _, such as API_TOKEN.", "invalid_name")
+            if value is not None and (not isinstance(value, str) or not 1 <= len(value) <= 8192):
+                raise ValidationError("A secret's value is a string of 1 to 8192 characters, or null.", "invalid")
+        return secrets
+
+
+class SourceField(fields.CharField):
+    """A module in TypeScript or JavaScript, at most 512 KB."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(trim_whitespace=False, **options)
+
+    def to_internal_value(self, data: Any) -> str:
+        source: str = super().to_internal_value(data)
+        if len(source.encode()) > MAX_SOURCE_BYTES:
+            raise ValidationError("The source has more than 512 KB.", "too_long")
+        return source
+
+
+class ScheduleField(fields.CharField):
+    """Five fields as cron has them, in UTC, or one of its @names: `functions.triggers.cron`."""
+
+    def to_internal_value(self, data: Any) -> str:
+        try:
+            return cron.normal(super().to_internal_value(data))
+        except cron.BadSchedule as error:
+            raise ValidationError(str(error), "invalid_schedule") from error
+
+
+class OnField(EventsField):
+    """At most 20 event patterns, each once."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(min_length=0, max_length=event_subscriptions.MOST_PATTERNS, **options)
+
+    def problem_with(self, pattern: str) -> str | None:
+        if pattern in event_subscriptions.NEVER_HEARD:
+            return "is no event that a function runs on: it would run on its own end, or is sent to one webhook alone"
+        return super().problem_with(pattern)
+
+
+class Configuration(Serializer):
+    timeout_ms = fields.IntegerField(min_value=10, max_value=most_of("function_timeout_ms"), required=False)
+    memory_mb = fields.IntegerField(min_value=64, max_value=most_of("function_memory_mb"), required=False)
+    allowed_hosts = HostsField(required=False)
+    invoke = fields.ChoiceField(
+        choices=["user", "key", "public"],
+        required=False,
+        allow_null=True,
+        help_text="Who may: app users alone, server keys and members alone, all of these (null), or whoever shows a "
+        "publishable key besides (`public`).",
+    )
+    attempts = fields.IntegerField(min_value=1, max_value=5, required=False)
+    schedule = ScheduleField(required=False, allow_null=True)
+    on = OnField(
+        required=False,
+        allow_null=True,
+        help_text="Events on which it runs by itself, named as for webhooks; null or none for no longer.",
+    )
+    secrets = SecretsField(required=False)
+
+
+class Deployment(Configuration):
+    source = SourceField()  # type: ignore[assignment]  # DRF's fields have a `source` of their own
+
+
+class Activation(Serializer):
+    version = fields.IntegerField(min_value=1)
+
+
+class Invocation(Serializer):
+    input = fields.ObjectField(required=False, allow_null=True)
+
+    def get_fields(self) -> dict[str, Any]:
+        """`async` is a word of Python's, so it cannot be declared as a member."""
+        return {**super().get_fields(), "async": fields.BooleanField(required=False)}
+
+
+# ── Answers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class FunctionDetail(Serializer):
+    name = fields.CharField()
+    active_version = fields.IntegerField()
+    timeout_ms = fields.IntegerField()
+    memory_mb = fields.IntegerField()
+    allowed_hosts = fields.ListField(child=fields.CharField())
+    invoke = fields.CharField(allow_null=True)
+    attempts = fields.IntegerField()
+    schedule = fields.CharField(allow_null=True)
+    next_run_at = fields.DateTimeField(allow_null=True, help_text="Null without a schedule, or where it is stopped.")
+    schedule_stopped = fields.ChoiceField(
+        choices=Function.Stopped.values, allow_null=True, help_text="Why; it goes on once the schedule is set again."
+    )
+    scheduled_as = fields.CharField(allow_null=True, help_text="The key or account that scheduled runs execute as.")
+    last_skipped_at = fields.DateTimeField(
+        allow_null=True, help_text="The last due time at which the run before had not ended."
+    )
+    on = fields.ListField(child=fields.CharField(), allow_null=True, help_text="Events on which it runs by itself.")
+    on_stopped = fields.ChoiceField(
+        choices=[Function.Stopped.CALLER_GONE, Function.Stopped.COPIED, Function.Stopped.OPERATOR],
+        allow_null=True,
+        help_text="Why it runs on none; it goes on once they are named again.",
+    )
+    on_as = fields.CharField(allow_null=True, help_text="The key or account that runs on events execute as.")
+    runs_since = fields.DateTimeField(
+        allow_null=True,
+        help_text="Where its history begins, if runs of the last seven days went before their time: it took more than "
+        "run_history_bytes of the plan.",
+    )
+    secrets = fields.ListField(child=fields.CharField(), help_text="Names only.")
+    created_at = fields.DateTimeField()
+    updated_at = fields.DateTimeField()
+
+
+class FunctionPage(Serializer):
+    data = fields.ListField(child=FunctionDetail())  # type: ignore[assignment]
+    next_cursor = fields.CharField(allow_null=True)
+
+
+class VersionDetail(Serializer):
+    version = fields.IntegerField()
+    is_active = fields.BooleanField()
+    source = fields.CharField()  # type: ignore[assignment]
+    created_at = fields.DateTimeField()
+
+
+class VersionPage(Serializer):
+    data = fields.ListField(child=VersionDetail())  # type: ignore[assignment]
+    next_cursor = fields.CharField(allow_null=True)
+
+
+class InvokeAnswer(Serializer):
+    run_id = fields.CharField()
+    output = fields.JSONField(required=False)
+    duration_ms = fields.IntegerField(required=False)
+    status = fields.ChoiceField(choices=Run.Status.values)
+    error = fields.CharField(required=False)
+    not_kept = fields.ListField(
+        child=fields.ChoiceField(choices=["output"]),
+        required=False,
+        help_text="Where the output would have to come from the record of a run for a publishable key, and was too "
+        "large to be kept.",
+    )
+
+
+class ListedRun(Serializer):
+    id = fields.CharField()
+    status = fields.ChoiceField(choices=Run.Status.values)
+    started_at = fields.DateTimeField()
+    duration_ms = fields.IntegerField()
+    trigger = fields.ChoiceField(choices=Run.Trigger.values, help_text="How it came about.")
+    event_id = fields.CharField(allow_null=True, help_text="The event that it runs on.")
+    error = fields.CharField(required=False)
+
+
+class RunList(Serializer):
+    data = fields.ListField(child=ListedRun())  # type: ignore[assignment]
+
+
+class LogLine(Serializer):
+    at = fields.DateTimeField()
+    level = fields.ChoiceField(choices=["debug", "info", "warning", "error"])
+    text = fields.CharField()
+
+
+class RunDetail(ListedRun):
+    # Any JSON, and so null, too: said twice, the description would ask for exactly one of the two.
+    output = fields.JSONField()
+    stack = fields.CharField(
+        allow_null=True, help_text="Where the code threw, in the lines of its source; null for app users."
+    )
+    logs = fields.ListField(child=LogLine())
+    attempts = fields.IntegerField()
+    version = fields.IntegerField()
+    phase = fields.ChoiceField(choices=Run.Phase.values)
+    walls = fields.ListField(child=fields.CharField())
+    not_kept = fields.ListField(
+        child=fields.ChoiceField(choices=["input", "output", "logs"]),
+        help_text=f"What of a run for a publishable key had more than {KEPT_BYTES:,} bytes and was not kept; of the "
+        "log, what comes after the lines that are there. Of a run on an event, its input.",
+    )
+
+
+def function_detail(function: Function, secrets: list[str]) -> dict[str, Any]:
+    return {
+        "name": function.name,
+        "active_version": function.active_version,
+        "timeout_ms": function.timeout_ms,
+        "memory_mb": function.memory_mb,
+        "allowed_hosts": function.allowed_hosts,
+        "invoke": function.invoke,
+        "attempts": function.attempts,
+        "schedule": function.schedule,
+        "next_run_at": timestamp(function.next_run_at) if function.next_run_at else None,
+        "schedule_stopped": function.schedule_stopped,
+        "scheduled_as": function.scheduled_id,
+        "last_skipped_at": timestamp(function.last_skipped_at) if function.last_skipped_at else None,
+        "on": function.events,
+        "on_stopped": function.events_stopped,
+        "on_as": function.events_id,
+        "runs_since": None if (since := shortened_at(function)) is None else timestamp(since),
+        "secrets": sorted(secrets),
+        "created_at": timestamp(function.created_at),
+        "updated_at": timestamp(function.updated_at),
+    }
+
+
+def version_detail(version: Version, active: int) -> dict[str, Any]:
+    return {
+        "version": version.number,
+        "is_active": version.number == active,
+        "source": version.source,
+        "created_at": timestamp(version.created_at),
+    }
+
+
+def listed_run(run: Run) -> dict[str, Any]:
+    """As in the contract's section 4.12, and how it came about. One that still runs shows the time that has passed."""
+    started = run.started_at or run.created_at
+    duration = run.duration_ms
+    if duration is None:
+        duration = max(0, round((timezone.now() - started).total_seconds() * 1000)) if run.started_at else 0
+    shown: dict[str, Any] = {
+        "id": run.pk,
+        "status": run.status,
+        "started_at": timestamp(started),
+        "duration_ms": duration,
+        "trigger": run.trigger,
+        "event_id": run.event_id,
+    }
+    if run.status == Run.Status.FAILED:
+        shown["error"] = error_text(run.error)
+    return shown
+
+
+def error_text(error: Any) -> str:
+    """A failed run's error as the one string of the contract: `TypeError: …`."""
+    if not isinstance(error, dict):
+        return "the run failed"
+    return f"{error.get('name', 'Error')}: {error.get('message', '')}"
+
+
+def log_line(line: dict[str, Any]) -> dict[str, Any]:
+    """One line of a log, its time as everywhere else."""
+    return {"at": timestamp(datetime.fromtimestamp(line["at"], UTC)), "level": line["level"], "text": line["text"]}
+
+
+def run_detail(run: Run, *, with_stack: bool) -> dict[str, Any]:
+    error = run.error if with_stack and isinstance(run.error, dict) else {}
+    return listed_run(run) | {
+        "output": None if run.output is None else orjson.Fragment(run.output),
+        "stack": error.get("stack"),
+        "logs": [log_line(line) for line in run.logs],
+        "attempts": run.attempts,
+        "version": run.version,
+        "phase": run.phase,
+        "walls": run.walls,
+        "not_kept": run.not_kept or [],
+    }

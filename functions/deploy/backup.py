@@ -1,0 +1,90 @@
+"""The functions' part of a backup (`rows.transfer.backup`): all versions, secrets by name, whose values stay behind,
+and schedules and events, which come back stopped."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from functions.deploy import service as deploy_service
+from functions.models import Function, Secret, Version
+from functions.triggers import cron, event_subscriptions, schedules
+from platform_site.identity.callers import Place
+from platform_site.identity.plans import plan_limits
+from rows.outbox import event_types
+
+_FIELDS: Final = (
+    "name", "active_version", "last_version", "timeout_ms", "memory_mb", "allowed_hosts", "invoke", "attempts",
+)  # fmt: skip
+_VERSION_FIELDS: Final = ("number", "source_hash", "author_kind", "author_id", "source")
+
+
+class Functions:
+    """Implements `rows.transfer.backup.Part`."""
+
+    def dump(self, place: Place) -> Mapping[str, Iterator[Mapping[str, Any]]]:
+        return {"functions": self._functions(place), "function_versions": self._versions(place)}
+
+    def load(self, place: Place, records: Callable[[str], Iterator[Mapping[str, Any]]]) -> int:
+        """Settings that the plan does not allow are cut down to it."""
+        using = place.cluster
+        made: dict[str, Function] = {}
+        for record in records("functions"):
+            deploy_service.make_room(place, 1)
+            function = made[record["name"]] = self._make(place, record)
+            for version in record.get("versions", ()):  # in format 1 of the file they were here
+                _make_version(function, version, using)
+        for version in records("function_versions"):
+            _make_version(made[version["function"]], version, using)
+        for name, function in made.items():
+            if not function.versions.using(using).filter(number=function.active_version).exists():
+                raise ValueError(f"{name} lacks its active version")
+        return len(made)
+
+    def is_empty(self, place: Place) -> bool:
+        return not self._all(place).exists()
+
+    def _functions(self, place: Place) -> Iterator[Mapping[str, Any]]:
+        for function in self._all(place).order_by("name"):
+            secrets = Secret.objects.using(place.cluster).filter(function=function).order_by("name")
+            yield {
+                **{field: getattr(function, field) for field in _FIELDS},
+                "schedule": function.schedule,
+                "on": function.events,
+                "secrets": list(secrets.values_list("name", flat=True)),
+            }
+
+    def _versions(self, place: Place) -> Iterator[Mapping[str, Any]]:
+        for function in self._all(place).order_by("name"):
+            versions = Version.objects.using(place.cluster).filter(function=function)
+            # One by one: behind a pooler there is no cursor that would not hold them all.
+            for number in versions.order_by("number").values_list("number", flat=True):
+                version = versions.get(number=number)
+                yield {"function": function.name, **{field: getattr(version, field) for field in _VERSION_FIELDS}}
+
+    def _make(self, place: Place, record: Mapping[str, Any]) -> Function:
+        using, plan = place.cluster, plan_limits(place.plan)
+        values = {field: record[field] for field in _FIELDS}
+        values["timeout_ms"] = min(values["timeout_ms"], plan.function_timeout_ms)
+        values["memory_mb"] = min(values["memory_mb"], plan.function_memory_mb)
+        schedule = record.get("schedule")  # the release before wrote none
+        values |= schedules.copied(None if schedule is None else cron.normal(schedule))
+        values |= event_subscriptions.copied(_patterns(record.get("on")))
+        function = Function.objects.using(using).create(environment_id=place.environment_id, **values)
+        Secret.objects.using(using).bulk_create(
+            Secret(function=function, name=name, sealed_value=None) for name in record["secrets"]
+        )
+        return function
+
+    def _all(self, place: Place) -> Any:
+        return Function.objects.using(place.cluster).filter(environment_id=place.environment_id)
+
+
+def _patterns(named: list[str] | None) -> list[str] | None:
+    """The events of a function. Raises ValueError for what no deployment would take."""
+    for pattern in named or ():
+        if (problem := event_types.problem_with(pattern)) is not None:
+            raise ValueError(problem)
+    return named
+
+
+def _make_version(function: Function, record: Mapping[str, Any], using: str) -> None:
+    Version.objects.using(using).create(function=function, **{field: record[field] for field in _VERSION_FIELDS})

@@ -1,0 +1,93 @@
+"""Deleting a function: it is gone at once, and what it leaves goes in pages.
+
+A function may have millions of runs, which no statement and no request can delete. So its deletion takes the versions,
+the secrets, the inbound addresses and a page of the newest runs, those that wait or execute among them; if that was
+all, the function as well. One with more belongs to no environment from then on: nobody finds it or its runs, its name
+is free, nothing of it is begun, and what executes of it is ended (`leases.renew`). A worker and a sweep remove the rest
+of its runs, page by page, and at last itself. The same when its environment goes.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, Final
+
+from django.db import connections, transaction
+
+from functions.models import Function
+from functions.triggers import inbound_endpoints
+from platform_site.background import dispatch
+
+BATCH: Final = 1000
+
+_CLOSE: Final = (
+    "DELETE FROM platform.functions_secret WHERE function_id = %s",
+    "DELETE FROM platform.functions_version WHERE function_id = %s",
+)
+_DETACH: Final = "UPDATE platform.functions_function SET environment_id = NULL WHERE id = %s"
+_DELETE: Final = "DELETE FROM platform.functions_function WHERE id = %s"
+_PAGE: Final = """
+SELECT created_at, id FROM platform.functions_run
+ WHERE function_id = %(function_id)s {after} ORDER BY created_at DESC, id DESC LIMIT %(batch)s
+"""
+_AFTER: Final = "AND (created_at, id) < (%(at)s::timestamptz, %(id)s::text)"
+# Each page begins where the last one ended: it would otherwise go through all that PostgreSQL has not cleaned up yet.
+_IN_ORDER: Final = "SELECT set_config('enable_sort', 'off', true)"
+# By the index, whatever the planner believes: where statistics are old it may fetch and sort all of them for a page.
+_DELETE_RUNS: Final = "DELETE FROM platform.functions_run WHERE id = ANY (%s)"
+
+Position = tuple[datetime, str]
+
+
+def begin(using: str, function_id: str) -> None:
+    """Delete a function in the transaction at hand, which has its lock; a worker is nudged for what is left of it."""
+    with connections[using].cursor() as cursor:
+        for statement in _CLOSE:
+            cursor.execute(statement, [function_id])
+        inbound_endpoints.delete_all(using, function_id)
+        if _remove_page(cursor, function_id, None) is None:
+            cursor.execute(_DELETE, [function_id])
+        else:
+            cursor.execute(_DETACH, [function_id])
+            dispatch.send("functions.tasks.remove_deleted", using, using=using)
+
+
+def begin_all(using: str, environment_id: str) -> None:
+    """The same for all functions of an environment, each in a transaction of its own."""
+    found = Function.objects.using(using).filter(environment_id=environment_id)
+    for function_id in list(found.values_list("pk", flat=True)):
+        with transaction.atomic(using=using):
+            if found.select_for_update().filter(pk=function_id).exists():
+                begin(using, function_id)
+
+
+def unfinished(using: str) -> Iterator[str]:
+    """The ids of deleted functions that have left something."""
+    deleted = Function.objects.using(using).filter(environment_id=None).order_by("pk")
+    yield from deleted.values_list("pk", flat=True)
+
+
+def finish(using: str, function_id: str) -> None:
+    """Remove what a deleted function has left, each page in a transaction of its own. May run twice at once.
+
+    Raises IntegrityError where a run that began in the moment of the deletion is committed only now.
+    """
+    after: Position | None = None
+    is_done = False
+    while not is_done:
+        with transaction.atomic(using=using), connections[using].cursor() as cursor:
+            after = _remove_page(cursor, function_id, after)
+            if is_done := after is None:
+                cursor.execute(_DELETE, [function_id])
+
+
+def _remove_page(cursor: Any, function_id: str, after: Position | None) -> Position | None:
+    """Delete the newest runs behind `after`, at most BATCH, in the transaction at hand. Returns where the page ended,
+    None if it was the last one."""
+    facts: dict[str, Any] = {"function_id": function_id, "batch": BATCH}
+    if after is not None:
+        facts |= {"at": after[0], "id": after[1]}
+    cursor.execute(_IN_ORDER)
+    cursor.execute(_PAGE.format(after="" if after is None else _AFTER), facts)
+    page: list[Position] = cursor.fetchall()
+    cursor.execute(_DELETE_RUNS, [[run_id for _, run_id in page]])
+    return page[-1] if len(page) == BATCH else None

@@ -1,0 +1,208 @@
+"""Execute a run that is ours: bring its program and secrets, let it run in the process's pool, write down how it ended.
+
+Called in a request's thread for synchronous runs and by the worker's loop for queued ones. Everything that can happen
+to the code becomes an `Ending`; what happens to us leaves a lease that runs out (`functions.runs.leases.settle_lost`).
+"""
+
+import contextlib
+import logging
+import os
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from django.conf import settings
+from django.db import Error
+
+from functions.errors import NoSuchFunction
+from functions.execution import custom_response
+from functions.execution.custom_response import BadResponse, Response
+from functions.execution.host_api import RunHost
+from functions.models import Run
+from functions.runs import completion
+from functions.runs import queue as run_queue
+from functions.runs import start as runs_start
+from functions.runs.completion import Ending
+from functions.runs.lease_renewer import Watch
+from functions.runs.start import Started
+from functions.runtime import scratch
+from functions.runtime.errors import LoadFailed, RuntimeFailed
+from functions.runtime.pool import Busy, Pool, Program
+from functions.runtime.process import Call, Outcome
+from platform_site.identity import ids
+from platform_site.identity.callers import Caller, Place
+from platform_site.identity.plans import plan_limits
+from platform_site.security import keyring
+
+logger = logging.getLogger("platform.functions")
+
+SECRET_PURPOSE: Final = "functions.secret"  # noqa: S105 - a purpose, not a secret
+_KEY_COMES: Final = timedelta(seconds=5)
+"""After which a queued run is tried again whose secrets were sealed with a key that this process does not have."""
+_WAITS_FOR_KEY: Final = timedelta(hours=1)
+"""Since it was queued. By then every process has been replaced by one that has the key."""
+_SOURCES_KEPT_BYTES: Final = 16 * 1024 * 1024
+"""Of thousands of usual functions, or of the thirty largest."""
+
+_lock = threading.Lock()
+_pool: Pool | None = None
+_pool_pid: int | None = None
+_sources: OrderedDict[str, bytes] = OrderedDict()
+_sources_bytes = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How an execution ended: what the run says, and whether somebody subscribed to its event."""
+
+    ending: Ending
+    is_timeout: bool
+    told: bool
+    response: Response | None = None
+    """What the function answers to who waits at an inbound address, where that is no plain output."""
+
+
+def pool() -> Pool:
+    """This process's pool of warm processes, made at first use and anew after a fork."""
+    global _pool, _pool_pid
+    if _pool is None or _pool_pid != os.getpid():
+        with _lock:
+            if _pool is None or _pool_pid != os.getpid():
+                _pool = Pool(
+                    size=settings.FUNCTION_POOL_SIZE,
+                    idle_seconds=settings.FUNCTION_IDLE_SECONDS,
+                    max_calls=settings.FUNCTION_MAX_CALLS,
+                    wait_seconds=settings.FUNCTION_POOL_WAIT,
+                    load_seconds=settings.FUNCTION_LOAD_SECONDS,
+                    required_walls=frozenset(settings.FUNCTION_REQUIRED_WALLS),
+                )
+                _pool_pid = os.getpid()
+                threading.Thread(target=scratch.sweep, name="function-scratch", daemon=True).start()
+    return _pool
+
+
+def close_pool() -> None:
+    """End this process's warm processes, for a command that is done. The next call would make a pool anew."""
+    global _pool
+    with _lock:
+        closing, _pool = _pool, None
+    if closing is not None and _pool_pid == os.getpid():
+        closing.close()
+
+
+watch = Watch(lambda run_id: pool().cancel(run_id))
+
+
+def warm(program: Program) -> None:
+    """Start a process of the program in the background. What goes wrong is left to the first call."""
+
+    def start() -> None:
+        with contextlib.suppress(Busy, RuntimeFailed):
+            pool().warm(program)
+
+    threading.Thread(target=start, name="function-warming", daemon=True).start()
+
+
+def execute(started: Started, caller: Caller, place: Place) -> Ended:
+    """Run it and record the outcome; a queued one whose secrets are sealed with a key that this process does not know
+    yet goes back into the queue. Never raises for what the code does; DatabaseError if the outcome cannot be written
+    (the lease then runs out and the sweep settles the run)."""
+    limits = plan_limits(place.plan)
+    host = RunHost(caller, place, allowed_hosts=started.allowed_hosts, depth=started.depth)
+    walls: tuple[str, ...] = ()
+    try:
+        program = _program(started)
+        call = Call(
+            input=started.input_text,
+            run_id=started.run_id,
+            caller={"kind": caller.kind, "id": caller.id, "email": caller.email, "role": caller.role},
+            secrets=_secrets(started),
+            timeout=started.timeout_ms / 1000,
+            max_output=limits.run_output_bytes,
+        )
+        try:
+            watch.begin(started)
+            outcome = pool().call(program, call, host)
+        finally:
+            watch.end(started)
+        walls = outcome.walls
+    except LoadFailed as error:
+        outcome = _failure("user_error", "LoadFailed", str(error))
+    except NoSuchFunction:
+        outcome = _failure("platform", "FunctionGone", "the function was deleted before it ran")
+    except Busy:
+        outcome = _failure("platform", "Busy", "no process was free to run the function; try again shortly")
+    except keyring.KeyringError as error:
+        if isinstance(error, keyring.UnknownKey) and _waits_for_key(started):
+            run_queue.give_back(started, _KEY_COMES)
+            return Ended(Ending("failed", 0), False, False)
+        outcome = _failure("platform", "SecretsClosed", "the secrets of the function cannot be opened")
+    except RuntimeFailed as error:
+        logger.error("the runtime failed", extra={"run_id": started.run_id, "why": str(error)[:500]})
+        outcome = _failure("platform", "RuntimeFailed", "the function's process could not be started")
+    except Error:
+        raise  # the source could not be read: nor could an outcome be written
+    except Exception:
+        logger.exception("a run failed on our side", extra={"run_id": started.run_id})
+        outcome = _failure("platform", "PlatformError", "something went wrong on our side")
+    response = None
+    if started.trigger == Run.Trigger.INBOUND and not started.is_async and outcome.output is not None:
+        try:
+            response = custom_response.read(outcome.output)
+        except BadResponse as error:
+            wrong = {"name": "BadResponse", "message": str(error), "stack": None}
+            outcome = replace(outcome, output=None, reason="user_error", error=wrong)
+    ending = _ending(outcome, walls)
+    if ending.status == "failed" and started.is_async and outcome.reason != "cancelled":
+        if run_queue.try_again(started, timedelta(seconds=min(60, 2**started.attempt))):
+            return Ended(ending, outcome.reason == "timeout", False)
+    _, told = completion.end(started, ending)
+    return Ended(ending, outcome.reason == "timeout", told, response)
+
+
+def _failure(reason: Any, name: str, message: str) -> Outcome:
+    return Outcome(0.0, reason=reason, error={"name": name, "message": message, "stack": None})
+
+
+def _program(started: Started) -> Program:
+    key = started.program_key
+    with _lock:
+        source = _sources.get(key)
+        if source is not None:
+            _sources.move_to_end(key)
+    if source is None:
+        source = runs_start.source_of(started)
+        _keep_source(key, source)
+    return Program(key, started.environment_id, source, started.memory_mb)
+
+
+def _keep_source(key: str, source: bytes) -> None:
+    """Remember it for the next run, and forget those used longest ago while all together are too large."""
+    global _sources_bytes
+    with _lock:
+        _sources_bytes += len(source) - len(_sources.pop(key, b""))
+        _sources[key] = source
+        while _sources_bytes > _SOURCES_KEPT_BYTES:
+            _sources_bytes -= len(_sources.popitem(last=False)[1])
+
+
+def _waits_for_key(started: Started) -> bool:
+    """What was accepted is not lost where keys are changed while processes run that do not know the new one yet."""
+    return started.is_async and datetime.now(UTC) - ids.made_at(started.run_id) < _WAITS_FOR_KEY
+
+
+def _secrets(started: Started) -> dict[str, str]:
+    return {
+        name: keyring.unseal(sealed, purpose=SECRET_PURPOSE).decode() for name, sealed in started.sealed_secrets.items()
+    }
+
+
+def _ending(outcome: Outcome, walls: tuple[str, ...]) -> Ending:
+    logs = tuple({"at": line.at, "level": line.level, "text": line.text} for line in outcome.logs)
+    duration_ms = round(outcome.duration * 1000)
+    if outcome.reason is None:
+        return Ending("succeeded", duration_ms, outcome.output, None, logs, walls)
+    error = {"reason": outcome.reason, **(outcome.error or {})}
+    return Ending("failed", duration_ms, None, error, logs, walls)

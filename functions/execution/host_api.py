@@ -1,0 +1,288 @@
+"""What a function may do to the outside, decided as whoever invoked it: rows by the row manager, the guarded client.
+
+The code in the runtime holds no token: it asks over its channel, and each question is answered here in the name of the
+run's caller, so it can never read or write more than that caller could. No question costs a network hop but `fetch`.
+"""
+
+import base64
+import binascii
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final
+
+import orjson
+import psycopg
+from django.db import Error, close_old_connections, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from functions.runs import statement_batching
+from functions.runtime.process import HostError
+from platform_site import outbound
+from platform_site.http import bodies
+from platform_site.http.errors import ApiError
+from platform_site.http.pagination import DEFAULT_LIMIT, MAX_LIMIT
+from platform_site.identity import call_depth
+from platform_site.identity.callers import Caller, Place
+from platform_site.postgres import sqlstates
+from rows import services
+from rows.query import service as query_service
+from rows.query.service import ListQuery
+from rows.rules.rules import Principal
+from rows.write import bulk
+from rows.write.bulk import MAX_ROWS, BulkQuery
+
+logger = logging.getLogger("platform.functions")
+
+MAX_QUESTIONS: Final = 1000
+"""Of one run. A loop that asks for ever ends at its timeout; this bounds what it can cost until then."""
+MAX_FETCH_BODY: Final = 1024 * 1024
+MAX_ARGUMENTS: Final = 2 * MAX_FETCH_BODY
+"""Bytes of one question: a body of 1 MB in base64, and what stands around it."""
+FETCH_SECONDS: Final = 10.0
+CANCEL_SECONDS: Final = 2.0
+"""What it may take to tell PostgreSQL that a statement is not wanted any more."""
+
+
+class RunHost:
+    """The `functions.runtime.process.Host` of one run. Used by the one thread that executes it, but for `interrupt` and
+    the requests of its fetches."""
+
+    def __init__(self, caller: Caller, place: Place, *, allowed_hosts: tuple[str, ...], depth: int) -> None:
+        self._caller = caller
+        self._place = place
+        self._principal = Principal.of(caller)
+        self._allowed = frozenset(allowed_hosts)
+        self._depth = depth
+        self._asked = 0
+        self._lock = threading.Lock()
+        self._connection: BaseDatabaseWrapper | None = None
+        """The connection of the thread that answers, while it may be in a statement."""
+        self._fetching: set[outbound.Interruption] = set()
+        """Of each fetch that is under way."""
+        self._is_over = False
+        self._is_durable = False
+
+    def answer(self, operation: str, arguments: bytes, *, seconds: float) -> bytes | Callable[[], bytes]:
+        """The answer to one question, as JSON text, or what gets it from elsewhere: a fetch, which ends with the call's
+        `seconds` at the latest. Raises HostError with the API's own code, message and fields, and so does that.
+
+        `arguments` is read as strictly as a request's body. Statements and fetches are ended by `interrupt`.
+        """
+        self._asked += 1
+        if self._asked > MAX_QUESTIONS:
+            raise HostError(
+                f"a run may ask at most {MAX_QUESTIONS} things", code="quota_exceeded", name="QuotaExceeded"
+            )
+        if len(arguments) > MAX_ARGUMENTS:
+            raise HostError("the arguments have more than 2 MB", code="payload_too_large", name="RangeError")
+        with self._refusing(operation):
+            found = self._answer(operation, bodies.read(arguments), seconds)
+        return partial(self._answer_from_afar, operation, found) if callable(found) else found
+
+    def _answer_from_afar(self, operation: str, far: Callable[[], bytes]) -> bytes:
+        with self._refusing(operation):
+            return far()
+
+    @contextlib.contextmanager
+    def _refusing(self, operation: str) -> Iterator[None]:
+        """Whatever goes wrong inside is a HostError."""
+        try:
+            yield
+        except HostError:
+            raise
+        except ApiError as error:
+            fields = [field.as_dict() for field in error.fields] or None
+            raise HostError(error.text, code=error.code, name=type(error).__name__, fields=fields) from error
+        except Error as error:
+            close_old_connections()
+            meaning = sqlstates.answer_for(error)
+            raise HostError(meaning.text, code=meaning.code, name=type(meaning).__name__) from error
+        except Exception as error:  # ours, not the code's: it must not take the run along
+            logger.exception("a question of a function failed", extra={"operation": operation})
+            raise HostError("something went wrong on our side", code="internal", name="InternalError") from error
+
+    def interrupt(self) -> None:
+        """The run is over: cancel the statement and the fetches that work for it, and begin no other."""
+        with self._lock:
+            self._is_over = True
+            for fetching in self._fetching:
+                fetching.interrupt()
+            opened: Any = None if self._connection is None else self._connection.connection
+            if opened is not None:
+                with contextlib.suppress(psycopg.Error):
+                    opened.cancel_safe(timeout=CANCEL_SECONDS)
+
+    @contextlib.contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Around statements. One that was interrupted leaves its connection closed: the request to cancel may reach
+        PostgreSQL after the statement, and must not find somebody else's."""
+        connection = connections[self._place.cluster]
+        with self._lock:
+            if self._is_over:
+                raise HostError("the run is over", code="refused", name="Error")
+            self._connection = connection
+        try:
+            yield
+        finally:
+            if self._let_go() and not connection.in_atomic_block:
+                connection.close()
+
+    def _let_go(self) -> bool:
+        """The statement has ended. Whether it was interrupted."""
+        with self._lock:
+            self._connection = None
+            return self._is_over
+
+    def _answer(self, operation: str, arguments: Any, seconds: float) -> bytes | Callable[[], bytes]:
+        if not isinstance(arguments, dict):
+            raise HostError("the arguments are not an object", code="validation_failed", name="TypeError")
+        match operation:
+            case "rows.list" | "rows.get":
+                self._caller.need("rows:read")
+                with self._interruptible():
+                    return self._read(operation, arguments)
+            case (
+                "rows.insert" | "rows.upsert" | "rows.update" | "rows.remove" | "rows.update_many" | "rows.remove_many"
+            ):
+                self._caller.need("rows:write")
+                with self._interruptible():
+                    return self._write(operation, arguments)
+            case "fetch":
+                return self._fetch(arguments, seconds)
+        raise HostError("there is no such operation", code="not_found", name="NotFound")
+
+    def _read(self, operation: str, arguments: dict[str, Any]) -> bytes:
+        query = _query(arguments, query_service.QUERY_MEMBERS)
+        table = _text(arguments, "table")
+        if operation == "rows.get":
+            row_id = _text(arguments, "id")
+            withs, columns = query.get("with"), query.get("columns")
+            return services.retrieve_row(self._place, self._principal, table, row_id, withs, columns).body
+        asked = ListQuery(
+            where=query.get("where"),
+            order=query.get("order"),
+            limit=_limit(query.get("limit", DEFAULT_LIMIT), MAX_LIMIT),
+            cursor=query.get("cursor"),
+            withs=query.get("with"),
+            columns=query.get("columns"),
+            count=query.get("count") if query.get("count") in ("exact", "estimated") else None,
+        )
+        return services.list_rows(self._place, self._principal, table, asked).body
+
+    def _write(self, operation: str, arguments: dict[str, Any]) -> bytes:
+        table, depth = _text(arguments, "table"), self._depth + 1
+        match operation:
+            case "rows.insert":
+                made = services.insert_row(self._place, self._principal, table, arguments.get("row"), depth=depth)
+                return made.body
+            case "rows.upsert":
+                key, row = _text(arguments, "on_conflict"), arguments.get("row")
+                return services.upsert_row(self._place, self._principal, table, row, key, depth=depth).row.body
+            case "rows.update":
+                row_id, changes = _text(arguments, "id"), arguments.get("changes")
+                row = services.update_row(self._place, self._principal, table, row_id, changes, depth=depth)
+                return row.body
+            case "rows.update_many" | "rows.remove_many":
+                return self._write_many(operation, table, arguments, depth)
+        services.delete_row(self._place, self._principal, table, _text(arguments, "id"), depth=depth)
+        return b"null"
+
+    def _write_many(self, operation: str, table: str, arguments: dict[str, Any], depth: int) -> bytes:
+        query = _query(arguments, bulk.QUERY_MEMBERS)
+        limit = None if query.get("limit") is None else _limit(query["limit"], MAX_ROWS)
+        which = BulkQuery(query.get("where"), limit, query.get("cursor"))
+        if operation == "rows.update_many":
+            changes = arguments.get("changes")
+            changed = services.update_rows(self._place, self._principal, table, which, changes, depth=depth)
+        else:
+            changed = services.delete_rows(self._place, self._principal, table, which, depth=depth)
+        return orjson.dumps({"ids": changed.ids, "next_cursor": changed.next_cursor})
+
+    def _fetch(self, arguments: dict[str, Any], seconds: float) -> Callable[[], bytes]:
+        """What makes one request through the guarded client, to an allowed host only. Redirects are answers, not
+        followed."""
+        method = _text(arguments, "method").upper()
+        try:
+            target = outbound.parse_url(_text(arguments, "url"))
+        except outbound.BadUrl as error:
+            raise HostError(str(error), code="refused", name="TypeError") from error
+        if not {target.host, f"{target.host}:{target.port}"} & self._allowed:
+            raise HostError(f"{target.host} is not among the allowed_hosts", code="refused", name="NotAllowed")
+        headers = arguments.get("headers") or {}
+        if not isinstance(headers, dict):
+            raise HostError("headers is not an object", code="refused", name="TypeError")
+        # Never the code's to set: by it our own API knows how long the chain already is.
+        sent = {str(name): str(value) for name, value in headers.items() if name.lower() != call_depth.HEADER.lower()}
+        sent[call_depth.HEADER.lower()] = call_depth.signed(self._depth + 1, self._place.environment_id)
+        try:
+            body = base64.b64decode(arguments.get("body") or "", validate=True)
+        except (binascii.Error, TypeError, ValueError) as error:
+            raise HostError("the body cannot be read", code="refused", name="TypeError") from error
+        if len(body) > MAX_FETCH_BODY:
+            raise HostError("the body has more than 1 MB", code="payload_too_large", name="RangeError")
+        timeout_ms = arguments.get("timeout_ms")
+        if timeout_ms is not None:
+            if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, int | float):
+                raise HostError("timeout_ms is not a number", code="refused", name="TypeError")
+            seconds = min(seconds, timeout_ms / 1000)
+        if not self._is_durable:  # what goes out cannot be taken back, so its run must outlive a crash
+            statement_batching.make_durable(self._place.cluster)
+            self._is_durable = True
+        return partial(self._request, method, target.url, sent, body, min(FETCH_SECONDS, max(0.01, seconds)))
+
+    def _request(self, method: str, url: str, headers: dict[str, str], body: bytes, seconds: float) -> bytes:
+        interruption = outbound.Interruption()
+        with self._lock:
+            if self._is_over:
+                raise HostError("the run is over", code="refused", name="Error")
+            self._fetching.add(interruption)
+        try:
+            got = outbound.client().request(
+                method,
+                url,
+                owner=self._place.environment_id,
+                headers=headers,
+                body=body,
+                limit=MAX_FETCH_BODY,
+                total=seconds,
+                interruption=interruption,
+            )
+        except outbound.OutboundError as error:
+            raise HostError(error.reason, code="fetch_failed", name=type(error).__name__) from error
+        except ValueError as error:
+            raise HostError(str(error), code="refused", name="TypeError") from error
+        finally:
+            with self._lock:
+                self._fetching.discard(interruption)
+        if got.is_cut:
+            raise HostError("the answer has more than 1 MB", code="payload_too_large", name="RangeError")
+        headers_shown = [pair for pair in got.headers.items() if pair[0] != "set-cookie"]
+        headers_shown += [("set-cookie", cookie) for cookie in got.cookies]
+        shown = {"status": got.status, "headers": headers_shown, "body": base64.b64encode(got.body).decode()}
+        return orjson.dumps(shown)
+
+
+def _query(arguments: dict[str, Any], members: frozenset[str]) -> dict[str, Any]:
+    query = arguments.get("query") or {}
+    if not isinstance(query, dict) or set(query) - members:
+        raise HostError("the query has members that do not exist", code="validation_failed", name="TypeError")
+    for name in ("order", "cursor", "with", "columns"):
+        if query.get(name) is not None and not isinstance(query[name], str):
+            raise HostError(f"{name} must be a string", code="validation_failed", name="TypeError")
+    return query
+
+
+def _limit(limit: Any, most: int) -> int:
+    if type(limit) is not int or not 1 <= limit <= most:
+        raise HostError(f"limit must be a whole number from 1 to {most}", code="validation_failed", name="RangeError")
+    return int(limit)
+
+
+def _text(arguments: dict[str, Any], name: str) -> str:
+    value = arguments.get(name)
+    if not isinstance(value, str):
+        raise HostError(f"{name} must be a string", code="validation_failed", name="TypeError")
+    return value

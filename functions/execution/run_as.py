@@ -1,0 +1,75 @@
+"""The caller of a queued run, resolved again when the run starts: a key that was deleted, a user who was disabled or a
+member who left in the meantime runs nothing any more.
+"""
+
+from typing import Final
+
+from accounts.keys import server_keys
+from accounts.models import ServerKey, User
+from platform_site.fastpath.compiled_queryset import Compiled
+from platform_site.identity.callers import Caller, Place
+from projects.directory import roles
+from projects.directory.environments import place_for, place_of
+
+
+def caller_again(kind: str, caller_id: str, environment_id: str) -> tuple[Caller, Place] | None:
+    """Who invoked, as they are now, and the place; None if they may no longer act there. At most two queries."""
+    place = place_of(environment_id)
+    if place is None:
+        return None
+    if kind in ("key", "anonymous"):
+        return _key(caller_id, place)
+    user = User.objects.filter(pk=caller_id, disabled_at__isnull=True).first()
+    if user is None:
+        return None
+    if kind == "user":
+        return _user(user, place)
+    return _account(user, place)
+
+
+def _key(key_id: str, place: Place) -> tuple[Caller, Place] | None:
+    found = _KEY.first(key_id, place.environment_id)
+    if found is None:
+        return None
+    name, granted, prefix = found
+    if server_keys.is_publishable(prefix):
+        scopes = roles.of_publishable_key(frozenset(granted), bound_to_environment=True)
+        return Caller("anonymous", key_id, scopes, plan=place.plan, place=place), place
+    scopes = roles.of_key(frozenset(granted), bound_to_environment=True)
+    return Caller("key", key_id, scopes, plan=place.plan, place=place, name=name), place
+
+
+_KEY: Final = Compiled(
+    lambda pk, environment_id: (
+        ServerKey.objects.live().filter(pk=pk, environment_id=environment_id).values_list("name", "scopes", "prefix")
+    )
+)
+
+
+def _user(user: User, place: Place) -> tuple[Caller, Place] | None:
+    if user.environment_id != place.pool_id:
+        return None
+    caller = Caller(
+        "user",
+        user.pk,
+        roles.APP_USER,
+        plan=place.plan,
+        place=place,
+        email=user.email,
+        name=user.name,
+        role=user.role,
+        claims=user.claims,
+    )
+    return caller, place
+
+
+def _account(user: User, place: Place) -> tuple[Caller, Place] | None:
+    asking = Caller("account", user.pk, frozenset(), account_id=user.pk, email=user.email, name=user.name)
+    found = place_for(asking, place.environment_id)
+    if found is None or user.environment_id is not None:
+        return None
+    there, scopes = found
+    caller = Caller(
+        "account", user.pk, scopes, plan=there.plan, place=there, account_id=user.pk, email=user.email, name=user.name
+    )
+    return caller, there

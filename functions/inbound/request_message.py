@@ -1,0 +1,75 @@
+"""What a function is told of a request that came by its address: its input. Pure computation.
+
+    {"method": "POST", "query": "a=1", "headers": {"content-type": "application/json", …}, "body": "{\"id\": …",
+     "client": "203.0.113.7", "address_id": "inb_…"}
+
+A signature is over bytes, so nothing is read, decoded or put in order: the query is the text behind the `?`, the body
+the text that came. A body that is no such text (not UTF-8, or with control characters, which JSON would make six times
+as long) is `body_base64` in its place. The input is kept with the run, so what lets somebody in is left out: cookies,
+`Authorization` (the address itself is the secret that a provider shows), the header by which chains are counted, and
+any that repeats the address's token, as a proxy's may that tells the path, and as the query may. The path is decoded
+once on its way here, so a token is one in either spelling.
+"""
+
+import base64
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import unquote
+
+import orjson
+
+from platform_site.identity import call_depth
+
+_CREDENTIALS: Final = frozenset({"authorization", "cookie", "proxy-authorization"})
+_HOP_BY_HOP: Final = frozenset(
+    {"connection", "keep-alive", "proxy-authenticate", "proxy-connection", "te", "trailer", "transfer-encoding"}
+    | {"upgrade"}
+)
+_LEFT_OUT: Final = _CREDENTIALS | _HOP_BY_HOP | {call_depth.HEADER.lower()}
+_NO_TEXT: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
+
+
+def input_of(meta: Mapping[str, Any], body: bytes, token: str, facts: Mapping[str, Any]) -> str:
+    """The input as JSON. `meta` is `request.META`; `facts` are members of which the request itself says nothing."""
+    query = meta.get("QUERY_STRING", "")
+    told: dict[str, Any] = {
+        "method": meta["REQUEST_METHOD"],
+        "query": "" if _repeats(query, token) else _text(query),
+        "headers": _headers(meta, token),
+        **facts,
+        **_body(body),
+    }
+    return orjson.dumps(told).decode()
+
+
+def _headers(meta: Mapping[str, Any], token: str) -> dict[str, str]:
+    """By their names in lower case; one that came several times has its values joined by commas (RFC 9110, 5.3). What a
+    connection or a credential is made of is not among them (RFC 9110, 7.6.1)."""
+    left_out = _LEFT_OUT | {name.strip().lower() for name in meta.get("HTTP_CONNECTION", "").split(",")}
+    found = {}
+    for key, value in meta.items():
+        if key.startswith("HTTP_") or (key in ("CONTENT_TYPE", "CONTENT_LENGTH") and value):
+            name = key.removeprefix("HTTP_").replace("_", "-").lower()
+            if name not in left_out and not _repeats(value, token):
+                found[name] = _text(value)
+    return found
+
+
+def _repeats(text: str, token: str) -> bool:
+    return token in text or ("%" in text and token in unquote(text))
+
+
+def _body(body: bytes) -> dict[str, str]:
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        text = None
+    if text is None or _NO_TEXT.search(text):
+        return {"body_base64": base64.b64encode(body).decode()}
+    return {"body": text}
+
+
+def _text(value: str) -> str:
+    """As JSON can write it: half of a surrogate pair, which a server may make of odd bytes, becomes a question mark."""
+    return value.encode("utf-8", "replace").decode()

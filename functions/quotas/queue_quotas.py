@@ -1,0 +1,256 @@
+"""Whether one more run may wait in an environment's queue, and its input with it.
+
+Whoever calls and waits for no end could queue for days at the rate of their plan, with inputs of 1 MB. So each kind of
+caller has a budget of its own in each environment, in runs and in bytes of input (`queued_runs`, `queued_bytes` of the
+plan), and none takes another's: keys and members; providers, by inbound addresses; app users. Within a kind:
+
+* Of the users one has an eighth at most, and who has something waiting already gets more only while half of the budget
+  is free, as networks do (`functions.quotas.client_networks`).
+* Of the addresses one takes half at most, and of the other half an eighth: there are few of them, and what a provider
+  brings comes in bursts.
+
+Visitors have theirs (`functions.runs.start`). Runs by schedules count as those of keys and are not refused, being one
+of each function; runs on events wait elsewhere (`functions.triggers.events`).
+
+To count what waits takes milliseconds where much does, and a queued call has one statement. So a process looks only now
+and then: of what a look finds free it may give half away without another, and no more than a sixteenth of the budget.
+So each process may pass a budget by a sixteenth; where little is free it looks each time. By what a look has found
+others are refused for a moment without another, whoever they are, so that nobody makes PostgreSQL count by asking.
+"""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from functions.errors import TooManyQueued
+from platform_site.identity.callers import Caller, Place
+from platform_site.identity.plans import plan_limits
+from platform_site.postgres.planner_hints import by_index
+
+SHARE: Final = 8
+"""One user has this part of the users' budget, and one address this part of what half of the addresses' leaves."""
+STEPS: Final = 16
+"""A process looks again after this part of a budget, or of a share."""
+PAUSE: Final = 2.0
+"""Seconds for which others are refused by a look."""
+_MOST_KNOWN: Final = 20_000
+
+
+class Kind(StrEnum):
+    """Whose runs share a budget; the value is what an error calls them."""
+
+    KEYS = "queued runs of keys and members"
+    INBOUND = "queued runs by inbound addresses"
+    USERS = "queued runs of app users"
+
+
+_IS_OF: Final = {
+    Kind.KEYS: "caller_kind IN ('key', 'account') AND trigger <> 'inbound'",
+    Kind.INBOUND: "trigger = 'inbound'",
+    Kind.USERS: "caller_kind = 'user'",
+}
+_WHOSE: Final = {Kind.KEYS: "''", Kind.INBOUND: "coalesce(address_id, '')", Kind.USERS: "caller_id"}
+"""Who has a share of the kind's budget; keys and members have none by themselves."""
+_WHY: Final = {
+    Kind.INBOUND: "This address has an eighth of that waiting, and gets more only while half of it is free.",
+    Kind.USERS: "You have some waiting, and more only while half of that is free and less than an eighth is yours.",
+}
+"""What is said to who is refused for the sake of others."""
+# In the order of the index `run_turn_of_crowd`: what visitors and events have waiting is not walked over. `IS FALSE`,
+# since a NOT would be spelled out as what no index has. Of a kind no more than the budget's are counted, and no input
+# is read for its size.
+_QUEUED: Final = {
+    kind: f"""
+SELECT {_WHOSE[kind]} AS whose, octet_length(input) AS size FROM platform.functions_run
+ WHERE phase = 'queued' AND environment_id = %(environment_id)s
+   AND (caller_kind = 'anonymous' OR trigger = 'event') IS FALSE AND {is_of}
+ ORDER BY coalesce(turn_at, created_at) LIMIT %(most)s
+"""  # noqa: S608 - constants
+    for kind, is_of in _IS_OF.items()
+}
+_LOOK: Final = {
+    kind: f"SELECT whose, count(*), sum(size) FROM ({queued}) queued GROUP BY whose"  # noqa: S608 - constants
+    for kind, queued in _QUEUED.items()
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """Of runs, and of bytes that their inputs have."""
+
+    runs: int
+    size: int
+
+    def part(self, parts: int) -> "Amount":
+        return Amount(self.runs // parts, self.size // parts)
+
+    def without(self, other: "Amount") -> "Amount":
+        return Amount(self.runs - other.runs, self.size - other.size)
+
+    def covers(self, other: "Amount") -> bool:
+        return other.runs <= self.runs and other.size <= self.size
+
+    def least(self, other: "Amount") -> "Amount":
+        return Amount(min(self.runs, other.runs), min(self.size, other.size))
+
+    def most(self, other: "Amount") -> "Amount":
+        return Amount(max(self.runs, other.runs), max(self.size, other.size))
+
+
+NOTHING: Final = Amount(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What waited of a kind a moment ago."""
+
+    taken: Amount
+    of: Mapping[str, Amount]
+    """What of it was whose."""
+
+    def room(self, kind: Kind, budget: Amount, whose: str) -> Amount:
+        """How much more may wait of this one."""
+        free, own, half = budget.without(self.taken), self.of.get(whose, NOTHING), budget.part(2).without(self.taken)
+        left_of_share = budget.part(SHARE).without(own)
+        if kind == Kind.USERS and own.runs:
+            return half.least(left_of_share)
+        if kind == Kind.INBOUND:
+            return half.most(left_of_share.least(free))
+        return free
+
+    def refusal(self, kind: Kind, budget: Amount, whose: str, wanted: Amount) -> TooManyQueued | None:
+        """Why so much more is too much; None if it is not."""
+        free = budget.without(self.taken)
+        is_full = not free.covers(wanted)
+        room = free if is_full else self.room(kind, budget, whose)
+        if room.covers(wanted):
+            return None
+        limit = f"{budget.runs:,}" if room.runs < wanted.runs else f"{budget.size:,} bytes of input in"
+        return TooManyQueued(limit, kind, "So many wait." if is_full else _WHY[kind])
+
+    def of_the_refused(self, kind: Kind, budget: Amount) -> "Look":
+        """The same, without those who would not be refused, however large what they bring: they are most, and many."""
+        most = Amount(1, budget.part(STEPS).size)
+        scarce = {whose: own for whose, own in self.of.items() if not self.room(kind, budget, whose).covers(most)}
+        return Look(self.taken, scarce)
+
+
+class Allowances:
+    """What may be queued without a look. Thread-safe; of the last so many names."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._left: OrderedDict[str, Amount] = OrderedDict()
+
+    def take(self, name: str, wanted: Amount, *, at_first: Amount) -> bool:
+        """Whether so much was there, and is taken. `at_first` is there under a name that is not known."""
+        with self._lock:
+            left = self._left.get(name, at_first)
+            if not left.covers(wanted):
+                return False
+            self._put(name, left.without(wanted))
+            return True
+
+    def renew(self, name: str, most: Amount, free: Amount) -> None:
+        """A look found so much free of what is at `most` somebody's."""
+        with self._lock:
+            self._put(name, most.part(STEPS).least(free.part(2)))
+
+    def _put(self, name: str, value: Amount) -> None:
+        self._left[name] = value
+        self._left.move_to_end(name)
+        if len(self._left) > _MOST_KNOWN:
+            self._left.popitem(last=False)
+
+
+class Looks:
+    """The last look at each budget, for PAUSE seconds. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, tuple[Look, float]] = OrderedDict()
+        """Each with its end, and in the order of these."""
+
+    def recent(self, name: str) -> Look | None:
+        with self._lock:
+            look, end = self._known.get(name, (None, 0.0))
+        return look if time.monotonic() < end else None
+
+    def remember(self, name: str, look: Look) -> None:
+        now = time.monotonic()
+        with self._lock:
+            self._known[name] = look, now + PAUSE
+            self._known.move_to_end(name)
+            while next(iter(self._known.values()))[1] <= now:
+                self._known.popitem(last=False)
+
+
+_budgets: Final = Allowances()
+_shares: Final = Allowances()
+"""Apart: thousands of users make no budget forgotten."""
+_looks: Final = Looks()
+
+
+def admit(place: Place, caller: Caller, size: int, *, address_id: str | None = None) -> None:
+    """One more run of the caller, with an input of so many bytes, is about to be queued. Raises TooManyQueued.
+
+    `address_id`: the inbound address by which it comes. No statement as a rule, one now and then. Not under a lock:
+    those that come at the same moment may pass a budget together.
+    """
+    kind, whose = _whose(caller, address_id)
+    limits = plan_limits(place.plan)
+    budget, wanted = Amount(limits.queued_runs, limits.queued_bytes), Amount(1, size)
+    share = budget.part(SHARE)
+    whole = f"{place.environment_id} {kind}"
+    own = f"{whole} {whose}"
+    recent = _looks.recent(whole)
+    if recent is not None and (refusal := recent.refusal(kind, budget, whose, wanted)):
+        raise refusal
+    # The share first: whoever has no more of theirs takes nothing of what is all others'.
+    has_share = not whose or _shares.take(own, wanted, at_first=share.part(STEPS))
+    if has_share and _budgets.take(whole, wanted, at_first=NOTHING):
+        return
+    look = _look(place, kind, budget.runs)
+    _looks.remember(whole, look.of_the_refused(kind, budget))
+    if refusal := look.refusal(kind, budget, whose, wanted):
+        raise refusal
+    if whose:
+        _shares.renew(own, share, look.room(kind, budget, whose).without(wanted))
+    _budgets.renew(whole, budget, budget.without(look.taken).without(wanted))
+
+
+def _whose(caller: Caller, address_id: str | None) -> tuple[Kind, str]:
+    if address_id is not None:
+        return Kind.INBOUND, address_id
+    return (Kind.USERS, caller.id) if caller.kind == "user" else (Kind.KEYS, "")
+
+
+def _look(place: Place, kind: Kind, most: int) -> Look:
+    """What waits of the kind, of no more than `most` runs."""
+    with by_index(place.cluster) as cursor:
+        cursor.execute(_LOOK[kind], {"environment_id": place.environment_id, "most": most})
+        of = {whose: Amount(int(runs), int(size)) for whose, runs, size in cursor.fetchall()}
+    return Look(Amount(sum(each.runs for each in of.values()), sum(each.size for each in of.values())), of)
+
+
+_SUM: Final = "SELECT count(*) AS runs, coalesce(sum(size), 0) AS size FROM ({queued}) queued"
+_USED: Final = f"""
+SELECT max(runs), max(size) FROM ({" UNION ALL ".join(_SUM.format(queued=each) for each in _QUEUED.values())}) sums
+"""  # noqa: S608 - constants
+
+
+def used(place: Place) -> tuple[int, int]:
+    """How many queued runs wait of the kind of which most do, and how many bytes the inputs have of the kind of which
+    most wait. No more runs than the plan's limit are counted."""
+    parameters: dict[str, Any] = {
+        "environment_id": place.environment_id,
+        "most": plan_limits(place.plan).queued_runs,
+    }
+    with by_index(place.cluster) as cursor:
+        cursor.execute(_USED, parameters)
+        runs, size = cursor.fetchone()
+    return int(runs), int(size)

@@ -1,0 +1,5 @@
+"""Runs as rows: start, queue, leases, completion, history, retention.
+
+Depends on: quotas.
+Used from outside: start, queue, leases, completion, history.
+"""

@@ -1,0 +1,177 @@
+"""How a run ends: with an outcome that is the current attempt's, or cancelled; and the event that tells of it.
+
+See `functions.runs.start` for what holds of all transitions.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+from django.db import InterfaceError, OperationalError, connections
+
+from functions.runs.sampled_sizes import weighed
+from functions.runs.start import Started
+from functions.runs.statement_batching import Together
+from functions.runs.visitor_retention import Kept, end_without_outcome, kept
+from platform_site.http.requests import current_request_id
+from platform_site.identity import ids
+from platform_site.postgres import prepared
+
+_TELL_END: Final = b"""
+    INSERT INTO platform.rows_outboxevent (event_id, environment_id, type, data, request_id, depth)
+    SELECT $9::text, ended.environment_id, 'function.run.' || $3::text,
+           jsonb_build_object('run_id', ended.id, 'function', $10::text, 'version', ended.version,
+                              'duration_ms', $8::int, 'error', $5::jsonb)::text,
+           ended.request_id, ended.depth
+      FROM ended
+     WHERE EXISTS (SELECT 1 FROM platform.rows_eventinterest i
+                    WHERE i.environment_id = ended.environment_id
+                      AND (i.table_name, i.action) IN (('*', '*'), ('function.run', '*')))
+    RETURNING 1
+"""
+_SIZE_OF_OUTCOME: Final = "coalesce(octet_length($4::text), 0) + pg_column_size($6::jsonb)"
+# $1 run, $2 attempt, $3 status, $4 output, $5 error, $6 log, $7 walls, $8 milliseconds, $9 event, $10 the function's
+# name, $11 what is not kept of it (null: all is); $12 and $13 are those of `Together`. `_WRITE_WHOLE` has in their
+# place $12 function, $13 version, $14 input, $15 kind of caller, $16 its id, $17 request, $18 depth, $19 how it came
+# about, $20 by which inbound address.
+_END: Final = b"""
+WITH ended AS (
+    UPDATE platform.functions_run
+       SET status = $3::text, phase = 'ended', output = $4::text, error = $5::jsonb, logs = $6::jsonb,
+           walls = $7::text[], duration_ms = $8::int, ended_at = now(), claimed_until = NULL, slot = NULL,
+           not_kept = $11::text[], input = CASE WHEN 'input' = ANY ($11::text[]) THEN '' ELSE input END,
+           weight = %b
+     WHERE id = $1::text AND attempts = $2::int AND phase = 'executing'
+ RETURNING id, environment_id, version, request_id, depth
+), told AS (%b)
+SELECT EXISTS (SELECT 1 FROM ended), EXISTS (SELECT 1 FROM told),
+       CASE WHEN $12::boolean THEN set_config('synchronous_commit', 'off', true) END, $13::text
+""" % (
+    weighed(
+        f"CASE WHEN 'input' = ANY ($11::text[]) THEN 0 ELSE octet_length(input) END + {_SIZE_OF_OUTCOME}",
+        "caller_kind",
+    ).encode(),
+    _TELL_END,
+)
+_ends: Final = Together(_END, is_durable=True)
+_WRITE_WHOLE: Final = b"""
+WITH ended AS (
+    INSERT INTO platform.functions_run
+           (id, environment_id, function_id, version, status, phase, is_async, input, output, error, logs, walls,
+            not_kept, caller_kind, caller_id, request_id, depth, trigger, address_id, attempts, started_at, ended_at,
+            duration_ms, weight)
+    SELECT $1::text, f.environment_id, f.id, $13::int, $3::text, 'ended', false, $14::text, $4::text, $5::jsonb,
+           $6::jsonb, $7::text[], $11::text[], $15::text, $16::text, $17::text, $18::smallint, $19::text, $20::text,
+           $2::int, now() - $8::int * interval '1 ms', now(), $8::int, %b
+      FROM platform.functions_function f WHERE f.id = $12::text AND f.environment_id IS NOT NULL
+    ON CONFLICT (id) DO NOTHING
+ RETURNING id, environment_id, version, request_id, depth
+), told AS (%b)
+SELECT EXISTS (SELECT 1 FROM ended), EXISTS (SELECT 1 FROM told)
+""" % (weighed(f"octet_length($14::text) + {_SIZE_OF_OUTCOME}", "$15::text").encode(), _TELL_END)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run ended; `output` is JSON text."""
+
+    status: str
+    duration_ms: int
+    output: str | None = None
+    error: Mapping[str, Any] | None = None
+    logs: tuple[Mapping[str, Any], ...] = ()
+    walls: tuple[str, ...] = ()
+
+
+def end(started: Started, ending: Ending) -> tuple[bool, bool]:
+    """Write the outcome and its event. Returns (it counted, somebody is to be told): it counts only while the run is
+    this attempt's. One statement; another where PostgreSQL crashed and forgot a synchronous run (`begin`)."""
+    what = kept(started.caller_kind, started.trigger, started.input_text, ending.output, ending.logs)
+    values = [
+        started.run_id.encode(),
+        b"%d" % started.attempt,
+        ending.status.encode(),
+        None if what.output is None else what.output.encode(),
+        None if ending.error is None else orjson.dumps(ending.error),
+        orjson.dumps(what.logs),
+        b"{%b}" % ",".join(ending.walls).encode(),
+        b"%d" % ending.duration_ms,
+        ids.new("evt").encode(),
+        started.function_name.encode(),
+        b"{%b}" % ",".join(what.not_kept).encode() if what.not_kept else None,
+    ]
+    for pause in (0.1, 0.5, 2.0, None):
+        try:
+            [(counted, told, _)] = _ends.run(started.cluster, values)
+            if counted != b"t" and not started.is_async:
+                [(counted, told)] = prepared.run(started.cluster, _WRITE_WHOLE, [*values, *_whole(started, what)])
+            return counted == b"t", told == b"t"
+        except (OperationalError, InterfaceError):
+            # The connection is gone, with or without our outcome: `attempts` and `phase` make a second try harmless.
+            if pause is None or connections[started.cluster].in_atomic_block:
+                raise
+            connections[started.cluster].close()
+            time.sleep(pause)
+    raise AssertionError("unreachable")
+
+
+def _whole(started: Started, what: Kept) -> list[bytes | None]:
+    """What `_WRITE_WHOLE` takes beyond the outcome."""
+    request_id = current_request_id()
+    return [
+        started.function_id.encode(),
+        b"%d" % started.version,
+        b"" if "input" in what.not_kept else started.input_text.encode(),
+        started.caller_kind.encode(),
+        started.caller_id.encode(),
+        None if request_id is None else request_id.encode(),
+        b"%d" % started.depth,
+        started.trigger.encode(),
+        None if started.address_id is None else started.address_id.encode(),
+    ]
+
+
+TOLD = """
+    INSERT INTO platform.rows_outboxevent (event_id, environment_id, type, data, request_id, depth)
+    SELECT 'evt' || substr(failed.id, 4), failed.environment_id, 'function.run.failed',
+           jsonb_build_object('run_id', failed.id, 'function', f.name, 'version', failed.version,
+                              'duration_ms', failed.duration_ms, 'error', failed.error)::text,
+           failed.request_id, failed.depth
+      FROM failed JOIN platform.functions_function f ON f.id = failed.function_id
+     WHERE EXISTS (SELECT 1 FROM platform.rows_eventinterest i
+                    WHERE i.environment_id = failed.environment_id
+                      AND (i.table_name, i.action) IN (('*', '*'), ('function.run', '*')))
+    RETURNING 1
+"""
+_CANCEL = f"""
+WITH asked AS (
+    UPDATE platform.functions_run r
+       SET cancel_requested_at = now(), {end_without_outcome("r.phase = 'queued'")},
+           status = CASE WHEN phase = 'queued' THEN 'failed' ELSE status END,
+           error = CASE WHEN phase = 'queued'
+                        THEN '{{"name": "Cancelled", "reason": "cancelled", "message": "the run was cancelled"}}'::jsonb
+                        ELSE error END,
+           ended_at = CASE WHEN phase = 'queued' THEN now() END,
+           duration_ms = CASE WHEN phase = 'queued' THEN 0 ELSE duration_ms END,
+           phase = CASE WHEN phase = 'queued' THEN 'ended' ELSE phase END
+     WHERE id = %(run_id)s AND (phase = 'queued' OR phase = 'executing' AND cancel_requested_at IS NULL)
+ RETURNING id, environment_id, function_id, version, request_id, depth, duration_ms, error, phase
+), failed AS (
+    SELECT * FROM asked WHERE phase = 'ended'
+), told AS ({TOLD})
+SELECT EXISTS (SELECT 1 FROM asked), EXISTS (SELECT 1 FROM told)
+"""  # noqa: S608 - constants
+
+
+def request_cancel(using: str, run_id: str) -> tuple[bool, bool]:
+    """Cancel: a queued run ends at once, an executing one as soon as its process is told.
+
+    Returns whether that is new (it had not ended, and nobody had cancelled it), and whether somebody is to be told of
+    its end.
+    """
+    with connections[using].cursor() as cursor:
+        cursor.execute(_CANCEL, {"run_id": run_id})
+        is_new, told = cursor.fetchone()
+    return bool(is_new), bool(told)

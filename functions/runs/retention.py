@@ -1,0 +1,170 @@
+"""Which ended runs go, in bounded batches: all of them after 7 days, found by the time in their ids. And before that,
+however young: of visitors' runs those beyond the newest VISITS of an environment, since anybody makes as many as they
+like; and where the others take more of the disk than the plan's `run_history_bytes`, the oldest.
+
+Of these the function loses some that has most: as many bytes are left to each as make the budget together, so a storm
+at one of them pushes out its own history and no other's.
+"""
+
+import logging
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from django.db import connections
+
+from functions.models import Function
+from platform_site.identity import ids
+from platform_site.identity.plans import PLANS, plan_limits
+from platform_site.postgres.planner_hints import by_index
+from projects.provisioning.suspension import plans_of_active
+
+logger = logging.getLogger("platform.functions")
+
+KEPT: Final = timedelta(days=7)
+VISITS: Final = 10_000
+"""In each environment. With `functions.runs.visitor_retention.KEPT_BYTES` they bound what strangers may leave on the
+disk."""
+BATCH: Final = 1000
+
+_PURGE = """
+DELETE FROM platform.functions_run
+ WHERE id IN (SELECT id FROM platform.functions_run
+               WHERE id < %(oldest)s AND phase = 'ended' AND ended_at < now() - %(age)s
+               ORDER BY id LIMIT %(batch)s FOR UPDATE SKIP LOCKED)
+"""
+# In leaps from one environment with visits to the next, by the index `run_visit`. The environment is asked for by
+# BETWEEN, since no other index has that order.
+_CROWDED = """
+WITH RECURSIVE reached AS (
+    (SELECT environment_id FROM platform.functions_run WHERE caller_kind = 'anonymous' ORDER BY environment_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT r.environment_id FROM platform.functions_run r
+             WHERE r.caller_kind = 'anonymous' AND r.environment_id > reached.environment_id
+             ORDER BY r.environment_id LIMIT 1)
+      FROM reached WHERE reached.environment_id IS NOT NULL
+)
+SELECT reached.environment_id, beyond.id
+  FROM reached CROSS JOIN LATERAL (
+       SELECT r.id FROM platform.functions_run r
+        WHERE r.caller_kind = 'anonymous'
+          AND r.environment_id BETWEEN reached.environment_id AND reached.environment_id
+        ORDER BY r.environment_id DESC, r.id DESC OFFSET %s LIMIT 1) beyond
+"""
+_PURGE_VISITS = """
+DELETE FROM platform.functions_run
+ WHERE id IN (SELECT id FROM platform.functions_run
+               WHERE caller_kind = 'anonymous' AND environment_id = %(environment_id)s AND id <= %(newest)s
+                 AND phase = 'ended'
+               ORDER BY id LIMIT %(batch)s FOR UPDATE SKIP LOCKED)
+"""
+
+
+def purge(using: str, *, older_than: timedelta = KEPT) -> int:
+    """Forget ended runs that are older. Returns how many."""
+    oldest = ids.earliest("run", datetime.now(UTC) - older_than)
+    return _in_batches(using, _PURGE, {"oldest": oldest, "age": older_than})
+
+
+def purge_visits(using: str, *, but: int = VISITS) -> int:
+    """Forget ended runs of visitors `but` for the newest so many of each environment. Returns how many."""
+    with by_index(using) as cursor:
+        cursor.execute(_CROWDED, [but])
+        crowded = cursor.fetchall()
+    return sum(
+        _in_batches(using, _PURGE_VISITS, {"environment_id": environment_id, "newest": newest})
+        for environment_id, newest in crowded
+    )
+
+
+# In leaps from one environment to the next, by the index `run_weighed`: an entry for each UNIT of history is read.
+_WEIGHED = """
+WITH RECURSIVE reached AS (
+    (SELECT environment_id FROM platform.functions_run WHERE weight IS NOT NULL
+      ORDER BY environment_id, function_id, id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT r.environment_id FROM platform.functions_run r
+             WHERE r.weight IS NOT NULL AND r.environment_id > reached.environment_id
+             ORDER BY r.environment_id, r.function_id, r.id LIMIT 1)
+      FROM reached WHERE reached.environment_id IS NOT NULL
+)
+SELECT environment_id, sums.functions, sums.weights
+  FROM reached CROSS JOIN LATERAL (
+       SELECT array_agg(function_id) AS functions, array_agg(weight) AS weights
+         FROM (SELECT function_id, sum(weight)::bigint AS weight FROM platform.functions_run r
+                WHERE r.weight IS NOT NULL
+                  AND r.environment_id BETWEEN reached.environment_id AND reached.environment_id
+                GROUP BY r.environment_id, r.function_id) each) sums
+ WHERE (SELECT sum(weight) FROM unnest(sums.weights) weight) > %s
+"""
+_BEYOND = """
+SELECT created_at
+  FROM (SELECT id, created_at, sum(weight) OVER (ORDER BY id DESC) AS newer FROM platform.functions_run
+         WHERE weight IS NOT NULL AND environment_id = %s AND function_id = %s) weighed
+ WHERE newer > %s ORDER BY id DESC LIMIT 1
+"""
+_SHORTEN = """
+DELETE FROM platform.functions_run
+ WHERE id IN (SELECT id FROM platform.functions_run
+               WHERE function_id = %(function_id)s AND created_at <= %(until)s AND phase = 'ended'
+               ORDER BY created_at, id LIMIT %(batch)s FOR UPDATE SKIP LOCKED)
+"""
+
+
+def shorten(using: str) -> int:
+    """Forget the oldest ended runs of environments whose history takes more than their plan allows. Returns how many.
+
+    Asks the control database for plans if there may be such a one. Raises OperationalError while it is away.
+    """
+    with by_index(using) as cursor:
+        cursor.execute(_WEIGHED, [min(plan.run_history_bytes for plan in PLANS.values())])
+        large = {environment_id: dict(zip(*weights, strict=True)) for environment_id, *weights in cursor.fetchall()}
+    gone = 0
+    for environment_id, plan in (plans_of_active(large) if large else {}).items():
+        weights = large[environment_id]
+        most = level(list(weights.values()), plan_limits(plan).run_history_bytes)
+        for function_id in [each for each, weight in weights.items() if weight > most]:
+            gone += _shorten(using, environment_id, function_id, most)
+    return gone
+
+
+def level(weights: list[int], budget: int) -> int:
+    """What each may keep at most so that all together have no more than the budget."""
+    left = budget
+    for position, weight in enumerate(sorted(weights)):
+        share = left // (len(weights) - position)
+        if weight > share:
+            return share
+        left -= weight
+    return budget
+
+
+def shortened_at(function: Function) -> datetime | None:
+    """Where the function's history begins, if runs went from it that are no seven days old."""
+    since = function.runs_since
+    return since if since is not None and since > datetime.now(UTC) - KEPT else None
+
+
+def _shorten(using: str, environment_id: str, function_id: str, most: int) -> int:
+    with by_index(using) as cursor:
+        cursor.execute(_BEYOND, [environment_id, function_id, most])
+        found = cursor.fetchone()
+    if found is None:
+        return 0
+    # Said first: cut off in between the batches, the next look may find that enough has gone, and would not say it.
+    Function.objects.using(using).filter(pk=function_id).update(runs_since=found[0])
+    gone = _in_batches(using, _SHORTEN, {"function_id": function_id, "until": found[0]})
+    logger.warning(
+        "the history of a function was shortened: it takes more than the plan allows",
+        extra={"environment": environment_id, "function_id": function_id, "runs": gone},
+    )
+    return gone
+
+
+def _in_batches(using: str, statement: str, parameters: dict[str, Any]) -> int:
+    gone = 0
+    while True:
+        with connections[using].cursor() as cursor:
+            cursor.execute(statement, {**parameters, "batch": BATCH})
+            gone += int(cursor.rowcount)
+            if cursor.rowcount < BATCH:
+                return gone

@@ -1,0 +1,163 @@
+"""One statement for many threads: who comes while it is under way lines up, and is taken along by the next.
+
+A warm call is two short statements, and each costs more for the trip than for the work: a thread put to sleep and woken
+here, a server process there, and a wait for the disk. So of the threads that bring the same statement at the same time
+one goes for all. Nobody waits for company: the first goes at once, and those who come meanwhile go together when it is
+back, led by the first of them. Every statement is a transaction of its own as if it had gone alone, and fails alone.
+"""
+
+import os
+import threading
+import weakref
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from itertools import count
+from typing import Final
+
+from django.db import DatabaseError, OperationalError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from platform_site.postgres import prepared
+from platform_site.postgres.prepared import Row
+
+Values = Sequence[bytes | None]
+
+MOST: Final = 16
+"""In one trip: what is read of each is held in memory until all are there."""
+_DURABLE: Final = b"SELECT pg_logical_emit_message(true, 'functions', '')"
+# Any committed record does: a commit that waits for the disk waits for all that came before it in the log.
+
+
+def make_durable(using: str) -> None:
+    """Return when everything that was committed before is on disk."""
+    prepared.run(using, _DURABLE, [])
+
+
+class Together:
+    """A statement whose last two values are whether its commit may leave the disk to others (`t` or `f`), and a mark
+    that it returns in the last column of each row. Thread-safe.
+
+    By its mark each outcome is known to be of who gets it: these are of different tenants.
+    """
+
+    def __init__(self, sql: bytes, *, is_durable: bool) -> None:
+        """`is_durable`: `run` returns when the commit is on disk; otherwise as soon as others can see it."""
+        self.sql, self.is_durable = sql, is_durable
+        self._forget()
+        _all.add(self)
+
+    def _forget(self) -> None:
+        self._lock = threading.Lock()
+        self._lines: defaultdict[str, _Line] = defaultdict(_Line)
+
+    def run(self, using: str, values: Values) -> list[Row]:
+        """As `platform_site.postgres.prepared.run`, without the last two values and the last column. In a transaction
+        it goes alone, as a part of it."""
+        connection = connections[using]
+        if connection.in_atomic_block:
+            return _rows_of(b"", prepared.run_on(connection, self.sql, [*values, b"f", b""]))
+        mine = _Ticket(values)
+        line = self._lines[using]
+        with self._lock:
+            if line.is_under_way:
+                line.waiting.append(mine)
+            else:
+                line.is_under_way, mine.party = True, [mine]
+        if mine.party is None:
+            mine.gate.acquire()
+        if mine.party is not None:
+            self._lead(connection, line, mine.party)
+        if isinstance(mine.outcome, BaseException):
+            raise mine.outcome
+        return mine.outcome
+
+    def _lead(self, connection: BaseDatabaseWrapper, line: "_Line", party: list["_Ticket"]) -> None:
+        """Go for all of the party, by the leader's connection, and give the line to the first who came meanwhile."""
+        try:
+            outcomes = self._outcomes(connection, party)
+        except BaseException as error:  # of the connection, or of our own making: nobody may wait for ever
+            outcomes = [error, *(_everybodys(error) for _ in party[1:])]
+        finally:
+            with self._lock:
+                following = [line.waiting.popleft() for _ in range(min(MOST, len(line.waiting)))]
+                line.is_under_way = bool(following)
+            if following:
+                following[0].party = following
+                following[0].gate.release()
+        for ticket, outcome in zip(party, outcomes, strict=True):
+            ticket.outcome = outcome
+            if ticket is not party[0]:
+                ticket.gate.release()
+
+    def _outcomes(self, connection: BaseDatabaseWrapper, party: list["_Ticket"]) -> "list[_Outcome]":
+        if len(party) == 1:  # mostly, and all below would come to the same
+            mark = b"%d" % next(_marks)
+            values = [*party[0].values, b"f" if self.is_durable else b"t", mark]
+            return [_rows_of(mark, prepared.run_on(connection, self.sql, values))]
+        marks = [b"%d" % next(_marks) for _ in party]
+        statements: list[tuple[bytes, Values]] = [
+            (self.sql, [*each.values, b"t", mark]) for each, mark in zip(party, marks, strict=True)
+        ]
+        outcomes: list[list[Row] | DatabaseError]
+        if not self.is_durable:
+            outcomes = prepared.run_each(connection, statements)
+        else:
+            *outcomes, durable = prepared.run_each(connection, [*statements, (_DURABLE, [])])
+            if isinstance(durable, DatabaseError):
+                raise durable
+        return [
+            outcome if isinstance(outcome, DatabaseError) else _rows_of(mark, outcome)
+            for mark, outcome in zip(marks, outcomes, strict=True)
+        ]
+
+
+_marks: Final = count(1)
+
+
+def _rows_of(mark: bytes, rows: list[Row]) -> list[Row]:
+    """The rows without their mark. Raises RuntimeError, for all of the party, if they are somebody else's."""
+    for row in rows:
+        if row[-1] != mark:
+            raise RuntimeError("a statement got the rows of another one")
+    return [row[:-1] for row in rows]
+
+
+_Outcome = list[Row] | BaseException
+
+
+def _everybodys(error: BaseException) -> DatabaseError:
+    """The leader's error for one who came along: each thread raises its own, with PostgreSQL's as the cause."""
+    made = OperationalError(*error.args)
+    made.__cause__ = error.__cause__ if isinstance(error, DatabaseError) else error
+    return made
+
+
+class _Line:
+    def __init__(self) -> None:
+        self.is_under_way = False
+        self.waiting: deque[_Ticket] = deque()
+
+
+class _Ticket:
+    """One thread's values and what came of them. Its gate opens when there is an outcome, or when it is to lead."""
+
+    __slots__ = ("gate", "outcome", "party", "values")
+
+    def __init__(self, values: Values) -> None:
+        self.values = values
+        self.party: list[_Ticket] | None = None
+        self.outcome: _Outcome = []
+        self.gate = threading.Lock()
+        self.gate.acquire()
+
+
+_all: Final[weakref.WeakSet[Together]] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """The child has none of its parent's threads, and must not wait for one of them to come back."""
+    for each in _all:
+        each._forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)

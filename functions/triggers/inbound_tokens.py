@@ -1,0 +1,57 @@
+"""The form of an address's token: `hk_`, the environment's id without its prefix, 21 random base62 characters (125
+bits), 11 of a MAC over all before, 6 of checksum.
+
+The environment says in which region to look, so that the address needs no header. It is no secret; the rest is, and
+stands in the address alone. What is stored and compared is the SHA-256 of the whole.
+
+The MAC opens nothing. By it one that was made here is told from one that somebody made up without asking any store, so
+that guesses take nothing from those that are none (`functions.inbound.dispatch`). It is under the platform's keys
+(`platform_site.security.keyring`); tokens from before there was one have random characters in its place, and those
+whose key was dropped are like these.
+"""
+
+import hmac
+from typing import Final
+
+from accounts.tokens import token_format
+from platform_site.identity import ids
+from platform_site.security import keyring
+
+PREFIX: Final = "hk_"
+_OF_ENVIRONMENT: Final = "env_"
+_ID: Final = 26
+_RANDOM: Final = 21
+_MAC: Final = 11
+_PURPOSE: Final = "functions.inbound"
+
+
+def make(environment_id: str) -> str:
+    """A fresh token. It is shown once and never stored."""
+    text = PREFIX + environment_id.removeprefix(_OF_ENVIRONMENT) + token_format.characters(_RANDOM)
+    return token_format.checked(text + _spelled(keyring.mac(text.encode(), purpose=_PURPOSE)))
+
+
+def environment_of(token: str) -> str | None:
+    """The environment that the token names; None if it cannot be a token. Whether there are such is not known yet."""
+    prefix = token[: len(PREFIX) + _ID]
+    environment_id = _OF_ENVIRONMENT + prefix.removeprefix(PREFIX)
+    if not ids.matches("env", environment_id) or not token_format.is_well_formed(prefix, _RANDOM + _MAC, token):
+        return None
+    return environment_id if prefix.startswith(PREFIX) else None
+
+
+def is_ours(token: str) -> bool:
+    """Whether `make` made this token, for the environment that it names, under a key that the platform still has. It
+    may be revoked since. `token` is one of which `environment_of` knows the environment."""
+    end = len(PREFIX) + _ID + _RANDOM
+    text, given = token[:end], token[end : end + _MAC]
+    return any(hmac.compare_digest(given, _spelled(each)) for each in keyring.macs(text.encode(), purpose=_PURPOSE))
+
+
+def digest(token: str) -> bytes:
+    """What is stored of a token."""
+    return token_format.digest(token)
+
+
+def _spelled(mac: bytes) -> str:
+    return token_format.spelled(int.from_bytes(mac), _MAC)

@@ -1,0 +1,262 @@
+"""Functions on a schedule: set with a deployment, run when they are due, stopped when nobody stands behind them.
+
+What is due stands in `Function.next_run_at`, in the database's time. A sweep of the region claims due functions, writes
+a queued run for each and when it is due next, in one transaction: so a due time makes one run, however many workers
+look. What was missed is made up for once. A function whose last such run has not ended is passed over until its next
+time. `functions.triggers.cron` says when that is; docs/reference/functions.md what it means to those who deploy.
+
+A run executes as whoever deployed last, looked up again when it starts (`functions.execution.run_as`): code that
+somebody deploys or activates never runs with the rights of who set the schedule before. Members of the platform's staff
+and commands are nobody whom a run could be; what they activate goes on running as before.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import orjson
+from django.db import connections, transaction
+from django.db.models import Exists, OuterRef
+from django.db.models.functions import Now
+
+from accounts.audit import SYSTEM, Actor
+from functions.errors import SchedulesQuotaReached
+from functions.models import Function, Run
+from functions.runs.start import Started
+from functions.triggers import cron
+from functions.triggers.run_as_check import Way
+from platform_site.http.errors import ValidationFailed
+from platform_site.http.fields import timestamp
+from platform_site.identity import ids
+from platform_site.identity.callers import Caller, Place
+from platform_site.identity.plans import plan_limits
+from platform_site.postgres import clock
+from projects.directory.environments import place_of
+from projects.provisioning.suspension import plans_of_active, suspended_in
+from rows.outbox import audit as audit_outbox
+
+logger = logging.getLogger("platform.functions")
+
+BATCH: Final = 500
+FIELDS: Final = ("scheduled_kind", "scheduled_id")
+"""What `activated` may change of a function."""
+_SET_BACK: Final = timedelta(hours=2)
+"""By how much PostgreSQL's clock must have been set back for `mend_future_times`: what a shorter one has run already is
+not run a second time."""
+
+
+def deployed(function: Function, place: Place, values: Mapping[str, Any], *, by: Caller | None) -> None:
+    """What a deployment means to the schedule; the function is saved by who holds its lock.
+
+    `values` may hold `schedule`: a text of `cron.normal`, or null. Without it the schedule stays as it is, stopped or
+    not; the same one again starts one that is stopped, and loses no time of one that is not. Its runs execute as `by`
+    from now on. Raises ValidationFailed, SchedulesQuotaReached.
+    """
+    if "schedule" in values and (function.next_run_at is None or values["schedule"] != function.schedule):
+        _set(function, place, values["schedule"], by)
+    activated(function, by=by)
+
+
+def _set(function: Function, place: Place, text: str | None, by: Caller | None) -> None:
+    was_running = function.next_run_at is not None
+    function.schedule, function.next_run_at, function.schedule_stopped = text, None, None
+    function.scheduled_kind = function.scheduled_id = function.last_skipped_at = None
+    if text is None:
+        return
+    if by is None:
+        raise ValidationFailed.of("schedule", "nobody", "Say as whom the function is to run by its schedule.")
+    if not was_running:
+        _check_room(place)
+    function.next_run_at = cron.read(text).next_after(clock.now(place.cluster))
+
+
+def activated(function: Function, *, by: Caller | None) -> None:
+    """Another version answers: scheduled runs execute as `by` from now on, who chose it and may (`way`). Raises
+    ValidationFailed."""
+    if function.next_run_at is None:
+        return
+    if function.invoke == "user":
+        message = 'A schedule invokes as a key or a member, and the function is for app users only: its "invoke".'
+        raise ValidationFailed.of("schedule", "for_users_only", message)
+    if by is not None:
+        function.scheduled_kind, function.scheduled_id = by.kind, by.id
+
+
+def way(function: Function) -> Way | None:
+    """What it takes to stand behind its schedule; None where it has none that runs it."""
+    if function.next_run_at is None:
+        return None
+    return Way("by a schedule", 'deploy it with "schedule": null', ("functions:invoke",))
+
+
+def copied(text: str | None) -> dict[str, Any]:
+    """The fields of a function that is a copy of one with this schedule: stopped, until somebody sets it again."""
+    return {} if text is None else {"schedule": text, "schedule_stopped": Function.Stopped.COPIED}
+
+
+def caller_of(actor: Caller | Actor) -> Caller | None:
+    """Whom runs can execute as: None for staff and commands."""
+    return actor if isinstance(actor, Caller) else None
+
+
+def count_schedules(place: Place) -> int:
+    """How many of the environment's functions run by a schedule; stopped ones do not count. One query."""
+    return (
+        Function.objects.using(place.cluster)
+        .filter(environment_id=place.environment_id, next_run_at__isnull=False)
+        .count()
+    )
+
+
+def _check_room(place: Place) -> None:
+    limit = plan_limits(place.plan).schedules_per_environment
+    if count_schedules(place) >= limit:
+        raise SchedulesQuotaReached(limit)
+
+
+# ── When they are due ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def queue_due(using: str) -> int:
+    """Queue a run of every function that is due. Returns how many.
+
+    Asks the control database, if anything is due: for plans, and whether the environment is there and not suspended.
+    Raises OperationalError while it is away. Nothing is lost then, for nobody could say either as whom to run.
+    """
+    due = Function.objects.using(using).filter(next_run_at__lte=Now())
+    waiting = due.exclude(environment_id__in=suspended_in(using)).values_list("environment_id", flat=True).distinct()
+    plans = plans_of_active([found for found in waiting if found is not None])
+    queued, is_last = 0, not plans
+    while not is_last:
+        made, is_last = _queue_batch(using, plans)
+        queued += made
+    return queued
+
+
+# What was decided of each claimed function, as arrays: bulk_create and bulk_update take ten times as long (1.2 ms a
+# run), and on the full hour very many are due.
+_CARRY_OUT: Final = """
+WITH decided AS (
+    SELECT *
+      FROM unnest(%s::text[], %s::timestamptz[], %s::text[], %s::timestamptz[], %s::text[], %s::text[], %s::int[])
+           AS decided(function_id, next_run_at, stopped, skipped_at, run_id, input, concurrency)
+), stepped AS (
+    UPDATE platform.functions_function f
+       SET next_run_at = decided.next_run_at, schedule_stopped = decided.stopped,
+           last_skipped_at = coalesce(decided.skipped_at, f.last_skipped_at),
+           scheduled_run_id = coalesce(decided.run_id, f.scheduled_run_id)
+      FROM decided WHERE f.id = decided.function_id
+)
+INSERT INTO platform.functions_run
+       (id, environment_id, function_id, version, status, phase, is_async, trigger, input, logs, walls, caller_kind,
+        caller_id, depth, attempts, concurrency)
+SELECT decided.run_id, f.environment_id, f.id, f.active_version, 'running', 'queued', true, 'schedule', decided.input,
+       '[]', '{}', f.scheduled_kind, f.scheduled_id, 0, 0, decided.concurrency
+  FROM decided JOIN platform.functions_function f ON f.id = decided.function_id
+ WHERE decided.run_id IS NOT NULL
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """What becomes of a due function: members in the order of `_CARRY_OUT`. Without `run_id` it makes no run now."""
+
+    function_id: str
+    next_run_at: datetime | None = None
+    stopped: str | None = None
+    skipped_at: datetime | None = None
+    run_id: str | None = None
+    input: str | None = None
+    concurrency: int | None = None
+
+
+def _queue_batch(using: str, plans: Mapping[str, str]) -> tuple[int, bool]:
+    """Claim due functions of these environments, queue their runs, say when they are due next: one transaction.
+
+    Returns how many runs were made and whether nothing more is due. No key changes, so calls of these functions, whose
+    runs name them, wait for nothing.
+    """
+    last_run = Run.objects.filter(pk=OuterRef("scheduled_run_id")).exclude(phase=Run.Phase.ENDED)
+    with transaction.atomic(using=using):
+        now = clock.now(using)
+        due = (
+            Function.objects.using(using)
+            .filter(next_run_at__lte=now, environment_id__in=plans)
+            .select_for_update(skip_locked=True, no_key=True, of=("self",))
+            .annotate(is_busy=Exists(last_run))
+            .order_by("next_run_at")
+        )
+        found = list(due[:BATCH])
+        decided = [_decide(function, now, plans, is_busy=function.is_busy) for function in found]
+        for function, each in zip(found, decided, strict=True):
+            if each.stopped is not None:
+                audit_outbox.note(
+                    using, "function.schedule_stopped", target_id=function.pk,
+                    environment_id=function.environment_id or "", name=function.name, reason=each.stopped,
+                    scheduled_as=function.scheduled_id,
+                )  # fmt: skip
+        with connections[using].cursor() as cursor:
+            columns = [[getattr(each, field.name) for each in decided] for field in fields(_Decided)]
+            cursor.execute(_CARRY_OUT, columns)
+            made = cursor.rowcount
+    return made, len(decided) < BATCH
+
+
+def _decide(function: Function, now: datetime, plans: Mapping[str, str], *, is_busy: bool) -> _Decided:
+    try:
+        comes = cron.read(function.schedule or "").next_after(now)
+    except cron.BadSchedule:  # as another release may have written it
+        logger.error("the schedule of %s cannot be read", function.pk)
+        return _Decided(function.pk, stopped=Function.Stopped.UNREADABLE)
+    if is_busy:
+        return _Decided(function.pk, comes, skipped_at=function.next_run_at)
+    return _Decided(
+        function.pk,
+        comes,
+        run_id=ids.new("run"),
+        input=orjson.dumps({"scheduled_at": timestamp(function.next_run_at or now)}).decode(),
+        concurrency=plan_limits(plans[function.environment_id or ""]).function_concurrency,
+    )
+
+
+def stop(started: Started) -> None:
+    """Whoever this run was to execute as may not any more: no further one comes until somebody sets the schedule
+    again. Nothing happens where somebody else stands behind it by now, or where the environment is gone."""
+    using, place = started.cluster, place_of(started.environment_id)
+    if place is None:
+        return
+    with transaction.atomic(using=using):
+        stopped = (
+            Function.objects.using(using)
+            .filter(
+                pk=started.function_id,
+                scheduled_kind=started.caller_kind,
+                scheduled_id=started.caller_id,
+                next_run_at__isnull=False,
+            )
+            .update(next_run_at=None, schedule_stopped=Function.Stopped.CALLER_GONE)
+        )
+        if stopped:
+            audit_outbox.record(
+                place, "function.schedule_stopped", actor=SYSTEM, target_id=started.function_id,
+                name=started.function_name, reason=Function.Stopped.CALLER_GONE.value, scheduled_as=started.caller_id,
+            )  # fmt: skip
+
+
+def mend_future_times(using: str) -> int:
+    """Bring back what PostgreSQL's clock has put off that was set back by hours since. Returns how many. Reads all
+    functions that have a schedule."""
+    now = clock.now(using)
+    mended = 0
+    waiting = Function.objects.using(using).filter(next_run_at__gt=now + _SET_BACK).order_by("pk")
+    for function_id, text, next_run_at in waiting.values_list("pk", "schedule", "next_run_at").iterator(BATCH):
+        try:
+            schedule = cron.read(text or "")
+        except cron.BadSchedule:
+            continue
+        if next_run_at is not None and schedule.next_after(now + _SET_BACK) < next_run_at:
+            same = Function.objects.using(using).filter(pk=function_id, next_run_at=next_run_at)
+            mended += same.update(next_run_at=schedule.next_after(now))
+    return mended

@@ -1,0 +1,5 @@
+"""Background work: sending tasks by name, periodic jobs, debouncing, skip scans.
+
+Depends on: platform_site.http.
+Used from outside: dispatch, periodic, debounce, skip_scan.
+"""

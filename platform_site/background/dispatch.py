@@ -1,0 +1,82 @@
+"""Nudges: a Celery message that says "there is work, look at this id", sent after the commit, at once or not at all.
+
+A nudge is a courtesy to whoever waits. What is due stands in PostgreSQL, and a sweep
+(`platform_site.background.periodic`) finds it without one; so a lost nudge costs at most one period of its sweep, and
+sending one may never fail a request or hold it up. A frozen Redis costs the first sender 0.2 s; then for a second
+nobody in this process tries.
+"""
+
+import logging
+import os
+import threading
+import time
+from functools import partial
+from typing import Final
+
+from celery import current_app
+from django.conf import settings
+from django.db import DEFAULT_DB_ALIAS, transaction
+from kombu import Connection
+from kombu.pools import ProducerPool
+
+logger = logging.getLogger(__name__)
+
+BREAKER_SECONDS: Final = 1.0
+_MOST_AT_ONCE: Final = 16
+
+_lock = threading.Lock()
+_pool: ProducerPool | None = None
+_silent_until = 0.0
+
+
+def _after_fork() -> None:
+    """Kombu closes in a child what its parent had opened: a web process whose parent nudged would never nudge."""
+    global _lock, _pool, _silent_until
+    _lock, _pool, _silent_until = threading.Lock(), None, 0.0
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def send(task: str, *ids: str, using: str = DEFAULT_DB_ALIAS) -> None:
+    """Send the task of this name once the transaction of database `using` has committed (now, outside of one).
+
+    By name, so that no service imports the task that calls it. Never raises.
+    """
+    transaction.on_commit(partial(send_now, task, *ids), using=using)
+
+
+def send_now(task: str, *ids: str) -> bool:
+    """Send without regard for transactions. False if Redis is unavailable (or was, a moment ago)."""
+    global _silent_until
+    if time.monotonic() < _silent_until:
+        return False
+    try:
+        with _producers().acquire(block=True, timeout=settings.REDIS_TIMEOUT) as producer:
+            current_app.send_task(task, ids, producer=producer, retry=False)
+    except Exception as error:  # Kombu, redis-py and the socket each have their own, and none of them matters here
+        _silent_until = time.monotonic() + BREAKER_SECONDS
+        logger.warning("not nudged, the sweep will find it", extra={"task": task, "why": type(error).__name__})
+        return False
+    return True
+
+
+def _producers() -> ProducerPool:
+    """Connections of our own: the workers' wait for seconds, which a request must not."""
+    global _pool
+    if _pool is None:
+        with _lock:
+            if _pool is None:
+                options = {
+                    **settings.CELERY_BROKER_TRANSPORT_OPTIONS,
+                    "socket_timeout": settings.REDIS_TIMEOUT,
+                    "socket_connect_timeout": settings.REDIS_TIMEOUT,
+                    "retry_on_timeout": False,
+                    # Without these Kombu retries a lost connection for ever, inside of the request.
+                    "max_retries": 0,
+                    "interval_start": 0,
+                    "interval_step": 0,
+                }
+                connection = Connection(settings.CELERY_BROKER_URL, transport_options=options)
+                _pool = ProducerPool(connection.Pool(limit=_MOST_AT_ONCE), limit=_MOST_AT_ONCE)
+    return _pool

@@ -1,0 +1,43 @@
+"""What `manage.py` says where a command cannot do its work for a reason that is the operator's to put right, or time's.
+
+A trace of our own code helps nobody to start a server; `--traceback` shows it all the same. A command that knows more,
+what became of its work above all, says that itself.
+"""
+
+from typing import Final
+
+from django.conf import settings
+from django.db import Error
+from psycopg.errors import UndefinedTable
+
+from platform_site.postgres import sqlstates
+
+_NOT_THERE: Final = (
+    "Is `manage.py up` running on {data_dir}? DATA_DIR names another data dir, DATABASE_URL and REGION_…_URL name "
+    "other servers."
+)
+_HELD: Final = "Others hold what this needs, and it waited as long as it may (pg_stat_activity shows who)."
+_CANCELLED: Final = "PostgreSQL cancelled a statement that took longer than it may."
+_AGAIN: Final = "The step at hand was undone: run the command again."
+
+
+def of(error: Error | UnicodeEncodeError) -> str | None:
+    """A sentence for a database that does not answer, was not migrated or could not go on, and for an argument in
+    another encoding than UTF-8; None for what is no operator's matter."""
+    if isinstance(error, UnicodeEncodeError):
+        # Python reads such bytes as halves of surrogate pairs, which nothing takes but the names of files.
+        return "An argument is not UTF-8." if "surrogates not allowed" in error.reason else None
+    cause = error.__cause__
+    if isinstance(cause, UndefinedTable):
+        return "The database lacks a table of this release: run `manage.py migrate` first."
+    if "connection" in str(error) and getattr(cause, "sqlstate", None) is None:  # the server itself would have said one
+        why = str(error).strip().splitlines()[0]
+        return f"{why}\n{_NOT_THERE.format(data_dir=settings.DATA_DIR)}"
+    state = sqlstates.sqlstate(error)
+    if state in sqlstates.INTERFERED:
+        return f"{_HELD} {_AGAIN}"
+    if state == sqlstates.CANCELLED:
+        return f"{_CANCELLED} {_AGAIN}"
+    if state in sqlstates.BUSY:
+        return f"PostgreSQL cannot go on ({type(cause).__name__}). {_AGAIN}"
+    return None

@@ -1,0 +1,121 @@
+"""The lists behind the dashboard's numbers: figures by bucket, read-only."""
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import F, QuerySet
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html
+from unfold.decorators import display
+
+from accounts.console.base import ReadOnlyAdmin, timeline_link
+from platform_site.console.dashboard import milliseconds, quantile
+from platform_site.models import CallerRefusal, EndpointFigure, FunctionFigure, RegionFigure
+
+
+class FiguresAdmin(ReadOnlyAdmin):
+    """Nothing to open: the list says all there is."""
+
+    empty_words = "A worker writes these down every 15 seconds. Is one running (manage.py work)?"
+    list_display_links = None
+    date_hierarchy = None
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return bool(self.has_view_permission(request))
+
+
+class ErrorsFilter(admin.SimpleListFilter):
+    title = "errors"
+    parameter_name = "errors"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("server", "5xx"), ("client", "4xx"), ("limited", "Rate-limited")]
+
+    def queryset(self, request: HttpRequest, queryset: "QuerySet[Any]") -> "QuerySet[Any]":
+        column = {"server": "server_errors", "client": "client_errors", "limited": "rate_limited"}.get(
+            self.value() or ""
+        )
+        return queryset.filter(**{f"{column}__gt": 0}) if column else queryset
+
+
+@admin.register(EndpointFigure)
+class EndpointFigureAdmin(FiguresAdmin):
+    empty_words = "Web processes hand in what they counted every ten seconds."
+    list_display = ("at", "method", "route", "requests", "client_errors", "server_errors", "rate_limited", "p50", "p95")
+    list_filter = (ErrorsFilter, "method")
+    search_fields = ("route",)
+    search_help_text = "Part of the address"
+    ordering = ("-at", "route", "method")
+
+    def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
+        return lookup in ("route__exact", "method__exact") or bool(super().lookup_allowed(lookup, value, request))
+
+    @display(description="p50")
+    def p50(self, figure: EndpointFigure) -> str:
+        return milliseconds(quantile(0.5, figure.buckets))
+
+    @display(description="p95")
+    def p95(self, figure: EndpointFigure) -> str:
+        return milliseconds(quantile(0.95, figure.buckets))
+
+
+@admin.register(RegionFigure)
+class RegionFigureAdmin(FiguresAdmin):
+    list_display = (
+        "at", "region", "attempts", "attempts_succeeded", "runs_succeeded", "runs_failed", "runs_timed_out", "waiting",
+    )  # fmt: skip
+    list_filter = ("region",)
+    ordering = ("-at", "region")
+
+    def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
+        return lookup == "region__exact" or bool(super().lookup_allowed(lookup, value, request))
+
+    @display(description="See also")
+    def waiting(self, figure: RegionFigure) -> str:
+        return format_html(
+            '<a class="text-link" href="{}">what waits there</a>', reverse("console:waiting", args=[figure.region])
+        )
+
+
+@admin.register(FunctionFigure)
+class FunctionFigureAdmin(FiguresAdmin):
+    empty_words = "Functions show up within half a minute of their first run."
+    list_display = ("at", "named", "environment", "region", "runs", "failed", "mean", "longest")
+    list_filter = ("region",)
+    search_fields = ("=function_id", "=environment_id", "name")
+    search_help_text = "Id of the function or the environment, or the name"
+    ordering = ("-longest_ms", "-at")
+
+    def get_queryset(self, request: HttpRequest) -> "QuerySet[FunctionFigure]":
+        found: QuerySet[FunctionFigure] = super().get_queryset(request)
+        return found.annotate(mean_ms=F("total_ms") / F("runs"))
+
+    @display(description="function", ordering="name")
+    def named(self, figure: FunctionFigure) -> str:
+        return timeline_link(figure.function_id, figure.name)
+
+    @display(description="environment")
+    def environment(self, figure: FunctionFigure) -> str:
+        return timeline_link(figure.environment_id)
+
+    @display(description="longest", ordering="longest_ms")
+    def longest(self, figure: FunctionFigure) -> str:
+        return f"{figure.longest_ms:,} ms"
+
+    @display(description="mean", ordering="mean_ms")
+    def mean(self, figure: FunctionFigure) -> str:
+        return f"{figure.mean_ms:,} ms"  # type: ignore[attr-defined]  # annotated in get_queryset
+
+
+@admin.register(CallerRefusal)
+class CallerRefusalAdmin(FiguresAdmin):
+    empty_words = "Nobody met their rate limit in two days."
+    list_display = ("at", "caller", "requests")
+    search_fields = ("=caller_id",)
+    search_help_text = "Id of the account, user or key"
+    ordering = ("-at", "-requests")
+
+    @display(description="caller", ordering="caller_id")
+    def caller(self, refusal: CallerRefusal) -> str:
+        return timeline_link(refusal.caller_id)

@@ -1,0 +1,285 @@
+"""What the regions' deliveries and runs came to, and how long their queues are, as a worker sees it every few seconds.
+
+Buckets of five minutes. Each look sums the present bucket and the one before it up anew and replaces what was there, so
+a look may run twice or be cut off; buckets that nobody looked at (no worker ran) are caught up with, an hour at a time,
+for a day. Each question goes to an index that holds the last minutes or only what is waiting; counts of what waits end
+at MOST. A region that is away keeps its last figures and is marked.
+"""
+
+import logging
+from collections import defaultdict
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import orjson
+from django.conf import settings
+from django.db import Error, connection, connections
+from django.db.models import Count
+from django.db.models.functions import Now, TruncDate
+from psycopg import sql
+
+from accounts.models import ServerKey, User
+from functions.runs.queue import WAITING
+from platform_site.models import Sample
+from platform_site.observability.lag import WORKERS
+from projects.models import Environment, Project
+from projects.provisioning.suspension import suspended_in
+
+BUCKET: Final = timedelta(minutes=5)
+CAUGHT_UP: Final = timedelta(days=1)
+AT_A_TIME: Final = timedelta(hours=1)
+KEPT: Final = timedelta(days=2)
+MOST: Final = 10_000
+"""What waits is counted up to this; the page then says "more than"."""
+SLOWEST: Final = 20
+"""Functions of one region and bucket that are kept."""
+DAYS: Final = 14
+CONTROL: Final = "control"
+
+logger = logging.getLogger("platform.figures")
+
+QUEUES = f"""
+WITH {WAITING.format(suspended="%(suspended)s")}
+SELECT now(),
+       (SELECT count(*)
+          FROM (SELECT 1 FROM platform.webhooks_webhook w,
+                       LATERAL (SELECT 1 FROM platform.webhooks_delivery d
+                                 WHERE d.webhook_id = w.id AND d.status = 'pending' AND d.next_attempt_at <= now()
+                                 ORDER BY d.next_attempt_at LIMIT %(most)s) AS each
+                 WHERE w.enabled AND w.deleted_at IS NULL
+                   AND w.environment_id <> ALL (%(suspended)s::text[]) LIMIT %(most)s) AS due),
+       (SELECT min(first.next_attempt_at)
+          FROM platform.webhooks_webhook w,
+               LATERAL (SELECT d.next_attempt_at FROM platform.webhooks_delivery d
+                         WHERE d.webhook_id = w.id AND d.status = 'pending'
+                         ORDER BY d.next_attempt_at LIMIT 1) AS first
+         -- A receiver that fails is left alone for pauses: what is due there waits for it, and for no worker of ours.
+         WHERE w.enabled AND w.deleted_at IS NULL AND w.drop_before IS NULL AND w.failing_since IS NULL
+           AND first.next_attempt_at <= now()
+           AND w.environment_id <> ALL (%(suspended)s::text[])),
+       -- Deliveries of a disabled webhook are held, also those not yet marked as such (webhooks.delivery.reconciler).
+       (SELECT count(*)
+          FROM ((SELECT 1 FROM platform.webhooks_delivery WHERE status = 'held' LIMIT %(most)s)
+                 UNION ALL
+                (SELECT 1 FROM platform.webhooks_webhook w,
+                        LATERAL (SELECT 1 FROM platform.webhooks_delivery d
+                                  WHERE d.webhook_id = w.id AND d.status = 'pending'
+                                  ORDER BY d.next_attempt_at LIMIT %(most)s) AS each
+                  WHERE NOT w.enabled AND w.deleted_at IS NULL LIMIT %(most)s)
+                 LIMIT %(most)s) AS held),
+       (SELECT count(*) FROM (SELECT 1 FROM platform.rows_outboxevent
+                               WHERE relayed_at IS NULL LIMIT %(most)s) AS unrelayed),
+       (SELECT created_at FROM platform.rows_outboxevent WHERE relayed_at IS NULL ORDER BY sequence LIMIT 1),
+       (SELECT count(*)
+          FROM (SELECT 1 FROM waiting,
+                       LATERAL (SELECT 1 FROM platform.functions_run r
+                                 WHERE r.phase = 'queued' AND r.environment_id = waiting.environment_id
+                                 LIMIT %(most)s) AS each
+                 LIMIT %(most)s) AS queued),
+       -- Those that are next, of the crowd (`functions.runs.queue`) and of all others.
+       (SELECT min(next.created_at)
+          FROM waiting CROSS JOIN (VALUES (true), (false)) AS those (are_crowd),
+               LATERAL (SELECT r.created_at FROM platform.functions_run r
+                         WHERE r.phase = 'queued' AND r.environment_id = waiting.environment_id
+                           AND (r.caller_kind = 'anonymous' OR r.trigger = 'event') = those.are_crowd
+                         ORDER BY coalesce(r.turn_at, r.created_at) LIMIT 1) AS next),
+       (SELECT count(*) FROM (SELECT 1 FROM platform.functions_run
+                               WHERE phase = 'executing' LIMIT %(most)s) AS executing)
+"""  # noqa: S608 - constants
+ATTEMPTS = """
+SELECT date_bin('5 minutes', at, 'epoch'), count(*),
+       count(*) FILTER (WHERE error IS NULL AND response_status BETWEEN 200 AND 299)
+  FROM platform.webhooks_attempt
+ WHERE at >= %(since)s AND at < %(until)s
+ GROUP BY 1
+"""
+RUNS = """
+SELECT date_bin('5 minutes', r.ended_at, 'epoch'), r.function_id, count(*),
+       count(*) FILTER (WHERE r.status = 'failed'),
+       count(*) FILTER (WHERE r.status = 'failed' AND r.error ->> 'reason' = 'timeout'),
+       sum(coalesce(r.duration_ms, 0))::bigint, max(coalesce(r.duration_ms, 0))
+  FROM platform.functions_run r
+ WHERE r.ended_at >= %(since)s AND r.ended_at < %(until)s
+ GROUP BY 1, 2
+"""
+NAMES = """
+SELECT id, environment_id, name FROM platform.functions_function
+ WHERE id = ANY (%s) AND environment_id IS NOT NULL  -- not of what is deleted, as long as it has runs
+"""
+
+_REPLACE_REGION = """
+INSERT INTO platform_site_regionfigure AS f
+       (at, region, attempts, attempts_succeeded, runs_succeeded, runs_failed, runs_timed_out)
+SELECT r.at, %(region)s, r.attempts, r.attempts_succeeded, r.runs_succeeded, r.runs_failed, r.runs_timed_out
+  FROM jsonb_to_recordset(%(rows)s::jsonb) AS r (at timestamptz, attempts bigint, attempts_succeeded bigint,
+       runs_succeeded bigint, runs_failed bigint, runs_timed_out bigint)
+    ON CONFLICT (at, region) DO UPDATE
+   SET attempts = excluded.attempts, attempts_succeeded = excluded.attempts_succeeded,
+       runs_succeeded = excluded.runs_succeeded, runs_failed = excluded.runs_failed,
+       runs_timed_out = excluded.runs_timed_out
+"""
+_REPLACE_FUNCTIONS = """
+INSERT INTO platform_site_functionfigure AS f
+       (at, region, environment_id, function_id, name, runs, failed, total_ms, longest_ms)
+SELECT r.at, %(region)s, r.environment_id, r.function_id, r.name, r.runs, r.failed, r.total_ms, r.longest_ms
+  FROM jsonb_to_recordset(%(rows)s::jsonb) AS r (at timestamptz, environment_id text, function_id text, name text,
+       runs bigint, failed bigint, total_ms bigint, longest_ms bigint)
+    ON CONFLICT (at, function_id) DO UPDATE
+   SET runs = excluded.runs, failed = excluded.failed, total_ms = excluded.total_ms, longest_ms = excluded.longest_ms
+"""
+
+
+def measure_region(region: str) -> None:
+    """Look at one region and write down what is there, or that it is away."""
+    try:
+        queues, now = _queues(region)
+        since = _next_bucket(region, now)
+        while since < now:
+            until = min(since + AT_A_TIME, now + BUCKET)
+            _sum_up(region, since, until)
+            since = until
+    except Error as error:
+        logger.warning("a region was not measured", extra={"region": region, "why": type(error).__name__})
+        Sample.objects.update_or_create(name=region, defaults={"at": Now(), "is_away": True})
+        return
+    Sample.objects.update_or_create(
+        name=region, defaults={"at": Now(), "measured_at": Now(), "is_away": False, "values": queues}
+    )
+
+
+def _queues(region: str) -> tuple[dict[str, Any], datetime]:
+    """What waits for somebody; what waits for the end of a suspension does not count."""
+    suspended = suspended_in(region)
+    with connections[region].cursor() as cursor:
+        cursor.execute(QUEUES, {"most": MOST + 1, "suspended": suspended})
+        now, due, oldest_due, held, unrelayed, oldest_event, queued, oldest_queued, executing = cursor.fetchone()
+
+    def age(at: datetime | None) -> float | None:
+        return None if at is None else max(0.0, (now - at).total_seconds())
+
+    found = {
+        "due": due,
+        "due_age": age(oldest_due),
+        "held": held,
+        "unrelayed": unrelayed,
+        "unrelayed_age": age(oldest_event),
+        "queued": queued,
+        "queued_age": age(oldest_queued),
+        "executing": executing,
+    }
+    return found, now
+
+
+def _next_bucket(region: str, now: datetime) -> datetime:
+    """Where to begin: the bucket before the last one that was looked at, at most a day back."""
+    earliest = _bucket_of(now - CAUGHT_UP)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT max(at) FROM platform_site_regionfigure WHERE region = %s", [region])
+        (last,) = cursor.fetchone()
+    return earliest if last is None else max(earliest, last - BUCKET)
+
+
+def _bucket_of(at: datetime) -> datetime:
+    seconds = int(at.timestamp())
+    return datetime.fromtimestamp(seconds - seconds % int(BUCKET.total_seconds()), UTC)
+
+
+def _sum_up(region: str, since: datetime, until: datetime) -> None:
+    """Replace the buckets that begin from `since` on, before `until`."""
+    span = {"since": since, "until": until}
+    with connections[region].cursor() as cursor:
+        cursor.execute(ATTEMPTS, span)
+        attempts = {at: (count, succeeded) for at, count, succeeded in cursor.fetchall()}
+        cursor.execute(RUNS, span)
+        runs: dict[datetime, list[tuple[Any, ...]]] = defaultdict(list)
+        for at, *facts in cursor.fetchall():
+            runs[at].append(tuple(facts))
+        slowest = {at: sorted(found, key=lambda facts: facts[5], reverse=True)[:SLOWEST] for at, found in runs.items()}
+        cursor.execute(NAMES, [list({facts[0] for found in slowest.values() for facts in found})])
+        names = {function_id: (environment_id, name) for function_id, environment_id, name in cursor.fetchall()}
+    buckets = [_bucket_of(since) + BUCKET * step for step in range(int((until - since) / BUCKET) or 1)]
+    region_rows = [
+        {
+            "at": at.isoformat(),
+            "attempts": attempts.get(at, (0, 0))[0],
+            "attempts_succeeded": attempts.get(at, (0, 0))[1],
+            "runs_succeeded": sum(facts[1] - facts[2] for facts in runs.get(at, [])),
+            "runs_failed": sum(facts[2] for facts in runs.get(at, [])),
+            "runs_timed_out": sum(facts[3] for facts in runs.get(at, [])),
+        }
+        for at in sorted({*buckets, *attempts, *runs})
+    ]
+    function_rows = [
+        {
+            "at": at.isoformat(),
+            "environment_id": names[facts[0]][0],
+            "function_id": facts[0],
+            "name": names[facts[0]][1],
+            "runs": facts[1],
+            "failed": facts[2],
+            "total_ms": facts[4],
+            "longest_ms": facts[5],
+        }
+        for at, found in slowest.items()
+        for facts in found
+        if facts[0] in names
+    ]
+    with connection.cursor() as cursor:
+        cursor.execute(_REPLACE_REGION, {"region": region, "rows": orjson.dumps(region_rows).decode()})
+        cursor.execute(_REPLACE_FUNCTIONS, {"region": region, "rows": orjson.dumps(function_rows).decode()})
+
+
+def measure_control() -> dict[str, Any]:
+    """What there is of projects, environments, accounts and keys; written down and returned. Some seconds on a platform
+    with millions of them, which is why the page reads what was written down."""
+    by_region_and_plan = {
+        f"{region} {plan}": count
+        for region, plan, count in Project.objects.live()
+        .values_list("region", "plan")
+        .annotate(count=Count("pk"))
+        .order_by()
+    }
+    made = (
+        Project.objects.filter(created_at__gt=Now() - timedelta(days=DAYS))
+        .annotate(day=TruncDate("created_at"))
+        .values_list("day")
+        .annotate(count=Count("pk"))
+    )
+    users = _estimated_rows(User)
+    values = {
+        "projects": by_region_and_plan,
+        "environments": Environment.objects.live().count(),
+        "environments_failed": Environment.objects.live().filter(status="failed").count(),
+        "accounts": User.objects.in_pool(None).count(),
+        "users": users,
+        "users_estimated": users > MOST,
+        "keys": ServerKey.objects.live().count(),
+        "made": {f"{day:%Y-%m-%d}": count for day, count in made.order_by("day")},
+    }
+    Sample.objects.update_or_create(
+        name=CONTROL, defaults={"at": Now(), "measured_at": Now(), "is_away": False, "values": values}
+    )
+    return values
+
+
+def _estimated_rows(model: type[User]) -> int:
+    """What PostgreSQL believes since its last ANALYZE; counting millions of users would take seconds."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = %s::regclass", [model._meta.db_table]
+        )
+        estimate = int(cursor.fetchone()[0])
+    return estimate if estimate > MOST else model._default_manager.count()
+
+
+def forget_old() -> None:
+    """Figures older than two days go, and the samples of regions that are no more."""
+    with connection.cursor() as cursor:
+        for table in ("endpointfigure", "callerrefusal", "regionfigure", "functionfigure"):
+            cursor.execute(
+                sql.SQL("DELETE FROM {} WHERE at < now() - make_interval(secs => %s)").format(
+                    sql.Identifier(f"platform_site_{table}")
+                ),
+                [KEPT.total_seconds()],
+            )
+    Sample.objects.exclude(name__in=[CONTROL, WORKERS, *settings.REGION_DATABASES]).delete()

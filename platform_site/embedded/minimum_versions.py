@@ -1,0 +1,93 @@
+"""The oldest servers and runtime that we run on: below them stand holes that are public and used.
+
+Asked once at start, of what is really there: PostgreSQL and Redis may be somebody else's. A development machine is told
+in the log; with PLATFORM_MODE=production the service does not start.
+
+| What | Floor | Because of |
+|---|---|---|
+| PostgreSQL | 15.14, 16.10, 17.6, 18.0 | CVE-2025-8714, CVE-2025-8715: a dump that runs code |
+| Valkey | 7.2.11, 8.0.6, 8.1.4, 9.0 | CVE-2025-49844, a way out of the Lua sandbox |
+| Redis | 6.2.20, 7.2.11, 7.4.6, 8.0.4, 8.2.2 | the same |
+| Deno | 2.9.0 | CVE-2026-49860 and the permission fixes of 2.7.12 |
+"""
+
+import importlib.metadata
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import redis
+from django.conf import settings
+from django.db import Error, connections
+
+Version = tuple[int, ...]
+
+POSTGRES: Final[Mapping[Version, Version]] = {(15,): (15, 14), (16,): (16, 10), (17,): (17, 6), (18,): (18, 0)}
+VALKEY: Final[Mapping[Version, Version]] = {(7, 2): (7, 2, 11), (8, 0): (8, 0, 6), (8, 1): (8, 1, 4)}
+REDIS: Final[Mapping[Version, Version]] = {
+    (6, 2): (6, 2, 20),
+    (7, 2): (7, 2, 11),
+    (7, 4): (7, 4, 6),
+    (8, 0): (8, 0, 4),
+    (8, 2): (8, 2, 2),
+}
+DENO: Final[Version] = (2, 9, 0)
+
+
+def is_below(version: Version, floors: Mapping[Version, Version]) -> bool:
+    """Whether `version` is older than the floor of its release line; a line that is newer than all named is not, one
+    that is older, or was skipped, is."""
+    for line, floor in floors.items():
+        if version[: len(line)] == line:
+            return version < floor
+    return version < max(floors.values())
+
+
+def parsed(text: str) -> Version:
+    """`9.1.2` as numbers; what follows the digits of a part is dropped."""
+    numbers = []
+    for part in text.split(".")[:3]:
+        digits = "".join(character for character in part if character.isdigit())
+        numbers.append(int(digits or 0))
+    return tuple(numbers)
+
+
+def problems() -> list[str]:
+    """A sentence for each thing below its floor. What cannot be reached is not judged: readiness says that."""
+    return [*_databases(), *_redis(), *_deno()]
+
+
+def _databases() -> Iterable[str]:
+    for alias in connections:
+        try:
+            connections[alias].ensure_connection()
+        except Error:
+            continue
+        number = connections[alias].pg_version  # type: ignore[attr-defined]
+        version = (number // 10000, number % 10000)
+        if is_below(version, POSTGRES):
+            yield f"The database {alias} runs PostgreSQL {version[0]}.{version[1]}, which has known holes: update it."
+
+
+def _redis() -> Iterable[str]:
+    client = redis.Redis.from_url(settings.REDIS_URL, socket_timeout=1, socket_connect_timeout=1)
+    try:
+        facts = client.info("server")
+    except redis.RedisError:
+        return
+    finally:
+        client.close()
+    if "valkey_version" in facts:
+        name, version, floors = "Valkey", parsed(str(facts["valkey_version"])), VALKEY
+    else:
+        name, version, floors = "Redis", parsed(str(facts["redis_version"])), REDIS
+    if is_below(version, floors):
+        yield f"{name} {'.'.join(map(str, version))} has known holes: update it."
+
+
+def _deno() -> Iterable[str]:
+    try:
+        version = parsed(importlib.metadata.version("deno"))
+    except importlib.metadata.PackageNotFoundError:
+        return
+    if version < DENO:
+        yield f"Deno {'.'.join(map(str, version))} has known holes: install deno>=2.9."

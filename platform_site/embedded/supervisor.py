@@ -1,0 +1,275 @@
+"""Child processes under one supervisor: their output in one terminal, restarts, and an end that leaves nobody behind.
+
+One thread, one loop. `manage.py up` describes its parts; each is a process in a session of its own, so that Ctrl-C in
+the terminal reaches only the supervisor, which then ends the parts in order.
+"""
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import IO, Final
+
+import psutil
+
+from platform_site.embedded.launch import adopt_orphans
+
+_COLOURS: Final = {"postgres": 34, "valkey": 35, "web": 32, "worker": 36}
+_LONG_LINE: Final = 64 * 1024
+_STEADY_SECONDS: Final = 30.0
+_TRIES: Final = 6
+
+Spawn = Callable[[IO[bytes]], "subprocess.Popen[bytes]"]
+
+
+class PartFailed(RuntimeError):
+    """A part ended and cannot be restarted. `lines` are the last it said."""
+
+    def __init__(self, part: "Part", lines: Iterable[str]) -> None:
+        self.part, self.lines = part, list(lines)
+        super().__init__(f"{part.name} ended ({part.how_it_ended()})")
+
+
+@dataclass(slots=True)
+class Part:
+    """One child. `spawn(output)` starts it with `output` as its standard output and error, and does not wait."""
+
+    name: str
+    spawn: Spawn
+    stop_signal: signal.Signals
+    stop_seconds: float
+    hush: tuple[str, ...] = ()
+    """Lines that contain one of these are not shown."""
+    process: "subprocess.Popen[bytes] | None" = None
+    started_at: float = 0.0
+    tries: int = 0
+    retry_at: float | None = None
+    lines: "deque[str]" = field(default_factory=lambda: deque(maxlen=25))
+    _partial: bytes = b""
+
+    @property
+    def runs(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def how_it_ended(self) -> str:
+        code = self.process.returncode if self.process else None
+        if code is None:
+            return "not started"
+        return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+class Supervisor:
+    """Runs parts until told to stop. Not thread-safe, and to be used on the main thread: children die with it."""
+
+    def __init__(self, write: Callable[[str], object], *, colour: bool, changed: Callable[[list[int]], None]) -> None:
+        """`changed(pids)` is told the running children whenever they change."""
+        self._write, self._colour, self._changed = write, colour, changed
+        self._parts: list[Part] = []
+        self._selector = selectors.DefaultSelector()
+        self._wake_read, self._wake_write = os.pipe()
+        for end in (self._wake_read, self._wake_write):
+            os.set_blocking(end, False)
+        self._selector.register(self._wake_read, selectors.EVENT_READ, None)
+        self._stops = 0
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(number, self._signalled)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        self.reload: Callable[[], None] = lambda: None
+        """What SIGHUP does."""
+        adopt_orphans()  # so that we can bury them, also where we are a container's first process
+
+    @property
+    def stopping(self) -> bool:
+        """Whether somebody asked us to stop."""
+        return self._stops > 0
+
+    def say(self, text: str) -> None:
+        """A line of our own."""
+        self._write(f"{self._prefix('up')}{text}\n")
+
+    def start(self, part: Part) -> None:
+        """Start a part; from now on it is kept running. Raises what its `spawn` raises."""
+        if part not in self._parts:
+            self._parts.append(part)
+        read, write = os.pipe()
+        os.set_blocking(read, False)
+        try:
+            with os.fdopen(write, "wb") as output:
+                part.process = part.spawn(output)
+        except BaseException:
+            os.close(read)
+            raise
+        part.started_at, part.retry_at = time.monotonic(), None
+        self._selector.register(read, selectors.EVENT_READ, part)
+        self._changed([p.process.pid for p in self._parts if p.process is not None and p.runs])
+
+    def run_until(self, done: Callable[[], bool], *, seconds: float, every: float = 0.02) -> bool:
+        """Serve output until `done()`; False if stopped or out of time. Raises PartFailed: nothing is restarted yet."""
+        deadline = time.monotonic() + seconds
+        while not self.stopping and time.monotonic() < deadline:
+            if done():
+                return True
+            self._pump(every)
+            for part in self._parts:
+                if not part.runs:
+                    self._drain(part)
+                    raise PartFailed(part, part.lines)
+        return False
+
+    def run(self) -> None:
+        """Serve output and restart what ends, until stopped. Raises PartFailed when restarting does not help."""
+        while not self.stopping:
+            self._pump(0.5)
+            now = time.monotonic()
+            for part in self._parts:
+                if part.runs:
+                    if part.tries and now - part.started_at > _STEADY_SECONDS:
+                        part.tries = 0
+                elif part.retry_at is None:
+                    self._ended(part, now)
+                elif now >= part.retry_at:
+                    self._restart(part, now)
+
+    def stop(self, order: Iterable[Iterable[Part]]) -> None:
+        """End the parts, group after group: ask, wait, and kill what does not end in its time, with its children.
+
+        A second signal from the user shortens the wait to nothing.
+        """
+        for group in order:
+            waiting = [part for part in group if part.process is not None]
+            for part in waiting:
+                self.signal(part, part.stop_signal)
+            begun, patience = time.monotonic(), self._stops
+            while any(part.runs for part in waiting):
+                self._pump(0.05)
+                for part in waiting:
+                    if part.runs and (time.monotonic() - begun > part.stop_seconds or self._stops > max(1, patience)):
+                        self.say(f"{part.name} does not end; killing it")
+                        self._kill(part)
+            for part in waiting:
+                self._kill(part)  # whatever it left in its session
+                self._drain(part)
+        for left in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                left.kill()  # it had made a session of its own
+                left.wait(1)
+        self._changed([])
+
+    # ── the loop ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    def _signalled(self, number: int, frame: object) -> None:
+        if number in (signal.SIGINT, signal.SIGTERM):
+            self._stops += 1
+        elif number == signal.SIGHUP:
+            self.reload()
+
+    def _pump(self, seconds: float) -> None:
+        """Wait for output or a signal, and pass output on."""
+        for key, _ in self._selector.select(seconds):
+            if key.data is None:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._wake_read, 512)
+                self._bury()
+            else:
+                self._read(key.fd, key.data)
+
+    def _bury(self) -> None:
+        """Wait for children that have ended: our parts by their own means, adopted ones here."""
+        if not hasattr(os, "waitid"):
+            return  # there, nobody's orphans become ours
+        # Only those not buried yet: the pid of one that is may have come back as an orphan's.
+        processes = [part.process for part in self._parts if part.process is not None]
+        known = {process.pid: process for process in processes if process.returncode is None}
+        with contextlib.suppress(ChildProcessError):
+            # Looked at first: a part's exit code belongs to its Popen.
+            while (dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                if (process := known.get(dead.si_pid)) is not None:
+                    process.poll()
+                else:
+                    os.waitpid(dead.si_pid, 0)
+
+    def _read(self, descriptor: int, part: Part) -> bool:
+        """Pass on what there is. False at the end of the output."""
+        try:
+            data = os.read(descriptor, 65536)
+        except BlockingIOError:
+            return True
+        except OSError:
+            data = b""
+        if not data:
+            self._selector.unregister(descriptor)
+            os.close(descriptor)
+            if part._partial:
+                self._lines(part, [part._partial])
+                part._partial = b""
+            return False
+        *lines, part._partial = (part._partial + data).split(b"\n")
+        self._lines(part, lines)
+        if len(part._partial) > _LONG_LINE:
+            self._lines(part, [part._partial])
+            part._partial = b""
+        return True
+
+    def _lines(self, part: Part, lines: Iterable[bytes]) -> None:
+        """Pass lines on, all in one write: a busy web process says hundreds at once."""
+        shown = []
+        prefix = self._prefix(part.name)
+        for line in lines:
+            text = line.decode("utf-8", "replace").rstrip("\r")
+            if not text.strip():
+                continue
+            part.lines.append(text)
+            if not any(word in text for word in part.hush):
+                shown.append(f"{prefix}{text}\n")
+        if shown:
+            self._write("".join(shown))
+
+    def _drain(self, part: Part) -> None:
+        """Read what an ended part has still in its pipe."""
+        for key in list(self._selector.get_map().values()):
+            if key.data is part:
+                deadline = time.monotonic() + 0.2  # a grandchild may hold the pipe open
+                while time.monotonic() < deadline and self._read(key.fd, part):
+                    time.sleep(0.005)
+
+    def _prefix(self, name: str) -> str:
+        label = f"{name:<8} │ "
+        return f"\x1b[{_COLOURS.get(name, 33)}m{label}\x1b[0m" if self._colour else label
+
+    # ── ends ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    def _ended(self, part: Part, now: float) -> None:
+        self._drain(part)  # its children hear of its end from the kernel, and may finish what they have in hand
+        if now - part.started_at > _STEADY_SECONDS:
+            part.tries = 0
+        part.tries += 1
+        if part.tries > _TRIES:
+            raise PartFailed(part, part.lines)
+        wait = min(8.0, 0.1 * 3 ** (part.tries - 1))
+        part.retry_at = now + wait
+        self.say(f"{part.name} ended ({part.how_it_ended()}); starting it again in {wait:.1f} s")
+
+    def _restart(self, part: Part, now: float) -> None:
+        try:
+            self.start(part)
+        except (OSError, RuntimeError) as error:
+            self.say(f"{part.name}: {error}")
+            if not part.runs:
+                part.retry_at = None
+
+    def signal(self, part: Part, number: signal.Signals) -> None:
+        """Send a part's process a signal, if it runs."""
+        if part.process is not None and part.runs:
+            with contextlib.suppress(ProcessLookupError):
+                part.process.send_signal(number)
+
+    def _kill(self, part: Part) -> None:
+        """SIGKILL to the part's whole session."""
+        if part.process is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(part.process.pid, signal.SIGKILL)
+            if part.process.returncode is None:
+                part.process.wait()

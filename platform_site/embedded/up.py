@@ -1,0 +1,305 @@
+"""`manage.py up`: everything in one terminal, from nothing to the first answer.
+
+In order, as much side by side as can be: take the data dir's lock and the port; start PostgreSQL and Valkey, those that
+no URL variable replaces, while the web process imports its code; make roles and databases; let the web process migrate,
+complete the demo and serve; start the worker. Then keep all of it running until Ctrl-C or SIGTERM.
+
+This process imports neither Django nor settings, for they read the data dir's secrets, which it has to make first.
+"""
+
+import argparse
+import contextlib
+import errno
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO, Any, Final
+
+from platform_site.embedded import launch
+from platform_site.embedded import postgres as embedded_postgres
+from platform_site.embedded import valkey as embedded_valkey
+from platform_site.embedded.data_dir import REGIONS, Layout, region_variable
+from platform_site.embedded.lock import AlreadyRunning, DataDirLock
+from platform_site.embedded.sockets import default_workers, listen, number_of_workers, port_number
+from platform_site.embedded.supervisor import Part, PartFailed, Supervisor
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+READY_SECONDS: Final = 120.0
+UPGRADE_SECONDS = 3600
+"""How long the web process may migrate before its first answer. One that ends, ends the start at once."""
+_POSTGRES_VARIABLES: Final = ("DATABASE_URL", *map(region_variable, REGIONS))
+
+
+class CannotStart(RuntimeError):
+    """A sentence for whoever typed the command."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--port", type=port_number, default=8000, help="port to listen on (default %(default)s; 0: a free one)"
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
+    parser.add_argument(
+        "--data-dir",
+        type=Path,
+        default=Path(os.environ.get("DATA_DIR") or ROOT / ".data"),
+        help="where databases, secrets and demo.json live (default .data beside manage.py)",
+    )
+    parser.add_argument(
+        "--workers", type=number_of_workers, default=default_workers(), help="web processes (default %(default)s)"
+    )
+    parser.add_argument("--no-demo", dest="demo", action="store_false", help="leave the database empty")
+
+
+def main(arguments: list[str]) -> int:
+    """Parse, run, and answer the exit code: 0 after an orderly stop, 1 with a sentence on standard error."""
+    parser = argparse.ArgumentParser(prog="manage.py up", description="Starts the whole service in this terminal.")
+    add_arguments(parser)
+    return run(parser.parse_args(arguments))
+
+
+def run(options: argparse.Namespace) -> int:
+    begun = time.monotonic()
+    layout = Layout(options.data_dir.expanduser().resolve())
+    try:
+        layout.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with (
+            DataDirLock(layout.lock_file) as lock,
+            contextlib.ExitStack() as stack,
+        ):
+            listeners = _listen(options.host, options.port, options.workers)
+            for listener in listeners:
+                stack.enter_context(listener)
+            lock.port = listeners[0].getsockname()[1]
+            return _Run(layout, options, lock, listeners, begun).go()
+    except (AlreadyRunning, CannotStart) as error:
+        print(error, file=sys.stderr)
+    except OSError as error:
+        print(f"Cannot use the data dir {layout.data_dir}: {error}", file=sys.stderr)
+    return 1
+
+
+def _listen(host: str, port: int, workers: int) -> list[socket.socket]:
+    """The sockets of the service. Held by this process, so that they outlive any web process. Raises CannotStart."""
+    try:
+        return listen(host, port, workers)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise CannotStart(
+                f"Port {port} on {host} is in use by another program. Stop it, or choose another with --port."
+            ) from None
+        raise CannotStart(f"Cannot listen on {host}:{port}: {error.strerror or error}.") from None
+
+
+class _Run:
+    """One run of `up`, from the lock to the last child's end."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        options: argparse.Namespace,
+        lock: DataDirLock,
+        listeners: list[socket.socket],
+        begun: float,
+    ) -> None:
+        self._layout, self._options, self._listeners, self._begun = layout, options, listeners, begun
+        self._supervisor = Supervisor(_write, colour=_colour(), changed=lock.record)
+        self._databases_ready = False
+        self._environment = self._make_environment()
+        self._postgres = Part(
+            "postgres",
+            lambda output: embedded_postgres.spawn(layout, web_processes=len(listeners), output=output),
+            signal.SIGINT,
+            stop_seconds=8,
+            hush=(
+                "starting PostgreSQL",
+                "listening on",
+                "database system",
+                "fast shutdown",
+                "aborting any active",
+                "terminating connection due to administrator",
+                "background worker",
+                "shutting down",
+            ),
+        )
+        self._valkey = Part(
+            "valkey",
+            lambda output: embedded_valkey.spawn(layout, output=output),
+            signal.SIGTERM,
+            stop_seconds=3,
+            hush=("Memory overcommit", "signal-handler", "ready to exit"),
+        )
+        self._web = Part("web", self._spawn_web, signal.SIGTERM, stop_seconds=9.5)
+        self._worker = Part("worker", self._spawn_worker, signal.SIGTERM, stop_seconds=9.5, hush=("Warm shutdown",))
+
+    def go(self) -> int:
+        code = 0
+        try:
+            self._start()
+            self._supervisor.run()
+        except PartFailed as failure:
+            code = 1
+            _write(f"\n{failure}. Its last lines:\n" + "".join(f"    {line}\n" for line in failure.lines[-20:]))
+        except (embedded_postgres.PostgresFailed, embedded_valkey.ValkeyFailed, CannotStart) as failure:
+            code = 1
+            _write(f"\n{failure}\n")
+        finally:
+            if code == 0:
+                self._supervisor.say("stopping")
+            self._supervisor.stop([[self._web, self._worker], [self._valkey, self._postgres]])
+        return code
+
+    # ── the start ────────────────────────────────────────────────────────────────────────────────────────────────────
+    def _start(self) -> None:
+        layout, supervisor = self._layout, self._supervisor
+        layout.ensure_secrets()
+        supervisor.start(self._web)
+        replaced = [name for name in _POSTGRES_VARIABLES if os.environ.get(name)]
+        if len(replaced) < len(_POSTGRES_VARIABLES):
+            if not embedded_postgres.initialised(layout):
+                supervisor.say(f"making the databases in {layout.data_dir}")
+            supervisor.start(self._postgres)
+        if not os.environ.get("REDIS_URL"):
+            if self._postgres.process is None:
+                layout.make_sockets(os.geteuid())
+            supervisor.start(self._valkey)
+        if self._postgres.process is not None:
+            self._await(lambda: embedded_postgres.answers(layout), "PostgreSQL does not answer.")
+            if supervisor.stopping:
+                return
+            embedded_postgres.provision(layout)
+        if self._valkey.process is not None:
+            self._await(lambda: embedded_valkey.answers(layout), "Valkey does not answer.")
+        self._databases_ready = True
+        self._let_go()
+        self._await(
+            lambda: _is_ready(self._address()), "The web server does not answer.", every=0.05, seconds=UPGRADE_SECONDS
+        )
+        if supervisor.stopping:
+            return
+        supervisor.reload = lambda: supervisor.signal(self._web, signal.SIGHUP)
+        supervisor.start(self._worker)
+        self._tell()
+
+    def _await(self, done: Any, otherwise: str, every: float = 0.02, seconds: float = READY_SECONDS) -> None:
+        if not self._supervisor.run_until(done, seconds=seconds, every=every) and not self._supervisor.stopping:
+            raise CannotStart(otherwise)
+
+    def _address(self) -> tuple[str, int]:
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._options.host, self._options.host)  # noqa: S104
+        return host, self._listeners[0].getsockname()[1]
+
+    def _make_environment(self) -> dict[str, str]:
+        host, port = self._address()
+        base_url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return {
+            "BASE_URL": base_url,
+            "DJANGO_SETTINGS_MODULE": "platform_site.settings",
+            "LOG_FORMAT": "text",
+            # Webhooks and functions may call what runs on this machine, unless the terminal says otherwise.
+            "OUTBOUND_ALLOWED_NETWORKS": "127.0.0.0/8,::1/128",
+            **os.environ,
+            "DATA_DIR": str(self._layout.data_dir),
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    # ── the parts ────────────────────────────────────────────────────────────────────────────────────────────────────
+    def _python(self, arguments: list[str], output: IO[bytes], **more: Any) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(  # noqa: S603 - our own programs
+            [*launch.launcher(signal.SIGTERM), sys.executable, *arguments],
+            stdout=output,
+            stderr=output,
+            cwd=ROOT,
+            env=self._environment,
+            start_new_session=True,
+            **more,
+        )
+
+    def _spawn_web(self, output: IO[bytes]) -> "subprocess.Popen[bytes]":
+        descriptors = [listener.fileno() for listener in self._listeners]
+        arguments = [str(ROOT / "manage.py"), "serve", "--fds", ",".join(map(str, descriptors)), "--prepare"]
+        arguments += ["--demo"] if self._options.demo else []
+        process = self._python(arguments, output, stdin=subprocess.PIPE, pass_fds=descriptors)
+        self._web.process = process
+        if self._databases_ready:
+            self._let_go()
+        return process
+
+    def _spawn_worker(self, output: IO[bytes]) -> "subprocess.Popen[bytes]":
+        return self._python([str(ROOT / "manage.py"), "work", "--beat"], output, stdin=subprocess.DEVNULL)
+
+    def _let_go(self) -> None:
+        """Tell the web process that the databases are there."""
+        process = self._web.process
+        if process is not None and process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError), process.stdin as line:
+                line.write(b"go\n")
+
+    # ── what the user sees ───────────────────────────────────────────────────────────────────────────────────────────
+    def _tell(self) -> None:
+        base = self._environment["BASE_URL"]
+        seconds = time.monotonic() - self._begun
+        facts = _facts(self._layout) if self._options.demo else None
+        lines = [
+            "",
+            f"Ready in {seconds:.1f} s. Ctrl-C stops everything; the data stays in {_short(self._layout.data_dir)}",
+            "",
+            f"  Console  {base}/admin/",
+        ]
+        if facts is not None:
+            lines += [f"           {facts['admin']['email']}, password {facts['admin']['password']}"]
+        lines += [f"  API      {base}/v1 (reference: /docs, guides: /docs/guides)"]
+        if facts is not None:
+            file = _short(self._layout.demo_file)
+            lines += [
+                f"  Demo     {file} (every id, password and key)",
+                "",
+                "Try it:",
+                "",
+                f"""  KEY=$(grep -ow 'sk_[^"]*' {shlex.quote(file)})""",
+                f"""  curl {base}/v1/rows/tasks -H "Authorization: Bearer $KEY\"""",
+                f"""  curl -X POST {base}/v1/functions/open-tasks/invoke -H "Authorization: Bearer $KEY\"""",
+            ]
+        _write("\n".join([*lines, ""]) + "\n")
+
+
+def _short(path: Path) -> str:
+    """The path as it is written in this terminal: relative to the current directory if it is in it."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return str(path)
+
+
+def _is_ready(address: tuple[str, int]) -> bool:
+    """Whether `/readyz` is 200. The socket listens from the start, so this may wait for the first web process."""
+    try:
+        with socket.create_connection(address, timeout=1) as connection:
+            connection.sendall(b"GET /readyz HTTP/1.0\r\nHost: localhost\r\n\r\n")
+            return connection.recv(64).startswith((b"HTTP/1.0 200", b"HTTP/1.1 200"))
+    except OSError:
+        return False
+
+
+def _facts(layout: Layout) -> dict[str, Any] | None:
+    try:
+        facts = json.loads(layout.demo_file.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return facts if isinstance(facts, dict) else None
+
+
+def _write(text: str) -> None:
+    with contextlib.suppress(OSError):  # nobody reads it any more, or the terminal is gone: the service goes on
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def _colour() -> bool:
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ

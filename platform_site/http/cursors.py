@@ -1,0 +1,119 @@
+"""Cursors: the place where a page ended, as text that only this service can read or make.
+
+Values of the last row, encrypted and authenticated in one step with AES-SIV (RFC 5297) under a key derived from
+SECRET_KEY. Encrypted, not only signed, since an order may run over a column that the holder of the cursor must not see.
+SIV, since it is deterministic: equal pages have equal cursors, so a cursor tells nothing but that, and no nonce can
+repeat. What the cursor belongs to (its kind, and facts such as table, order and the hash of `where`) is bound in as
+associated data and costs no characters; a cursor of another query does not open.
+"""
+
+import datetime as dt
+import uuid
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any, Final, NoReturn
+
+import orjson
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from django.conf import settings
+
+from platform_site.http.errors import ValidationFailed
+
+Value = str | int | float | bool | None | dt.datetime | dt.date | dt.time | Decimal | uuid.UUID
+"""What a cursor carries. It comes back equal and of the same type."""
+Fact = str | int | bool | None | Sequence["Fact"]
+
+MAX_CHARACTERS: Final = 8192
+"""Longer text is no cursor of ours. A request line holds it with room to spare."""
+_INTEGERS: Final = range(-(2**63), 2**64)
+
+_WRITERS: Final[dict[type, tuple[str, Callable[[Any], str]]]] = {
+    dt.datetime: ("t", dt.datetime.isoformat),
+    dt.date: ("d", dt.date.isoformat),
+    dt.time: ("h", dt.time.isoformat),
+    Decimal: ("n", str),
+    uuid.UUID: ("u", str),
+    int: ("i", str),  # beyond 64 bits; others are plain JSON
+    float: ("f", repr),  # inf and nan; others are plain JSON
+}
+_READERS: Final[dict[str, Callable[[str], Any]]] = {
+    "t": dt.datetime.fromisoformat,
+    "d": dt.date.fromisoformat,
+    "h": dt.time.fromisoformat,
+    "n": Decimal,
+    "u": uuid.UUID,
+    "i": int,
+    "f": float,
+}
+
+
+class CursorTooLong(ValueError):
+    """The values do not fit into MAX_CHARACTERS. The caller orders by something shorter."""
+
+
+@lru_cache(maxsize=8)
+def _cipher(secret: str) -> AESSIV:
+    derive = HKDF(algorithm=hashes.SHA256(), length=64, salt=None, info=b"backend-platform cursors 1")
+    return AESSIV(derive.derive(secret.encode()))
+
+
+def _plain(value: Value) -> Any:
+    kind = type(value)
+    if kind is str or value is None or kind is bool:
+        return value
+    if kind is int and value in _INTEGERS:
+        return value
+    if kind is float and value - value == 0:  # type: ignore[operator]
+        return value
+    for known, (tag, write) in _WRITERS.items():
+        if isinstance(value, known):
+            return [tag, write(value)]
+    raise TypeError(f"a cursor cannot carry {kind.__name__}")
+
+
+def encode(kind: str, facts: Sequence[Fact], values: Sequence[Value]) -> str:
+    """The cursor of `values`, good only for the same `kind` and `facts`. URL-safe characters, no padding.
+
+    Raises CursorTooLong, or TypeError for a value that no cursor carries.
+    """
+    text = urlsafe_b64encode(
+        _cipher(settings.SECRET_KEY).encrypt(
+            orjson.dumps([_plain(value) for value in values]), [kind.encode(), orjson.dumps(facts)]
+        )
+    ).rstrip(b"=")
+    if len(text) > MAX_CHARACTERS:
+        raise CursorTooLong(f"a cursor of {len(text)} characters is longer than {MAX_CHARACTERS}")
+    return text.decode()
+
+
+def decode(kind: str, facts: Sequence[Fact], text: str) -> list[Value]:
+    """The values in `text`.
+
+    Raises ValidationFailed on the field `cursor` for anything that `encode` did not make for these `kind` and `facts`
+    with SECRET_KEY or one of SECRET_KEY_FALLBACKS.
+    """
+    if len(text) > MAX_CHARACTERS:
+        _refuse()
+    try:
+        sealed = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except ValueError:
+        _refuse()
+    if urlsafe_b64encode(sealed).rstrip(b"=") != text.encode():  # the decoder skips foreign characters and stray bits
+        _refuse()
+    bound = [kind.encode(), orjson.dumps(facts)]
+    for secret in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS):
+        try:
+            plain = _cipher(secret).decrypt(sealed, bound)
+        except InvalidTag:
+            continue
+        return [_READERS[value[0]](value[1]) if type(value) is list else value for value in orjson.loads(plain)]
+    _refuse()
+
+
+def _refuse() -> NoReturn:
+    raise ValidationFailed.of("cursor", "invalid_cursor", "This is not a next_cursor of this list, order and filter.")

@@ -1,0 +1,159 @@
+"""The errors of the API: one class per code, and the one shape in which all of them travel.
+
+Domain errors of the apps subclass these only where they mean the same thing; an app's own errors know nothing of HTTP
+and are mapped by `platform_site.http.exception_handler`. Contract section 7.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+NAMELESS: Final = "(empty)"
+"""How a field is called whose name has no character: JSON and query strings admit it, an answer must name something."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """One invalid field: its name as the client sent it (dotted inside objects), a stable code, a sentence."""
+
+    field: str
+    code: str
+    message: str
+
+    def as_dict(self) -> dict[str, str]:
+        return {"field": self.field or NAMELESS, "code": self.code, "message": self.message}
+
+
+class ApiError(Exception):
+    """Base of every error that has an answer. Never raised itself.
+
+    `headers` go out with the answer; `extra` is merged into the error object (`run_id`, `hint`); `fields` only where
+    the design allows them (`validation_failed`, `invalid_grant`).
+    """
+
+    status: ClassVar[int] = 500
+    code: ClassVar[str] = "internal"
+    message: ClassVar[str] = "Something went wrong on our side."
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        fields: Iterable[FieldError] = (),
+        headers: Mapping[str, str] | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.text = message or self.message
+        self.fields = list(fields)
+        self.headers = dict(headers or {})
+        self.extra = dict(extra or {})
+        super().__init__(self.text)
+
+    def body(self, request_id: str | None) -> dict[str, Any]:
+        """The JSON body: `{"error": {"code", "message", "fields"?, …, "request_id"}}`."""
+        error: dict[str, Any] = {"code": self.code, "message": self.text}
+        if self.fields:
+            error["fields"] = [field.as_dict() for field in self.fields]
+        return {"error": error | self.extra | {"request_id": request_id}}
+
+
+class InvalidRequest(ApiError):
+    status, code, message = 400, "invalid_request", "The request could not be read."
+
+
+class InvalidGrant(ApiError):
+    status, code, message = 400, "invalid_grant", "The credentials or the code are wrong."
+
+
+class Unauthorized(ApiError):
+    status, code, message = 401, "unauthorized", "The token is missing, expired or revoked."
+
+    def __init__(self, message: str | None = None, **rest: Any) -> None:
+        super().__init__(message, **rest)
+        self.headers.setdefault("WWW-Authenticate", "Bearer")
+
+
+class Forbidden(ApiError):
+    status, code, message = 403, "forbidden", "The token does not allow this."
+
+
+class ProjectSuspended(ApiError):
+    """Operators suspended the project that the call means; a lifted suspension leaves everything as it was."""
+
+    status, code, message = (
+        403,
+        "project_suspended",
+        "The project is suspended by the platform's operators. Nothing is lost: everything goes on once they lift it. "
+        "The project's members find the reason in its `suspension_reason`; ask the operators to lift it.",
+    )
+
+
+class NotFound(ApiError):
+    status, code, message = 404, "not_found", "There is nothing here that you can see."
+
+
+class MethodNotAllowed(ApiError):
+    status, code, message = 405, "method_not_allowed", "This address does not take that method."
+
+
+class Conflict(ApiError):
+    status, code, message = 409, "conflict", "The thing changed at the same moment, or exists already."
+
+
+class PreconditionFailed(ApiError):
+    status, code, message = 412, "precondition_failed", "The thing is no longer what If-Match names."
+
+
+class PayloadTooLarge(ApiError):
+    status, code, message = 413, "payload_too_large", "The request body is larger than 1 MB."
+
+
+class UnsupportedMediaType(ApiError):
+    status, code, message = 415, "unsupported_media_type", "The body must be application/json."
+
+
+class ValidationFailed(ApiError):
+    """One or more fields are invalid; `fields` names each of them."""
+
+    status, code, message = 422, "validation_failed", "One or more fields are invalid."
+
+    @classmethod
+    def of(cls, field: str, code: str, message: str) -> "ValidationFailed":
+        """The common case: one field."""
+        return cls(fields=[FieldError(field, code, message)])
+
+
+class QuotaExceeded(ApiError):
+    status, code, message = 422, "quota_exceeded", "The plan's limit is reached."
+
+
+class RateLimited(ApiError):
+    """Too many requests. `retry_after` is whole seconds, at least 1."""
+
+    status, code, message = 429, "rate_limited", "Too many requests."
+
+    def __init__(self, retry_after: int, message: str | None = None, **rest: Any) -> None:
+        super().__init__(message, **rest)
+        self.headers["Retry-After"] = str(max(1, retry_after))
+
+
+class Internal(ApiError):
+    pass
+
+
+class Unavailable(ApiError):
+    """A dependency is away for the moment; nothing was changed."""
+
+    status, code, message = 503, "unavailable", "The service is busy or restarting. Try again shortly."
+
+    def __init__(self, message: str | None = None, **rest: Any) -> None:
+        super().__init__(message, **rest)
+        self.headers["Retry-After"] = "1"
+
+
+class FunctionFailed(ApiError):
+    status, code, message = 502, "function_failed", "The function failed; its run says why."
+
+
+class FunctionTimeout(ApiError):
+    status, code, message = 504, "function_timeout", "The function ran longer than its timeout."

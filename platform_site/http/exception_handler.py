@@ -1,0 +1,119 @@
+"""Where every exception becomes an answer: `to_api_error` says which, `respond` writes the one envelope.
+
+In: whatever a view, a service, DRF, Django or psycopg raised. Out: JSON `{"error": {code, message, fields?,
+request_id}}` with its status and headers. Domain errors of the apps know nothing of HTTP; an app registers what they
+mean with `register`. Nothing of an unforeseen exception travels: the client reads `internal` and a request id, the log
+has the rest. Contract section 7.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+import orjson
+from django.core import exceptions as django_exceptions
+from django.http import Http404, HttpResponse
+from django.http.multipartparser import MultiPartParserError
+from django.http.request import UnreadablePostError
+from rest_framework import exceptions as drf
+
+from platform_site.http import fields
+from platform_site.http.errors import (
+    ApiError,
+    FieldError,
+    Forbidden,
+    Internal,
+    InvalidRequest,
+    MethodNotAllowed,
+    NotFound,
+    PayloadTooLarge,
+    RateLimited,
+    Unauthorized,
+    UnsupportedMediaType,
+    ValidationFailed,
+)
+from platform_site.http.requests import current_request_id
+from platform_site.observability.metrics import DATABASE_ERRORS
+from platform_site.postgres import sqlstates
+
+log = logging.getLogger("platform.errors")
+
+_registered: Final[dict[type[Exception], Callable[[Any], ApiError]]] = {}
+
+
+def register(error: type[Exception], meaning: Callable[[Any], ApiError]) -> None:
+    """Let `error` and its subclasses be answered as `meaning(error)` says. Apps call it from `AppConfig.ready`."""
+    _registered[error] = meaning
+
+
+def _django_validation(error: django_exceptions.ValidationError) -> ApiError:
+    found = []
+    by_field = error.error_dict if hasattr(error, "error_dict") else {"": error.error_list}
+    for name, errors in by_field.items():
+        field = fields.WHOLE_BODY if name in ("", django_exceptions.NON_FIELD_ERRORS) else name
+        for one in errors:
+            found += [FieldError(field, fields.own_code(one.code), str(message)) for message in one.messages]
+    return ValidationFailed(fields=found)
+
+
+_FOREIGN: Final[tuple[tuple[type[Exception], Callable[[Any], ApiError]], ...]] = (
+    (drf.ValidationError, lambda error: fields.failed(error.detail)),
+    (drf.ParseError, lambda error: InvalidRequest()),
+    (drf.NotAuthenticated, lambda error: Unauthorized()),
+    (drf.AuthenticationFailed, lambda error: Unauthorized()),
+    (drf.PermissionDenied, lambda error: Forbidden()),
+    (drf.NotFound, lambda error: NotFound()),
+    (drf.MethodNotAllowed, lambda error: MethodNotAllowed()),
+    (drf.UnsupportedMediaType, lambda error: UnsupportedMediaType()),
+    (drf.Throttled, lambda error: RateLimited(int(error.wait or 1))),
+    (Http404, lambda error: NotFound()),
+    (django_exceptions.PermissionDenied, lambda error: Forbidden()),
+    (django_exceptions.RequestDataTooBig, lambda error: PayloadTooLarge()),
+    (django_exceptions.DisallowedHost, lambda error: InvalidRequest("The Host header names no host of ours.")),
+    (django_exceptions.SuspiciousOperation, lambda error: InvalidRequest()),
+    (django_exceptions.BadRequest, lambda error: InvalidRequest()),
+    (django_exceptions.ValidationError, _django_validation),
+    (MultiPartParserError, lambda error: InvalidRequest()),
+    (UnreadablePostError, lambda error: InvalidRequest("The body ended before its announced length.")),
+)
+
+
+def to_api_error(error: Exception) -> ApiError:
+    """What `error` means to a client. `Internal` for what nobody foresaw; the caller logs that one."""
+    if isinstance(error, ApiError):
+        return error
+    for kind in type(error).__mro__:
+        if kind in _registered:
+            return _registered[kind](error)
+    for foreign, meaning in _FOREIGN:
+        if isinstance(error, foreign):
+            return meaning(error)
+    if sqlstates.is_database_error(error):
+        return sqlstates.answer_for(error)
+    return Internal()
+
+
+def report(error: Exception, answer: ApiError) -> None:
+    """Log what the client is not told: the trace behind a 500, the SQLSTATE behind whatever PostgreSQL refused."""
+    if isinstance(error, ApiError) and answer.status != 500:
+        return
+    state = None
+    if sqlstates.is_database_error(error):
+        state = sqlstates.sqlstate(error)
+        DATABASE_ERRORS.labels(state or "none").inc()
+    if answer.status == 500:
+        log.error("unforeseen %s", type(error).__name__, exc_info=error, extra={"sqlstate": state})
+    elif sqlstates.is_database_error(error):
+        log.warning("answered %d for %s", answer.status, type(error).__name__, extra={"sqlstate": state})
+
+
+def respond(answer: ApiError) -> HttpResponse:
+    """The HTTP answer of an error."""
+    response = HttpResponse(
+        orjson.dumps(answer.body(current_request_id())),
+        status=answer.status,
+        content_type="application/json",
+        headers=answer.headers,
+    )
+    response._has_been_logged = True  # type: ignore[attr-defined]  # the access log has it; Django would log it twice
+    return response

@@ -1,0 +1,274 @@
+"""Serializer fields that take a value of their own type or refuse it: `"5"` is no integer, `true` is no string.
+
+DRF's fields coerce (`5` becomes `"5"`, `"off"` becomes False), which hides a client's mistake until it is data. These
+keep DRF's names, so a serializer reads as any other and drf-spectacular documents it. Error codes are stable.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, ClassVar, Final
+
+from django.utils.dateparse import parse_datetime
+from rest_framework import serializers
+from rest_framework.exceptions import ErrorDetail, ValidationError
+
+from platform_site.http.errors import NAMELESS, FieldError, ValidationFailed
+from platform_site.identity import ids
+
+INT64_MIN: Final = -(2**63)
+INT64_MAX: Final = 2**63 - 1
+WHOLE_BODY: Final = "$body"
+"""The field name of an error that concerns the body as a whole."""
+
+
+def timestamp(moment: datetime) -> str:
+    """ISO 8601 in UTC with microseconds and `Z`, the one form of a moment in every answer. `moment` must be aware."""
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+class CharField(serializers.CharField):
+    """Text. Surrounding white space is cut (`trim_whitespace=False` keeps it); NUL and lone surrogates are refused."""
+
+    default_error_messages: ClassVar = {"invalid": "Must be a string."}
+
+    def run_validation(self, data: Any = serializers.empty) -> Any:
+        if data is not serializers.empty and data is not None and not isinstance(data, str):
+            self.fail("invalid")
+        return super().run_validation(data)
+
+
+class IdField(CharField):
+    """An id of one kind, such as `env_…`. Whether the thing exists is for a service to say."""
+
+    default_error_messages: ClassVar = {"invalid_id": "Must be an id that starts with {prefix}_."}
+
+    def __init__(self, prefix: str, **kwargs: Any) -> None:
+        self.prefix = prefix
+        super().__init__(**kwargs)
+
+    def to_internal_value(self, data: Any) -> str:
+        if not ids.matches(self.prefix, data):
+            self.fail("invalid_id", prefix=self.prefix)
+        return str(data)
+
+
+class IntegerField(serializers.IntegerField):
+    """A whole number within 64 bits. JSON's `5.0` is one as well; `"5"` and `true` are not."""
+
+    default_error_messages: ClassVar = {"invalid": "Must be an integer."}
+
+    def __init__(self, **kwargs: Any) -> None:
+        kwargs.setdefault("min_value", INT64_MIN)
+        kwargs.setdefault("max_value", INT64_MAX)
+        super().__init__(**kwargs)
+
+    def to_internal_value(self, data: Any) -> int:
+        if type(data) is float and data.is_integer():
+            data = int(data)
+        if type(data) is not int:
+            self.fail("invalid")
+        return int(data)
+
+
+class FloatField(serializers.FloatField):
+    """A number; never a string or a boolean. Integers that a float cannot hold are refused."""
+
+    default_error_messages: ClassVar = {"invalid": "Must be a number."}
+
+    def to_internal_value(self, data: Any) -> float:
+        if type(data) not in (int, float):
+            self.fail("invalid")
+        try:
+            return float(data)
+        except OverflowError:
+            self.fail("invalid")
+
+
+class BooleanField(serializers.BooleanField):
+    """`true` or `false` and nothing else."""
+
+    default_error_messages: ClassVar = {"invalid": "Must be true or false."}
+
+    def to_internal_value(self, data: Any) -> bool:
+        if data is not True and data is not False:
+            self.fail("invalid")
+        return bool(data)
+
+
+class ChoiceField(serializers.ChoiceField):
+    """One of the given strings."""
+
+    default_error_messages: ClassVar = {
+        "invalid_choice": "Must be one of {choices}.",
+        "invalid": "Must be a string, one of {choices}.",
+    }
+
+    def to_internal_value(self, data: Any) -> Any:
+        if not isinstance(data, str) or data not in self.choices:
+            known = ", ".join(str(choice) for choice in self.choices)
+            self.fail("invalid_choice" if isinstance(data, str) else "invalid", choices=known)
+        return data
+
+
+class DateTimeField(serializers.DateTimeField):
+    """A moment: ISO 8601 with an offset or `Z`. A time without one would mean a different moment to each reader."""
+
+    default_error_messages: ClassVar = {
+        "invalid": "Must be an ISO 8601 timestamp, such as 2026-01-31T12:00:00Z.",
+        "no_zone": "Must say its offset from UTC, such as Z or +01:00.",
+    }
+
+    def to_internal_value(self, value: Any) -> datetime:
+        if not isinstance(value, str) or len(value) > 40:
+            self.fail("invalid", format="")
+        try:
+            moment = parse_datetime(value)
+            if moment is None:
+                self.fail("invalid", format="")
+            if moment.tzinfo is None:
+                self.fail("no_zone")
+            return moment.astimezone(UTC)
+        except (ValueError, OverflowError):
+            self.fail("invalid", format="")
+
+    def to_representation(self, value: Any) -> Any:
+        return timestamp(value) if isinstance(value, datetime) else value
+
+
+class ListField(serializers.ListField):
+    """A JSON array. At most 100 items unless told otherwise; `distinct=True` refuses the second of two equal items."""
+
+    default_error_messages: ClassVar = {
+        "not_a_list": "Must be an array.",
+        "repeated": "Names the same item twice.",
+        "too_many": "Must have at most {max_length} items.",
+    }
+
+    def __init__(self, **kwargs: Any) -> None:
+        self.distinct = kwargs.pop("distinct", False)
+        kwargs.setdefault("max_length", 100)
+        super().__init__(**kwargs)
+
+    def run_validation(self, data: Any = serializers.empty) -> Any:
+        if data is not serializers.empty and data is not None:
+            if not isinstance(data, list):
+                self.fail("not_a_list")
+            if self.max_length is not None and len(data) > self.max_length:
+                self.fail("too_many", max_length=self.max_length)  # before each item is looked at
+        return super().run_validation(data)
+
+    def to_internal_value(self, data: Any) -> list[Any]:
+        items: list[Any] = super().to_internal_value(data)
+        if self.distinct and len(set(items)) != len(items):
+            self.fail("repeated")
+        return items
+
+
+class JSONField(serializers.JSONField):
+    """Any JSON value whose integers fit into 64 bits, which is what the answer can carry back."""
+
+    default_error_messages: ClassVar = {"too_large": "Holds an integer of more than 64 bits."}
+
+    def to_internal_value(self, data: Any) -> Any:
+        waiting = [data]
+        while waiting:
+            at = waiting.pop()
+            if type(at) is int:
+                if not INT64_MIN <= at <= INT64_MAX:
+                    self.fail("too_large")
+            elif isinstance(at, dict):
+                waiting.extend(at.values())
+            elif isinstance(at, list):
+                waiting.extend(at)
+        return data
+
+
+class ObjectField(JSONField):
+    """A JSON object of any members."""
+
+    default_error_messages: ClassVar = {"not_an_object": "Must be an object."}
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        if not isinstance(data, dict):
+            self.fail("not_an_object")
+        checked: dict[str, Any] = super().to_internal_value(data)
+        return checked
+
+
+class Serializer(serializers.Serializer[Any]):
+    """A body that is an object of known members. A member that is not declared is refused: a misspelt optional one
+    would otherwise be a silent default. `ignore_unknown = True` for addresses whose standard says to ignore (RFC
+    6749).
+    """
+
+    ignore_unknown: ClassVar[bool] = False
+
+    default_error_messages: ClassVar = {
+        "not_an_object": "Must be an object.",
+        "unknown_field": "There is no such field here. There are: {known}.",
+    }
+
+    def to_internal_value(self, data: Any) -> Any:
+        if not isinstance(data, dict):
+            raise ValidationError(
+                {WHOLE_BODY if self.parent is None else "": [self.error_messages["not_an_object"]]}, "not_an_object"
+            )
+        unknown = () if self.ignore_unknown else [name for name in data if name not in self.fields]
+        try:
+            values = super().to_internal_value(data)
+        except ValidationError as error:
+            if not unknown:
+                raise
+            detail = error.detail if isinstance(error.detail, dict) else {}
+            raise ValidationError({**detail, **self._unknown(unknown)}) from None
+        if unknown:
+            raise ValidationError(self._unknown(unknown))
+        return values
+
+    def _unknown(self, names: list[str] | tuple[()]) -> dict[str, list[ErrorDetail]]:
+        known = ", ".join(name for name, field in self.fields.items() if not field.read_only)
+        message = str(self.error_messages["unknown_field"]).format(known=known)
+        return {name[:100] or NAMELESS: [ErrorDetail(message, "unknown_field")] for name in names[:100]}
+
+
+_OWN_CODES: Final = {
+    "max_length": "too_long",
+    "max_string_length": "too_long",
+    "min_length": "too_short",
+    "max_value": "out_of_range",
+    "min_value": "out_of_range",
+    "invalid_choice": "not_among",
+}
+
+
+def own_code(code: str | None) -> str:
+    """The code of a field for what DRF and Django call `code`: one word for one mistake (docs/reference/errors.md)."""
+    return _OWN_CODES.get(code, code) if code else "invalid"
+
+
+def failed(detail: Any) -> ValidationFailed:
+    """DRF's nested error detail as our flat list, names dotted: `{"a": {"b": [..]}}` becomes the field `a.b`."""
+    return ValidationFailed(fields=_flatten("", detail))
+
+
+def _flatten(path: str, detail: Any) -> list[FieldError]:
+    if isinstance(detail, Mapping):
+        return [
+            error
+            for name, inner in detail.items()
+            for error in _flatten(_join(path, "" if name == "non_field_errors" else str(name)), inner)
+        ]
+    if isinstance(detail, list | tuple):
+        errors: list[FieldError] = []
+        for index, inner in enumerate(detail):
+            if isinstance(inner, Mapping | list | tuple):
+                if inner:
+                    errors += _flatten(_join(path, str(index)), inner)
+            else:
+                errors += _flatten(path, inner)
+        return errors
+    return [FieldError(path or WHOLE_BODY, own_code(getattr(detail, "code", None)), str(detail))]
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path and name else path or name

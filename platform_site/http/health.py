@@ -1,0 +1,151 @@
+"""`/healthz`: this process answers. `/readyz`: it can serve requests, with the state of each dependency.
+
+`/healthz` touches nothing (the bridge answers it on the event loop, before Django, even while every thread waits).
+`/readyz` is 503 only if this process can serve no request: the control database or every region is unavailable. A
+dependency that all hosts share and that requests can do without (workers, Redis, one region) makes it `degraded`, not
+503: otherwise a load balancer would remove every host at once. Monitors ask with `?require=workers`, which is 503
+unless that dependency is well. Each check runs in a thread of its own, all at the same time, for at most LIMIT seconds;
+a check that hangs is not started a second time. Results are kept for a second, so that many probes cost as much as one.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import psycopg
+import redis
+from django.conf import settings
+from django.db import connections
+from django.http import HttpRequest, HttpResponse
+
+from platform_site.http.errors import ValidationFailed
+from platform_site.http.requests import read_parameters
+from platform_site.http.views import answer
+from platform_site.observability.metrics import reads_only
+from platform_site.postgres import replicas
+
+LIMIT: Final = 2.0
+"""Seconds that one dependency may take to answer."""
+WORKERS: Final = "workers"
+FRESH: Final = 1.0
+"""Seconds that an answer is believed."""
+
+Check = Callable[[], None]
+"""Returns if all is well, raises if not."""
+
+
+@dataclass
+class _Dependency:
+    """One dependency, its check, and what the last run of it said."""
+
+    check: Check
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    running: bool = False
+    asked_at: float = -1e9
+    done: threading.Event = field(default_factory=threading.Event)
+    error: str | None = None
+
+    def ask(self) -> threading.Event:
+        """Start the check unless it runs or was just run; the event is set when there is an answer."""
+        with self.lock:
+            if not self.running and time.monotonic() - self.asked_at > FRESH:
+                self.running, self.asked_at, self.done = True, time.monotonic(), threading.Event()
+                threading.Thread(target=self._run, args=(self.done,), daemon=True, name="readiness").start()
+            return self.done
+
+    def _run(self, done: threading.Event) -> None:
+        error = None
+        try:
+            self.check()
+        except Exception as raised:  # whatever it is, the dependency is not ready; its text may name hosts and users
+            error = type(raised).__name__
+        with self.lock:
+            self.running, self.error = False, error
+        done.set()
+
+
+_dependencies: Final[dict[str, _Dependency]] = {}
+
+
+def register(name: str, check: Check) -> None:
+    """Let `/readyz` report `name`. `check` may take LIMIT seconds and raises if the dependency is not well."""
+    _dependencies[name] = _Dependency(check)
+
+
+def _ask_database(alias: str) -> None:
+    """A connection of its own, opened as every other one (certificates, which of several hosts): `ok` means that
+    requests get one."""
+    with psycopg.connect(**connections[alias].get_connection_params(), autocommit=True) as connection:
+        connection.execute("SELECT 1")
+
+
+def _ask_redis() -> None:
+    with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=1, socket_connect_timeout=1) as client:
+        client.set("readyz", b"", ex=1)  # one that only answers reads is of no use to us
+
+
+def register_own() -> None:
+    """The dependencies that the kernel itself knows. Called at start."""
+    register("control", lambda: _ask_database("default"))
+    for region in settings.REGION_DATABASES:
+        register(region, lambda region=region: _ask_database(region))  # type: ignore[misc]
+    register("redis", _ask_redis)
+
+
+def state() -> Mapping[str, str]:
+    """For each dependency `ok`, `slow` (no answer within LIMIT) or `down`. Takes at most LIMIT seconds."""
+    waiting = {name: one.ask() for name, one in _dependencies.items()}
+    deadline = time.monotonic() + LIMIT
+    found: dict[str, str] = {}
+    for name, event in waiting.items():
+        answered = event.wait(max(0.0, deadline - time.monotonic()))
+        found[name] = "slow" if not answered else "ok" if _dependencies[name].error is None else "down"
+    return found
+
+
+def readyz(request: HttpRequest) -> HttpResponse:
+    """`{"status": "ready" | "degraded" | "unavailable", "dependencies": {name: "ok" | "slow" | "down"}}`, 200 or 503.
+
+    `workers` of the body repeats the state of that dependency. `?require=workers` (several by commas, or `all`): 503
+    unless these are ok, too. Raises ValidationFailed for a name that is no dependency. With read replicas the body has
+    `"replicas": {name: {"state", "lag_seconds"}}`; they decide nothing, since their primaries serve in their place.
+    """
+    reads_only(request)
+    required = _required(request)
+    found = state()
+    facts: dict[str, object] = {"dependencies": found}
+    if WORKERS in found:
+        facts["workers"] = found[WORKERS]
+    if settings.REPLICAS:
+        facts["replicas"] = replicas.states()
+    headers = {"Cache-Control": "no-store"}
+    if not can_serve(found) or any(found[name] != "ok" for name in required):
+        return answer({"status": "unavailable", **facts}, 503, headers | {"Retry-After": "1"})
+    is_ready = all(one == "ok" for one in found.values())
+    return answer({"status": "ready" if is_ready else "degraded", **facts}, 200, headers)
+
+
+def _required(request: HttpRequest) -> list[str]:
+    given = read_parameters(request.META.get("QUERY_STRING", ""), frozenset({"require"})).get("require")
+    if given is None:
+        return []
+    names = [*_dependencies] if given == "all" else given.split(",")
+    if unknown := [name for name in names if name not in _dependencies]:
+        known = ", ".join(_dependencies)
+        message = f'"{unknown[0][:40]}" is no dependency. Write all, or some of these with commas: {known}.'
+        raise ValidationFailed.of("require", "unknown", message)
+    return names
+
+
+def can_serve(found: Mapping[str, str]) -> bool:
+    """Whether requests can be served: the control database and at least one region are well."""
+    regions = [found[region] for region in settings.REGION_DATABASES if region in found]
+    return found.get("control", "ok") == "ok" and (not regions or "ok" in regions)
+
+
+def healthz(request: HttpRequest) -> HttpResponse:
+    """`{"status": "ok"}`. Behind the bridge this view is not reached; it serves other servers and the tests."""
+    reads_only(request)
+    return answer({"status": "ok"}, headers={"Cache-Control": "no-store"})

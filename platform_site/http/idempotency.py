@@ -1,0 +1,254 @@
+"""Idempotency-Key: a request that is sent again has its effect once and its answer twice.
+
+A record for each (caller, environment, method, path, key) lives 24 h in the database of the effect and commits with it:
+there is no moment at which one is there without the other. Killed before the commit, nothing happened; killed after it,
+the answer waits (fault F19). It is inserted first, so a twin in flight blocks on the unique index until the first has
+ended, at most `lock_timeout`, then 409. Rolled back, the twin goes on as the first; committed, it gets the stored
+answer, marked `Idempotency-Replayed: true`. The same key with another body is 422. Only 2xx is kept: an error is tried
+afresh.
+
+    class ProjectViewSet(ApiViewSet):
+        @idempotent()                        # the effect is in the control database
+        def create(self, request): …
+
+    class RowViewSet(ApiViewSet):
+        @idempotent(using=in_region)         # … in the region of the caller's environment
+        def create(self, request, table): …
+
+The action runs inside one transaction then, and what it registers with `transaction.on_commit` after it. An action that
+must not hold a transaction for as long as it takes (invoke) uses `claim` and `keep_reference` itself, in the
+transaction that makes its run. Answers may hold secrets: they are sealed under the Idempotency-Key, which is not
+stored, and under the platform's keys. The header is taken as it is, with or without the quotes that
+draft-ietf-httpapi-idempotency-key-header asks for.
+"""
+
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Final, TypeVar, cast
+
+import orjson
+from django.db import Error, connections, transaction
+from django.http import HttpRequest, HttpResponse
+
+from platform_site.http import bodies, client_ip
+from platform_site.http.errors import Conflict, ValidationFailed
+from platform_site.http.models import IDEMPOTENCY_PURPOSE as PURPOSE
+from platform_site.http.models import IdempotencyRecord
+from platform_site.http.requests import named_environment
+from platform_site.http.views import ApiViewSet
+from platform_site.identity.callers import Caller
+from platform_site.postgres import sqlstates
+from platform_site.security import keyring
+
+HEADER: Final = "Idempotency-Key"
+REPLAYED: Final = "Idempotency-Replayed"
+HOURS: Final = 24
+_OF_STRANGERS: Final = 16 * 1024
+"""Bytes of an answer to a publishable key beyond which it is not kept: whoever shows one fills no disk by asking."""
+_KEY: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,253}[\x21-\x7e])?", re.ASCII)
+
+# A record that has expired but was not purged yet is taken over as if it were not there.
+_CLAIM: Final = """
+    INSERT INTO api_idempotencyrecord (digest, fingerprint, expires_at)
+    VALUES (%s, %s, statement_timestamp() + make_interval(hours => %s))
+    ON CONFLICT (digest) DO UPDATE
+        SET fingerprint = excluded.fingerprint, expires_at = excluded.expires_at,
+            created_at = statement_timestamp(), sealed_answer = NULL, reference = NULL
+        WHERE api_idempotencyrecord.expires_at <= statement_timestamp()
+    RETURNING true
+"""
+_PURGE: Final = """
+    DELETE FROM api_idempotencyrecord WHERE digest IN (
+        SELECT digest FROM api_idempotencyrecord WHERE expires_at <= statement_timestamp()
+        ORDER BY expires_at LIMIT %s FOR UPDATE SKIP LOCKED
+    )
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """What a request with an Idempotency-Key is recognised by."""
+
+    digest: bytes
+    fingerprint: bytes
+    """Of query and body, under the Idempotency-Key: a body may hold a password, and what is stored of it must not be
+    a hash that somebody who reads the database could try guesses on."""
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What an earlier request under the same key left: its sealed answer, or the id of what answers instead."""
+
+    sealed_answer: bytes | None
+    reference: str | None
+
+
+def read_ticket(request: HttpRequest, caller: Caller | None) -> Ticket | None:
+    """The ticket of `request`; None without the header. Raises ValidationFailed naming the header, PayloadTooLarge.
+
+    Without a caller (a public address) the body takes part in recognising: strangers with the same key do not meet. Of
+    those who show the same publishable key, the client's address does, too: their bodies may well be alike.
+    """
+    key: str | None = request.META.get("HTTP_IDEMPOTENCY_KEY")
+    if key is None:
+        return None
+    if not _KEY.fullmatch(key):
+        raise ValidationFailed.of(HEADER, "malformed", f"{HEADER} must be 1 to 255 printable ASCII characters.")
+    bodies.declared_length(request.META)
+    asked = request.META.get("QUERY_STRING", "").encode("utf-8", "surrogatepass") + b"\0" + _canonical(request.body)
+    fingerprint = hmac.digest(key.encode(), asked, "sha256")
+    if caller is None:
+        who = ["public", fingerprint.hex(), named_environment(request) or ""]
+    else:
+        # An address that looks for no place itself (the keys) may still mean the one that the request names.
+        environment = caller.place.environment_id if caller.place else named_environment(request)
+        who = [caller.kind, caller.id, environment or ""]
+        if caller.kind == "anonymous":
+            who += [fingerprint.hex(), client_ip.network_of(request)]
+    # The path comes last: it alone may hold the separator.
+    recognised = "\0".join([*who, key, request.method or "", request.path])
+    digest = hashlib.sha256(recognised.encode("utf-8", "surrogatepass")).digest()
+    return Ticket(digest, fingerprint, key.encode())
+
+
+def _canonical(body: bytes) -> bytes:
+    """The same bytes for the same JSON value, whatever its white space, order of keys and escapes. A number that is no
+    integer keeps its spelling. Anything but JSON as it is."""
+    try:
+        value = json.loads(body, parse_float=lambda text: f"\0{text}")  # no valid text begins with NUL
+        return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+    except (ValueError, RecursionError):
+        return body
+
+
+def claim(ticket: Ticket, *, using: str) -> Kept | None:
+    """Take the ticket's place in the transaction at hand, as its first statement. None: nobody was here, go ahead.
+
+    Waits while a twin is in flight, at most the session's `lock_timeout`, then raises Conflict. Raises ValidationFailed
+    if the key was used with another body. Must run inside `transaction.atomic(using=using)`.
+    """
+    with connections[using].cursor() as cursor:
+        try:
+            cursor.execute(_CLAIM, [ticket.digest, ticket.fingerprint, HOURS])
+        except Error as error:
+            if sqlstates.sqlstate(error) in {sqlstates.LOCKED, sqlstates.CANCELLED}:
+                raise _in_flight() from error
+            raise
+        if cursor.fetchone() is not None:
+            return None
+    record = IdempotencyRecord.objects.using(using).filter(digest=ticket.digest).first()
+    if record is None:  # purged between the two statements, as old as it is
+        raise _in_flight()
+    if bytes(record.fingerprint) != ticket.fingerprint:
+        raise ValidationFailed.of(HEADER, "reused", f"This {HEADER} was used for a request with another body.")
+    return Kept(None if record.sealed_answer is None else bytes(record.sealed_answer), record.reference)
+
+
+def _in_flight() -> Conflict:
+    return Conflict(
+        f"A request with this {HEADER} is still being worked on. Send it again shortly.", headers={"Retry-After": "1"}
+    )
+
+
+def keep(ticket: Ticket, response: HttpResponse, *, using: str) -> None:
+    """Store `response` as the ticket's answer, in the transaction of `claim`."""
+    head = orjson.dumps([response.status_code, list(response.headers.items())])
+    sealed = keyring.seal(
+        keyring.seal_under(ticket.key, head + b"\n" + response.content, purpose=PURPOSE), purpose=PURPOSE
+    )
+    IdempotencyRecord.objects.using(using).filter(digest=ticket.digest).update(sealed_answer=sealed)
+
+
+def keep_reference(ticket: Ticket, reference: str, *, using: str) -> None:
+    """Let the thing with the id `reference` (1-64 characters) answer for this ticket. In the transaction of `claim`."""
+    IdempotencyRecord.objects.using(using).filter(digest=ticket.digest).update(reference=reference)
+
+
+def forget(ticket: Ticket, *, using: str) -> None:
+    """Leave no record: the answer is not worth keeping. In the transaction of `claim`."""
+    IdempotencyRecord.objects.using(using).filter(digest=ticket.digest).delete()
+
+
+def replay(ticket: Ticket, kept: Kept) -> HttpResponse:
+    """The stored answer, to the byte, with the header that says it is one. Raises Conflict if it cannot be opened, or
+    was not kept."""
+    try:
+        if kept.sealed_answer is None:
+            raise keyring.Tampered("no answer was kept")
+        plain = keyring.unseal_under(ticket.key, keyring.unseal(kept.sealed_answer, purpose=PURPOSE), purpose=PURPOSE)
+    except keyring.KeyringError as error:  # a platform key was dropped before its records expired, or it was large
+        raise Conflict(f"The request with this {HEADER} was done, but its answer is no longer there.") from error
+    head, _, body = plain.partition(b"\n")
+    status, headers = orjson.loads(head)
+    response = HttpResponse(body, status=status, headers=dict(headers))
+    if "Content-Type" not in dict(headers):
+        del response.headers["Content-Type"]
+    response.headers[REPLAYED] = "true"
+    return response
+
+
+Action = TypeVar("Action", bound=Callable[..., Any])
+
+
+def in_region(view: ApiViewSet) -> str | None:
+    """The database of the caller's environment; None if the call means none, which the action then refuses itself."""
+    return view.caller.place.cluster if view.caller.place else None
+
+
+def idempotent(using: str | Callable[[Any], str | None] = "default") -> Callable[[Action], Action]:
+    """Let an action of an ApiViewSet honour the Idempotency-Key; `using` is, or says, the database alias of its effect.
+
+    With the header the action runs inside `atomic(using)`; without it the decorator does nothing.
+    """
+
+    def decorate(action: Action) -> Action:
+        @wraps(action)
+        def once(self: ApiViewSet, *args: Any, **kwargs: Any) -> Any:
+            request = self.request._request
+            if "HTTP_IDEMPOTENCY_KEY" not in request.META:
+                return action(self, *args, **kwargs)
+            ticket = read_ticket(request, None if self.public else self.caller)
+            alias = using if isinstance(using, str) else using(self)
+            if ticket is None or alias is None:
+                return action(self, *args, **kwargs)
+            with transaction.atomic(using=alias):
+                kept = claim(ticket, using=alias)
+                if kept is not None:
+                    return replay(ticket, kept)
+                response = action(self, *args, **kwargs)
+                if not isinstance(response, HttpResponse):
+                    raise TypeError(f"an idempotent action must return a whole answer, not {type(response).__name__}")
+                if 200 <= response.status_code < 300:
+                    if _is_kept(self, response):
+                        keep(ticket, response, using=alias)
+                else:
+                    forget(ticket, using=alias)
+            return response
+
+        once.__dict__["is_idempotent"] = True
+        return cast(Action, once)
+
+    return decorate
+
+
+def _is_kept(view: ApiViewSet, response: HttpResponse) -> bool:
+    """Of one that is not, the record stays: the effect comes once, and a repetition is told that it was done."""
+    return view.public or view.caller.kind != "anonymous" or len(response.content) <= _OF_STRANGERS
+
+
+def purge_expired(*, using: str, batch: int = 1_000, most: int = 100_000) -> int:
+    """Delete records that have expired, at most `most`, each batch in a transaction of its own. Returns how many."""
+    deleted = 0
+    while deleted < most:
+        with connections[using].cursor() as cursor:
+            cursor.execute(_PURGE, [batch])
+            deleted += cursor.rowcount
+            if cursor.rowcount < batch:
+                break
+    return deleted

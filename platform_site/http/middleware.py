@@ -1,0 +1,198 @@
+"""The front: the first of our code that a request meets, and the last that its answer passes.
+
+It names the request, checks the host, and then takes one of two ways. Paths for machines (`/v1/…`, `/.well-known/…`,
+probes) go straight to their view: sessions, CSRF, messages and the rest of the console's middleware are neither needed
+there nor paid for, and a cookie opens nothing. All other paths are for people and go on through
+`settings.MIDDLEWARE`. Whatever happens, a machine's answer is JSON and carries `X-Request-Id`, the security headers
+and, for web pages, CORS; and there is one log line and one set of figures.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from django.conf import settings
+from django.core.exceptions import DisallowedHost
+from django.core.handlers.exception import response_for_exception
+from django.core.signals import setting_changed
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase, ResponseHeaders
+from django.urls.exceptions import Resolver404
+
+from platform_site.fastpath import routes
+from platform_site.fastpath.settings_cache import kept
+from platform_site.http import cors, exception_handler
+from platform_site.http.errors import InvalidRequest, NotFound
+from platform_site.http.requests import close_request, current_request_id, open_request
+from platform_site.identity import call_depth
+from platform_site.observability import logs, metrics
+
+Answer = Callable[[HttpRequest], HttpResponseBase]
+
+PROBES: Final = frozenset({"/healthz", "/readyz", "/metrics"})
+"""Asked by address, not by name: a load balancer's probe knows no host name. Nothing in them uses the host."""
+
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_known_hosts: set[tuple[str, str]] = set()
+
+
+def is_for_machines(path: str) -> bool:
+    """Whether an answer on this path is JSON whatever happens."""
+    return path.startswith(("/v1/", "/.well-known/")) or path in PROBES or path == "/v1"
+
+
+class Front:
+    """See the module. The first entry of MIDDLEWARE."""
+
+    sync_capable = True
+    async_capable = False
+
+    def __init__(self, get_response: Answer) -> None:
+        self.for_people = get_response
+        self.headers = _security_headers()
+        self.strict_transport = _strict_transport()
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        began = time.perf_counter()
+        meta = request.META
+        token = open_request(meta.get("HTTP_X_REQUEST_ID"))
+        call_depth.arrive(meta)
+        try:
+            path = request.path_info
+            if is_for_machines(path):
+                response = self._for_machines(request, path)
+            else:
+                response = self._for_people(request)
+                response.headers["X-Request-Id"] = current_request_id() or ""
+            self._account_for(request, response.status_code, time.perf_counter() - began)
+            return response
+        finally:
+            close_request(token)
+
+    def _for_people(self, request: HttpRequest) -> HttpResponseBase:
+        try:
+            _check_host(request)
+        except DisallowedHost as error:
+            return response_for_exception(request, error)
+        return self.for_people(request)
+
+    def _for_machines(self, request: HttpRequest, path: str) -> HttpResponseBase:
+        response: HttpResponseBase
+        try:
+            if path not in PROBES:
+                _check_host(request)
+                if kept.SECURE_SSL_REDIRECT and request.scheme != "https":
+                    # No redirect: it would teach the client that a token may be sent in the clear once.
+                    raise InvalidRequest("Use https. A token that was sent in the clear should be revoked.")
+            if cors.is_preflight(request):
+                response = cors.preflight(request)
+            else:
+                response = _view(request, path)
+        except Exception as error:
+            meaning = exception_handler.to_api_error(error)
+            exception_handler.report(error, meaning)
+            response = exception_handler.respond(meaning)
+        headers = response.headers
+        # In the form in which Django keeps them: to set one through the mapping checks every character of what is our
+        # own, 2 µs each, and there are nine.
+        store = self.headers | headers._store
+        store["x-request-id"] = ("X-Request-Id", current_request_id() or "")
+        if self.strict_transport is not None and request.scheme == "https":
+            store["strict-transport-security"] = ("Strict-Transport-Security", self.strict_transport)
+        if (more := request.__dict__.get("answer_headers")) is not None:
+            store |= more
+        headers._store = store
+        if "HTTP_ORIGIN" in request.META and request.method != "OPTIONS":
+            cors.permit(request, response)
+        response._has_been_logged = True  # type: ignore[attr-defined]  # Django's handler would log each 4xx again
+        return response
+
+    def _account_for(self, request: HttpRequest, status: int, seconds: float) -> None:
+        """One log line and one observation."""
+        match = request.resolver_match
+        route = f"/{match.route}" if match is not None else "(unknown)"
+        method = request.method if request.method in _METHODS else "OTHER"
+        caller = request.__dict__.get("caller")
+        freshness = request.__dict__.get("freshness")
+        metrics.observe_request(method, route, status, seconds)
+        logs.access(
+            method,
+            route,
+            status,
+            seconds,
+            None if caller is None else caller.id,
+            None if caller is None or caller.place is None else caller.place.environment_id,
+            request.META.get("REMOTE_ADDR"),
+            None if freshness is None else freshness.answered_by,
+        )
+
+
+def _view(request: HttpRequest, path: str) -> HttpResponseBase:
+    """Resolve and call the view: what Django's handler does inside all middleware, for views that need no more."""
+    try:
+        match = routes.resolve(path)
+    except Resolver404:
+        raise NotFound(_no_such_address(path)) from None
+    request.resolver_match = match
+    response: HttpResponseBase = match.func(request, *match.args, **match.kwargs)
+    return response
+
+
+def _no_such_address(path: str) -> str:
+    if path.endswith("/") and len(path) > len("/v1/"):
+        return "There is no such address. Addresses of the API have no slash at their end."
+    return "There is no such address. All of them stand at /docs, and for programs at /v1/openapi.json."
+
+
+def _check_host(request: HttpRequest) -> None:
+    """Raise DisallowedHost unless ALLOWED_HOSTS has this host. An API that never calls `get_host` is never checked.
+
+    Hosts that passed are remembered: the check costs 6 µs, the memory 0.1.
+    """
+    meta = request.META
+    key = (meta.get("HTTP_HOST") or "", meta.get("SERVER_NAME") or "")
+    if key in _known_hosts:
+        return
+    request.get_host()
+    if len(_known_hosts) >= 1000:  # wildcards admit any number of names
+        _known_hosts.clear()
+    _known_hosts.add(key)
+
+
+def _forget_hosts(*, setting: str, **_: Any) -> None:
+    if setting in ("ALLOWED_HOSTS", "DEBUG"):
+        _known_hosts.clear()
+
+
+setting_changed.connect(_forget_hosts)
+
+
+def _security_headers() -> dict[str, tuple[str, str]]:
+    """What SecurityMiddleware, XFrameOptionsMiddleware and django-csp say for people, said once for JSON.
+
+    In the form in which Django's ResponseHeaders keep them.
+    """
+    headers = ResponseHeaders(
+        {
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": settings.SECURE_REFERRER_POLICY,
+            "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+            "Vary": "Origin",
+            # For caches that overlook the Authorization of a request; whoever has an ETag may still ask with it.
+            "Cache-Control": "private, no-cache",
+        }
+    )
+    kept: dict[str, tuple[str, str]] = headers._store
+    return kept
+
+
+def _strict_transport() -> str | None:
+    seconds: int = settings.SECURE_HSTS_SECONDS
+    if not seconds:
+        return None
+    value = f"max-age={seconds}"
+    if settings.SECURE_HSTS_INCLUDE_SUBDOMAINS:
+        value += "; includeSubDomains"
+    if settings.SECURE_HSTS_PRELOAD:
+        value += "; preload"
+    return value

@@ -1,0 +1,358 @@
+"""The API's description: OpenAPI 3.1 by drf-spectacular at `/v1/openapi.json`, made once per process.
+
+An action says what it is by its docstring (up to the first full stop or colon it is the summary) and its bodies by
+`extend_schema`, as in any project with drf-spectacular. The rest is read from the viewset itself: scope, query
+parameters, whether it is public, what else it raises (`also_raises`). The errors that follow from the shape of an
+operation (401 where there is a token, 403 where there is a token or an environment, 404 where there is a path
+parameter, 422 where there is input, 429, 503, …) are listed by themselves, each with the one envelope.
+
+    @extend_schema(request=ProjectInput, responses={201: CreatedProject})
+    def create(self, request):
+        \"\"\"Make a project. Its environments and databases are there when the call answers.\"\"\"
+
+tests/api/test_openapi.py walks the result and asks each operation as a stranger.
+"""
+
+import inspect
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from hashlib import sha256
+from typing import Any, Final
+
+import orjson
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from drf_spectacular.generators import SchemaGenerator
+from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework.serializers import BaseSerializer
+
+from platform_site.http import errors, fields
+from platform_site.http.errors import ApiError
+from platform_site.http.views import LIST_PARAMETERS, ApiViewSet, is_translated
+from platform_site.observability.metrics import reads_only
+
+
+def listing(item: type[BaseSerializer[Any]], *, paged: bool = True) -> type[BaseSerializer[Any]]:
+    """The serializer of a list's answer: `{"data": [item], "next_cursor"}`, or `{"data": [item]}` if it has no
+    pages."""
+
+    members: dict[str, Any] = {"data": item(many=True)}
+    if paged:
+        members["next_cursor"] = fields.CharField(allow_null=True, help_text="Pass it as `cursor`; null at the end.")
+    return type(f"{item.__name__}{'Page' if paged else 'List'}", (fields.Serializer,), members)
+
+
+LIMIT: Final = OpenApiParameter(
+    "limit", {"type": "integer", "minimum": 1, "maximum": 100, "default": 20}, description="How many at most."
+)
+CURSOR: Final = OpenApiParameter("cursor", {"type": "string"}, description="The `next_cursor` of the page before.")
+ENVIRONMENT: Final = OpenApiParameter(
+    "X-Environment",
+    {"type": "string", "pattern": "^env_[0-9a-z]{26}$"},
+    OpenApiParameter.HEADER,
+    description="The environment that a platform account means; keys and app users carry theirs.",
+)
+IF_MATCH: Final = OpenApiParameter(
+    "If-Match", str, OpenApiParameter.HEADER, description="Only if the thing still has this `ETag`."
+)
+IF_NONE_MATCH: Final = OpenApiParameter(
+    "If-None-Match", str, OpenApiParameter.HEADER, description="304 and no body if the thing has this `ETag`."
+)
+IDEMPOTENCY_KEY: Final = OpenApiParameter(
+    "Idempotency-Key",
+    {"type": "string", "minLength": 1, "maxLength": 255},
+    OpenApiParameter.HEADER,
+    description="Makes a repetition within 24 hours answer what the first call answered, and change nothing again.",
+)
+_BODY_METHODS: Final = frozenset({"POST", "PUT", "PATCH"})
+
+
+class ApiSchema(AutoSchema):
+    """drf-spectacular's inspector, which knows what an `ApiViewSet` says of itself."""
+
+    def get_operation(self, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
+        operation: dict[str, Any] | None = super().get_operation(*args, **kwargs)
+        if operation is None or not isinstance(self.view, ApiViewSet):
+            return operation
+        view: ApiViewSet = self.view
+        if "requestBody" in operation:
+            operation["requestBody"]["required"] = view.action not in view.optional_bodies
+        scope = None if view.public else view.required_scopes.get(view.action)
+        if scope is not None:
+            operation["x-required-scope"] = scope
+        responses = operation["responses"]
+        is_repeatable = any(each["name"] == IDEMPOTENCY_KEY.name for each in operation.get("parameters", ()))
+        for status, answer in responses.items():
+            told = ["X-Request-Id"]
+            # Alone, 202 makes nothing to be found.
+            if status in ("201", "303") or (status == "202" and len(responses) > 1):
+                told.append("Location")
+            if view.action in view.tagged:
+                told.append("ETag")
+            if is_repeatable:
+                told.append("Idempotency-Replayed")
+            answer["headers"] = _headers(told) | answer.get("headers", {})
+            answer["description"] = _SUCCESSES.get(status) or answer["description"] or "Done."
+        for status, meant in _by_status(_errors(view, operation)).items():
+            responses[status] = _error_answer(meant)
+        operation["responses"] = dict(sorted(responses.items()))
+        return operation
+
+    def get_operation_id(self) -> str:
+        thing = re.sub(r"ViewSet$", "", type(self.view).__name__)
+        action: str = getattr(self.view, "action", "")
+        verb = _VERBS.get(action, re.sub(r"_(\w)", lambda found: found[1].upper(), action))
+        if action == "list" and not thing.endswith("s"):
+            thing = re.sub(r"(?<=[^aeiou])y$", "ie", thing) + "s"
+        return f"{verb}{thing}"
+
+    def _told(self) -> str:
+        """The docstring of the action, as prose."""
+        return inspect.getdoc(getattr(self.view, getattr(self.view, "action", ""), None)) or ""
+
+    def get_summary(self) -> str | None:
+        return re.split(r"[.:](?:\s|$)", self._told(), maxsplit=1)[0].replace("\n", " ") or None
+
+    def get_description(self) -> str:  # type: ignore[override]  # drf-spectacular's own signature
+        parts = [self._told()]
+        if isinstance(self.view, ApiViewSet) and not self.view.public:
+            scope = self.view.required_scopes.get(self.view.action)
+            parts.append(f"Scope: `{scope}`." if scope else "Any valid token.")
+        return "\n\n".join(part for part in parts if part)
+
+    def _is_list_view(self, serializer: Any = None) -> bool:
+        """Never guessed from the action's name: a list says its whole shape (`listing`)."""
+        return False if isinstance(self.view, ApiViewSet) else super()._is_list_view(serializer)
+
+    def get_tags(self) -> list[str]:
+        words = [word for word in self.path.split("/") if word and word != "v1" and not word.startswith("{")]
+        return [words[0].lstrip(".")]
+
+    def get_auth(self) -> list[dict[str, list[str]]]:
+        return [] if getattr(self.view, "public", True) else [{"bearer": []}]
+
+    def get_request_serializer(self) -> Any:
+        return getattr(self.view, "serializer_class", None) if self.method in _BODY_METHODS else None
+
+    def get_response_serializers(self) -> Any:
+        return {204: None} if self.method == "DELETE" else {200: {"type": "object"}}
+
+    def _map_serializer_field(self, field: Any, direction: Any, bypass_extensions: bool = False) -> Any:
+        """JSON that may be null is JSON, since null is one: drf-spectacular's `oneOf` would have it match twice."""
+        found: dict[str, Any] = super()._map_serializer_field(field, direction, bypass_extensions)  # type: ignore[no-untyped-call]
+        if found.get("oneOf") == [{}, {"type": "null"}]:
+            del found["oneOf"]
+        return found
+
+    def _map_basic_serializer(self, serializer: Any, direction: Any) -> dict[str, Any]:
+        """Bounds are those of what is sent: an answer may hold more, and a client that checks it would refuse it."""
+        found: dict[str, Any] = super()._map_basic_serializer(serializer, direction)  # type: ignore[no-untyped-call]
+        if direction == "response":
+            for member in found.get("properties", {}).values():
+                for bound in ("maxItems", "minimum", "maximum"):
+                    member.pop(bound, None)
+        return found
+
+    def get_override_parameters(self) -> list[Any]:
+        view = self.view
+        if not isinstance(view, ApiViewSet):
+            return []
+        names = view.query_parameters.get(view.action, LIST_PARAMETERS if view.action == "list" else frozenset())
+        found = [_KNOWN.get(name) or OpenApiParameter(name, {"type": "string"}) for name in sorted(names)]
+        if not view.public and view.environment != "unused":
+            found.append(ENVIRONMENT)
+        if is_idempotent(getattr(view, view.action)):
+            found.append(IDEMPOTENCY_KEY)
+        return found
+
+
+def is_idempotent(action: Any) -> bool:
+    """Whether `action` honours Idempotency-Key: `platform_site.http.idempotency` marks what it wraps."""
+    return bool(getattr(action, "is_idempotent", False))
+
+
+def _errors(view: ApiViewSet, operation: Mapping[str, Any]) -> list[type[ApiError]]:
+    """What an operation may answer beside its successes, by the shape it has."""
+    read = {(parameter["in"], parameter["name"]) for parameter in operation.get("parameters", ())}
+    places = {place for place, _ in read}
+    names_environment = ("header", ENVIRONMENT.name) in read
+    found: list[type[ApiError]] = [errors.InvalidRequest, errors.RateLimited, errors.Internal, errors.Unavailable]
+    if "requestBody" in operation:
+        found += [errors.PayloadTooLarge, errors.UnsupportedMediaType, errors.ValidationFailed]
+    if "query" in places or names_environment:
+        found.append(errors.ValidationFailed)
+    if ("header", IDEMPOTENCY_KEY.name) in read:
+        found += [errors.Conflict, errors.ValidationFailed]
+    if ("header", "If-Match") in read:
+        found.append(errors.PreconditionFailed)
+    if "path" in places or (names_environment and view.client_errors_as is None):
+        found.append(errors.NotFound)
+    if not view.public:
+        found.append(errors.Unauthorized)
+        if view.required_scopes.get(view.action) is not None:
+            found.append(errors.Forbidden)
+    if not view.public or names_environment:
+        found.append(errors.ProjectSuspended)
+    found += view.also_raises.get(view.action, ())
+    other = view.client_errors_as
+    if other is not None:
+        found = [other if is_translated(one) else one for one in found]
+    return found
+
+
+_KNOWN: Final = {"limit": LIMIT, "cursor": CURSOR}
+_VERBS: Final = {
+    "list": "list",
+    "partial_update": "update",
+    "update": "replace",
+    "destroy": "delete",
+    "retrieve": "get",
+}
+_SUCCESSES: Final = {
+    "200": "Done.",
+    "201": "Made. `Location` is its address.",
+    "202": "Accepted; it goes on in the background. `Location` tells where to look.",
+    "204": "Done; there is nothing to say.",
+    "303": "Go on at `Location`.",
+    "304": "Not changed.",
+}
+
+
+def _headers(names: Iterable[str]) -> dict[str, Any]:
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
+
+
+def _by_status(found: Iterable[type[ApiError]]) -> dict[str, list[type[ApiError]]]:
+    grouped: dict[str, list[type[ApiError]]] = {}
+    for error in found:
+        group = grouped.setdefault(str(error.status), [])
+        if error not in group:
+            group.append(error)
+    return dict(sorted(grouped.items()))
+
+
+def _error_answer(meant: list[type[ApiError]]) -> dict[str, Any]:
+    status = meant[0].status
+    also = {429: ["Retry-After"], 503: ["Retry-After"], 401: ["WWW-Authenticate"], 412: ["ETag"]}
+    return {
+        "description": " ".join(f"`{error.code}`: {error.message}" for error in meant),
+        "headers": _headers(["X-Request-Id", *also.get(status, ())]),
+        "content": {
+            "application/json": {
+                "schema": {"$ref": "#/components/schemas/Error"},
+                "examples": {error.code: {"value": _example_of(error)} for error in meant},
+            }
+        },
+    }
+
+
+def _example_of(error: type[ApiError]) -> dict[str, Any]:
+    body: dict[str, Any] = {"code": error.code, "message": error.message}
+    if error.code == "validation_failed":
+        body["fields"] = [{"field": "name", "code": "required", "message": "This field is required."}]
+    if error.code in ("function_failed", "function_timeout"):
+        body["run_id"] = "run_01k6zv3c5jf6q8m0h2w4x7y9ab"
+    return {"error": body | {"request_id": "req_01k6zv3c5jf6q8m0h2w4x7y9ab"}}
+
+
+def _codes() -> list[str]:
+    found: set[str] = set()
+    waiting: list[type[ApiError]] = [ApiError]
+    while waiting:
+        at = waiting.pop()
+        found.add(at.code)
+        waiting += at.__subclasses__()
+    return sorted(found)
+
+
+_HEADERS: Final[dict[str, Any]] = {
+    "X-Request-Id": {
+        "description": "The id of this call: the one that was sent, if it was well-formed, else a new one.",
+        "schema": {"type": "string", "maxLength": 64},
+    },
+    "Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}},
+    "Location": {"description": "The address of what was made, or where to go on.", "schema": {"type": "string"}},
+    "ETag": {"description": "The state of the thing, for `If-Match`.", "schema": {"type": "string"}},
+    "Idempotency-Replayed": {
+        "description": "`true` on the answer to a repetition: what the first call answered.",
+        "schema": {"type": "string", "enum": ["true"]},
+    },
+    "WWW-Authenticate": {"description": "The scheme: Bearer.", "schema": {"type": "string"}},
+}
+
+
+def add_components(result: dict[str, Any], generator: Any, request: Any, public: bool) -> dict[str, Any]:
+    """Put in what all operations share (a postprocessing hook of drf-spectacular)."""
+    components = result.setdefault("components", {})
+    components["headers"] = _HEADERS
+    components.setdefault("schemas", {})["Error"] = {
+        "type": "object",
+        "description": "Every answer of 400 and above. Branch on `code`; `message` is for people and may change.",
+        "required": ["error"],
+        "properties": {
+            "error": {
+                "type": "object",
+                "required": ["code", "message", "request_id"],
+                "properties": {
+                    "code": {"type": "string", "enum": _codes()},
+                    "message": {"type": "string"},
+                    "fields": {
+                        "type": "array",
+                        "description": "With `validation_failed` and `invalid_grant`: what is wrong, and where.",
+                        "items": {
+                            "type": "object",
+                            "required": ["field", "code", "message"],
+                            "properties": {
+                                "field": {"type": "string"},
+                                "code": {"type": "string"},
+                                "message": {"type": "string"},
+                            },
+                        },
+                    },
+                    "hint": {"type": "string"},
+                    "run_id": {"type": "string", "description": "With `function_failed` and `function_timeout`."},
+                    "request_id": {"type": "string"},
+                },
+            }
+        },
+    }
+    components["securitySchemes"] = {
+        "bearer": {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "A server key (`sk_…`), a user's access token (a JWT of 15 minutes), or, where nobody "
+            "has signed in, a publishable key (`pk_…`).",
+        }
+    }
+    components["schemas"] = dict(sorted(components["schemas"].items()))
+    return result
+
+
+def docs_that_describe_nothing() -> list[type]:
+    """Classes whose docstring is about themselves, not about what inherits it (a setting of drf-spectacular)."""
+    from drf_spectacular.plumbing import get_lib_doc_excludes
+
+    theirs: list[type] = get_lib_doc_excludes()  # type: ignore[no-untyped-call]
+    return [*theirs, ApiViewSet, fields.Serializer]
+
+
+@lru_cache(maxsize=4)
+def _document(urlconf: str) -> tuple[bytes, str]:
+    """The description of the addresses in `urlconf` as JSON, and its ETag."""
+    schema = SchemaGenerator(urlconf=urlconf).get_schema(request=None, public=True)  # type: ignore[no-untyped-call]
+    text = orjson.dumps(schema, default=str)
+    return text, f'"{sha256(text).hexdigest()[:32]}"'
+
+
+def openapi(request: HttpRequest) -> HttpResponse:
+    """`GET /v1/openapi.json`, for everybody; 304 where `If-None-Match` has the current tag."""
+    reads_only(request)
+    text, tag = _document(settings.ROOT_URLCONF)
+    headers = {"ETag": tag, "Cache-Control": "no-cache"}
+    if tag in request.META.get("HTTP_IF_NONE_MATCH", ""):
+        response = HttpResponse(status=304, headers=headers)
+        del response.headers["Content-Type"]
+        return response
+    return HttpResponse(text, content_type="application/json", headers=headers)

@@ -1,0 +1,117 @@
+"""Pages for people: the error pages of the console's side of the house, the API's browsable description, and their
+policy.
+
+The error handlers are named in `platform_site.urls` (`handler400` … `handler500`); Django calls them for every path
+that `platform_site.http.middleware` does not answer in JSON. Each page shows the request id, which is what support asks
+for.
+"""
+
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from csp.middleware import CSPMiddleware, PolicyParts
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import redirect, render
+from django.template.loader import render_to_string
+from django.views.decorators.http import require_safe
+
+from platform_site.http import exception_handler
+from platform_site.http.errors import NotFound
+from platform_site.http.requests import current_request_id
+
+_COLOURS: Final = b'<style id="unfold-theme-colors">'
+_COLOURS_WITHIN: Final = 10_000
+
+
+class ContentSecurityPolicy(CSPMiddleware):
+    """django-csp with the strict policy of settings, and on the console's pages what its toolkit needs on top."""
+
+    def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+        if isinstance(response, HttpResponse) and _COLOURS in response.content[:_COLOURS_WITHIN]:
+            # unfold knows no nonces. Other style elements, such as one that somebody smuggled in, stay refused.
+            nonce = str(request.csp_nonce).encode()  # type: ignore[attr-defined]  # django-csp's
+            response.content = response.content.replace(_COLOURS, b'<style nonce="%s"%s' % (nonce, _COLOURS[6:]), 1)
+            if "Content-Length" in response.headers:  # CommonMiddleware has counted already
+                response.headers["Content-Length"] = str(len(response.content))
+        answered: HttpResponseBase = super().process_response(request, response)
+        return answered
+
+    def get_policy_parts(self, request: HttpRequest, response: Any, report_only: bool = False) -> PolicyParts:
+        parts = super().get_policy_parts(request=request, response=response, report_only=report_only)
+        if not report_only and request.path_info.startswith("/admin/"):
+            parts.replace = {**settings.CONSOLE_CONTENT_SECURITY_POLICY, **(parts.replace or {})}
+        return parts
+
+
+def _page(status: int, title: str, sentence: str) -> HttpResponse:
+    """An error page. Rendered without the request: what broke may be the session or the database behind it."""
+    facts = {"status": status, "title": title, "sentence": sentence, "request_id": current_request_id()}
+    return HttpResponse(render_to_string("error.html", facts), status=status)
+
+
+def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
+    return _page(400, "That request made no sense", "The address, the host or the form could not be read.")
+
+
+def permission_denied(request: HttpRequest, exception: Exception) -> HttpResponse:
+    return _page(403, "This is not yours to open", "Sign in with an account that may see it.")
+
+
+def page_not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
+    if "text/html" not in request.headers.get("Accept", ""):  # a program; browsers ask for pages by name
+        return exception_handler.respond(
+            NotFound("There is no such address. Those of the API begin with /v1; /docs has them all.")
+        )
+    return _page(404, "Nothing lives here", "The address may be mistyped, or what was here is gone.")
+
+
+def server_error(request: HttpRequest) -> HttpResponse:
+    """Called while the exception is handled. What the API would answer with 503 is 503 here, too."""
+    error = sys.exception()
+    if isinstance(error, Exception):
+        meaning = exception_handler.to_api_error(error)
+        if meaning.status == 503:
+            exception_handler.report(error, meaning)
+            page = _page(503, "Not available at the moment", meaning.text)
+            for name, value in meaning.headers.items():
+                page.headers[name] = value
+            page._has_been_logged = True  # type: ignore[attr-defined]  # Django would log a trace for each
+            return page
+    return _page(500, "Something went wrong on our side", "It has been written down. Trying again may help.")
+
+
+def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
+    return _page(403, "The form is too old", "Go back, reload the page and send it again.")
+
+
+@require_safe
+def home(request: HttpRequest) -> HttpResponse:
+    return redirect("docs")
+
+
+@require_safe
+def favicon(request: HttpRequest) -> HttpResponse:
+    """The icon at the address where browsers look when what they show names none, such as a JSON answer. Pages of ours
+    link the SVG it is drawn from (`templates/icon.html`)."""
+    return HttpResponse(_icon(), content_type="image/x-icon", headers={"Cache-Control": "public, max-age=86400"})
+
+
+@cache
+def _icon() -> bytes:
+    return (Path(settings.BASE_DIR) / "platform_site/static/platform_site/favicon.ico").read_bytes()
+
+
+@require_safe
+def console(request: HttpRequest) -> HttpResponse:
+    """`/admin` as people type it. No other address forgives its slash."""
+    return redirect("admin:index")
+
+
+@require_safe
+def docs(request: HttpRequest) -> HttpResponse:
+    """The API's description, browsable. Everything it loads is served from here; no script stands in the page."""
+    return render(request, "docs.html")

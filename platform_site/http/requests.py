@@ -1,0 +1,145 @@
+"""What is true of the request at hand, for code that is not handed the request: its id, and headers its answer must
+carry.
+
+The front (`platform_site.http.middleware`) opens a request and closes it; Celery's hooks
+(`platform_site.observability.logs`) do the same for a task, so that an id given by a client is found again in each log
+line, error, event and run.
+"""
+
+import re
+from contextvars import ContextVar, Token
+from functools import lru_cache
+from typing import Final
+from urllib.parse import parse_qsl
+
+from django.conf import settings
+from django.http import HttpRequest
+
+from platform_site.http.errors import FieldError, ValidationFailed
+from platform_site.identity import ids
+
+SECRETS_BEGIN: Final = "sk|rt|oac|oal|lnk|hk|whsec"
+"""How our own keys, tokens, codes, links, inbound addresses and signing secrets begin, before the underscore."""
+# What looks like a secret is no id: it would be written to every log line.
+_ID: Final = re.compile(rf"(?!(?:{SECRETS_BEGIN})_|eyJ)[A-Za-z0-9][A-Za-z0-9._:\-]{{0,63}}", re.ASCII)
+_ENVIRONMENT_LABEL: Final = re.compile(r"env-([0-9a-z]{26})", re.ASCII)
+_current: Final[ContextVar[str | None]] = ContextVar("request_id", default=None)
+
+MAX_PARAMETERS: Final = 100
+_REMEMBERED_LENGTH: Final = 512
+"""Query strings up to here are remembered with what they say: applications ask the same over and over, and to read one
+takes 15 µs. Longer ones are rare, and 2,048 of them would be much memory."""
+
+
+def current_request_id() -> str | None:
+    """The id of the request (or of the request that caused this task); None outside of both."""
+    return _current.get()
+
+
+def open_request(offered: str | None = None) -> Token[str | None]:
+    """Name what begins now: `offered` if it is 1-64 of `A-Za-z0-9._:-` (not starting with a mark), else a new `req_…`.
+
+    The token goes to `close_request`.
+    """
+    return _current.set(offered if offered is not None and _ID.fullmatch(offered) else ids.new("req"))
+
+
+def close_request(token: Token[str | None]) -> None:
+    _current.reset(token)
+
+
+def add_header(request: HttpRequest, name: str, value: str) -> None:
+    """Let the answer to `request` carry this header, whatever becomes of it (`RateLimit` goes out with errors, too).
+
+    `name` and `value` are of our own making, printable ASCII: they go out as they are.
+    """
+    headers: dict[str, tuple[str, str]] = request.__dict__.setdefault("answer_headers", {})
+    headers[name.lower()] = (name, value)
+
+
+def named_environment(request: HttpRequest) -> str | None:
+    """The environment that a request names by the header `X-Environment`, else by its host, else None.
+
+    The header's text comes back as it is, well-formed or not: what it means is for the caller to refuse. A host names
+    one as `env-….<PLATFORM_DOMAIN>`, since a host name takes no underscore.
+    """
+    header: str | None = request.META.get("HTTP_X_ENVIRONMENT")
+    if header:
+        return header
+    return environment_of_host(request.META.get("HTTP_HOST") or "")
+
+
+def environment_of_host(host: str) -> str | None:
+    """`env_…` if `host` (a Host header, with or without port) is `env-….<PLATFORM_DOMAIN>`, else None."""
+    if host[:4].lower() != "env-":
+        return None
+    label, dot, domain = host.lower().partition(".")
+    if not dot or domain.partition(":")[0] != settings.PLATFORM_DOMAIN.lower():
+        return None
+    found = _ENVIRONMENT_LABEL.fullmatch(label)
+    return f"env_{found[1]}" if found else None
+
+
+def read_parameters(query_string: str, allowed: frozenset[str] | None) -> dict[str, str]:
+    """The query parameters, each at most once.
+
+    `allowed` names the ones that mean something. Others are refused, since leaving out a filter that the caller
+    believed in widens the result; names that begin with `_` (cache busters) are ignored.
+    None ignores unknown names: for addresses of one thing, where nothing can widen.
+
+    Raises ValidationFailed naming each parameter that is unknown, repeated, not UTF-8 or holds a NUL.
+    """
+    if not query_string:
+        return {}
+    if len(query_string) <= _REMEMBERED_LENGTH:
+        return dict(_remembered(query_string, allowed))
+    return _read(query_string, allowed)
+
+
+@lru_cache(maxsize=2048)
+def _remembered(query_string: str, allowed: frozenset[str] | None) -> dict[str, str]:
+    return _read(query_string, allowed)
+
+
+def _read(query_string: str, allowed: frozenset[str] | None) -> dict[str, str]:
+    try:
+        # Bytes that are not UTF-8 become lone surrogates, so that the parameter that has them can be named.
+        pairs = parse_qsl(query_string, keep_blank_values=True, errors="surrogateescape", max_num_fields=MAX_PARAMETERS)
+    except ValueError:
+        raise ValidationFailed.of("query", "too_many", f"At most {MAX_PARAMETERS} query parameters.") from None
+    values: dict[str, str] = {}
+    wrong: dict[str, FieldError] = {}
+    for name, value in pairs:
+        if not _is_utf8(name + value):
+            wrong[name] = FieldError(_printable(name), "not_utf8", "The parameter is not UTF-8.")
+        elif allowed is not None and name not in allowed:
+            if not name.startswith("_"):
+                wrong[name] = FieldError(_printable(name), "unknown_parameter", _unknown(allowed))
+        elif name in values:
+            wrong[name] = FieldError(_printable(name), "repeated", "The parameter was given more than once.")
+        elif "\0" in value:
+            wrong[name] = FieldError(_printable(name), "invalid_characters", "NUL characters are not allowed.")
+        else:
+            values[name] = value
+    if wrong:
+        raise ValidationFailed(fields=wrong.values())
+    return values
+
+
+def _unknown(allowed: frozenset[str]) -> str:
+    if not allowed:
+        return "This address takes no parameters."
+    known = f"There is no such parameter here. There are: {', '.join(sorted(allowed))}."
+    return f'{known} A condition stands in where, as JSON: {{"done": false}}.' if "where" in allowed else known
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _printable(name: str) -> str:
+    return name.replace("\0", "").encode(errors="replace").decode()[:100]

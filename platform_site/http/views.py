@@ -1,0 +1,339 @@
+"""`ApiViewSet`: the one way from an address to a service.
+
+A DRF viewset (actions, serializers and drf-spectacular work as usual) whose dispatch leaves out what a JSON-only API
+has no use for: content negotiation, versions, renderers, browsable pages. One request goes: method → caller → scope →
+query parameters → action, which answers with finished bytes (`answer`, `created`, `no_content`) and not with DRF's
+Response. Measured beside DRF's own dispatch in docs/explanation/performance.md.
+
+    class ProjectViewSet(ApiViewSet):
+        required_scopes = {"list": "projects:read", "create": "projects:create"}
+        query_parameters = {"list": frozenset({"limit", "cursor"})}
+
+        def list(self, request):
+            page = services.list_projects(self.caller, limit=self.query.get("limit"), …)
+            return answer({"data": […], "next_cursor": page.next_cursor})
+
+        def create(self, request):
+            values = self.read(ProjectInput)
+            return created(f"/v1/projects/{project.id}", {…})
+"""
+
+from collections.abc import Callable, Mapping
+from functools import update_wrapper
+from http.cookies import SimpleCookie
+from typing import Any, ClassVar, Literal, TypeVar
+
+import orjson
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.db import close_old_connections
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase, ResponseHeaders
+from django.utils.functional import cached_property
+from django.utils.module_loading import import_string
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Empty, Request
+from rest_framework.serializers import BaseSerializer
+from rest_framework.viewsets import ViewSet
+
+from platform_site.http import bodies, exception_handler, fields
+from platform_site.http.bodies import StrictJSONParser
+from platform_site.http.errors import ApiError, MethodNotAllowed, ProjectSuspended, Unauthorized, ValidationFailed
+from platform_site.http.requests import read_parameters
+from platform_site.identity.callers import Caller, Place
+from platform_site.postgres import sqlstates
+from platform_site.postgres.commit_counter import commits_of_this_thread
+from platform_site.postgres.replicas import Freshness
+
+LIST_PARAMETERS = frozenset({"limit", "cursor"})
+MAX_RUNS = 3
+"""How often an action runs at most when PostgreSQL undid its transaction (deadlock, serialization failure)."""
+
+View = TypeVar("View", bound="ApiViewSet")
+
+
+def encode(data: Any) -> bytes:
+    """JSON as it leaves the house. Integers beyond 64 bits, which orjson refuses, cannot get past
+    `fields.JSONField`."""
+    return orjson.dumps(data)
+
+
+class JsonAnswer(HttpResponse):
+    """As `HttpResponse(body, status=…, content_type="application/json", headers=…)`, made in a fifth of its time.
+
+    What Django's constructors work out is always the same here (tests/api/test_answers.py compares both). Names and
+    values of headers are of our own making, printable ASCII; the server drops what is not.
+    """
+
+    def __init__(self, body: bytes, status: int, headers: Mapping[str, str] | None) -> None:
+        store = {"content-type": ("Content-Type", "application/json")}
+        if headers:
+            for name, value in headers.items():
+                store[name.lower()] = (name, value)
+        self.headers = made = ResponseHeaders.__new__(ResponseHeaders)
+        made._store = store
+        self.status_code = status
+        self.closed = False
+        self._container = [body]
+        self._resource_closers: list[Callable[[], None]] = []
+        self._charset = self._handler_class = self._reason_phrase = None
+
+    @cached_property
+    def cookies(self) -> SimpleCookie:  # type: ignore[override]
+        return SimpleCookie()
+
+
+def answer(data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> HttpResponse:
+    """A JSON answer. `data` is anything orjson writes; bytes are JSON already (PostgreSQL made it) and go out as they
+    are."""
+    return JsonAnswer(data if type(data) is bytes else encode(data), status, headers)
+
+
+def created(location: str, data: Any, headers: Mapping[str, str] | None = None) -> HttpResponse:
+    """201 with the thing and the address it has from now on."""
+    return answer(data, 201, {"Location": location, **(headers or {})})
+
+
+def no_content() -> HttpResponse:
+    """204 with no body and no Content-Type."""
+    response = HttpResponse(status=204)
+    del response.headers["Content-Type"]
+    return response
+
+
+def is_translated(error: ApiError | type[ApiError]) -> bool:
+    """Whether `client_errors_as` takes this error's place: what the body is answerable for, not the address, the
+    method, the rate or the project."""
+    kind = error if isinstance(error, type) else type(error)
+    return 400 <= error.status < 500 and error.status not in (404, 405, 429) and not issubclass(kind, ProjectSuspended)
+
+
+def never_stored(response: HttpResponse) -> HttpResponse:
+    """The same answer, marked for answers with tokens and secrets: no cache may keep it."""
+    response.headers["Cache-Control"] = "no-store"
+    return response
+
+
+class ApiRequest(Request):
+    """DRF's request whose `data` is read by `platform_site.http.bodies` and by nothing else.
+
+    Made without what only DRF's own parsers, negotiation and authentication would ask it for.
+    """
+
+    def __init__(self, request: HttpRequest, view: "ApiViewSet") -> None:
+        self._request = request
+        self.parsers = self.authenticators = ()
+        self.negotiator: Any = view
+        self.parser_context = {"view": view, "request": self}  # the authenticator reads the view's `environment`
+        unread: Any = Empty
+        self._data = self._full_data = self._files = self._content_type = self._stream = unread
+
+    def known_as(self, caller: Caller, credential: Any) -> Caller:
+        """Set `user` and `auth`, here and on Django's request as DRF does, and return the caller."""
+        self._user, self._auth = caller, credential
+        self._request.__dict__ |= {"user": caller, "auth": credential}
+        return caller
+
+    @property
+    def data(self) -> Any:
+        """The body's JSON. Raises as `bodies.read_request`."""
+        if self._full_data is Empty:
+            self._load_data_and_files()
+        return self._full_data
+
+    def _load_data_and_files(self) -> None:
+        self._data = self._full_data = bodies.read_request(self._request)
+        self._files = {}
+
+
+class ApiViewSet(ViewSet):
+    """Base of every viewset under /v1. See the module docstring; subclasses fill in the attributes below."""
+
+    required_scopes: ClassVar[Mapping[str, str | None]] = {}
+    """For each action the scope that it needs, None for any authenticated caller. An action without an entry does not
+    start: forgetting one must not open a door."""
+    environment: ClassVar[Literal["required", "optional", "unused"]] = "required"
+    """Whether a call means an environment. Required: `self.place` is there, or the call is refused with 422. Optional:
+    it is there if the caller has or names one. Unused: an account's call means none, and none is looked for."""
+    public: ClassVar[bool] = False
+    """No token is read. `self.caller` then raises."""
+    query_parameters: ClassVar[Mapping[str, frozenset[str]]] = {}
+    """For each action the query parameters that mean something; others are 422. `list` without an entry takes `limit`
+    and `cursor`. Actions that address one thing and have no entry ignore the query string."""
+    foreign_queries: ClassVar[bool] = False
+    """The query string is a stranger's to write and the action's to read: nothing of it is looked at before."""
+    also_raises: ClassVar[Mapping[str, tuple[type[ApiError], ...]]] = {}
+    """For each action the errors that do not follow from its shape (`platform_site.http.openapi`), for the
+    description."""
+    unsafe_reads: ClassVar[frozenset[str]] = frozenset()
+    """The actions that change something although they answer GET: not for a second run by themselves."""
+    safe_posts: ClassVar[frozenset[str]] = frozenset()
+    """The actions that change nothing although they answer POST: run again where a read is."""
+    tagged: ClassVar[frozenset[str]] = frozenset()
+    """The actions whose success carries an `ETag`, for the description."""
+    optional_bodies: ClassVar[frozenset[str]] = frozenset()
+    """The actions whose body may be left out: `read` and `read_object` then read `{}`."""
+    client_errors_as: ClassVar[type[ApiError] | None] = None
+    """Answer every client error as this one: `InvalidGrant` at the token endpoint. But for 404, 405, 429 and
+    `project_suspended`, which say nothing against the credentials: clients throw those away that are refused."""
+
+    parser_classes = (StrictJSONParser,)
+    renderer_classes = (JSONRenderer,)
+    permission_classes = ()
+    throttle_classes = ()
+    serializer_class: type[BaseSerializer[Any]] | None = None
+
+    action: str
+    request: ApiRequest
+    query: dict[str, str]
+    """This request's query parameters, checked by `query_parameters`."""
+    _caller: Caller | None = None
+    _authenticators: ClassVar[tuple[BaseAuthentication, ...]]
+
+    @property
+    def caller(self) -> Caller:
+        """Who asks. Set before the action runs, except in a public viewset."""
+        if self._caller is None:
+            raise RuntimeError(f"{type(self).__name__} is public and has no caller")
+        return self._caller
+
+    @property
+    def place(self) -> Place:
+        """The environment that the call means, in a viewset that requires one."""
+        place = None if self._caller is None else self._caller.place
+        if place is None:
+            raise RuntimeError(f"{type(self).__name__} requires no environment, so a call may mean none")
+        return place
+
+    @property
+    def freshness(self) -> Freshness | None:
+        """What a replica must show to answer this request's reads; None where only the primary may, and always while
+        no replica is configured. For actions that change nothing."""
+        found: Freshness | None = self.request._request.__dict__.get("freshness")
+        return found
+
+    # ── What an action uses ──
+
+    def read(self, serializer: type[BaseSerializer[Any]], **options: Any) -> dict[str, Any]:
+        """The body, validated by `serializer`.
+
+        `options` go to the serializer (`partial=True` for a PATCH, `context=…`). Raises InvalidRequest (not JSON),
+        UnsupportedMediaType, PayloadTooLarge, and ValidationFailed naming every invalid field at once.
+        """
+        checked = serializer(data=self.read_object(), **options)
+        if not checked.is_valid():
+            raise fields.failed(checked.errors)
+        return dict(checked.validated_data)
+
+    def read_object(self) -> dict[str, Any]:
+        """The body as it is, which must be an object. For bodies whose members a schema document decides."""
+        left_out = self.action in self.optional_bodies and not self.request._request.body
+        data = {} if left_out else self.request.data
+        if not isinstance(data, dict):
+            raise ValidationFailed.of(fields.WHOLE_BODY, "not_an_object", "The body must be a JSON object.")
+        return data
+
+    # ── How a request becomes an answer ──
+
+    @classmethod
+    def as_view(  # type: ignore[override]
+        cls, actions: Mapping[str, str] | None = None, **initkwargs: Any
+    ) -> Callable[..., HttpResponseBase]:
+        bound = dict(actions or {})
+        if not cls.public:
+            for name in bound.values():
+                if name not in cls.required_scopes:
+                    raise ImproperlyConfigured(f"{cls.__name__}.required_scopes says nothing about {name!r}")
+        described = super().as_view(dict[str, Any](bound), **initkwargs)
+        if "get" in bound:
+            bound.setdefault("head", bound["get"])
+        allow = ", ".join(sorted(method.upper() for method in bound) + ["OPTIONS"])
+        by_method = {method.upper(): name for method, name in bound.items()}
+
+        def view(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+            self = cls(**initkwargs)
+            self.action_map = bound
+            self.args, self.kwargs = args, kwargs
+            self.headers = {}
+            name = by_method.get(request.method or "")
+            if name is None:
+                return self._without_action(request, allow)
+            self.action = name
+            return self._answer(request, getattr(self, name))
+
+        # What DRF and drf-spectacular look for on a view: cls, actions, initkwargs, csrf_exempt.
+        update_wrapper(view, described, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
+        del view.__dict__["__wrapped__"]
+        return view
+
+    def _without_action(self, request: HttpRequest, allow: str) -> HttpResponseBase:
+        """OPTIONS that is no preflight says which methods there are, and nothing else: no metadata. The rest is 405."""
+        if request.method == "OPTIONS":
+            response = no_content()
+            response.headers["Allow"] = allow
+            return response
+        return exception_handler.respond(MethodNotAllowed(f"This address takes {allow}.", headers={"Allow": allow}))
+
+    def _answer(self, request: HttpRequest, action: Callable[..., HttpResponseBase]) -> HttpResponseBase:
+        """Run the action; again where PostgreSQL says so. Every exception ends here.
+
+        A read whose connection turned out dead runs once more on a new one. An action whose transaction PostgreSQL
+        undid (deadlock, serialization failure) runs up to MAX_RUNS times, unless something was committed already, when
+        a second run would not be the first one over again.
+        """
+        runs = 1
+        is_get = request.method in ("GET", "HEAD")
+        safe = self.action not in self.unsafe_reads if is_get else self.action in self.safe_posts
+        committed = commits_of_this_thread()
+        while True:
+            try:
+                return self._run(request, action)
+            except Exception as error:
+                if (safe and runs == 1 and sqlstates.lost_connection(error)) or (
+                    runs < MAX_RUNS and sqlstates.is_repeatable(error) and commits_of_this_thread() == committed
+                ):
+                    runs += 1
+                    close_old_connections()
+                    continue
+                return self._refuse(error)
+
+    def _run(self, request: HttpRequest, action: Callable[..., HttpResponseBase]) -> HttpResponseBase:
+        self.request = ApiRequest(request, self)
+        if self.public:
+            request.__dict__["api_public"] = True
+        else:
+            self._caller = caller = self._authenticate()
+            request.__dict__["caller"] = caller
+            scope = self.required_scopes[self.action]
+            if scope is not None:
+                caller.need(scope)
+        query_string = request.META.get("QUERY_STRING", "")
+        is_ours = query_string and not self.foreign_queries
+        self.query = read_parameters(query_string, self._allowed_parameters()) if is_ours else {}
+        return action(self.request, *self.args, **self.kwargs)
+
+    def get_authenticators(self) -> list[BaseAuthentication]:
+        """The one of settings, named there by path: the kernel does not import the floor that makes callers."""
+        return [] if self.public else [import_string(settings.CALLER_AUTHENTICATION)()]
+
+    def _authenticate(self) -> Caller:
+        cls = type(self)
+        if "_authenticators" not in cls.__dict__:  # one instance serves all requests: authenticators keep no state
+            cls._authenticators = tuple(self.get_authenticators())
+        for authenticator in cls._authenticators:
+            found = authenticator.authenticate(self.request)
+            if found is not None:
+                return self.request.known_as(*found)
+        raise Unauthorized
+
+    def _allowed_parameters(self) -> frozenset[str] | None:
+        return self.query_parameters.get(self.action, LIST_PARAMETERS if self.action == "list" else None)
+
+    def _refuse(self, error: Exception) -> HttpResponseBase:
+        meaning = exception_handler.to_api_error(error)
+        exception_handler.report(error, meaning)
+        other = self.client_errors_as
+        if other is not None and is_translated(meaning) and not isinstance(meaning, other):
+            meaning = other(meaning.text, fields=meaning.fields)
+        return exception_handler.respond(meaning)

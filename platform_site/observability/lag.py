@@ -1,0 +1,113 @@
+"""How long the oldest of each queue has waited, what came of the last attempts at deliveries, and when a worker was
+last heard of: for `/metrics` and `/readyz`.
+
+A worker measures each region's queues (`rollups`) and says every few seconds that it lives (`beat`), both into the
+control database, so every web host tells the same and asks no region. What waited when it was last measured is taken to
+wait still: with no worker, or with a region that is away, the figures grow, and whoever is to be woken is (fault F24).
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from django.conf import settings
+from django.db import Error, connection
+from django.db.models.functions import Now
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from platform_site.http import health
+from platform_site.observability import metrics
+
+WORKERS: Final = health.WORKERS
+SILENT_AFTER: Final = 30.0
+"""Seconds without a word after which no worker is believed to live. Without beat a worker's clock says it every 15."""
+
+_AGES: Final = """
+SELECT name, extract(epoch FROM now() - sample.at)::float8, extract(epoch FROM now() - measured_at)::float8,
+       arrived, tried - arrived,
+       (values ->> 'unrelayed_age')::float8, (values ->> 'due_age')::float8, (values ->> 'queued_age')::float8
+  FROM platform_site_sample sample,
+       LATERAL (SELECT coalesce(sum(attempts), 0)::float8 AS tried,
+                       coalesce(sum(attempts_succeeded), 0)::float8 AS arrived
+                  FROM platform_site_regionfigure lately
+                 WHERE lately.region = sample.name AND lately.at > now() - interval '10 minutes') AS buckets
+"""
+"""Ten minutes are the present bucket and the one before it."""
+_HEARD: Final = "SELECT extract(epoch FROM now() - at)::float8 FROM platform_site_sample WHERE name = %s"
+
+
+class NoWorker(Exception):
+    """No worker was heard of lately."""
+
+
+def beat() -> None:
+    """Say that a worker lives. By a sweep, so that one of many workers says it for all."""
+    from platform_site.models import Sample
+
+    Sample.objects.update_or_create(name=WORKERS, defaults={"at": Now()})
+
+
+def ask_workers() -> None:
+    """The check of `/readyz`, in a thread of its own. Raises NoWorker, or what the database raises."""
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(_HEARD, [WORKERS])
+            found = cursor.fetchone()
+    finally:
+        connection.close()  # the thread ends
+    if found is None or found[0] > SILENT_AFTER:
+        raise NoWorker
+
+
+class Lag(Collector):
+    """One statement a scrape. Without the control database it says nothing, and the scrape goes on."""
+
+    def collect(self) -> Iterator[Metric]:
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(_AGES)
+                looks = {name: look for name, *look in cursor.fetchall()}
+        except Error:
+            return
+        is_up = WORKERS in looks and looks[WORKERS][0] <= SILENT_AFTER
+        yield GaugeMetricFamily(
+            "platform_workers_up", f"1 if a worker responded within {SILENT_AFTER:g} seconds, else 0.", value=int(is_up)
+        )
+        if WORKERS in looks:
+            heard = "Seconds since a worker was last heard of."
+            yield GaugeMetricFamily("platform_worker_heard_seconds", heard, value=looks[WORKERS][0])
+        seen = GaugeMetricFamily(
+            "platform_region_measured_seconds", "Seconds since a worker saw the queues of a region.", labels=["region"]
+        )
+        oldest = [
+            GaugeMetricFamily(
+                f"platform_oldest_{what}_seconds", f"How long the oldest {that} waits.", labels=["region"]
+            )
+            for what, that in (
+                ("event", "event not yet relayed"),
+                ("delivery", "delivery due"),
+                ("run", "queued run"),
+            )
+        ]
+        attempts = GaugeMetricFamily(
+            "platform_recent_delivery_attempts",
+            "Attempts at deliveries in the last five to ten minutes.",
+            labels=["region", "outcome"],
+        )
+        for region in settings.REGION_DATABASES:
+            _, measured, arrived, failed, *ages = looks.get(region, (None,) * 7)
+            if measured is None:
+                continue
+            seen.add_metric([region], measured)
+            attempts.add_metric([region, "succeeded"], arrived)
+            attempts.add_metric([region, "failed"], failed)
+            for family, age in zip(oldest, ages, strict=True):
+                family.add_metric([region], 0.0 if age is None else age + measured)
+        yield from (seen, attempts, *oldest)
+
+
+def register() -> None:
+    """Called once, when Django is ready."""
+    metrics.add_collector(Lag())
+    health.register(WORKERS, ask_workers)

@@ -1,0 +1,201 @@
+"""Figures for Prometheus, counted across all processes of this machine, and `/metrics` that shows them.
+
+prometheus-client keeps each process's figures in a memory-mapped file of `PROMETHEUS_MULTIPROC_DIR` (the data dir's
+`metrics/` unless set), and a scrape adds them up. A process that ended keeps its share, so counters never step back;
+`start_afresh` takes the shares of an earlier run away when the service starts. Only processes that said `keep_share`
+leave one: whatever else imports this (each command of `manage.py`) takes its own away at its end. The directory has to
+be known before the library is imported, which is why everything that counts imports it from here.
+"""
+
+import atexit
+import hmac
+import ipaddress
+import os
+from bisect import bisect_left
+from collections import Counter as Counts
+from collections import defaultdict
+from pathlib import Path
+from typing import Final
+
+import psutil
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+
+if not os.environ.get("PROMETHEUS_MULTIPROC_DIR"):  # set and empty would mean: wherever we happen to be
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(settings.DATA_DIR / "metrics")
+_directory = Path(os.environ["PROMETHEUS_MULTIPROC_DIR"])
+_directory.mkdir(parents=True, exist_ok=True)
+
+from platform_site.observability import metrics_files  # noqa: E402
+
+metrics_files.use()
+
+from prometheus_client import (  # noqa: E402
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+)
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead  # noqa: E402
+from prometheus_client.registry import Collector  # noqa: E402
+
+from platform_site.fastpath.batching import Batch  # noqa: E402
+from platform_site.http.errors import MethodNotAllowed, NotFound  # noqa: E402
+
+BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, float("inf"))
+"""Seconds: an answer is counted with the first bound that it stayed under."""
+REQUESTS: Final = Counter("platform_requests", "Answered requests.", ["method", "route", "status"])
+SECONDS: Final = Histogram(
+    "platform_request_seconds",
+    "Time from the front to the finished answer.",
+    ["method", "route"],
+    buckets=BOUNDS,
+)
+RATE_LIMITED: Final = Counter("platform_rate_limited", "Requests answered 429.", ["route"])
+DATABASE_ERRORS: Final = Counter("platform_database_errors", "Errors of PostgreSQL by SQLSTATE.", ["sqlstate"])
+BREAKER_OPEN: Final = Gauge(
+    "platform_redis_breaker_open", "Processes that have given up on Redis for the moment.", multiprocess_mode="livesum"
+)
+BREAKER_TRIPS: Final = Counter("platform_redis_breaker_trips", "How often a process gave up on Redis for a while.")
+REPLICA_LAG: Final = Gauge(
+    "platform_replica_lag_seconds", "At most so far behind its primary.", ["replica"], multiprocess_mode="livemax"
+)
+REPLICA_READS: Final = Counter(
+    "platform_replica_reads", "Statements that were tried on a replica, by what came of it.", ["replica", "outcome"]
+)
+
+_requests: Final[dict[tuple[str, str, int], Counter]] = {}
+_seconds: Final[dict[tuple[str, str], Histogram]] = {}
+
+EndpointCounts = tuple[dict[int, int], list[int]]
+"""Answers by status, and answers by time taken: one count for each bound of SECONDS, the last without a bound."""
+
+
+def observe_request(method: str, route: str, status: int, seconds: float) -> None:
+    """Count one answer, a moment later (`batches`): the library takes thirty calls for each, and three for each kind of
+    answer if they come together."""
+    answered = (method, route, status, seconds)
+    if not _answered.put(answered):
+        _count([answered])
+
+
+def _count(answered: list[tuple[str, str, int, float]]) -> None:
+    """Count answers. The label children are kept: looking them up costs more than counting."""
+    times: defaultdict[tuple[str, str, int], list[float]] = defaultdict(list)
+    for method, route, status, seconds in answered:
+        times[method, route, status].append(seconds)
+    for key, taken in times.items():
+        method, route, status = key
+        counter = _requests.get(key)
+        if counter is None:
+            counter = _requests[key] = REQUESTS.labels(method, route, str(status))
+        counter.inc(len(taken))
+        timed = (method, route)
+        histogram = _seconds.get(timed)
+        if histogram is None:
+            histogram = _seconds[timed] = SECONDS.labels(method, route)
+        # As its `observe` for each of them. The names with an underscore are the library's, as in `own_counts`.
+        histogram._sum.inc(sum(taken))
+        for place, count in Counts(bisect_left(BOUNDS, seconds) for seconds in taken).items():
+            histogram._buckets[place].inc(count)
+        if status == 429:
+            RATE_LIMITED.labels(route).inc(len(taken))
+
+
+_answered: Final = Batch(_count, most=50_000)
+
+
+def count_now() -> None:
+    """Count what waits to be counted, in this process."""
+    _answered.flush()
+
+
+def own_counts() -> dict[tuple[str, str], EndpointCounts]:
+    """What this process has counted since it began, by (method, route). Costs the requests nothing: the library keeps
+    each count in a place of its own, and these are read. The names with an underscore are its internals; a test would
+    notice any change."""
+    count_now()
+    found: dict[tuple[str, str], EndpointCounts] = {}
+    for (method, route, status), counter in list(_requests.items()):
+        statuses, _ = found.setdefault((method, route), ({}, []))
+        statuses[status] = int(counter._value.get())
+    for key, histogram in list(_seconds.items()):
+        if key in found:
+            found[key][1].extend(int(bucket.get()) for bucket in histogram._buckets)
+    return found
+
+
+_keeps_its_share = False
+_collectors: Final[list[Collector]] = []
+
+
+def keep_share() -> None:
+    """Let what this process counts outlive it. For the processes of the service: web, workers."""
+    global _keeps_its_share
+    _keeps_its_share = True
+
+
+@atexit.register
+def _leave_nothing_behind() -> None:
+    if not _keeps_its_share:
+        for file in _directory.glob(f"*_{os.getpid()}.db"):
+            file.unlink(missing_ok=True)
+
+
+def add_collector(collector: Collector) -> None:
+    """Let each scrape ask `collector`, too: for figures that no process counts. It is asked in the scrape's thread, may
+    take a statement or two, and must not raise."""
+    _collectors.append(collector)
+
+
+def start_afresh() -> None:
+    """Forget the figures of processes that are gone. For the process that starts the web workers, before it does."""
+    for file in _directory.glob("*_*.db"):
+        pid = file.stem.rpartition("_")[2]
+        if not (pid.isdigit() and psutil.pid_exists(int(pid))):
+            file.unlink(missing_ok=True)
+
+
+def reads_only(request: HttpRequest) -> None:
+    """Raise MethodNotAllowed unless this is a GET or a HEAD. For the few plain views outside of the API."""
+    if request.method not in ("GET", "HEAD"):
+        raise MethodNotAllowed(headers={"Allow": "GET, HEAD"})
+
+
+def metrics(request: HttpRequest) -> HttpResponse:
+    """`GET /metrics`: for whoever has METRICS_TOKEN, and without one for this machine itself (not in production, where
+    a proxy on the same machine would pass for it). For all others the address does not exist.
+    """
+    reads_only(request)
+    if not _may_read(request):
+        raise NotFound("There is no such address.")
+    _forget_the_dead()
+    count_now()  # the other processes' last twentieth of a second is missing
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, path=str(_directory))  # type: ignore[no-untyped-call]
+    for collector in _collectors:
+        registry.register(collector)
+    return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)
+
+
+def _forget_the_dead() -> None:
+    """Take the gauges of processes that are gone out of the sums; what they counted stays."""
+    for file in _directory.glob("gauge_live*_*.db"):
+        pid = int(file.stem.rpartition("_")[2])
+        if not psutil.pid_exists(pid):
+            mark_process_dead(pid, path=str(_directory))  # type: ignore[no-untyped-call]
+
+
+def _may_read(request: HttpRequest) -> bool:
+    token = settings.METRICS_TOKEN
+    if token:
+        given = request.META.get("HTTP_AUTHORIZATION", "")
+        return hmac.compare_digest(given.encode("utf-8", "replace"), f"Bearer {token}".encode())
+    if settings.PRODUCTION:
+        return False
+    try:
+        return ipaddress.ip_address(request.META.get("REMOTE_ADDR", "")).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,400 @@
+"""Calls: check, connect to what was checked, send, read a bounded answer, keep the connection for the next one.
+
+Used by webhooks (each attempt), functions (`ctx.fetch`) and sign-in by other providers. A Client may be shared by any
+number of threads. A call ends within `total` seconds (15), whatever the other side does; connecting takes at most
+`connect` of them (5).
+"""
+
+import contextlib
+import http.client
+import os
+import re
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+import certifi
+from django.conf import settings
+
+from platform_site.outbound import resolver
+from platform_site.outbound.errors import BadAnswer, Broken, Forbidden, Insecure, Refused, TimedOut, Unresolved
+from platform_site.outbound.sockets import Bounded, BoundedSocket, BoundedTLSSocket, TooMuch, has_something
+from platform_site.outbound.ssrf import Address, Network, is_allowed, networks, plain
+from platform_site.outbound.urls import BadUrl, Target, parse_url
+
+CONNECT_SECONDS: Final = 5.0
+TOTAL_SECONDS: Final = 15.0
+BODY_LIMIT: Final = 64 * 1024
+_HEAD_ALLOWANCE: Final = 128 * 1024
+"""Bytes for status line, headers, interim responses and what the reader takes ahead."""
+_BODY_ALLOWANCE: Final = 8
+"""Bytes on the wire for one of the body: chunks may be tiny."""
+IDLE_SECONDS: Final = 4.0
+"""Shorter than the five seconds after which Node, the most common receiver, closes an idle connection."""
+_IDLE_PER_HOST: Final = 8
+"""For each owner."""
+_IDLE_IN_ALL: Final = 256
+REPEATABLE: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
+
+_METHOD: Final = re.compile(r"[A-Z]{1,20}", re.ASCII)
+_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}", re.ASCII)
+_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+_OURS: Final = frozenset(
+    {"host", "content-length", "connection", "transfer-encoding", "accept-encoding", "expect", "te"}
+)
+
+
+class Headers(dict[str, str]):
+    """Response headers by lower-case name; those that came several times are joined by `, `."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back, whatever the status: redirects are answers, too."""
+
+    status: int
+    headers: Headers
+    body: bytes
+    """As it was sent, not decompressed; at most `limit` bytes."""
+    is_cut: bool
+    """Whether there was more than `limit` bytes."""
+    cookies: tuple[str, ...] = ()
+    """Each `Set-Cookie` by itself: joined they cannot be told apart again (RFC 6265, section 3)."""
+
+
+@dataclass(slots=True)
+class _Idle:
+    connection: Bounded
+    since: float
+
+
+class Interruption:
+    """By which another thread ends one call: at once, but for the time that a name or a TLS handshake takes."""
+
+    def __init__(self) -> None:
+        self.has_come = False
+        self._lock = threading.Lock()
+        self._connection: socket.socket | None = None
+
+    def interrupt(self) -> None:
+        """End the call, or never let it begin. May come more than once, and after its end."""
+        with self._lock:
+            self.has_come = True
+            if self._connection is not None:
+                with contextlib.suppress(OSError):
+                    # Wakes who waits, as closing would not; a TLS socket's own would take its state away.
+                    socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
+
+    @contextlib.contextmanager
+    def reaching(self, connection: socket.socket) -> Iterator[None]:
+        """While the call waits for this connection. Raises ConnectionError if the call is over."""
+        with self._lock:
+            if self.has_come:
+                raise ConnectionAbortedError
+            self._connection = connection
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._connection = None
+
+
+Key = tuple[str, str, str, int]
+"""Whose call it is, then scheme, host and port."""
+
+
+class Client:
+    """Calls under one policy, and the connections they leave behind."""
+
+    def __init__(
+        self,
+        *,
+        opened: Iterable[Network] = (),
+        resolve: Callable[[str, int, float, str], list[Address]] = resolver.resolve,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """`opened` are networks that may be called though they are not public. `tls` replaces the trust in public
+        certificate authorities."""
+        self._opened = tuple(opened)
+        self._resolve = resolve
+        self._tls = tls or _public_trust()
+        self._tls.sslsocket_class = BoundedTLSSocket
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begin without connections; after a fork, too."""
+        self._lock = threading.Lock()
+        self._idle: dict[Key, list[_Idle]] = {}
+        self._kept = 0
+        self._looked_at = 0.0
+        """When it was last looked for connections that were idle for too long."""
+
+    def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        owner: str,
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        limit: int = BODY_LIMIT,
+        connect: float = CONNECT_SECONDS,
+        total: float = TOTAL_SECONDS,
+        is_repeatable: bool | None = None,
+        interruption: Interruption | None = None,
+    ) -> Answer:
+        """One call. `headers` must not frame the message: length, host and connection are ours.
+
+        `owner` is on whose behalf it is made: the id of an environment, `""` for the platform. Each has connections of
+        its own: a host that takes the body of one request for the beginning of the next, because it reads no bodies
+        there, would give one tenant's secrets into another's hands. Each has a share of the names asked for at a time.
+
+        A kept connection may turn out dead at the moment it is used. If nothing came back on it, the call is made once
+        more on a new one, provided that it `is_repeatable` (None: if the method is). An interrupted call is Broken.
+
+        Raises an OutboundError, or ValueError for a method or header that HTTP does not have.
+        """
+        deadline = time.monotonic() + total
+        interruption = interruption or Interruption()
+        try:
+            target = parse_url(url)
+        except BadUrl as error:
+            raise Forbidden(str(error)) from None
+        message = _message(method, target, headers or {}, body)
+        key = (owner, target.scheme, target.host, target.port)
+        kept = self._take(key)
+        if kept is not None:
+            try:
+                return self._exchange(kept, key, method, message, limit, deadline, interruption)
+            except Broken:
+                may_repeat = method in REPEATABLE if is_repeatable is None else is_repeatable
+                if kept.has_received or not may_repeat or interruption.has_come:
+                    raise
+        made = self._connect(target, owner, deadline, connect, interruption)
+        return self._exchange(made, key, method, message, limit, deadline, interruption)
+
+    def close(self) -> None:
+        """Close what is idle."""
+        with self._lock:
+            idle, self._idle, self._kept = self._idle, {}, 0
+        for connections in idle.values():
+            for one in connections:
+                one.connection.close()
+
+    # ── Connections ──
+
+    def _connect(
+        self, target: Target, owner: str, deadline: float, seconds: float, interruption: Interruption
+    ) -> Bounded:
+        """A connection to one of the addresses that `target` has now and that may be called."""
+        by = min(deadline, time.monotonic() + seconds)
+        try:
+            addresses = self._resolve(target.host, target.port, by, owner)
+        except resolver.NotResolved:
+            raise Unresolved from None
+        except TimeoutError:
+            raise TimedOut("the name could not be resolved in time") from None
+        allowed = [address for address in addresses if is_allowed(address, self._opened)]
+        if not allowed:
+            raise Forbidden
+        for place, address in enumerate(allowed):
+            is_last = place == len(allowed) - 1
+            left = by - time.monotonic()
+            # A name with several addresses: an unreachable one leaves time for the next.
+            share = left if is_last else left / 2
+            try:
+                connection = self._connect_to(plain(address), target, share, interruption)
+                break
+            except TimeoutError:
+                if is_last:
+                    raise TimedOut("the connection could not be made in time") from None
+            except OSError:
+                if interruption.has_come:
+                    raise Broken from None
+                if is_last:
+                    raise Refused from None
+        return self._secured(connection, target, by) if target.scheme == "https" else connection
+
+    def _connect_to(
+        self, address: Address, target: Target, seconds: float, interruption: Interruption
+    ) -> BoundedSocket:
+        if seconds <= 0:
+            raise TimeoutError
+        connection = BoundedSocket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_STREAM)
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.settimeout(seconds)
+            with interruption.reaching(connection):
+                connection.connect((str(address), target.port))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _secured(self, connection: BoundedSocket, target: Target, by: float) -> BoundedTLSSocket:
+        try:
+            connection.settimeout(max(0.001, by - time.monotonic()))
+            secured = self._tls.wrap_socket(connection, server_hostname=target.host)
+        except TimeoutError:
+            connection.close()
+            raise TimedOut("the TLS handshake took too long") from None
+        except (OSError, ValueError):
+            connection.close()
+            raise Insecure from None
+        if not isinstance(secured, BoundedTLSSocket):
+            raise TypeError("the TLS context makes sockets of another class")
+        return secured
+
+    def _take(self, key: Key) -> Bounded | None:
+        """A kept connection that still lives, the latest first."""
+        while True:
+            with self._lock:
+                idle = self._idle.get(key)
+                if not idle:
+                    return None
+                one = idle.pop()
+                self._kept -= 1
+                if not idle:
+                    del self._idle[key]
+            if time.monotonic() - one.since < IDLE_SECONDS and not has_something(one.connection):
+                return one.connection
+            one.connection.close()
+
+    def _keep(self, key: Key, connection: Bounded) -> None:
+        now = time.monotonic()
+        with self._lock:
+            is_full = self._kept >= _IDLE_IN_ALL
+            closing = self._expired(now) if is_full or now - self._looked_at > 1 else []
+            idle = self._idle.setdefault(key, [])
+            if len(idle) < _IDLE_PER_HOST and self._kept < _IDLE_IN_ALL:
+                idle.append(_Idle(connection, now))
+                self._kept += 1
+            else:
+                closing.append(connection)
+                if not idle:
+                    del self._idle[key]
+        for one in closing:
+            one.close()
+
+    def _expired(self, now: float) -> list[Bounded]:
+        """Take out every connection that was idle for too long. With the lock held."""
+        self._looked_at = now
+        expired: list[Bounded] = []
+        for key, idle in list(self._idle.items()):
+            expired += [one.connection for one in idle if now - one.since >= IDLE_SECONDS]
+            living = [one for one in idle if now - one.since < IDLE_SECONDS]
+            if living:
+                self._idle[key] = living
+            else:
+                del self._idle[key]
+        self._kept -= len(expired)
+        return expired
+
+    # ── Messages ──
+
+    def _exchange(
+        self,
+        connection: Bounded,
+        key: Key,
+        method: str,
+        message: bytes,
+        limit: int,
+        deadline: float,
+        interruption: Interruption,
+    ) -> Answer:
+        connection.until(deadline, _HEAD_ALLOWANCE + _BODY_ALLOWANCE * limit)
+        may_keep = False
+        try:
+            with interruption.reaching(connection):
+                connection.sendall(message)
+                response = http.client.HTTPResponse(connection, method=method)
+                with response:
+                    response.begin()
+                    if connection.has_ended:  # `http.client` takes a head that was cut off for a whole one
+                        raise http.client.IncompleteRead(b"")
+                    answer = _read(response, limit)
+            may_keep = not (response.will_close or answer.is_cut or interruption.has_come)
+            return answer
+        except TimeoutError:
+            raise TimedOut from None
+        except ConnectionError:  # RemoteDisconnected among them
+            raise Broken from None
+        except (http.client.HTTPException, TooMuch, ValueError):
+            raise BadAnswer from None
+        except OSError:  # TLS alerts among them
+            raise Broken from None
+        finally:
+            if may_keep:
+                self._keep(key, connection)
+            else:
+                connection.close()
+
+
+def _message(method: str, target: Target, headers: Mapping[str, str], body: bytes) -> bytes:
+    if not _METHOD.fullmatch(method):
+        raise ValueError("not an HTTP method")
+    lines = [f"{method} {target.path} HTTP/1.1", f"Host: {target.authority}", "Accept-Encoding: identity"]
+    for name, value in headers.items():
+        if name.lower() in _OURS:
+            continue
+        if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
+            raise ValueError("not an HTTP header")
+        lines.append(f"{name}: {value}")
+    if body or method in {"POST", "PUT", "PATCH"}:
+        lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join([*lines, "\r\n"]).encode("latin-1") + body
+
+
+def _read(response: http.client.HTTPResponse, limit: int) -> Answer:
+    if response.status < 200:
+        raise http.client.HTTPException("an interim response that is none of ours")
+    headers = Headers()
+    for name, value in response.headers.items():
+        name = name.lower()
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    announced = response.length
+    body = response.read(limit + 1)
+    is_cut = len(body) > limit
+    if not is_cut and announced is not None and len(body) < announced:
+        raise http.client.IncompleteRead(body, announced - len(body))
+    cookies = tuple(response.headers.get_all("set-cookie", ()))
+    return Answer(response.status, headers, body[:limit], is_cut, cookies)
+
+
+@cache
+def _public_trust() -> ssl.SSLContext:
+    """The system's certificate authorities (SSL_CERT_FILE is honoured) and, for a bare container, those of certifi."""
+    context = ssl.create_default_context()
+    context.load_verify_locations(certifi.where())
+    return context
+
+
+_clients: Final[dict[tuple[str, ...], Client]] = {}
+_making = threading.Lock()
+
+
+def client() -> Client:
+    """The process's client under `settings.OUTBOUND_ALLOWED_NETWORKS`."""
+    opened = tuple(settings.OUTBOUND_ALLOWED_NETWORKS)
+    found = _clients.get(opened)
+    if found is None:
+        with _making:
+            found = _clients.get(opened)
+            if found is None:
+                found = _clients[opened] = Client(opened=networks(opened))
+    return found
+
+
+def _after_fork() -> None:
+    global _making
+    _making = threading.Lock()
+    for one in _clients.values():
+        one._forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)

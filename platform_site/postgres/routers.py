@@ -1,0 +1,39 @@
+"""Who and where live in the control database, what and then in the region of the environment at hand.
+
+A region's models are never reached without naming a database: `Model.objects.using(place.cluster)`. So a query that
+forgot its region raises instead of looking in the wrong place.
+"""
+
+from typing import Any
+
+from django.conf import settings
+from django.db.models import Model
+
+REGION_APPS = frozenset({"rows", "webhooks", "functions", "tenant"})
+"""`tenant` is no installed app: it labels the models that `rows` makes from schema documents."""
+EVERYWHERE_APPS = frozenset({"api"})
+"""The kernel's own tables (idempotency records) exist beside each effect, so that both share its transaction."""
+
+
+class RegionNotNamed(RuntimeError):
+    """A region's table was queried without `using(place.cluster)`. A programming error, never a client's."""
+
+
+class RegionRouter:
+    def _database(self, model: type[Model], hints: dict[str, Any]) -> str | None:
+        if model._meta.app_label in REGION_APPS:
+            instance = hints.get("instance")
+            if instance is not None and instance._state.db in settings.REGION_DATABASES:
+                return str(instance._state.db)
+            raise RegionNotNamed(f"{model._meta.label} lives in a region: name one with using()")
+        return None if model._meta.app_label in EVERYWHERE_APPS else "default"
+
+    db_for_read = db_for_write = lambda self, model, **hints: self._database(model, hints)
+
+    def allow_relation(self, one: Model, other: Model, **hints: Any) -> bool:
+        return one._state.db == other._state.db or None in (one._state.db, other._state.db)
+
+    def allow_migrate(self, db: str, app_label: str, **hints: Any) -> bool:
+        if app_label in EVERYWHERE_APPS:
+            return True
+        return (app_label in REGION_APPS) == (db in settings.REGION_DATABASES)

@@ -1,0 +1,5 @@
+"""Encryption of stored secrets, and rotation of its keys.
+
+Depends on: nothing.
+Used from outside: keyring, rotation.
+"""

@@ -1,0 +1,197 @@
+"""Secrets at rest: AES-256-GCM under the platform's keys, with rotation, or under a key derived from a client's secret.
+
+`seal` and `unseal` are for what the service must read again by itself (signing keys, webhook secrets, secrets of
+functions). The purpose is bound in as associated data, so that a value copied into another column does not open there.
+`seal_under` is for what must stay closed to whoever steals the database: only the holder of `secret` can have it
+opened.
+
+`mac` and `is_mac` are for what goes out and comes back unchanged, or is nothing: values that are stored nowhere. `macs`
+is for who spells them otherwise.
+
+`settings.ENCRYPTION_KEYS` (64 hex digits each): the first one seals, all of them unseal. To rotate: let all processes
+know a new key, put it first, run `manage.py rotate_encryption_keys`, drop the old key
+(docs/how-to/operations/rotation.md). A models module names its sealed columns with `register_sealed_field`, so that
+the command finds them (`platform_site.security.rotation`); a test finds the ones forgotten.
+
+    sealed        = 0x01 | key id (8) | nonce (12) | ciphertext | tag (16)
+    sealed under  = 0x02 | salt (16)  | nonce (12) | ciphertext | tag (16)
+
+NIST SP 800-38D allows 2^32 random nonces a key; at ten sealed values a second that is thirteen years.
+"""
+
+import hashlib
+import hmac
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+
+_SEALED: Final = b"\x01"
+_SEALED_UNDER: Final = b"\x02"
+_KEY_ID: Final = 8
+_SALT: Final = 16
+_NONCE: Final = 12
+_TAG: Final = 16
+OVERHEAD: Final = 1 + _KEY_ID + _NONCE + _TAG
+"""Bytes that `seal` adds."""
+MAC: Final = 16
+"""Bytes of a MAC: HMAC-SHA256, cut as RFC 2104 allows."""
+
+
+class KeyringError(Exception):
+    """Base of what can go wrong when opening. Never raised itself. No message holds a key or a plaintext."""
+
+
+class UnknownKey(KeyringError):
+    """The value was sealed with a key that is not in ENCRYPTION_KEYS."""
+
+
+class Tampered(KeyringError):
+    """The value was changed, cut, sealed for another purpose or, for `unseal_under`, under another secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ring:
+    sealing_id: bytes
+    ciphers: dict[bytes, AESGCM]
+    mac_keys: tuple[bytes, ...]
+    """Derived from the platform's keys, in their order."""
+
+
+@lru_cache(maxsize=4)
+def _ring(keys: tuple[str, ...]) -> _Ring:
+    ciphers: dict[bytes, AESGCM] = {}
+    mac_keys = []
+    for place, text in enumerate(keys, 1):
+        try:
+            key = bytes.fromhex(text)
+        except ValueError:
+            key = b""
+        if len(key) != 32:
+            raise ImproperlyConfigured(f"ENCRYPTION_KEYS: entry {place} must be 64 hex digits (32 bytes)")
+        ciphers[hashlib.sha256(b"backend-platform key id\0" + key).digest()[:_KEY_ID]] = AESGCM(key)
+        mac_keys.append(HKDF(hashes.SHA256(), 32, salt=None, info=b"backend-platform mac").derive(key))
+    if not ciphers:
+        raise ImproperlyConfigured("ENCRYPTION_KEYS is empty: at least one key of 64 hex digits is needed")
+    return _Ring(next(iter(ciphers)), ciphers, tuple(mac_keys))
+
+
+def _current() -> _Ring:
+    return _ring(tuple(settings.ENCRYPTION_KEYS))
+
+
+def seal(plaintext: bytes, *, purpose: str) -> bytes:
+    """Encrypt with the first platform key. `purpose` names the column (`accounts.signing_key`); unsealing needs it."""
+    ring = _current()
+    header = _SEALED + ring.sealing_id
+    nonce = os.urandom(_NONCE)
+    return header + nonce + ring.ciphers[ring.sealing_id].encrypt(nonce, plaintext, header + purpose.encode())
+
+
+def unseal(sealed: bytes, *, purpose: str) -> bytes:
+    """Decrypt what `seal` made for the same purpose, with whichever platform key sealed it.
+
+    Raises UnknownKey or Tampered.
+    """
+    sealed = bytes(sealed)  # a database driver may hand over a memoryview
+    if len(sealed) < OVERHEAD or sealed[:1] != _SEALED:
+        raise Tampered(f"not a sealed value ({purpose})")
+    header, nonce = sealed[: 1 + _KEY_ID], sealed[1 + _KEY_ID : 1 + _KEY_ID + _NONCE]
+    cipher = _current().ciphers.get(header[1:])
+    if cipher is None:
+        raise UnknownKey(f"sealed with key {header[1:].hex()}, which is not in ENCRYPTION_KEYS ({purpose})")
+    try:
+        return cipher.decrypt(nonce, sealed[1 + _KEY_ID + _NONCE :], header + purpose.encode())
+    except InvalidTag:
+        raise Tampered(f"the sealed value does not open for this purpose ({purpose})") from None
+
+
+def current_header() -> bytes:
+    """What every value begins with that the first platform key sealed."""
+    return _SEALED + _current().sealing_id
+
+
+def rewrap(sealed: bytes, *, purpose: str) -> bytes:
+    """The same plaintext under the first platform key; the value itself if it is already. Raises as `unseal`."""
+    if bytes(sealed).startswith(current_header()):
+        return bytes(sealed)
+    return seal(unseal(sealed, purpose=purpose), purpose=purpose)
+
+
+def mac(message: bytes, *, purpose: str) -> bytes:
+    """MAC bytes by which `is_mac` knows `message` again, for the same purpose; made with the first platform key."""
+    return _mac(_current().mac_keys[0], message, purpose)
+
+
+def is_mac(given: bytes, message: bytes, *, purpose: str) -> bool:
+    """Whether `mac` made `given` for this message and purpose, with whichever platform key. Each is compared in
+    constant time."""
+    return any(hmac.compare_digest(given, known) for known in macs(message, purpose=purpose))
+
+
+def macs(message: bytes, *, purpose: str) -> Iterator[bytes]:
+    """What `mac` makes of the message with each of the platform's keys, the first one's first."""
+    return (_mac(key, message, purpose) for key in _current().mac_keys)
+
+
+def _mac(key: bytes, message: bytes, purpose: str) -> bytes:
+    return hmac.digest(key, purpose.encode() + b"\0" + message, "sha256")[:MAC]
+
+
+def _derived(secret: bytes, salt: bytes, purpose: str) -> AESGCM:
+    info = b"backend-platform sealed under a secret\0" + purpose.encode()
+    return AESGCM(HKDF(algorithm=hashes.SHA256(), length=32, salt=salt, info=info).derive(secret))
+
+
+def seal_under(secret: bytes, plaintext: bytes, *, purpose: str) -> bytes:
+    """Encrypt under a key derived from `secret` (HKDF-SHA256, a salt for each value). The platform's keys take no part.
+
+    It is as strong as `secret` is hard to guess: HKDF does not slow a guesser down.
+    """
+    salt, nonce = os.urandom(_SALT), os.urandom(_NONCE)
+    header = _SEALED_UNDER + salt
+    return header + nonce + _derived(secret, salt, purpose).encrypt(nonce, plaintext, header)
+
+
+def unseal_under(secret: bytes, sealed: bytes, *, purpose: str) -> bytes:
+    """Decrypt what `seal_under` made with the same secret and purpose. Raises Tampered."""
+    sealed = bytes(sealed)
+    if len(sealed) < 1 + _SALT + _NONCE + _TAG or sealed[:1] != _SEALED_UNDER:
+        raise Tampered(f"not a value sealed under a secret ({purpose})")
+    header, nonce = sealed[: 1 + _SALT], sealed[1 + _SALT : 1 + _SALT + _NONCE]
+    try:
+        return _derived(secret, header[1:], purpose).decrypt(nonce, sealed[1 + _SALT + _NONCE :], header)
+    except InvalidTag:
+        raise Tampered(f"the value does not open with this secret ({purpose})") from None
+
+
+@dataclass(frozen=True, slots=True)
+class SealedField:
+    """One column that holds sealed values, for `manage.py rotate_encryption_keys`."""
+
+    model: str
+    """`app_label.ModelName`."""
+    field: str
+    purpose: str | Callable[[Any], str]
+    """As given to `seal`; a callable gets the row, for purposes that name it."""
+
+
+_registered: dict[tuple[str, str], SealedField] = {}
+
+
+def register_sealed_field(model: str, field: str, *, purpose: str | Callable[[Any], str]) -> None:
+    """Called at import by the models module that owns the column, so that rotation reaches it."""
+    _registered[model, field] = SealedField(model, field, purpose)
+
+
+def sealed_fields() -> list[SealedField]:
+    """Every registered column, in the order of registration."""
+    return list(_registered.values())

@@ -1,0 +1,376 @@
+"""The one place that turns a request into a `Caller`.
+
+In: the `Authorization` header, the environment that the request names, and whether the address needs one. Out: a frozen
+`Caller` with its effective scopes and its place, or the refusal. It costs one trip to Redis, which fetches both records
+(who, where) and raises the rate counters, and, where a record is missing, one statement of PostgreSQL that reads both.
+
+What is read from PostgreSQL is written back on the process's next trip, before that asks: so a miss costs no second
+one. `accounts.users.identity_lookup` and `projects.directory.environment_cache` tell how the records stay true. Equal
+records make the same `Caller` object: it is remembered by their bytes, so a hit parses nothing. Contract section 5.
+"""
+
+import logging
+import time
+from collections import deque
+from dataclasses import dataclass
+from types import NoneType
+from typing import Any, Final, Literal, get_args
+
+import orjson
+from django.db import Error
+from django.db.models import Value
+from django.http import HttpRequest
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.request import Request
+
+from accounts.tokens import credentials
+from accounts.tokens.credentials import Credential, KeyCredential, SessionCredential
+from accounts.tokens.revocation import ASK, GONE
+from accounts.users import identity_lookup
+from accounts.users import service as user_service
+from accounts.users.identity_lookup import Identity
+from platform_site.fastpath.settings_cache import kept
+from platform_site.http.errors import Forbidden, NotFound, Unauthorized, ValidationFailed
+from platform_site.http.requests import named_environment
+from platform_site.identity import ids
+from platform_site.identity.callers import Caller, CallerKind, Place
+from platform_site.postgres import replicas
+from platform_site.redis import client as redis_client
+from platform_site.redis import rate_limits
+from projects.directory import environment_cache, roles
+
+EnvironmentUse = Literal["required", "optional", "unused"]
+HEADER: Final = "X-Environment"
+
+_FILL_WITHIN: Final = 5.0
+"""Seconds. A record that waited longer for its trip is dropped: marks over it must not have expired (MARKER_TTL)."""
+_MOST_WAITING: Final = 1000
+_MOST_REMEMBERED: Final = 5000
+
+log = logging.getLogger("platform.callers")
+
+
+class CallerAuthentication(BaseAuthentication):
+    """DRF's way in. Stateless; one instance serves all requests."""
+
+    def authenticate(self, request: Request) -> tuple[Caller, Credential]:
+        """The caller of this request and the credential it showed.
+
+        Raises Unauthorized (no, bad, expired or revoked token), RateLimited, NotFound (an environment that is not the
+        caller's), ValidationFailed on the field `X-Environment` (none is named and none can be told), Forbidden (an
+        account's key where an environment is needed), ProjectSuspended.
+        """
+        http: HttpRequest = request._request
+        header = http.META.get("HTTP_AUTHORIZATION")
+        if not header:
+            raise credentials.missing()
+        try:
+            credential = credentials.read(header)
+            return resolve(http, credential, request.parser_context["view"].environment), credential
+        except Unauthorized:
+            rate_limits.count_refused(http)
+            raise
+
+    def authenticate_header(self, request: Request) -> str:
+        return "Bearer"
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What one request asks of the records."""
+
+    credential: Credential
+    named: str | None
+    """The environment that the request names."""
+    who: str
+    where: str | None
+    """The name of the place's record; None where the call means no environment."""
+    is_anonymous: bool = False
+    """Whether it shows a publishable key, and so could be anybody."""
+
+    @property
+    def payer(self) -> str:
+        """On whose rate limit the call goes: known before any record is."""
+        return self.credential.claims.user_id if isinstance(self.credential, SessionCredential) else self.who
+
+    @property
+    def is_by_account(self) -> bool:
+        """Whether a platform account signed in to make this call (its keys mean no environment, whatever they name)."""
+        return isinstance(self.credential, SessionCredential) and self.credential.claims.environment_id is None
+
+
+def _question(credential: Credential, named: str | None, use: EnvironmentUse) -> _Question:
+    who = credential.cache_name
+    where: str | None
+    if isinstance(credential, KeyCredential):
+        return _Question(credential, named, who, environment_cache.name_for_key(who), credential.is_publishable)
+    if credential.claims.environment_id is not None:
+        where = environment_cache.name_for_user(credential.claims.environment_id)
+    elif use == "unused" or (named is not None and not ids.matches("env", named)):
+        where = None
+    else:
+        where = environment_cache.name_for_account(credential.claims.user_id, named)
+    return _Question(credential, named, who, where)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Both records of a request, read."""
+
+    identity: Identity
+    places: tuple[Place, ...]
+    """None, one, or two where an account named no environment and has several projects."""
+    caller: Caller
+
+
+def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse) -> Caller:
+    """The caller behind a credential that `request` showed. Raises as above."""
+    question = _question(credential, named_environment(request), use)
+    trip = redis_client.trip()
+    _fill_waiting(trip)
+    who = trip.get(question.who)
+    where = trip.get(question.where) if question.where is not None else None
+    begun = (rate_limits.begin_visit if question.is_anonymous else rate_limits.begin)(request, trip, question.payer)
+    guesses = rate_limits.Refusals(request, trip) if _may_be_invented(question) else None
+    mark_name = _mark_names.get(question.where) if kept.REPLICAS and question.where else None
+    mark = trip.highest(mark_name) if mark_name is not None else None
+    trip.run()
+    if who.value == GONE:
+        raise Unauthorized
+    found = _remembered(question, who.value, where.value if where else None)
+    if found is None:
+        if guesses is not None and who.value is None:
+            guesses.check()
+        found = _ask(question)
+    _check_expiry(found.identity)
+    begun.settle(found.caller.plan, found.caller.id)
+    _check_place(question, found, use)
+    if kept.REPLICAS and found.caller.place is not None:
+        _note_freshness(request, question, found.caller.place, mark_name, mark)
+    return found.caller
+
+
+_proven: Final[dict[str, None]] = {}
+"""Keys that this process has met before."""
+
+
+def _may_be_invented(question: _Question) -> bool:
+    """Whether the credential could be a guess: anybody can make up a key with a right checksum, nobody a signature."""
+    return isinstance(question.credential, KeyCredential) and question.who not in _proven
+
+
+def _prove(question: _Question) -> None:
+    while len(_proven) >= _MOST_REMEMBERED:
+        _proven.pop(next(iter(_proven), ""), None)
+    _proven[question.who] = None
+
+
+def _check_expiry(identity: Identity) -> None:
+    if identity.expires_at is not None and identity.expires_at <= time.time():
+        raise Unauthorized
+
+
+def _check_place(question: _Question, found: _Found, use: EnvironmentUse) -> None:
+    """That the call means an environment of the caller's, or none where none is needed. Never a guess.
+
+    Of a suspended project, keys and users get nowhere; an account does where the call needs no environment, such as to
+    ask who it is.
+    """
+    named, identity = question.named, found.identity
+    if identity.environment_id is not None:
+        if not found.places:
+            raise Unauthorized  # its environment is gone, and with it every user and key of it
+        if named is not None and named != identity.environment_id:
+            raise NotFound("This token belongs to another environment than the one that the request names.")
+        found.places[0].require_active()
+        return
+    if use == "unused":
+        return
+    if identity.kind != "account":
+        if use == "required":
+            raise Forbidden("A key of an account reaches no environment. Use a key of the environment.")
+        return
+    if named is not None:
+        if not ids.matches("env", named):
+            raise ValidationFailed.of(HEADER, "invalid_id", "Must be an id that starts with env_, not a name.")
+        if not found.places:
+            raise NotFound("There is no such environment that you can see.")
+    elif len(found.places) != 1 and use == "required":
+        raise ValidationFailed.of(
+            HEADER, "required", "Name the environment that this call means, by the header X-Environment or by its host."
+        )
+    if use == "required":
+        found.places[0].require_active()
+
+
+_mark_names: Final[dict[str, str]] = {}
+"""Of a place's record, the name of its environment's mark: what must be known before the record is."""
+
+
+def _note_freshness(
+    request: HttpRequest, question: _Question, place: Place, asked: str | None, mark: redis_client.Fetched | None
+) -> None:
+    """Leave with the request what a replica must show to answer it (`platform_site.postgres.replicas`), if one may."""
+    name = replicas.mark_name(place.cluster, place.environment_id)
+    if name is None or question.where is None:
+        return
+    if name == asked and mark is not None:
+        position = None if mark.value is None else int(float(mark.value))
+        request.__dict__["freshness"] = replicas.freshness(place.cluster, name, position)
+        return
+    while len(_mark_names) >= _MOST_REMEMBERED:
+        _mark_names.pop(next(iter(_mark_names)), None)
+    _mark_names[question.where] = name
+
+
+# ── Records ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_memory: Final[dict[tuple[str, str | None, bytes, bytes | None], _Found]] = {}
+
+
+def _remembered(question: _Question, who: bytes | None, where: bytes | None) -> _Found | None:
+    """What two cached records say; None where one is missing, marked, or of another release's form."""
+    if who is None or who == ASK:
+        return None
+    key = (question.who, question.where, who, where)
+    found = _memory.get(key)
+    if found is not None:
+        return found
+    try:
+        identity = _identity_from(who)
+        needs_place = question.where is not None and not (identity.kind == "key" and identity.environment_id is None)
+        if needs_place and (where is None or where == ASK):
+            return None
+        found = _assemble(identity, environment_cache.from_record(where) if needs_place and where is not None else [])
+    except ValueError:
+        return None
+    while len(_memory) >= _MOST_REMEMBERED:
+        _memory.pop(next(iter(_memory)), None)  # the oldest; another thread may have taken it
+    if isinstance(question.credential, KeyCredential):
+        _prove(question)
+    _memory[key] = found
+    return found
+
+
+def _ask(question: _Question) -> _Found:
+    """Both records from PostgreSQL, in one statement, and to the cache with the next trip. Raises Unauthorized."""
+    now = time.monotonic()
+    answer = identity_lookup.identify(question.credential, places=_places_statement(question))
+    if answer is None:
+        raise Unauthorized
+    _prove(question)
+    identity, columns = answer
+    raw: list[dict[str, Any]] = columns["places"]
+    _fill_later(now, question.who, _identity_bytes(identity))
+    # An environment that the account named and may not see is not remembered: anybody can invent names.
+    if question.where is not None and (raw or question.named is None):
+        _fill_later(now, question.where, environment_cache.to_record(raw))
+    if identity.touch_due:
+        _touch(identity.id)
+    return _assemble(identity, raw)
+
+
+def _places_statement(question: _Question) -> Any:
+    if question.where is None:
+        return Value([], output_field=environment_cache.JSON_ARRAY)
+    if question.is_by_account:
+        return environment_cache.of_account("user_id", question.named)
+    return environment_cache.of_credential()
+
+
+def _touch(key_id: str) -> None:
+    """Note the key's use: a second statement, at most once a minute. No reason to refuse the call if it fails."""
+    try:
+        user_service.touch_key(key_id)
+    except Error as error:
+        log.warning("the use of a key was not noted: %s", type(error).__name__, extra={"key_id": key_id})
+
+
+def _assemble(identity: Identity, raw: list[dict[str, Any]]) -> _Found:
+    found = tuple(environment_cache.from_json(columns) for columns in raw)
+    place = found[0] if len(found) == 1 else None
+    return _Found(
+        identity=identity,
+        places=found,
+        caller=Caller(
+            kind=identity.kind,
+            id=identity.id,
+            scopes=_scopes(identity, place),
+            plan=place.plan if place else "free",
+            place=place,
+            session_id=identity.session_id,
+            account_id=identity.account_id,
+            email=identity.email,
+            name=identity.name,
+            role=identity.role,
+            claims=identity.claims,
+        ),
+    )
+
+
+def _scopes(identity: Identity, place: Place | None) -> frozenset[str]:
+    if identity.kind == "key":
+        return roles.of_key(identity.scopes, bound_to_environment=identity.environment_id is not None)
+    if identity.kind == "anonymous":
+        return roles.of_publishable_key(identity.scopes, bound_to_environment=identity.environment_id is not None)
+    if identity.kind == "user":
+        return roles.APP_USER
+    if place is None or place.role is None:
+        return roles.ACCOUNT_WITHOUT_PLACE
+    return roles.BY_ROLE[place.role]
+
+
+def _identity_bytes(identity: Identity) -> bytes:
+    # `touch_due` was true once; a cached record must not say it for a minute.
+    return orjson.dumps(
+        [
+            identity.kind,
+            identity.id,
+            identity.expires_at,
+            identity.session_id,
+            identity.account_id,
+            identity.environment_id,
+            identity.email,
+            identity.name,
+            identity.role,
+            identity.claims,
+            sorted(identity.scopes),
+        ]
+    )
+
+
+_TEXT: Final = (str, NoneType)
+_MEMBERS: Final = ((str,), (str,), (float, int, NoneType), _TEXT, _TEXT, _TEXT, _TEXT, _TEXT, _TEXT, (dict,), (list,))
+"""The types of what `_identity_bytes` writes."""
+
+
+def _identity_from(data: bytes) -> Identity:
+    """Raises ValueError for what another release may have made of it."""
+    members = orjson.loads(data)
+    is_ours = isinstance(members, list) and len(members) == len(_MEMBERS)
+    if not is_ours or not all(map(isinstance, members, _MEMBERS)) or members[0] not in get_args(CallerKind):
+        raise ValueError("not an identity of this release")
+    if not all(isinstance(scope, str) for scope in members[-1]):
+        raise ValueError("not the scopes of this release")
+    members[-1] = frozenset(members[-1])
+    return Identity(*members)
+
+
+# ── Records on their way to the cache ───────────────────────────────────────────────────────────────────────────────
+
+_waiting: Final[deque[tuple[float, str, bytes]]] = deque(maxlen=_MOST_WAITING)
+
+
+def _fill_later(read_at: float, name: str, record: bytes) -> None:
+    _waiting.append((read_at, name, record))
+
+
+def _fill_waiting(trip: redis_client.Trip) -> None:
+    """Put what was read from PostgreSQL lately onto this trip."""
+    while _waiting:
+        try:
+            read_at, name, record = _waiting.popleft()
+        except IndexError:  # another thread took the last one
+            return
+        if time.monotonic() - read_at < _FILL_WITHIN:
+            trip.fill(name, record)

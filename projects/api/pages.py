@@ -1,0 +1,53 @@
+"""The page to which the link of an invitation into a project leads (`accounts.registration.pages` has the others)."""
+
+from typing import Any
+
+from django import forms
+
+from accounts.models import User
+from accounts.models.registration import AccountEmail
+from accounts.registration.pages import AcceptForm, ConfirmForm, LinkPage
+from platform_site.http import exception_handler
+from projects import services
+from projects.directory import invitations
+from projects.errors import ProjectsError
+from projects.models import Project
+
+
+class JoinProject(LinkPage):
+    """Says into which project and by whom, which the e-mail does not: nothing that somebody typed stands in those."""
+
+    kind = invitations.KIND
+    title = "Join a project"
+    lead = 'Become {role} of the project "{project}"{by}? You have an account at {app} with this address: {email}.'
+    lead_to_new = 'Become {role} of the project "{project}"{by}? Choose a password to make your account at {app}.'
+    button = "Join"
+    done_title = "You are a member"
+    done = 'You are a member of the project "{project}". Sign in to {app} with {email}.'
+
+    def find(self, token: str) -> AccountEmail:
+        return invitations.find(token)
+
+    def form_for(self, found: AccountEmail) -> type[forms.Form]:
+        return AcceptForm if invitations.account_of(found) is None else ConfirmForm
+
+    def lead_for(self, found: AccountEmail) -> str:
+        return self.lead_to_new if invitations.account_of(found) is None else self.lead
+
+    def named(self, found: AccountEmail) -> dict[str, str]:
+        project = Project.objects.filter(pk=found.project_id).first()
+        inviter = User.objects.in_pool(None).filter(pk=found.details["invited_by"]).first()
+        return {
+            "role": found.details["member_role"],
+            "project": project.name if project else "",
+            "by": f", invited by {inviter.email}" if inviter else "",
+        }
+
+    def act(self, token: str, values: dict[str, Any]) -> object:
+        try:
+            return services.accept_invitation(token, password=values.get("password"), name=values.get("name", ""))
+        except ProjectsError as error:
+            raise exception_handler.to_api_error(error) from error
+
+
+join_project = JoinProject.as_view()

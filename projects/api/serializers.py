@@ -1,0 +1,231 @@
+"""The bodies that `projects` reads and the shapes that it answers. Contract sections 2 and 4.1-4.4."""
+
+from typing import Any, Final
+
+from django.core.validators import RegexValidator
+from rest_framework.serializers import DictField
+
+from accounts.api.serializers import LONGEST_NAME, ChosenPasswordField, EmailField
+from accounts.models.registration import AccountEmail
+from accounts.registration.serializers import TokenField
+from platform_site.http import fields
+from platform_site.http.fields import Serializer, timestamp
+from projects.directory import environments, origins
+from projects.models import Environment, Member, Plan, Project, Region
+
+NAME_LENGTH = 64
+BRANCH_NAME: Final = r"\A(?!env_[0-9a-z]{26}\Z)[a-z0-9](?:[a-z0-9._/-]*[a-z0-9])?\Z"
+"""As branches are called in Git, in lower case; never what could be taken for an id."""
+BRANCH_NAME_RULE: Final = (
+    "Must begin and end with a lower-case letter or digit, with letters, digits and . _ / - in between."
+)
+
+
+def _name_field(**options: Any) -> fields.CharField:
+    """1-64 characters (code points) as they were sent, at least one of which is no white space."""
+    return fields.CharField(
+        min_length=1,
+        max_length=NAME_LENGTH,
+        trim_whitespace=False,
+        validators=[RegexValidator(r"\S", "May not be blank.", "blank")],
+        **options,
+    )
+
+
+class NewProject(Serializer):
+    name = _name_field()
+    region = fields.ChoiceField(choices=Region.values, default=Region.US_EAST_1.value)
+    plan = fields.ChoiceField(choices=Plan.values, default=Plan.FREE.value)
+
+
+class ProjectChanges(Serializer):
+    name = _name_field(required=False)
+    plan = fields.ChoiceField(choices=Plan.values, required=False)
+
+
+class NewBranch(Serializer):
+    name = fields.CharField(
+        max_length=48, trim_whitespace=False, validators=[RegexValidator(BRANCH_NAME, BRANCH_NAME_RULE, "malformed")]
+    )
+    data = fields.ChoiceField(choices=["none", "full"], default="none")  # type: ignore[assignment]
+
+    def get_fields(self) -> dict[str, Any]:
+        """`from` is a word of Python's, too."""
+        from_ = fields.CharField(max_length=48, default="production", help_text="Name or id of an environment.")
+        return super().get_fields() | {"from": from_}
+
+
+class EnvironmentChanges(Serializer):
+    allowed_origins = fields.ListField(
+        child=fields.CharField(max_length=origins.LONGEST), max_length=origins.MOST, required=False
+    )
+
+
+class NewMember(Serializer):
+    email = EmailField()
+    role = fields.ChoiceField(choices=Member.Role.values)
+
+
+class AcceptedInvitation(Serializer):
+    token = TokenField()
+    password = ChosenPasswordField(required=False, help_text="Chosen by who has no account; it is made.")
+    name = fields.CharField(required=False, allow_blank=True, max_length=LONGEST_NAME)
+
+
+class MemberChanges(Serializer):
+    role = fields.ChoiceField(choices=Member.Role.values, required=False)
+
+
+# ── Answers: for the API description; the functions below write them ────────────────────────────────────────────────
+
+
+class EnvironmentName(Serializer):
+    id = fields.CharField()
+    name = fields.CharField()
+
+
+class CreatedProject(Serializer):
+    id = fields.CharField()
+    name = fields.CharField()
+    region = fields.ChoiceField(choices=Region.values)
+    environments = EnvironmentName(many=True)
+
+
+class ProjectDetail(CreatedProject):
+    created_at = fields.DateTimeField()
+    suspended_at = fields.DateTimeField(allow_null=True, help_text="Since when operators have suspended the project.")
+    suspension_reason = fields.CharField(allow_null=True, help_text="Their words.")
+
+
+class ListedProject(Serializer):
+    id = fields.CharField()
+    name = fields.CharField()
+    region = fields.ChoiceField(choices=Region.values)
+    created_at = fields.DateTimeField()
+
+
+class ProjectPage(Serializer):
+    data = fields.ListField(child=ListedProject())  # type: ignore[assignment]
+    next_cursor = fields.CharField(allow_null=True)
+
+
+class ListedEnvironment(EnvironmentName):
+    schema_version = fields.IntegerField()
+    status = fields.ChoiceField(choices=[status for status in Environment.Status.values if status != "deleting"])
+
+
+class EnvironmentDetail(ListedEnvironment):
+    status_reason = fields.CharField(allow_null=True)
+    parent_id = fields.CharField(allow_null=True)
+    allowed_origins = fields.ListField(child=fields.CharField())
+    created_at = fields.DateTimeField()
+
+
+class EnvironmentList(Serializer):
+    data = fields.ListField(child=ListedEnvironment())  # type: ignore[assignment]
+
+
+class MemberDetail(Serializer):
+    user_id = fields.CharField()
+    email = fields.CharField()
+    name = fields.CharField(allow_blank=True)
+    role = fields.ChoiceField(choices=Member.Role.values)
+    created_at = fields.DateTimeField()
+
+
+class MemberPage(Serializer):
+    data = fields.ListField(child=MemberDetail())  # type: ignore[assignment]
+    next_cursor = fields.CharField(allow_null=True)
+
+
+class MemberInvitation(Serializer):
+    id = fields.CharField()
+    email = fields.CharField()
+    role = fields.ChoiceField(choices=Member.Role.values)
+    invited_by = fields.CharField(allow_null=True, help_text="The owner who sent it.")
+    status = fields.ChoiceField(choices=["waiting", "sent", "refused"], help_text="What became of the e-mail.")
+    created_at = fields.DateTimeField()
+    expires_at = fields.DateTimeField()
+
+
+class MemberInvitationPage(Serializer):
+    data = fields.ListField(child=MemberInvitation())  # type: ignore[assignment]
+    next_cursor = fields.CharField(allow_null=True)
+
+
+class JoinedProject(MemberDetail):
+    project_id = fields.CharField()
+
+
+class Limit(Serializer):
+    limit = fields.IntegerField()
+    used = fields.IntegerField(required=False)
+
+
+class Limits(Serializer):
+    project_id = fields.CharField(allow_null=True)
+    environment_id = fields.CharField(allow_null=True)
+    limits = DictField(child=Limit())
+
+
+def created_project(project: Project) -> dict[str, Any]:
+    """As contract section 4.1 has it: the plan is never returned, the time only in lists. One query."""
+    environments = project.environments.exclude(status=Environment.Status.DELETING).order_by("name", "pk")
+    return {
+        "id": project.pk,
+        "name": project.name,
+        "region": project.region,
+        "environments": [{"id": pk, "name": name} for pk, name in environments.values_list("pk", "name")],
+    }
+
+
+def project_detail(project: Project) -> dict[str, Any]:
+    suspended_at = project.suspended_at
+    return created_project(project) | {
+        "created_at": timestamp(project.created_at),
+        "suspended_at": None if suspended_at is None else timestamp(suspended_at),
+        "suspension_reason": project.suspension_reason,
+    }
+
+
+def environment_detail(environment: Environment, cluster: str) -> dict[str, Any]:
+    """At most one query, in the region."""
+    return {
+        "id": environment.pk,
+        "name": environment.name,
+        "schema_version": environments.schema_versions(cluster, [environment.pk])[environment.pk],
+        "status": environment.status,
+        "status_reason": environment.status_reason,
+        "parent_id": environment.parent_id,
+        "allowed_origins": environment.allowed_origins,
+        "created_at": timestamp(environment.created_at),
+    }
+
+
+def member_detail(member: Member) -> dict[str, Any]:
+    """`member.user` is loaded."""
+    return {
+        "user_id": member.user_id,
+        "email": member.user.email,
+        "name": member.user.name,
+        "role": member.role,
+        "created_at": timestamp(member.created_at),
+    }
+
+
+def joined_project(member: Member) -> dict[str, Any]:
+    """`member.user` is loaded."""
+    return {"project_id": member.project_id, **member_detail(member)}
+
+
+def invitation_detail(email: AccountEmail) -> dict[str, Any]:
+    """An open invitation, by the e-mail that carries it."""
+    return {
+        "id": email.pk,
+        "email": email.recipient,
+        "role": email.details["member_role"],
+        "invited_by": email.details["invited_by"],
+        "status": email.status,
+        "created_at": timestamp(email.created_at),
+        "expires_at": timestamp(email.expires_at),
+    }

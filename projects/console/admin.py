@@ -1,0 +1,454 @@
+"""Projects, environments and members in the console. Whatever is changed here goes through the services of the API.
+
+So the console keeps the same rules, leaves the same trail and forgets the same cached records; only who acts differs
+(`Actor.staff`).
+"""
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.db import Error
+from django.db.models import Count, QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import path
+from django.utils.html import format_html
+from unfold.decorators import display
+from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
+
+from accounts.console.base import AsOpened, ConsoleAdmin, address, list_link, staff
+from accounts.models import User
+from accounts.staff.roles import OPERATE
+from platform_site.http.errors import ValidationFailed
+from platform_site.identity import ids
+from platform_site.postgres import sqlstates
+from projects import services
+from projects.directory import environments, invitations, origins
+from projects.errors import LastOwner, ProjectsError, QuotaReached
+from projects.models import SUSPENSION_REASON_LENGTH, Environment, Member, Plan, Project, Region
+
+PLAN_COLOURS = {Plan.FREE: "info", Plan.PRO: "success", Plan.TEAM: "warning"}
+STATUS_COLOURS = {
+    Environment.Status.READY: "success",
+    Environment.Status.CREATING: "info",
+    Environment.Status.MIGRATING: "info",
+    Environment.Status.FAILED: "danger",
+    Environment.Status.DELETING: "warning",
+}
+
+
+def _explanation(error: Exception) -> str:
+    if isinstance(error, QuotaReached):
+        return f"The plan allows {error.limit}."
+    if isinstance(error, LastOwner):
+        return "A project keeps at least one owner."
+    if isinstance(error, ProjectsError):
+        return "This is not there any more: somebody else changed it a moment ago."
+    if sqlstates.is_away(error):
+        return "A database is away or busy: the region's, or the control database. Nothing was changed; try again."
+    if (answer := sqlstates.answer_for(error)).status < 500:
+        return " ".join(field.message for field in answer.fields) or answer.text
+    raise error
+
+
+class ThroughServices(ConsoleAdmin):
+    """A model whose changes are verbs of `services`: what they refuse is said on the page, in words."""
+
+    empty_words = "Each project comes with two environments and its owner as a member."
+
+    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        return self._explained(request, super().changeform_view, *args, **kwargs)
+
+    def delete_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        return self._explained(request, super().delete_view, *args, **kwargs)
+
+    def _explained(self, request: HttpRequest, view: Any, *args: Any, **kwargs: Any) -> HttpResponse:
+        try:
+            response: HttpResponse = view(request, *args, **kwargs)
+            return response
+        except (ProjectsError, Error) as error:
+            if request.method != "POST":
+                raise
+            self.message_user(request, _explanation(error), messages.ERROR)
+            return HttpResponseRedirect(request.get_full_path())
+
+
+def _code(text: str) -> str:
+    return format_html('<code class="text-xs select-all whitespace-nowrap">{}</code>', text)
+
+
+class SuspensionForm(forms.Form):
+    reason = forms.CharField(
+        label="Reason",
+        max_length=SUSPENSION_REASON_LENGTH,
+        widget=UnfoldAdminTextInputWidget(attrs={"autocomplete": "off"}),
+        help_text="The project's members read it. One line.",
+    )
+
+
+class SuspendedFilter(admin.SimpleListFilter):
+    title = "suspended"
+    parameter_name = "suspended"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("yes", "Suspended"), ("no", "Not suspended")]
+
+    def queryset(self, request: HttpRequest, queryset: "QuerySet[Any]") -> "QuerySet[Any]":
+        if self.value() is None:
+            return queryset
+        return queryset.filter(suspended_at__isnull=self.value() == "no")
+
+
+class NewProjectForm(forms.ModelForm):  # type: ignore[type-arg]
+    owner = forms.CharField(
+        label="Owner's e-mail", widget=UnfoldAdminTextInputWidget, help_text="A platform account; it becomes the owner."
+    )
+
+    class Meta:
+        model = Project
+        fields = ("name", "region", "plan")
+
+    def clean_owner(self) -> User:
+        found = User.objects.with_email(None, self.cleaned_data["owner"].strip()).filter(disabled_at=None).first()
+        if found is None:
+            raise forms.ValidationError("No account has this e-mail address.")
+        return found
+
+
+@admin.register(Project)
+class ProjectAdmin(ThroughServices):
+    form = AsOpened
+    empty_words = "Add one for an account, or let an account make its own: POST /v1/projects."
+    list_display = ("name", "shown_id", "region", "shown_plan", "owner", "member_count", "created_at", "life")
+    list_filter = ("region", "plan", SuspendedFilter, ("deleted_at", admin.EmptyFieldListFilter))
+    search_fields = ("=id", "name", "=environments__id", "=memberships__user__email", "=memberships__user__id")
+    search_help_text = "Name, project id, environment id, or a member's e-mail or id"
+    ordering = ("-created_at", "-id")
+    change_form_outer_before_template = "admin/projects/project/overview.html"
+    change_form_outer_after_template = "admin/projects/project/danger.html"
+    delete_confirmation_template = "admin/projects/project/delete.html"
+    readonly_fields = ("shown_id", "region", "cluster", "created_by", "created_at", "deleted_at")
+    fieldsets = (
+        (None, {"fields": ("name", "plan")}),
+        (
+            "Where and since when",
+            {"fields": ("shown_id", "region", "cluster", "created_by", "created_at", "deleted_at")},
+        ),
+    )
+    add_fieldsets = ((None, {"fields": ("name", "owner", "region", "plan")}),)
+
+    def get_queryset(self, request: HttpRequest) -> "QuerySet[Project]":
+        found: QuerySet[Project] = super().get_queryset(request)
+        return found.annotate(member_count=Count("memberships", distinct=True)).prefetch_related("memberships__user")
+
+    def get_form(self, request: HttpRequest, obj: Project | None = None, change: bool = False, **kwargs: Any) -> Any:
+        if obj is None:
+            kwargs["form"] = NewProjectForm
+        return super().get_form(request, obj, change, **kwargs)
+
+    def get_fieldsets(self, request: HttpRequest, obj: Project | None = None) -> Any:
+        return self.fieldsets if obj else self.add_fieldsets
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Project | None = None) -> Any:
+        return self.readonly_fields if obj else ()
+
+    def has_change_permission(self, request: HttpRequest, obj: Project | None = None) -> bool:
+        return bool(super().has_change_permission(request, obj)) and (obj is None or obj.deleted_at is None)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Project | None = None) -> bool:
+        return super().has_delete_permission(request, obj) and (obj is None or obj.deleted_at is None)
+
+    def save_model(self, request: HttpRequest, obj: Project, form: Any, change: bool) -> None:
+        if change:
+            wanted = {field: form.cleaned_data[field] for field in form.changed_data}
+            services.change_project(obj.pk, actor=staff(request), name=wanted.get("name"), plan=wanted.get("plan"))
+            return
+        made = services.create_project(
+            account_id=form.cleaned_data["owner"].pk,
+            name=obj.name,
+            region=obj.region,
+            plan=obj.plan,
+            actor=staff(request),
+        )
+        obj.pk, obj._state.adding = made.pk, False
+
+    def get_urls(self) -> list[Any]:
+        suspend = path(
+            "<path:object_id>/suspend/", self.admin_site.admin_view(self.suspend_view), name="projects_project_suspend"
+        )
+        resume = path(
+            "<path:object_id>/resume/", self.admin_site.admin_view(self.resume_view), name="projects_project_resume"
+        )
+        withdraw = path(
+            "<path:object_id>/invitations/<str:invitation_id>/withdraw/",
+            self.admin_site.admin_view(self.withdraw_view),
+            name="projects_project_withdraw",
+        )
+        return [suspend, resume, withdraw, *super().get_urls()]
+
+    def suspend_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """The page that asks why; for a project that is suspended it changes the reason."""
+        return self._explained(request, self._suspend, object_id)
+
+    def _suspend(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        project = self._for_operators(request, object_id)
+        form = SuspensionForm(request.POST or None, initial={"reason": project.suspension_reason or ""})
+        if request.method == "POST" and form.is_valid():
+            try:
+                services.suspend_project(project.pk, reason=form.cleaned_data["reason"], actor=staff(request))
+            except ValidationFailed as error:
+                form.add_error("reason", " ".join(field.message for field in error.fields))
+            else:
+                return self._said(request, project, f"{project.name} is suspended.")
+        title = f"Suspend {project.name}?" if project.suspended_at is None else f"Why {project.name} is suspended"
+        return self._asked(request, project, "suspend", title, verb="suspend", form=form)
+
+    def resume_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """The page that asks whether to go on."""
+        return self._explained(request, self._resume, object_id)
+
+    def _resume(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        project = self._for_operators(request, object_id)
+        if request.method == "POST":
+            was_suspended = services.resume_project(project.pk, actor=staff(request))
+            said = "goes on where it stood still." if was_suspended else "was not suspended any more."
+            return self._said(request, project, f"{project.name} {said}")
+        return self._asked(request, project, "suspend", f"Resume {project.name}?", verb="resume")
+
+    def withdraw_view(self, request: HttpRequest, object_id: str, invitation_id: str) -> HttpResponse:
+        """The page that asks whether an invitation is to end."""
+        return self._explained(request, self._withdraw, object_id, invitation_id)
+
+    def _withdraw(self, request: HttpRequest, object_id: str, invitation_id: str) -> HttpResponse:
+        project = self._for_operators(request, object_id)
+        invited = invitations.pending(project.pk).filter(pk=unquote(invitation_id)).first()
+        if invited is None:
+            raise Http404("There is no such invitation (any more).")
+        if request.method == "POST":
+            services.withdraw_invitation(project.pk, invited.pk, actor=staff(request))
+            return self._said(request, project, f"{invited.recipient} is not invited any more.")
+        title = f"Withdraw the invitation of {invited.recipient}?"
+        return self._asked(request, project, "withdraw", title, invited=invited)
+
+    def _for_operators(self, request: HttpRequest, object_id: str) -> Project:
+        """The live project. Raises PermissionDenied for support, Http404."""
+        if not request.user.has_perm(OPERATE):
+            raise PermissionDenied
+        project: Project | None = self.get_object(request, unquote(object_id))
+        if project is None or project.deleted_at is not None:
+            raise Http404("There is no such project.")
+        return project
+
+    def _asked(self, request: HttpRequest, project: Project, page: str, title: str, **more: Any) -> HttpResponse:
+        context = self.admin_site.each_context(request) | {
+            "title": title,
+            "opts": self.opts,
+            "object": project,
+            "back": address("projects_project", project.pk),
+            **more,
+        }
+        return TemplateResponse(request, f"admin/projects/project/{page}.html", context)
+
+    def _said(self, request: HttpRequest, project: Project, words: str) -> HttpResponse:
+        self.message_user(request, words, messages.SUCCESS)
+        return HttpResponseRedirect(address("projects_project", project.pk))
+
+    def delete_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> HttpResponse:
+        """A project goes only when its name was typed: a click in the wrong tab has ended more than one."""
+        if request.method == "POST":
+            project = self.get_object(request, unquote(object_id))
+            if project is not None and request.POST.get("confirm", "").strip() != project.name.strip():
+                self.message_user(request, "Nothing was deleted: type the project's name to confirm.", messages.ERROR)
+                return HttpResponseRedirect(request.get_full_path())
+        return super().delete_view(request, object_id, *args, **kwargs)
+
+    def delete_model(self, request: HttpRequest, obj: Project) -> None:
+        services.delete_project(obj.pk, actor=staff(request))
+
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
+        """What the confirmation page names: not Django's cascade but what the service will do."""
+        found = Environment.objects.filter(project__in=objs)
+        summary = {"projects": len(objs), "environments with all their tables, users and keys": found.count()}
+        listed = [
+            item
+            for project in objs
+            for item in (
+                format_html("Project {} ({})", project.name, project.pk),
+                [format_html("{} ({})", each.name, each.pk) for each in found.filter(project=project).order_by("name")],
+            )
+        ]
+        return listed, summary, set(), []
+
+    @display(description="id")
+    def shown_id(self, project: Project) -> str:
+        return _code(project.pk)
+
+    @display(description="plan", ordering="plan", label=PLAN_COLOURS)
+    def shown_plan(self, project: Project) -> str:
+        return project.plan
+
+    @display(description="owner")
+    def owner(self, project: Project) -> str:
+        owners = [member.user.email for member in project.memberships.all() if member.role == Member.Role.OWNER]
+        return owners[0] + (f" +{len(owners) - 1}" if len(owners) > 1 else "") if owners else "–"
+
+    @display(description="members", ordering="member_count")
+    def member_count(self, project: Project) -> int:
+        return int(project.member_count)  # type: ignore[attr-defined]  # annotated in get_queryset
+
+    @display(description="state", label={"live": "success", "suspended": "warning", "being deleted": "danger"})
+    def life(self, project: Project) -> str:
+        return project.state
+
+
+class OriginsForm(AsOpened):
+    allowed_origins = forms.CharField(
+        required=False,
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 4}),
+        help_text="One origin a line, such as https://app.example.com; * alone admits every page; empty admits none.",
+    )
+
+    class Meta:
+        model = Environment
+        fields = ("allowed_origins",)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.initial["allowed_origins"] = "\n".join(self.instance.allowed_origins)
+
+    def clean_allowed_origins(self) -> list[str]:
+        try:
+            return origins.normalised(self.cleaned_data["allowed_origins"].split())
+        except origins.NotAnOrigin as error:
+            raise forms.ValidationError(str(error)) from None
+
+
+@admin.register(Environment)
+class EnvironmentAdmin(ThroughServices):
+    form = OriginsForm
+    list_display = ("name", "shown_id", "project", "region", "shown_status", "created_at")
+    list_filter = ("status", "project__region", ("parent", admin.EmptyFieldListFilter))
+    list_select_related = ("project",)
+    search_fields = ("=id", "=name", "=project__id", "project__name")
+    search_help_text = "Environment id or name, project id or name"
+    ordering = ("-created_at", "-id")
+    readonly_fields = (
+        "shown_id", "name", "project", "region", "shown_status", "status_reason", "schema_version", "parent", "pool_id",
+        "users", "keys", "created_at",
+    )  # fmt: skip
+    fieldsets = (
+        (
+            None,
+            {"fields": ("shown_id", "name", "project", "region", "shown_status", "status_reason", "schema_version")},
+        ),
+        ("Users, keys and branches", {"fields": ("users", "keys", "pool_id", "parent", "created_at")}),
+        ("Web pages", {"fields": ("allowed_origins",)}),
+    )
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Environment | None = None) -> bool:
+        return False
+
+    def save_model(self, request: HttpRequest, obj: Environment, form: Any, change: bool) -> None:
+        services.change_environment(obj.pk, allowed_origins=form.cleaned_data["allowed_origins"], actor=staff(request))
+
+    @display(description="id")
+    def shown_id(self, environment: Environment) -> str:
+        return _code(environment.pk)
+
+    @display(description="region", ordering="project__region")
+    def region(self, environment: Environment) -> str:
+        return Region(environment.project.region).value
+
+    @display(description="status", ordering="status", label=STATUS_COLOURS)
+    def shown_status(self, environment: Environment) -> str:
+        return environment.status
+
+    @display(description="users")
+    def users(self, environment: Environment) -> str:
+        return list_link("accounts_user", "those who sign in here", q=environment.pool_id)
+
+    @display(description="keys")
+    def keys(self, environment: Environment) -> str:
+        return list_link("accounts_serverkey", "keys of this environment", q=environment.pk)
+
+    @display(description="schema version")
+    def schema_version(self, environment: Environment) -> str:
+        """Read from the region, which may be away."""
+        try:
+            version = environments.schema_versions(environment.project.cluster, [environment.pk])[environment.pk]
+            return list_link("rows_schemaversion", f"{version}: look at it, change it", environment=environment.pk)
+        except Error:
+            return "the region is away"
+
+
+class NewMemberForm(forms.ModelForm):  # type: ignore[type-arg]
+    email = forms.CharField(label="E-mail", widget=UnfoldAdminTextInputWidget, help_text="Of a platform account.")
+    project_id = forms.CharField(label="Project id", widget=UnfoldAdminTextInputWidget, help_text="prj_…")
+
+    class Meta:
+        model = Member
+        fields = ("role",)
+
+    def clean_project_id(self) -> str:
+        project_id: str = self.cleaned_data["project_id"].strip()
+        if not ids.matches("prj", project_id) or not Project.objects.live().filter(pk=project_id).exists():
+            raise forms.ValidationError("There is no such project.")
+        return project_id
+
+    def clean(self) -> dict[str, Any]:
+        values = super().clean() or self.cleaned_data
+        email, project_id = values.get("email", "").strip(), values.get("project_id")
+        user = User.objects.with_email(None, email).filter(disabled_at=None).first()
+        if user is None:
+            self.add_error("email", "No account has this e-mail address.")
+        elif project_id and Member.objects.filter(project_id=project_id, user=user).exists():
+            self.add_error("email", "This account is a member already.")
+        return values
+
+
+@admin.register(Member)
+class MemberAdmin(ThroughServices):
+    form = AsOpened
+    list_display = ("user", "role", "project", "created_at")
+    list_filter = ("role",)
+    search_fields = ("=user__email", "=user__id", "=project__id", "project__name")
+    search_help_text = "E-mail or id of the account, name or id of the project"
+    ordering = ("-created_at", "-id")
+    fields = ("project", "user", "role", "created_at")
+    readonly_fields = ("project", "user", "created_at")
+
+    def get_queryset(self, request: HttpRequest) -> "QuerySet[Member]":
+        found: QuerySet[Member] = super().get_queryset(request)
+        return found.filter(project__deleted_at__isnull=True).select_related("user", "project")
+
+    def get_form(self, request: HttpRequest, obj: Member | None = None, change: bool = False, **kwargs: Any) -> Any:
+        if obj is None:
+            kwargs["form"] = NewMemberForm
+        return super().get_form(request, obj, change, **kwargs)
+
+    def get_fields(self, request: HttpRequest, obj: Member | None = None) -> Any:
+        return self.fields if obj else ("project_id", "email", "role")
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Member | None = None) -> Any:
+        return self.readonly_fields if obj else ()
+
+    def save_model(self, request: HttpRequest, obj: Member, form: Any, change: bool) -> None:
+        if change:
+            services.change_member(obj.project_id, obj.user_id, role=form.cleaned_data["role"], actor=staff(request))
+            return
+        made = services.add_member(
+            form.cleaned_data["project_id"],
+            email=form.cleaned_data["email"].strip(),
+            role=form.cleaned_data["role"],
+            actor=staff(request),
+        )
+        obj.pk, obj.project_id, obj.user_id, obj._state.adding = made.pk, made.project_id, made.user_id, False
+
+    def delete_model(self, request: HttpRequest, obj: Member) -> None:
+        services.remove_member(obj.project_id, obj.user_id, actor=staff(request))

@@ -1,0 +1,89 @@
+"""May this caller do that to this project? 404 for what it may not see, then 403 for what its role does not allow.
+
+The scope of a key was checked by the view; here it is about one project.
+"""
+
+from django.db.models import F
+
+from platform_site.http.errors import Forbidden, ProjectSuspended
+from platform_site.identity import ids
+from platform_site.identity.callers import Caller, ProjectRole
+from projects.directory import roles
+from projects.errors import NoSuchEnvironment, NoSuchProject, RoleNeeded
+from projects.models import Environment, Project
+
+
+def project_for(
+    caller: Caller, project_id: str, needed: ProjectRole = "viewer", *, though_suspended: bool = False
+) -> Project:
+    """The live project, if the caller's role in it is at least `needed`. One query.
+
+    App users and environment keys count as viewers of their own project: they read what their scopes admit. A suspended
+    one may be looked at and left by its members, which takes a viewer; more only `though_suspended`. Raises
+    NoSuchProject, RoleNeeded, ProjectSuspended.
+    """
+    if not ids.matches("prj", project_id):
+        raise NoSuchProject
+    visible = Project.objects.visible_to(caller).filter(pk=project_id)
+    if caller.account_id is not None:
+        visible = visible.annotate(caller_role=F("memberships__role"))
+    found: Project | None = visible.first()
+    if found is None:
+        raise NoSuchProject
+    role: ProjectRole = getattr(found, "caller_role", "viewer")
+    if not roles.is_at_least(role, needed):
+        raise RoleNeeded(needed)
+    if found.suspended_at is not None and needed != "viewer" and not though_suspended:
+        raise ProjectSuspended
+    return found
+
+
+def may_branch(caller: Caller, source: Environment) -> None:
+    """Raise RoleNeeded unless `caller`, who passed `project_for`, may branch from `source`: a key from its own
+    environment only."""
+    if caller.kind == "key" and caller.place is not None and caller.place.environment_id != source.pk:
+        raise RoleNeeded("developer")
+
+
+def branch_for(caller: Caller, project_id: str, environment_id: str) -> Environment:
+    """The live environment of that project, if the caller may delete it. Up to two queries.
+
+    Owners and developers; a key its own environment and the branches made from it. Raises NoSuchProject,
+    NoSuchEnvironment, RoleNeeded.
+    """
+    project = project_for(caller, project_id, needed_for_branches(caller))
+    found = _live_environment(project, environment_id)
+    if caller.kind == "key" and caller.place and caller.place.environment_id not in (found.pk, found.parent_id):
+        raise RoleNeeded("developer")
+    return found
+
+
+def needed_for_branches(caller: Caller) -> ProjectRole:
+    """The role that making and deleting branches needs; for an environment's key it is a matter of the scope."""
+    return "viewer" if caller.kind == "key" and caller.account_id is None else "developer"
+
+
+def environment_for(
+    caller: Caller, project_id: str, environment_id: str, needed: ProjectRole = "viewer"
+) -> Environment:
+    """The live environment of that project, if the caller's role admits it. Up to two queries.
+
+    A key has every role in its own environment (its scopes say what it may), and none beyond reading in the others.
+    An app user is shown its own alone: the origins and troubles of the others are their makers' affair. Raises
+    NoSuchProject, NoSuchEnvironment, RoleNeeded, Forbidden.
+    """
+    own = caller.place is not None and caller.place.environment_id == environment_id
+    project = project_for(caller, project_id, "viewer" if caller.kind == "key" and own else needed)
+    found = _live_environment(project, environment_id)
+    if caller.kind == "user" and not own:
+        raise Forbidden("An application's user is shown its own environment alone.")
+    return found
+
+
+def _live_environment(project: Project, environment_id: str) -> Environment:
+    found: Environment | None = None
+    if ids.matches("env", environment_id):
+        found = project.environments.live().filter(pk=environment_id).first()
+    if found is None:
+        raise NoSuchEnvironment
+    return found

@@ -1,0 +1,118 @@
+"""Which environment is meant, and what is known of it: the answers that `accounts` and `rows` ask for from below and
+above.
+
+This module is the directory that `accounts.directory.environments` asks (`projects.apps` registers it). The schema
+versions live in the regions and are read there by the floor above, which registers its reader here: one query per
+region, no copy that could go stale.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import orjson
+from django.db.models import QuerySet
+
+from platform_site.fastpath.compiled_queryset import Compiled
+from platform_site.identity import ids
+from platform_site.identity.callers import Caller, Place
+from projects.directory import environment_cache, roles
+from projects.directory.locks import stay as stay  # the directory is asked for it, too
+from projects.models import Environment, Member, Project
+
+SchemaVersionReader = Callable[[str, Sequence[str]], Mapping[str, int]]
+"""`(cluster, environment ids)` to the current schema version of each; one query. Ids it does not know are left out."""
+
+_schema_version_reader: SchemaVersionReader | None = None
+
+
+def set_schema_version_reader(reader: SchemaVersionReader) -> None:
+    """Called once by the app that keeps schemas, at start."""
+    global _schema_version_reader
+    _schema_version_reader = reader
+
+
+def schema_versions(cluster: str, environment_ids: Sequence[str]) -> dict[str, int]:
+    """The schema version of each environment, all of one cluster: 0 until a schema has been applied. At most one
+    query."""
+    known = _schema_version_reader(cluster, environment_ids) if _schema_version_reader and environment_ids else {}
+    return {environment_id: known.get(environment_id, 0) for environment_id in environment_ids}
+
+
+def allowed_origins(environment_id: str) -> Sequence[str] | None:
+    """The web origins that may read the environment's answers; None if there is no such live environment. One query.
+
+    For `platform_site.http.cors`, at addresses without a caller. Others find them in their place.
+    """
+    if not ids.matches("env", environment_id):
+        return None
+    return Environment.objects.live().filter(pk=environment_id).values_list("allowed_origins", flat=True).first()
+
+
+def place_of(environment_id: str) -> Place | None:
+    """The place of an environment as nobody in particular sees it, for commands and workers; None if it cannot be
+    reached (unknown, failed, deleted). One query."""
+    if not ids.matches("env", environment_id):
+        return None
+    found = _PLACE.first(environment_id)
+    return environment_cache.from_json(orjson.loads(found[0])) if found else None
+
+
+_PLACE: Final = Compiled(lambda pk: Environment.objects.reachable().filter(pk=pk).places_as_json())
+
+
+def place_named(text: str) -> Place | None:
+    """The place of `env_…` or of `prj_…/name`, as operators name it; None if there is none. At most two queries."""
+    project_id, is_path, name = text.partition("/")
+    if not is_path:
+        return place_of(text)
+    named = Environment.objects.reachable().filter(project_id=project_id, name=name)
+    environment_id = named.values_list("pk", flat=True).first()
+    return None if environment_id is None else place_of(environment_id)
+
+
+def pool_of(environment_id: str) -> str | None:
+    """The environment whose users sign in at `environment_id`; None if it cannot be reached. One query."""
+    if not ids.matches("env", environment_id):
+        return None
+    return Environment.objects.reachable().filter(pk=environment_id).values_list("pool_id", flat=True).first()
+
+
+def place_for(caller: Caller, environment_id: str) -> tuple[Place, frozenset[str]] | None:
+    """The place and the caller's scopes there; None where it may not even see that the environment exists.
+
+    At most one query: accounts are asked for their membership, users and environment keys have one place only.
+    """
+    if caller.account_id is None:
+        place = caller.place
+        return (place, caller.scopes) if place and place.environment_id == environment_id else None
+    if not ids.matches("env", environment_id):
+        return None
+    meant = Environment.objects.live().of_account(caller.account_id).filter(pk=environment_id)
+    found = meant.places_as_json().first()
+    if found is None:
+        return None
+    place = environment_cache.from_json(found["place"])
+    scopes = roles.BY_ROLE[place.role or "viewer"]
+    return place, (scopes & caller.scopes if caller.kind == "key" else scopes)
+
+
+def suspended() -> "QuerySet[Environment, str]":
+    """The ids of the environments of suspended projects. Not asked yet."""
+    return Environment.objects.suspended().values_list("pk", flat=True)
+
+
+def suspended_projects() -> "QuerySet[Project, str]":
+    """The ids of suspended projects. Not asked yet."""
+    return Project.objects.filter(suspended_at__isnull=False).values_list("pk", flat=True)
+
+
+def may_invite(project_id: str | None, account_id: str | None) -> bool:
+    """Whether the project is live and the account an owner of it who is not disabled. One query."""
+    live = Project.objects.live().filter(pk=project_id)
+    if account_id is None:
+        return live.exists()
+    return live.filter(
+        memberships__role=Member.Role.OWNER,
+        memberships__user_id=account_id,
+        memberships__user__disabled_at=None,
+    ).exists()

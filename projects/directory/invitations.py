@@ -1,0 +1,91 @@
+"""Open invitations of projects: for e-mail addresses that no account has yet, made by owners.
+
+An invitation is the e-mail that carries it (`accounts.models.registration.AccountEmail`, id `inv_…`), written down in
+the transaction of whoever invites, and gone when it is accepted, withdrawn or expired. It lasts no longer than the
+right of who sent it: it goes when that member is no owner any more (`services`), and is asked about that again when its
+e-mail is sent and when it is accepted. The verbs are in `services`; docs/reference/projects.md, "Members and
+invitations".
+"""
+
+import hashlib
+from typing import Final
+
+from django.db.models import QuerySet
+from django.db.models.functions import Now
+
+from accounts.audit import Actor
+from accounts.models import User
+from accounts.models.registration import AccountEmail, SignUpMode
+from accounts.registration import email_outbox, one_time_links, pool_settings
+from accounts.users import emails
+from platform_site.identity import ids
+from platform_site.identity.callers import Caller, ProjectRole
+from projects.directory.environments import may_invite
+from projects.models import Project
+
+KIND: Final = AccountEmail.Kind.MEMBER_INVITATION
+
+
+def pending(project_id: str) -> "QuerySet[AccountEmail]":
+    """The invitations into a project that nobody has accepted and that have not expired."""
+    return AccountEmail.objects.filter(project_id=project_id, kind=KIND, expires_at__gt=Now())
+
+
+def of_address(project_id: str, email: str) -> "QuerySet[AccountEmail]":
+    """The invitation of one address into a project, if it is open."""
+    return pending(project_id).filter(subject=_subject(project_id, email))
+
+
+def of_inviter(account_id: str) -> "QuerySet[AccountEmail]":
+    """What an account has invited into any project."""
+    return AccountEmail.objects.filter(project_id__isnull=False, kind=KIND, details__invited_by=account_id)
+
+
+def are_taken() -> bool:
+    """Whether who is invited may make an account: the operator's to say, for all projects. One query."""
+    return pool_settings.settings_of(None).sign_up != SignUpMode.OFF
+
+
+def write(project_id: str, *, email: str, role: ProjectRole, actor: Caller | Actor) -> AccountEmail:
+    """Write the e-mail down, in the transaction at hand, in place of an earlier one to this address. Raises
+    ValidationFailed on the field `email`."""
+    recipient = emails.check(email)
+    made = email_outbox.write(
+        KIND,
+        pool_id=None,
+        project_id=project_id,
+        recipient=recipient,
+        subject=_subject(project_id, recipient),
+        email_id=ids.new("inv"),
+        member_role=role,
+        invited_by=actor.id if isinstance(actor, Caller) else None,
+    )
+    made.refresh_from_db()
+    return made
+
+
+def find(token: str) -> AccountEmail:
+    """What this token opens. Two or three queries.
+
+    Raises InvalidGrant for a link that does not work (any more): so does one whose sender is no owner by now, or whose
+    project is gone. Raises ProjectSuspended, which leaves the link as it is.
+    """
+    found = one_time_links.find(token, KIND, pool_id=None)
+    project: Project | None = Project.objects.live().filter(pk=found.project_id).first()
+    if project is None or not may_invite(project.pk, found.details["invited_by"]):
+        raise one_time_links.dead()
+    project.require_active()
+    return found
+
+
+def account_of(found: AccountEmail) -> User | None:
+    """Who has the invited address by now; None if nobody has. One query. Raises InvalidGrant if they were disabled."""
+    user = User.objects.with_email(None, found.recipient).first()
+    if user is not None and user.disabled_at is not None:
+        raise one_time_links.dead()
+    return user
+
+
+def _subject(project_id: str, email: str) -> str:
+    """An address may be as long as the column is; its digest is not."""
+    return f"{project_id} {hashlib.sha256(emails.normalised(email).encode()).hexdigest()}"

@@ -1,0 +1,253 @@
+"""Preview branches: an environment that begins as a copy of another one of its project.
+
+What `projects` does of it: the record and the schema, who may have both, and what a crash leaves. What is copied is the
+business of the floors above, which hear `environment_branched` inside one transaction of the region (source and branch
+share a database): REPEATABLE READ, so that tables, versions, webhooks and functions are those of one moment.
+
+* Small ones are made before the answer, as projects are (`projects.provisioning.schemas`): the region commits before
+the
+  control database does, and a schema that lost its record in between is swept as an orphan.
+* Large ones have their record first, with the status `creating`, which nobody can reach. A worker fills the schema in
+  one transaction; if it dies there is no schema, and the sweep begins again; if it dies after its commit the schema is
+  whole, and the sweep says `ready`. What cannot succeed becomes `failed`, with a reason and nothing behind it.
+
+Whoever fills or drops a schema holds its claim (`schemas.claim_schema`), so a branch that is deleted meanwhile is
+dropped after its filler has ended. docs/adr/0003-preview-branches.md.
+"""
+
+import logging
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Final, Literal
+
+from django.conf import settings
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, Error, connections, transaction
+from django.db.models.functions import Now
+
+from platform_site.identity import signals
+from platform_site.identity.callers import Place
+from platform_site.postgres import limits, sqlstates
+from projects.directory import environment_cache
+from projects.directory import locks as environment_locks
+from projects.models import Environment, Project
+from projects.provisioning import failpoints, schemas
+from projects.provisioning.schemas import SchemaBusy
+
+log = logging.getLogger("platform.projects")
+
+Data = Literal["none", "full"]
+
+_ATTEMPTS: Final = 4
+"""A change of the source's schema, or of a row that is being copied with a lock, undoes a copy: it is begun again."""
+_WAIT: Final = 0.1
+
+
+class SourceGone(Exception):
+    """The environment to copy was deleted."""
+
+
+class NoLongerWanted(Exception):
+    """The branch was deleted while it was being filled."""
+
+
+def place_of(project: Project, environment: Environment) -> Place:
+    """The place that an environment is, seen by nobody in particular."""
+    return Place(
+        environment_id=environment.pk,
+        environment_name=environment.name,
+        project_id=project.pk,
+        region=project.region,
+        cluster=project.cluster,
+        plan=project.plan,
+        pool_id=environment.pool_id,
+        allowed_origins=tuple(environment.allowed_origins),
+        is_suspended=project.suspended_at is not None,
+    )
+
+
+def is_small(source: Place) -> bool:
+    """Whether all rows of `source` can be copied while a client waits. One query."""
+    return schemas.size_of(source.environment_id, source.cluster) <= settings.BRANCH_AT_ONCE_BYTES
+
+
+def require_both(source: Place, target: Place) -> None:
+    """Raise SourceGone or NoLongerWanted if either was deleted.
+
+    Receivers of `environment_branched` ask once they hold locks on the source's tables, since a deletion that is not
+    visible then cannot drop them any more, and between long steps. One query.
+    """
+    wanted = [source.environment_id, target.environment_id]
+    live = set(Environment.objects.live().filter(pk__in=wanted).values_list("pk", flat=True))
+    if target.environment_id not in live:
+        raise NoLongerWanted
+    if source.environment_id not in live:
+        raise SourceGone
+
+
+def require(target: Place) -> None:
+    """Raise NoLongerWanted if the branch was deleted meanwhile. One query."""
+    if not environment_locks.is_live(target.environment_id):
+        raise NoLongerWanted
+
+
+# ── Users who are deleted meanwhile ─────────────────────────────────────────────────────────────────────────────────
+#
+# Deleting a user changes the rows that name it in every environment of its pool (`user_deleted`). A branch in the
+# making is not among these yet, and its snapshot may still have such rows. So whoever deletes a user holds the pool's
+# lock in share mode until the commit; whoever makes a branch appear holds it alone, and either copies after that, or
+# looks up who went while it copied (`since`).
+
+
+def let_users_go(pool_id: str) -> None:
+    """Let no branch of this pool appear until the control transaction at hand ends. Many may hold this at once."""
+    with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock_shared(hashtextextended(%s, 4))", [pool_id])
+
+
+def keep_users(pool_id: str) -> None:
+    """Let no user of this pool be deleted until the control transaction at hand ends."""
+    with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 4))", [pool_id])
+
+
+# ── Making one ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def copy(source: Place, target: Place, data: Data, *, patient: bool = False) -> None:
+    """Make the schema of `target` and let every app copy its part of `source` into it: all of it, or nothing.
+
+    `patient`: without time limits, for workers. Raises SchemaBusy if another process is at it, SourceGone,
+    NoLongerWanted, DatabaseError.
+    """
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            return _copy_once(source, target, data, patient=patient)
+        except DatabaseError as error:
+            if attempt == _ATTEMPTS or sqlstates.sqlstate(error) not in sqlstates.INTERFERED:
+                raise
+        time.sleep(_WAIT * attempt)
+
+
+@contextmanager
+def region_of_new(environment_id: str, cluster: str) -> Generator[None]:
+    """One transaction of the region, without time limits, in which the environment's schema is made and claimed.
+    Raises SchemaBusy, DatabaseError."""
+    with transaction.atomic(using=cluster):
+        with connections[cluster].cursor() as cursor:
+            limits.lift(cursor)
+            schemas.claim_schema(cursor, environment_id)
+            schemas.create_schema(cursor, environment_id)
+        yield
+
+
+def _copy_once(source: Place, target: Place, data: Data, *, patient: bool) -> None:
+    using = target.cluster
+    with transaction.atomic(using=using):
+        with connections[using].cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            if patient:
+                limits.lift(cursor)
+            schemas.claim_schema(cursor, target.environment_id)
+            schemas.create_schema(cursor, target.environment_id)
+        signals.environment_branched.send(sender=Environment, source=source, target=target, data=data, using=using)
+        require_both(source, target)
+        failpoints.reach("branch.before_region_commit")
+    failpoints.reach("branch.after_region_commit")
+
+
+# ── Finishing one that was begun ────────────────────────────────────────────────────────────────────────────────────
+
+
+def unfinished(after: str) -> list[str]:
+    """Ids of the branches in the making, in order, beginning after one of them."""
+    creating = Environment.objects.live().filter(status=Environment.Status.CREATING, pk__gt=after).branches()
+    return list(creating.order_by("pk").values_list("pk", flat=True)[:100])
+
+
+def finish(environment_id: str) -> bool:
+    """Fill a branch that is `creating`, or settle one whose filler died. True if it is settled now, well or badly.
+
+    False if there is nothing to do, another process is at it, or the region is away: the sweep comes again.
+    """
+    branch = (
+        Environment.objects.live()
+        .select_related("project", "parent")
+        .filter(pk=environment_id, status=Environment.Status.CREATING)
+        .first()
+    )
+    if branch is None:
+        return False
+    try:
+        return _finish(branch)
+    except (SchemaBusy, NoLongerWanted):
+        return False
+    except SourceGone:
+        return fail(environment_id, "The environment that it was to be copied from was deleted.")
+    except Error as error:  # a connection that broke, too: InterfaceError is no DatabaseError
+        state = sqlstates.sqlstate(error)
+        if state is None or state in sqlstates.INTERFERED or state in sqlstates.BUSY or state.startswith("08"):
+            log.warning("branch %s is still to be filled: %s", environment_id, state or type(error).__name__)
+            return False
+        log.exception("branch %s could not be filled", environment_id)
+        return fail(environment_id, f"PostgreSQL refused the copy (SQLSTATE {state}).")
+    except Exception:
+        log.exception("branch %s could not be filled", environment_id)
+        return fail(environment_id, "The copy failed for a reason of the platform's.")
+
+
+def _finish(branch: Environment) -> bool:
+    cluster = branch.project.cluster
+    if schemas.has_schema(branch.pk, cluster):
+        return settle(branch.pk)  # it came with all that is in it
+    if _is_being_filled(branch.pk, cluster):
+        return False
+    if branch.filled_from == Environment.Filling.ARCHIVE:
+        return fail(branch.pk, "The restore was cut off.")
+    patience = timedelta(seconds=settings.BRANCH_GIVE_UP_SECONDS)
+    if Environment.objects.filter(pk=branch.pk, created_at__lt=Now() - patience).exists():
+        return fail(branch.pk, "The copy did not succeed in time.")
+    if branch.parent is None or branch.parent.status == Environment.Status.DELETING:
+        raise SourceGone
+    copy(place_of(branch.project, branch.parent), place_of(branch.project, branch), "full", patient=True)
+    return settle(branch.pk)
+
+
+def _is_being_filled(environment_id: str, cluster: str) -> bool:
+    try:
+        with transaction.atomic(using=cluster), connections[cluster].cursor() as cursor:
+            schemas.claim_schema(cursor, environment_id)
+    except SchemaBusy:
+        return True
+    # Its filler may have committed between the look at the schema and the claim.
+    return schemas.has_schema(environment_id, cluster)
+
+
+def settle(environment_id: str) -> bool:
+    """Say that a filled branch is ready. False if it was deleted meanwhile, or is settled already."""
+    with transaction.atomic():
+        branch = (
+            Environment.objects.live()
+            .select_for_update(no_key=True, of=("self",))
+            .select_related("project")
+            .filter(pk=environment_id, status=Environment.Status.CREATING)
+            .first()
+        )
+        if branch is None:
+            return False
+        keep_users(branch.pool_id)
+        branch.status = Environment.Status.READY
+        branch.save(update_fields=["status"])
+        # "Not there" may have been remembered of it.
+        environment_cache.forget_environment(branch)
+        place = place_of(branch.project, branch)
+        signals.environment_ready.send(sender=Environment, place=place, since=branch.created_at)
+        failpoints.reach("branch.before_ready")
+    return True
+
+
+def fail(environment_id: str, reason: str) -> bool:
+    """Give a branch up. It stays in the list, with the reason, until somebody deletes it."""
+    creating = Environment.objects.filter(pk=environment_id, status=Environment.Status.CREATING)
+    return bool(creating.update(status=Environment.Status.FAILED, status_reason=reason))

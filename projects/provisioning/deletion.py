@@ -1,0 +1,108 @@
+"""The second half of every deletion: what was marked loses its schemas, then its records.
+
+`services.delete_project` and `delete_environment` mark; from then on nobody can reach the environments. Everything
+here may run twice and be cut off anywhere: the mark goes last, so whoever comes next (the request itself, a worker, the
+sweep) goes on from there.
+"""
+
+import logging
+from datetime import timedelta
+
+from django.conf import settings
+from django.db import Error
+from django.db.models.functions import Now
+
+from platform_site.background import dispatch
+from platform_site.identity import signals
+from projects.models import Environment, Project
+from projects.provisioning import failpoints, schemas
+from projects.provisioning.schemas import SchemaBusy
+
+log = logging.getLogger("platform.projects")
+
+_PER_LOOK = 100
+TABLES_DROPPED_AT_ONCE = 50
+"""Up to so many tables are dropped before the deletion is answered; larger projects are left to a worker."""
+
+
+def finish_soon(project_id: str) -> None:
+    """Finish now what is small, else nudge a worker. Never raises: the deletion stands, and the sweep will find it."""
+    failpoints.reach("delete.after_mark")
+    try:
+        if _is_small(project_id):
+            finish(project_id)
+            return
+    except (Error, SchemaBusy) as error:
+        log.warning("project %s is deleted but not yet dropped: %s", project_id, type(error).__name__)
+    dispatch.send_now("projects.tasks.finish_deletion", project_id)
+
+
+def _is_small(project_id: str) -> bool:
+    environments = Environment.objects.filter(project_id=project_id).values_list("pk", "project__cluster")
+    return sum(schemas.count_tables(pk, cluster) for pk, cluster in environments) <= TABLES_DROPPED_AT_ONCE
+
+
+def finish(project_id: str) -> bool:
+    """Drop the schemas of a marked project's environments, then the records. False if the project is not marked.
+
+    Raises DatabaseError, SchemaBusy.
+    """
+    project = Project.objects.filter(pk=project_id, deleted_at__isnull=False).first()
+    if project is None:
+        return False
+    for environment_id in project.environments.values_list("pk", flat=True):
+        remove_environment(environment_id, project.cluster)
+    failpoints.reach("delete.before_record")
+    # Members go with it; environments cannot be left, for none can be made in a marked project.
+    Project.objects.filter(pk=project_id, deleted_at__isnull=False).delete()
+    return True
+
+
+def finish_environment_soon(environment_id: str, cluster: str) -> None:
+    """As `finish_soon`, for one environment of a living project."""
+    failpoints.reach("delete.after_mark")
+    try:
+        if schemas.count_tables(environment_id, cluster) <= TABLES_DROPPED_AT_ONCE:
+            finish_environment(environment_id)
+            return
+    except (Error, SchemaBusy) as error:
+        log.warning("environment %s is deleted but not yet dropped: %s", environment_id, type(error).__name__)
+    dispatch.send_now("projects.tasks.finish_environment_deletion", environment_id)
+
+
+def finish_environment(environment_id: str) -> bool:
+    """Drop a marked environment's schema, then its record. False if it is not marked.
+
+    Raises DatabaseError, SchemaBusy.
+    """
+    marked = Environment.objects.filter(pk=environment_id, status=Environment.Status.DELETING)
+    cluster = marked.values_list("project__cluster", flat=True).first()
+    if cluster is None:
+        return False
+    remove_environment(environment_id, cluster)
+    return True
+
+
+def remove_environment(environment_id: str, cluster: str) -> None:
+    """Drop a marked environment's schema, let the apps drop what they keep of it, then its record.
+
+    Raises DatabaseError, SchemaBusy.
+    """
+    schemas.drop_schema(environment_id, cluster)
+    # In no transaction of ours: a pool of a million users is deleted in batches, and each must be able to commit.
+    signals.environment_deleted.send(sender=Environment, environment_id=environment_id, cluster=cluster)
+    failpoints.reach("delete.before_environment_record")
+    Environment.objects.filter(pk=environment_id, status=Environment.Status.DELETING).delete()
+
+
+def unfinished_environments(after: str) -> list[str]:
+    """Ids of marked environments of living projects in order, beginning after one of them."""
+    marked = Environment.objects.filter(status=Environment.Status.DELETING, project__deleted_at__isnull=True)
+    return list(marked.filter(pk__gt=after).order_by("pk").values_list("pk", flat=True)[:_PER_LOOK])
+
+
+def unfinished(after: str) -> list[str]:
+    """Ids of marked projects in order, beginning after one of them: those that nobody is likely to be finishing now."""
+    settled = Now() - timedelta(seconds=settings.DELETION_GRACE_SECONDS)
+    marked = Project.objects.filter(deleted_at__lte=settled, pk__gt=after).order_by("pk")
+    return list(marked.values_list("pk", flat=True)[:_PER_LOOK])

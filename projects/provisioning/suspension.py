@@ -1,0 +1,119 @@
+"""What a suspension means to whoever works without a caller: which environments have to wait.
+
+`services.suspend_project` says so in the project's row, and that row is all there is to ask: calls find it in their
+place (`Place.is_suspended`), whether that was read or cached. Workers, who claim by environment in a region, ask here;
+what they pass over stays as it is, due and unclaimed, until the suspension is lifted.
+docs/reference/projects.md, "Suspension".
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+from django.db import Error, OperationalError, connections
+from django.db.models import QuerySet
+from django.db.models.functions import Now
+
+from platform_site.redis import client as redis_client
+from projects.models import Environment
+
+KNOWN_SECONDS: Final = 5.0
+"""For how long a process goes by what it was told."""
+
+REMEMBERED_SECONDS: Final = 7 * 86_400
+"""For how long Redis keeps what was last said, for processes that start while the control database is away."""
+
+PATIENCE: Final = 5.0
+"""Seconds."""
+
+log = logging.getLogger("platform.projects")
+
+Told = TypeVar("Told")
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    environment_ids: list[str]
+    asked_at: float
+    """`time.monotonic()`."""
+
+
+_known: Final[dict[str, _Known]] = {}
+
+
+def suspended_in(cluster: str) -> list[str]:
+    """The ids of the suspended environments of this database, as they were KNOWN_SECONDS ago at most.
+
+    While the control database is away: as it last said, to this process or, in one that it never told, to another
+    (Redis keeps that). Where nobody knows, none: a region's work goes on whatever becomes of that database.
+    """
+    known, now = _known.get(cluster), time.monotonic()
+    if known is not None and now - known.asked_at < KNOWN_SECONDS:
+        return known.environment_ids
+    try:
+        found = _asked_aside(_ids(Environment.objects.suspended(), cluster))
+        redis_client.put({_name(cluster): ",".join(found).encode()}, REMEMBERED_SECONDS)
+    except OperationalError:
+        found = known.environment_ids if known is not None else _heard_by_others(cluster)
+        now = time.monotonic()  # we may have waited for as long as an answer is good for, and must not wait on and on
+    _known[cluster] = _Known(found, now)
+    return found
+
+
+def _name(cluster: str) -> str:
+    return f"suspended:{cluster}"
+
+
+def _heard_by_others(cluster: str) -> list[str]:
+    trip = redis_client.trip()
+    told = trip.get(_name(cluster))
+    trip.run()
+    return told.value.decode().split(",") if told.value else []
+
+
+def forget(cluster: str) -> None:
+    """Let this process ask anew."""
+    _known.pop(cluster, None)
+
+
+def spared(cluster: str, time_to_act: timedelta) -> list[str]:
+    """The ids of the environments where nothing may expire that its owner could have kept: suspended, or so lately
+    resumed that they did not have `time_to_act`. Raises OperationalError."""
+    lately = Environment.objects.filter(project__resumed_at__gt=Now() - time_to_act)
+    return _asked_aside(_ids(Environment.objects.suspended() | lately, cluster))
+
+
+def plans_of_active(environment_ids: Collection[str]) -> dict[str, str]:
+    """The plan of each of these environments where something may begin at this moment: it can be reached, and is not
+    suspended. Raises OperationalError."""
+    active = Environment.objects.reachable().filter(pk__in=environment_ids, project__suspended_at=None)
+    return dict(_asked_aside(active.values_list("pk", "project__plan")))
+
+
+def _ids(which: "QuerySet[Environment]", cluster: str) -> "QuerySet[Environment, str]":
+    return which.filter(project__cluster=cluster).values_list("pk", flat=True)
+
+
+def _asked_aside(which: "QuerySet[Any, Told]") -> list[Told]:
+    """What the control database answers, asked in a thread with a connection of its own: whoever works for a region
+    waits for it no longer than PATIENCE, and keeps connections to that region alone. Raises OperationalError."""
+    told: list[list[Told]] = []
+
+    def ask() -> None:
+        try:
+            told.append(list(which))
+        except Error as error:
+            log.warning("suspensions could not be asked: %s", type(error).__name__)
+        finally:
+            connections.close_all()
+
+    asking = threading.Thread(target=ask, name="suspensions", daemon=True)
+    asking.start()
+    asking.join(PATIENCE)
+    if not told:
+        raise OperationalError("the control database does not say which environments are suspended")
+    return told[0]

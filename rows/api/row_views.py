@@ -1,0 +1,305 @@
+"""The addresses of rows: `/v1/rows/{table}` and below. Contract sections 4.6-4.8.
+
+A table's columns are the tenant's, so bodies and answers are described as objects; `rows.schema.values` reads what
+comes in, PostgreSQL makes what goes out.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+
+from accounts.models import User
+from platform_site.http.errors import Conflict, FieldError, PreconditionFailed, Unavailable, ValidationFailed
+from platform_site.http.idempotency import idempotent, in_region
+from platform_site.http.openapi import IF_MATCH, IF_NONE_MATCH
+from platform_site.http.pagination import read_limit
+from platform_site.http.views import ApiViewSet, answer, created, no_content
+from platform_site.identity import call_depth
+from rows import services
+from rows.api import etags, serializers
+from rows.query.service import QUERY_MEMBERS, ListQuery, RowAnswer
+from rows.rules.rules import Principal
+from rows.write import bulk
+from rows.write.bulk import BulkQuery, Changed
+
+_COUNTS = ("exact", "estimated")
+_NO_SUCH_MEMBER = f"There is no such field here. There are: {', '.join(sorted(QUERY_MEMBERS))}."
+
+_WITH = OpenApiParameter("with", str, description="Relations to embed, such as `list,comments.author`.")
+_COLUMNS = OpenApiParameter(
+    "columns", str, description="Columns to show beside `id`, such as `title,list.name`, or all but some: `*,-notes`."
+)
+_ON_CONFLICT = OpenApiParameter(
+    "on_conflict",
+    str,
+    description="Update the rows that have the same `id`, or values of a unique, such as `list_id,title`, already.",
+)
+_WHERE = OpenApiParameter("where", str, description='A filter as a JSON object, such as `{"done": false}`.')
+_CONDITIONS = ("If-Match", "If-None-Match")
+_INSERT_OR_UPDATE = "To update only, under a tag or not, PATCH the row; to insert only, leave on_conflict out."
+_CONDITION_IN_WHERE = "A tag is of one row; put the condition into where."
+_LIST_PARAMETERS = [
+    _WHERE,
+    OpenApiParameter("order", str, description="Columns and directions, such as `due_on.desc.nullslast,title`."),
+    _WITH,
+    _COLUMNS,
+    OpenApiParameter("count", str, enum=_COUNTS, description="Also say how many rows there are in all."),
+]
+_BULK_PARAMETERS = [
+    OpenApiParameter("where", str, required=True, description="Which rows, as in a list; `{}` is all of them."),
+    OpenApiParameter(
+        "limit",
+        OpenApiTypes.INT,
+        description=f"At most so many, 1 to {bulk.MAX_ROWS}. Without it all that fit or, if they are more, none.",
+    ),
+    OpenApiParameter("cursor", str, description="The `next_cursor` of the answer before."),
+]
+
+
+class RowViewSet(ApiViewSet):
+    """`/v1/rows/{table}` and `/v1/rows/{table}/{id}`."""
+
+    safe_posts = frozenset({"search", "explain"})
+    required_scopes = {
+        "list": "rows:read",
+        "search": "rows:read",
+        "retrieve": "rows:read",
+        "create": "rows:write",
+        "partial_update": "rows:write",
+        "destroy": "rows:write",
+        "bulk_update": "rows:write",
+        "bulk_destroy": "rows:write",
+        "explain": "schema:read",
+    }
+    query_parameters = {
+        "list": QUERY_MEMBERS,
+        "retrieve": frozenset({"with", "columns"}),
+        # A `where` that was meant for the body of a query, or as a condition of a deletion, must not be lost silently.
+        **dict.fromkeys(("search", "partial_update", "destroy", "explain"), frozenset[str]()),
+        "create": frozenset({"on_conflict"}),
+        "bulk_update": bulk.QUERY_MEMBERS,
+        "bulk_destroy": bulk.QUERY_MEMBERS,
+    }
+    tagged = frozenset({"retrieve", "create", "partial_update"})
+    also_raises = {
+        "create": (Conflict, Unavailable),
+        "partial_update": (Conflict, PreconditionFailed, Unavailable),
+        "destroy": (Conflict, PreconditionFailed, Unavailable),
+        "bulk_update": (Conflict, Unavailable),
+        "bulk_destroy": (Conflict, Unavailable),
+    }
+
+    @extend_schema(parameters=_LIST_PARAMETERS, responses=serializers.RowPage)
+    def list(self, request: HttpRequest, table: str) -> HttpResponseBase:
+        """The rows of a table that the caller may read, one page at a time."""
+        asked = self.query
+        return self._list(
+            table,
+            where=asked.get("where"),
+            order=asked.get("order"),
+            limit=read_limit(asked.get("limit")),
+            cursor=asked.get("cursor"),
+            withs=asked.get("with"),
+            columns=asked.get("columns"),
+            count=asked.get("count"),
+        )
+
+    @extend_schema(operation_id="queryRows", request=serializers.RowQuery, responses=serializers.RowPage)
+    def search(self, request: HttpRequest, table: str) -> HttpResponseBase:
+        """As the list, for filters too long for an address. It changes nothing."""
+        body = self.read_object()
+        unknown = [name for name in body if name not in QUERY_MEMBERS]
+        if unknown:
+            raise ValidationFailed(
+                fields=[FieldError(name[:100], "unknown_field", _NO_SUCH_MEMBER) for name in unknown]
+            )
+        limit = body.get("limit")
+        if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool)):
+            raise ValidationFailed.of("limit", "wrong_type", "limit must be a whole number from 1 to 100.")
+        cursor = body.get("cursor")
+        if cursor is not None and not isinstance(cursor, str):
+            raise ValidationFailed.of("cursor", "wrong_type", "cursor must be a string.")
+        return self._list(
+            table,
+            where=body.get("where"),
+            order=body.get("order"),
+            limit=read_limit(None if limit is None else str(limit)),
+            cursor=cursor,
+            withs=body.get("with"),
+            columns=body.get("columns"),
+            count=body.get("count"),
+        )
+
+    def _list(self, table: str, *, count: Any, **query: Any) -> HttpResponse:
+        if count is not None and count not in _COUNTS:
+            raise ValidationFailed.of("count", "not_among", "count must be exact or estimated.")
+        asked = ListQuery(**query, count=count)
+        page = services.list_rows(self.place, self._principal(), table, asked, self.freshness)
+        return answer(page.body)
+
+    @extend_schema(parameters=[_WITH, _COLUMNS, IF_NONE_MATCH], responses={200: serializers.Row, 304: None})
+    def retrieve(self, request: HttpRequest, table: str, row_id: str) -> HttpResponseBase:
+        """One row, with the relations that `with` names. Answers 304 where `If-None-Match` names its `ETag`."""
+        freshness, withs, columns = self.freshness, self.query.get("with"), self.query.get("columns")
+        # A tag is of the whole row by itself: it says nothing of what else, or of how little, is asked for here.
+        known = self.request._request.META.get("HTTP_IF_NONE_MATCH") if withs is None and columns is None else None
+        row = services.retrieve_row(self.place, self._principal(), table, row_id, withs, columns, freshness)
+        is_unchanged = etags.is_unchanged(known, row.etag)
+        if known is not None and not is_unchanged and freshness is not None and freshness.answered_by is not None:
+            # A replica may confirm what the client has. Where they differ, the primary knows which is newer.
+            row = services.retrieve_row(self.place, self._principal(), table, row_id)
+            is_unchanged = etags.is_unchanged(known, row.etag)
+        if is_unchanged:
+            return _not_modified(row)
+        return answer(row.body, headers=_headers(row))
+
+    @idempotent(using=in_region)
+    @extend_schema(
+        operation_id="insertRows",
+        parameters=[_ON_CONFLICT],
+        request=serializers.NewRows,
+        responses={201: serializers.MadeRows, 200: serializers.MadeRows},
+    )
+    def create(self, request: HttpRequest, table: str) -> HttpResponseBase:
+        """Insert a row, or up to 100 of them in one transaction if the body is an array.
+
+        With `on_conflict` those that are there already are updated instead; 200, if none was inserted. Takes no
+        `If-Match` (422), and with `on_conflict` no `If-None-Match` either.
+        """
+        self._refuse_tags("A row that is yet to be inserted has no tag.")
+        body = self.request.data
+        key = self.query.get("on_conflict")
+        if key is not None:
+            etags.refuse(self.request._request.META, _CONDITIONS, _INSERT_OR_UPDATE)
+            return self._upsert(table, body, key)
+        if isinstance(body, list):
+            made = services.insert_rows(self.place, self._principal(), table, body, depth=self._depth())
+            return created(f"/v1/rows/{table}", _several(made))
+        row = services.insert_row(self.place, self._principal(), table, body, depth=self._depth())
+        return created(f"/v1/rows/{table}/{row.id}", row.body, _headers(row))
+
+    def _upsert(self, table: str, body: Any, key: str) -> HttpResponse:
+        if isinstance(body, list):
+            made = services.upsert_rows(self.place, self._principal(), table, body, key, depth=self._depth())
+            joined = _several([one.row for one in made])
+            return created(f"/v1/rows/{table}", joined) if any(one.is_new for one in made) else answer(joined)
+        one = services.upsert_row(self.place, self._principal(), table, body, key, depth=self._depth())
+        if one.is_new:
+            return created(f"/v1/rows/{table}/{one.row.id}", one.row.body, _headers(one.row))
+        return answer(one.row.body, headers=_headers(one.row))
+
+    @idempotent(using=in_region)
+    @extend_schema(parameters=[IF_MATCH], request=serializers.Cells, responses=serializers.Row)
+    def partial_update(self, request: HttpRequest, table: str, row_id: str) -> HttpResponseBase:
+        """Change some columns of a row. Columns that are not sent stay as they are."""
+        etags.refuse(self.request._request.META, ("If-None-Match",), etags.ONLY_IF_MATCH)
+        row = services.update_row(
+            self.place,
+            self._principal(),
+            table,
+            row_id,
+            self.read_object(),
+            matches=self._if_match(),
+            depth=self._depth(),
+        )
+        return answer(row.body, headers=_headers(row))
+
+    @extend_schema(parameters=[IF_MATCH], responses={204: None})
+    def destroy(self, request: HttpRequest, table: str, row_id: str) -> HttpResponseBase:
+        """Delete a row, and with it what its schema says goes with it."""
+        etags.refuse(self.request._request.META, ("If-None-Match",), etags.ONLY_IF_MATCH)
+        services.delete_row(self.place, self._principal(), table, row_id, matches=self._if_match(), depth=self._depth())
+        return no_content()
+
+    @idempotent(using=in_region)
+    @extend_schema(
+        operation_id="updateRows",
+        parameters=_BULK_PARAMETERS,
+        request=serializers.Cells,
+        responses=serializers.ChangedRows,
+    )
+    def bulk_update(self, request: HttpRequest, table: str) -> HttpResponseBase:
+        """Change some columns of all rows that fit `where` and that the caller may change, in one transaction.
+
+        Takes no `If-Match` (422): a tag is of one row.
+        """
+        changes = self.read_object()
+        which, depth = self._bulk_query(), self._depth()
+        return answer(_changed(services.update_rows(self.place, self._principal(), table, which, changes, depth=depth)))
+
+    @extend_schema(operation_id="deleteRows", parameters=_BULK_PARAMETERS, responses={200: serializers.ChangedRows})
+    def bulk_destroy(self, request: HttpRequest, table: str) -> HttpResponseBase:
+        """Delete all rows that fit `where` and that the caller may delete, with what goes with them.
+
+        Takes no `If-Match` (422): a tag is of one row.
+        """
+        which, depth = self._bulk_query(), self._depth()
+        return answer(_changed(services.delete_rows(self.place, self._principal(), table, which, depth=depth)))
+
+    def _bulk_query(self) -> BulkQuery:
+        self._refuse_tags(_CONDITION_IN_WHERE)
+        etags.refuse(self.request._request.META, ("If-None-Match",), _CONDITION_IN_WHERE)
+        limit = self.query.get("limit")
+        most = None if limit is None else read_limit(limit, bulk.MAX_ROWS)
+        return BulkQuery(self.query.get("where"), most, self.query.get("cursor"))
+
+    @extend_schema(request=serializers.ExplainQuestion, responses=serializers.Explanation)
+    def explain(self, request: HttpRequest, table: str) -> HttpResponseBase:
+        """Why somebody sees a row or not: a verdict for each rule and clause, and the columns hidden from them."""
+        self.caller.need("rows:read")
+        asked = self.read(serializers.ExplainQuestion)
+        seen_as = self._principal_named(asked["as"]) if asked.get("as") else self._principal()
+        knows_users = self.caller.may("users:manage")
+        told = services.explain_row(self.place, self._principal(), table, asked["id"], seen_as, knows_users=knows_users)
+        return answer(told)
+
+    def _principal(self) -> Principal:
+        return Principal.of(self.caller)
+
+    def _depth(self) -> int:
+        """How many webhooks and functions led to this write, where a receiver passes on what it was told (F27)."""
+        return call_depth.depth_of(self.request._request.META, self.place.environment_id)
+
+    def _principal_named(self, name: str) -> Principal:
+        """An app user by its id, or a role that is no user's. Raises ValidationFailed on the field `as`."""
+        if name == "server":
+            return Principal("key")
+        if name == "member":
+            return Principal("account")
+        if name == "anonymous":
+            return Principal("anonymous")
+        user = User.objects.in_pool(self.place.pool_id).filter(pk=name).first()
+        if user is None:
+            message = "Must be a user of this environment, or anonymous, server or member."
+            raise ValidationFailed.of("as", "no_such_user", message)
+        return Principal.of_user(user)
+
+    def _refuse_tags(self, advice: str) -> None:
+        """Raise ValidationFailed for an `If-Match` that names a tag where no single row is meant."""
+        if self._if_match() is not None:
+            etags.refuse(self.request._request.META, ("If-Match",), advice)
+
+    def _if_match(self) -> tuple[str, ...] | None:
+        return etags.read_if_match(self.request._request.META.get("HTTP_IF_MATCH"))
+
+
+def _several(rows: Sequence[RowAnswer]) -> bytes:
+    return b'{"data":[' + b",".join([row.body for row in rows]) + b"]}"
+
+
+def _changed(changed: Changed) -> dict[str, Any]:
+    return {"ids": changed.ids, "next_cursor": changed.next_cursor}
+
+
+def _headers(row: RowAnswer) -> dict[str, str]:
+    return {} if row.etag is None else {"ETag": row.etag}
+
+
+def _not_modified(row: RowAnswer) -> HttpResponse:
+    response = HttpResponse(status=304, headers=_headers(row))
+    del response.headers["Content-Type"]
+    return response

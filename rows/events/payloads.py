@@ -1,0 +1,280 @@
+"""What a subscriber is shown of an event: at most what role `server` may read, of that the columns its owner asked for,
+and nothing at all where its filter says no.
+
+Rules are those of now, not of the moment of the write: who took a column away does not want to see it arrive.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from typing import Any, Final, Protocol
+from uuid import UUID
+
+from django.db import OperationalError, connections, models, transaction
+from django.db.models.functions import Cast, Coalesce
+
+from platform_site.identity.callers import Place
+from platform_site.postgres import clock
+from platform_site.postgres.sizes import OctetLength
+from platform_site.postgres.sqlstates import CANCELLED, sqlstate
+from rows.outbox.event_types import trimmed
+from rows.outbox.models import OutboxEvent
+from rows.query import schema_cache
+from rows.rules import grammar
+from rows.rules.conditions import Condition, Hop, Quantified, Variable, parts, paths_of
+from rows.rules.evaluator import Effort, Facts, holds
+from rows.rules.rules import SERVER, Principal, ReadRule, resolve
+from rows.schema.values import LONG_TYPES
+
+RELATED_ROWS: Final = 1000
+"""How many far rows a rule's relation is followed to; a rule that leads to more is not met."""
+MOST_EFFORT: Final = 3_000_000
+"""Steps that all rules and filters of one event may take: about a second. Others stand in line behind it."""
+_QUERY: Final = 3_000
+"""Steps for asking PostgreSQL where a relation leads, about a millisecond."""
+_KNOWN: Final = 2
+"""Steps for what was asked before."""
+_ROW: Final = 30
+"""Steps for each far row that is read; of all of them 50 MB are kept at most."""
+_BYTES: Final = 4
+"""Bytes of far rows' long cells that cost a step: 12 MB of one event's, however many rows have them."""
+_SIZE: Final = "_size"
+"""An annotation; no column begins like that."""
+_NOBODY: Final = Principal("key")
+"""As whom rules of role `server` are asked: a key, and none in particular."""
+_LIMIT: Final = "SELECT set_config('statement_timeout', %s, true)"
+_PATIENCE_MS: Final = 1000
+"""For the question how long cells are: JSON and arrays have to be unpacked for it, gigabytes at the worst."""
+
+
+class Subscriber(Protocol):
+    """A webhook, or a function that runs on events."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def filter(self) -> Mapping[str, Any] | None: ...
+
+    @property
+    def columns(self) -> Mapping[str, Any] | None: ...
+
+
+class Hidden(Exception):
+    """Role `server` may read neither the row nor what it was before: that it was written is nobody's to know."""
+
+
+class _TooManyRelated(Exception):
+    """A rule leads to more rows than are looked at."""
+
+
+_Rows = Sequence[Mapping[str, Any]]
+
+
+class _Deciding:
+    """What one event has left to spend, and where relations led that were followed for it: by the hop and the row's key
+    the far rows, None where they are too many."""
+
+    def __init__(self, event: int | None = None) -> None:
+        self.event = event
+        self.effort = Effort(MOST_EFFORT)
+        self.related: dict[tuple[Hop, Any], _Rows | None] = {}
+
+
+def region_place(environment_id: str, using: str) -> Place:
+    """What a worker in a region knows of an environment's place: where its rows are. The rest lives in control."""
+    return Place(environment_id, "", "", region=using, cluster=using, plan="free", pool_id=environment_id)
+
+
+class Payloads:
+    """The payloads of one relay batch in the region `using`; what it reads of an environment it reads once."""
+
+    def __init__(self, using: str) -> None:
+        self._using = using
+        self._environments: dict[str, schema_cache.Environment] = {}
+        self._filters: dict[tuple[str, str], Condition | None] = {}
+        self._named: dict[tuple[str, str], Mapping[str, set[str]]] = {}
+        self._deciding = _Deciding()
+        self._now: datetime | None = None
+
+    def carried(self, event: OutboxEvent, data: Mapping[str, Any], subscriber: Subscriber) -> dict[str, Any] | None:
+        """The `data` of a delivery, or None where the subscriber's filter refuses it. Raises Hidden, TooCostly."""
+        table = data.get("table")
+        if event.subject is None or not isinstance(table, str):
+            return dict(data)
+        environment = self._environment(event.environment_id)
+        if table not in environment.schema.tables:
+            raise Hidden
+        rule = environment.rules.access(table, SERVER).read
+        if rule is None:
+            raise Hidden
+        old, new = data.get("old_record"), data.get("record")
+        if self._deciding.event != event.pk:
+            self._deciding = _Deciding(event.pk)
+        readable_old = self._readable(environment, table, rule, old)
+        readable_new = self._readable(environment, table, rule, new)
+        # After a delete the filter speaks of the row as it was.
+        subject = readable_new if readable_new is not None else readable_old
+        if subject is None:
+            raise Hidden
+        facts = Facts(old=readable_old, effort=self._deciding.effort)
+        if not self._is_wanted(environment, subscriber, table, subject, facts):
+            return None
+        columns = None if subscriber.columns is None else list(subscriber.columns.get(table, []))
+        shown_new, shown_old = trimmed(readable_new, columns), trimmed(readable_old, columns)
+        shown = {*(shown_new or {}), *(shown_old or {})}
+        changed = [name for name in data.get("changed") or [] if name in shown]
+        return {
+            "table": table,
+            "id": data["id"],
+            "record": shown_new,
+            "old_record": shown_old,
+            "changed": changed,
+        }
+
+    def _environment(self, environment_id: str) -> schema_cache.Environment:
+        found = self._environments.get(environment_id)
+        if found is None:
+            found = schema_cache.current(region_place(environment_id, self._using))
+            self._environments[environment_id] = found
+        return found
+
+    def _readable(
+        self, environment: schema_cache.Environment, table: str, rule: ReadRule, record: Mapping[str, Any] | None
+    ) -> dict[str, Any] | None:
+        """The cells of `record` that role `server` may read; None where it may not read the row."""
+        if record is None:
+            return None
+        key = environment.id, table
+        if key not in self._named:
+            self._named[key] = _named_by(rule, table)
+        named = self._named[key]
+        facts = Facts(
+            variable=self._resolved,
+            related=lambda hop, row: self._related(environment, hop, row, named),
+            effort=self._deciding.effort,
+        )
+        granted: set[str] = set()
+        matched = False
+        for grant in rule.grants:
+            # Among some of the far rows a rule that wants none of a kind could hold by chance.
+            with suppress(_TooManyRelated):
+                if holds(grant.where, record, facts):
+                    matched = True
+                    granted |= grant.columns
+        return {name: value for name, value in record.items() if name in granted} if matched else None
+
+    def _resolved(self, variable: Variable) -> Any:
+        """What a variable of a rule stands for here: `$now` for the moment at which the batch first asks, by the clock
+        of the region; all others are somebody's, and missing."""
+        if variable.name == "now" and self._now is None:
+            self._now = clock.now(self._using)
+        return resolve(variable, _NOBODY, self._now)
+
+    def _related(
+        self, environment: schema_cache.Environment, hop: Hop, row: Mapping[str, Any], named: Mapping[str, set[str]]
+    ) -> _Rows:
+        """The rows that a relation in a rule leads to, whoever may read them: paths inside a rule are its author's.
+
+        Each is asked for once in an event: a rule that goes back and forth would ask for the same ones at every row.
+        Raises _TooManyRelated, TooCostly.
+        """
+        key = row.get("id") if hop.many else row.get(hop.column)
+        if key is None:
+            return []
+        effort, known = self._deciding.effort, self._deciding.related
+        effort.spend(_KNOWN)
+        if (hop, key) not in known:
+            try:
+                # In a savepoint: if this one read fails, it is this event that gets no payload, not all of the batch.
+                with transaction.atomic(using=self._using):
+                    known[hop, key] = _read(environment, hop, key, named[hop.table], effort)
+            except OperationalError as error:
+                if sqlstate(error) != CANCELLED:
+                    raise
+                effort.spend(MOST_EFFORT + 1)
+        found = known[hop, key]
+        if found is None:
+            raise _TooManyRelated
+        return found
+
+    def _is_wanted(
+        self,
+        environment: schema_cache.Environment,
+        subscriber: Subscriber,
+        table: str,
+        record: Mapping[str, Any],
+        facts: Facts,
+    ) -> bool:
+        if subscriber.filter is None:
+            return True
+        key = (subscriber.id, table)
+        if key not in self._filters:
+            try:
+                self._filters[key] = grammar.read_record(subscriber.filter, table, environment.rules.sight(SERVER))
+            except grammar.InvalidCondition:
+                self._filters[key] = None  # a column it names is gone, or not of this table: it matches nothing
+        condition = self._filters[key]
+        return condition is not None and holds(condition, record, facts)
+
+
+def _named_by(rule: ReadRule, table: str) -> Mapping[str, set[str]]:
+    """The columns that a rule of `table` asks about, by the table that has them."""
+    named: dict[str, set[str]] = defaultdict(set)
+    for grant in rule.grants:
+        _name(grant.where, table, named)
+    return named
+
+
+def _name(condition: Condition, table: str, named: dict[str, set[str]]) -> None:
+    for part in parts(condition):
+        if isinstance(part, Quantified):
+            far = _name_hop(part.hop, table, named)
+            _name(part.condition, far, named)
+        for path in paths_of(part):
+            far = table
+            for hop in path.hops:
+                far = _name_hop(hop, far, named)
+            named[far].add(path.column)
+
+
+def _name_hop(hop: Hop, table: str, named: dict[str, set[str]]) -> str:
+    named[table].add("id" if hop.many else hop.column)
+    named[hop.table].add("id")
+    return hop.table
+
+
+def _read(environment: schema_cache.Environment, hop: Hop, key: Any, named: set[str], effort: Effort) -> _Rows | None:
+    """Of the far rows the columns that are asked about, None where there are too many rows. How long the cells are is
+    known, and paid for, before they are read. Raises TooCostly."""
+    effort.spend(_QUERY)
+    rows = environment.models[hop.table].unruled.using(environment.alias)
+    rows = rows.filter((hop.column if hop.many else "id", key))
+    columns = environment.schema.tables[hop.table].columns
+    long = [name for name in named if name in columns and columns[name].type in LONG_TYPES and name != "id"]
+    if long:
+        cells = (Coalesce(OctetLength(Cast(name, models.TextField())), 0) for name in long)
+        sized = rows.annotate(**{_SIZE: sum(cells, start=models.Value(0))})
+        with _hurry(environment.alias):
+            sizes = dict(sized.values_list("id", _SIZE)[: RELATED_ROWS + 1])
+        if len(sizes) > RELATED_ROWS:
+            return None
+        effort.spend(_QUERY + sum(sizes.values()) // _BYTES)
+        rows = rows.filter(id__in=list(sizes))
+    found = list(rows.values(*named)[: RELATED_ROWS + 1])
+    effort.spend(_ROW * len(found))
+    if len(found) > RELATED_ROWS:
+        return None
+    return [{name: str(cell) if isinstance(cell, UUID) else cell for name, cell in far.items()} for far in found]
+
+
+@contextmanager
+def _hurry(using: str) -> Iterator[None]:
+    """No statement in here takes longer than _PATIENCE_MS. Within a savepoint, which undoes the setting on failure."""
+    with connections[using].cursor() as cursor:
+        cursor.execute("SELECT current_setting('statement_timeout')")
+        [before] = cursor.fetchone()
+        cursor.execute(_LIMIT, [f"{_PATIENCE_MS}"])
+        yield
+        cursor.execute(_LIMIT, [before])

@@ -1,0 +1,429 @@
+"""Runs a plan inside one environment's PostgreSQL schema: all of it in the caller's transaction, or none.
+
+`apply` does it to the living tables, `rehearse` to an empty twin that is rolled back, so that a dry run lists what
+would run without touching a lock. Locks are asked for first and waited for briefly, so that readers never queue behind
+a change that cannot start. docs/adr/0002-schema-changes.md.
+"""
+
+import sys
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final
+
+from django.conf import settings
+from django.db import Error as DatabaseError
+from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.migrations import operations as migrations
+from psycopg import sql
+
+from platform_site.http.errors import FieldError
+from platform_site.identity import ids
+from platform_site.postgres import sqlstates
+from platform_site.postgres.prepared import opened_door, replace_soon
+from projects.provisioning import failpoints
+from rows.migrate.planner import NewUnique, Plan, Step
+from rows.migrate.schema_editor import RowSchemaEditor
+from rows.query import table_models
+from rows.schema import identifiers, values
+from rows.schema.model import ID, Column, InvalidDocument, Schema, Table
+from rows.schema.values import MAX_JSON_DEPTH
+
+
+class LockNotWon(Exception):
+    """The tables were busy for longer than a change may wait. Nothing was changed; trying again may succeed."""
+
+
+class TookTooLong(Exception):
+    """A statement of the change ran into its time limit. Nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One thing a change does. `name` is what a confirmation repeats; `sql` is empty for what is not PostgreSQL's."""
+
+    name: str
+    sql: tuple[str, ...]
+    destructive: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"operation": self.name, "sql": list(self.sql), "destructive": self.destructive}
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    operations: tuple[Operation, ...]
+    indexes_due: bool
+    """Whether indexes of large tables still have to be made (`rows.migrate.concurrent_indexes`)."""
+
+
+_MISFITS: Final = {
+    "23502": "existing rows have no value here",
+    "23505": "existing rows are not unique in these columns",
+    "23514": "existing rows have values that this does not allow",
+    "23503": "existing rows point to rows that are not there",
+    "22001": "existing rows have longer values",
+    "54000": "existing rows have values too long for an index",
+    "54001": "existing rows have values that are nested too deep",
+    "54011": "PostgreSQL counts dropped columns too, at most 1,600 in a table's life: make a new table, or restore a"
+    " backup of the environment, which makes its tables anew",
+}
+_UNREADABLE: Final = {
+    "date": sql.SQL("{column} NOT BETWEEN '0001-01-01' AND '9999-12-31'"),
+    "timestamp": sql.SQL("{column} NOT BETWEEN '0001-01-01' AND '9999-12-31 23:59:59.999999+00'"),
+    "float": sql.SQL("{column} IN ('NaN', 'Infinity', '-Infinity')"),
+    # JSON's own null would be shown as null and met by no `$null`. Numbers and depth as in `values` and in bodies.
+    "json": sql.SQL("jsonb_typeof({column}) = 'null' OR {column} @? {huge} OR {column} @? {deep}"),
+}
+"""What PostgreSQL reads from text and no row may hold."""
+_UNREACHABLE: Final = sql.SQL("id !~ {} OR id = ANY({})").format(
+    sql.Literal(f"^{values.ROW_ID.pattern}$"), sql.Literal(sorted(values.RESERVED_IDS))
+)
+"""Whether no address of the API leads to the row."""
+_PATHS: Final = {
+    "huge": sql.Literal(
+        f'strict $.** ? (@.type() == "number" && (@.abs() > {sys.float_info.max!r} || @ != 0 && @.abs() < 4.9e-324))'
+    ),
+    "deep": sql.Literal(f'strict $.**{{{MAX_JSON_DEPTH}}} ? (@.type() == "array" || @.type() == "object")'),
+}
+
+
+def _unreadable(column: Column) -> sql.Composed:
+    """Whether a cell of `column` holds such a value, as a condition."""
+    return _UNREADABLE[column.type].format(column=sql.Identifier(column.name), **_PATHS)
+
+
+# ── Where ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def inside(connection: BaseDatabaseWrapper, schema: str, *, limited: bool = True) -> Generator[None]:
+    """Unqualified names mean the tables of `schema` within. Needs a transaction; leaves its settings as they were.
+
+    `limited`: with the time limits of schema changes, else with those of the transaction.
+    """
+    before = (
+        "SELECT current_setting('search_path'), current_setting('lock_timeout'), current_setting('statement_timeout')"
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(before)
+        found = cursor.fetchone()
+    limits = (f"{settings.SCHEMA_LOCK_TIMEOUT_MS}", f"{settings.SCHEMA_STATEMENT_TIMEOUT_MS}") if limited else found[1:]
+    _set(connection, f'"{schema}"', *limits)
+    replace_soon(connection)  # its backend now remembers every table that is made, changed or looked at in here
+    yield
+    _set(connection, *found)  # not after an error: the transaction is lost, and its settings with it
+
+
+def _set(connection: BaseDatabaseWrapper, search_path: str, lock_timeout: str, statement_timeout: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT set_config('search_path', %s, true), set_config('lock_timeout', %s, true),"
+            " set_config('statement_timeout', %s, true)",
+            [search_path, lock_timeout, statement_timeout],
+        )
+
+
+def large_tables(connection: BaseDatabaseWrapper, schema: str) -> frozenset[str]:
+    """The tables of `schema` on which an index takes long enough to be made while rows are served.
+
+    Rows are estimated, from whichever of PostgreSQL's two counts has seen more: their exact size would cost a lock.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE n.nspname = %s AND c.relkind = 'r'"
+            " AND greatest(c.reltuples, pg_catalog.pg_stat_get_live_tuples(c.oid)) >= %s",
+            [schema, settings.SCHEMA_LARGE_TABLE_ROWS],
+        )
+        return frozenset(name for (name,) in cursor.fetchall())
+
+
+# ── Uniques whose index is there before them (`rows.migrate.concurrent_unique_indexes`)
+# ───────────────────────────────────────────────────────
+
+
+NEW_UNIQUE_NAMES: Final = (identifiers.prefix("nu"), identifiers.prefix("nu")[:-1] + chr(ord("_") + 1))
+"""What the names of these indexes lie between: from the first, below the second."""
+
+
+def new_unique_sql(unique: NewUnique, *, concurrently: bool = True) -> sql.Composed:
+    """Makes the index of `unique`, where its table has its old name."""
+    return sql.SQL("CREATE UNIQUE INDEX {}{} ON {} ({})").format(
+        sql.SQL("CONCURRENTLY " if concurrently else ""),
+        sql.Identifier(unique.index),
+        sql.Identifier(unique.table),
+        sql.SQL(", ").join(map(sql.Identifier, unique.columns)),
+    )
+
+
+def new_uniques(cursor: Any, tables: Collection[str] | None = None) -> dict[str, bool]:
+    """Such indexes where unqualified names lead, of all or of these tables, and whether each is whole."""
+    cursor.execute(
+        "SELECT i.relname, x.indisvalid FROM pg_catalog.pg_index x JOIN pg_catalog.pg_class i ON i.oid = x.indexrelid"
+        " JOIN pg_catalog.pg_class t ON t.oid = x.indrelid JOIN pg_catalog.pg_namespace n ON n.oid = i.relnamespace"
+        " WHERE n.nspname = pg_catalog.current_schema() AND i.relname >= %s AND i.relname < %s"
+        " AND (%s::text[] IS NULL OR t.relname = ANY(%s::text[]))",
+        [*NEW_UNIQUE_NAMES, *[None if tables is None else list(tables)] * 2],
+    )
+    return dict(cursor.fetchall())
+
+
+def _take_over(connection: BaseDatabaseWrapper, plan: Plan, made: Sequence[NewUnique]) -> None:
+    """Whatever was made beforehand on the tables that the plan alters is there whole, or goes if it is not of `made`:
+    left by a crash, or by a rival who comes too late now. Raises LockNotWon if one of `made` was taken away."""
+    if not plan.exclusive:
+        return
+    with connection.cursor() as cursor:
+        present = new_uniques(cursor, plan.exclusive)
+        if not all(present.pop(unique.index, False) for unique in made):
+            raise LockNotWon
+        for name in present:
+            cursor.execute(sql.SQL("DROP INDEX {}").format(sql.Identifier(name)))
+
+
+# ── Doing it ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def apply(alias: str, schema: str, plan: Plan, made: Sequence[NewUnique] = ()) -> Applied:
+    """Run `plan` on the tables of the PostgreSQL schema `schema`, in the transaction at hand.
+
+    `made` are the uniques whose indexes were made beforehand (`rows.migrate.concurrent_unique_indexes`). Raises
+    LockNotWon, TookTooLong, or InvalidDocument where existing rows do not fit; the transaction must then be rolled
+    back.
+    """
+    connection = connections[alias]
+    with inside(connection, schema):
+        _lock(connection, plan)
+        _take_over(connection, plan, made)
+        _refuse_gaps(connection, plan)
+        return _run(connection, plan, large_tables(connection, schema), made)
+
+
+def rehearse(alias: str, schema: str, plan: Plan) -> tuple[Operation, ...]:
+    """What `apply` would do, found out on an empty twin of the schema, which is rolled back.
+
+    Only the question whether existing rows would be in the way is asked of the living tables, without a lock. Raises
+    InvalidDocument for that, and TookTooLong.
+    """
+    connection = connections[alias]
+    with transaction.atomic(using=alias):
+        with inside(connection, schema):
+            _refuse_gaps(connection, plan)
+        large = large_tables(connection, schema)
+        twin = f"twin_{ids.suffix()}"
+        with connection.cursor() as cursor:
+            cursor.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(twin)))
+        with inside(connection, twin):
+            build(connection, plan.old)
+            made = [unique for unique in plan.new_uniques if unique.table in large]
+            with connection.cursor() as cursor:
+                for unique in made:
+                    cursor.execute(new_unique_sql(unique, concurrently=False))
+            operations = _run(connection, plan, large, made).operations
+        transaction.set_rollback(True, using=alias)
+    return operations
+
+
+def build(connection: BaseDatabaseWrapper, schema: Schema, fill: Callable[[], None] | None = None) -> Applied:
+    """Make all tables of `schema` where `inside` stands, which must be empty.
+
+    `fill` is called when the tables are there, and before their indexes and foreign keys.
+    """
+    with RowSchemaEditor(connection) as editor:
+        editor.build(table_models.state_of(schema).apps.get_models(), fill)
+    return Applied(tuple(Operation(name, (text,), False) for name, text in editor.recorded), editor.postponed)
+
+
+def exchange(connection: BaseDatabaseWrapper, schema: str, old: Schema, beside: str, new: Schema) -> None:
+    """Put the tables of the PostgreSQL schema `beside` in the place of those of `schema`, in the transaction at hand.
+
+    Raises LockNotWon while the old ones are in use; the transaction must then be rolled back.
+    """
+    with connection.cursor() as cursor, locks_or_not():
+        if old.tables:
+            tables = sql.SQL(", ").join(sql.Identifier(schema, name) for name in sorted(old.tables))
+            with opened_door():
+                cursor.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(tables))
+            cursor.execute(sql.SQL("DROP TABLE {}").format(tables))
+        for name in new.tables:
+            cursor.execute(
+                sql.SQL("ALTER TABLE {} SET SCHEMA {}").format(sql.Identifier(beside, name), sql.Identifier(schema))
+            )
+        cursor.execute(sql.SQL("DROP SCHEMA {}").format(sql.Identifier(beside)))
+
+
+def _lock(connection: BaseDatabaseWrapper, plan: Plan) -> None:
+    """All locks at once and in one order, so that no half of them is held while waiting for the other."""
+    limit = str(settings.SCHEMA_LOCK_TIMEOUT_MS * 3 // 2)
+    with connection.cursor() as cursor, locks_or_not():
+        cursor.execute("SELECT set_config('statement_timeout', %s, true)", [limit])
+        for tables, mode in ((plan.exclusive, "ACCESS EXCLUSIVE"), (plan.guarded, "SHARE ROW EXCLUSIVE")):
+            if tables:
+                named = sql.SQL(", ").join(map(sql.Identifier, sorted(tables)))
+                cursor.execute(sql.SQL("LOCK TABLE {} IN {} MODE").format(named, _MODES[mode]))
+        cursor.execute("SELECT set_config('statement_timeout', %s, true)", [str(settings.SCHEMA_STATEMENT_TIMEOUT_MS)])
+
+
+_MODES: Final = {"ACCESS EXCLUSIVE": sql.SQL("ACCESS EXCLUSIVE"), "SHARE ROW EXCLUSIVE": sql.SQL("SHARE ROW EXCLUSIVE")}
+
+
+@contextmanager
+def locks_or_not() -> Generator[None]:
+    try:
+        yield
+    except DatabaseError as error:
+        if sqlstates.sqlstate(error) in {*sqlstates.INTERFERED, sqlstates.CANCELLED}:
+            raise LockNotWon from error
+        raise
+
+
+def _refuse_gaps(connection: BaseDatabaseWrapper, plan: Plan) -> None:
+    """Raise InvalidDocument for columns that become or are not null while rows have nothing to put there."""
+    errors = []
+    with connection.cursor() as cursor:
+        for gap in plan.gaps:
+            question = sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {})").format(
+                sql.Identifier(gap.table),
+                sql.SQL("{} IS NULL").format(sql.Identifier(gap.column)) if gap.column else sql.SQL("true"),
+            )
+            cursor.execute(question)
+            if cursor.fetchone()[0]:
+                message = 'existing rows have no value here: add "backfill" or "default", or "null": true'
+                errors.append(FieldError(gap.path, "required", message))
+    if errors:
+        raise InvalidDocument(errors)
+
+
+def _run(connection: BaseDatabaseWrapper, plan: Plan, large: Collection[str], made: Sequence[NewUnique]) -> Applied:
+    now_called = {was: name for name, was in plan.renamed.was_table.items()}
+    renamed_large = [now_called[name] for name in large if name in now_called]
+    indexes = {unique.constraint: (unique.index, new_unique_sql(unique).as_string()) for unique in made}
+    with RowSchemaEditor(connection, renamed_large, indexes) as editor:
+        for statement in plan.renamed.statements:
+            with editor.during(statement.operation), locks_or_not():
+                editor.execute(statement.text, None)
+        if plan.old.tables:
+            _run_steps(editor, plan)
+            _refuse_giants(editor, plan)
+        else:
+            editor.build(table_models.state_of(plan.new).apps.get_models())
+    return Applied(_operations(plan, editor.recorded), editor.postponed)
+
+
+def _run_steps(editor: RowSchemaEditor, plan: Plan) -> None:
+    state = table_models.state_of(plan.renamed.schema, unconstrained=plan.renamed.unconstrained)
+    for steps in _together(plan.steps):
+        before = state.clone()
+        if len(steps) > 1:
+            state.__dict__.pop("apps", None)
+        for step in steps:
+            step.django.state_forwards(table_models.LABEL, state)
+        for step in steps:
+            failpoints.reach("schema.between_steps")
+            try:
+                with editor.during(step.name):
+                    step.django.database_forwards(table_models.LABEL, editor, before, state)
+                    _refuse_unreadable(editor, plan, step)
+            except DatabaseError as error:
+                if (said := meaning(step, error)) is None:
+                    raise
+                raise said from error
+
+
+def _together(steps: Iterable[Step]) -> Iterator[list[Step]]:
+    """The steps, those in a row that make tables as one group: a state with new tables, once its models were made, has
+    those of all tables that hang together made anew for each, which for a hundred tables takes many seconds. A table
+    is made as it is at the end of its group, since nothing else happens in there."""
+    for makes_tables, group in groupby(steps, lambda step: isinstance(step.django, migrations.CreateModel)):
+        found = list(group)
+        yield from [found] if makes_tables else [[step] for step in found]
+
+
+def unreadable_cell(connection: BaseDatabaseWrapper, table: Table) -> tuple[str, str] | None:
+    """The id of a row of `table`, where `inside` stands, and a column of it that holds what PostgreSQL takes and the
+    API cannot show; None if there is none. For rows that come from elsewhere by COPY, or may go there. One query."""
+    tests = {ID.name: _UNREACHABLE}
+    tests |= {name: _unreadable(column) for name, column in table.all_columns.items() if column.type in _UNREADABLE}
+    query = sql.SQL("SELECT id, ARRAY[{}] FROM {} WHERE {} LIMIT 1").format(
+        sql.SQL(", ").join(tests.values()), sql.Identifier(table.name), sql.SQL(" OR ").join(tests.values())
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(query)
+        found = cursor.fetchone()
+    return (found[0], list(tests)[found[1].index(True)]) if found else None
+
+
+def _holds_any(connection: BaseDatabaseWrapper, table: str, test: sql.Composable) -> bool:
+    """Whether the test is true of a row of the table, where `inside` stands."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {})").format(sql.Identifier(table), test))
+        return bool(cursor.fetchone()[0])
+
+
+def _refuse_unreadable(editor: RowSchemaEditor, plan: Plan, step: Step) -> None:
+    if not isinstance(step.django, migrations.AlterField) or step.column is None:
+        return
+    table, column = step.django.model_name, step.column
+    was: Column = plan.renamed.schema.tables[table].columns[column.name]
+    if was.type == column.type or column.type not in _UNREADABLE:
+        return
+    if _holds_any(editor.connection, table, _unreadable(column)):
+        raise InvalidDocument([FieldError(step.path, "invalid", f"existing values cannot become {column.type}")])
+
+
+def _refuse_giants(editor: RowSchemaEditor, plan: Plan) -> None:
+    """Raise InvalidDocument where a text that became JSON makes a row larger than the API lets one become: PostgreSQL
+    writes the numbers of JSON without exponents."""
+    for step in plan.steps:
+        if not isinstance(step.django, migrations.AlterField) or step.column is None or step.column.type != "json":
+            continue
+        table = step.django.model_name
+        if plan.renamed.schema.tables[table].columns[step.column.name].type == "json":
+            continue
+        if _holds_any(editor.connection, table, is_giant(plan.new.tables[table].columns.values())):
+            message = f"existing rows would hold more than {values.MAX_ROW_BYTES >> 20} MB as json"
+            raise InvalidDocument([FieldError(step.path, "conflict", message)])
+
+
+def is_giant(columns: Iterable[Column]) -> sql.Composable:
+    """Whether a row has more in these columns than the API lets it have, as a condition."""
+    sizes = [
+        sql.SQL("coalesce(octet_length({}::text), 0)").format(sql.Identifier(column.name))
+        for column in columns
+        if column.type in values.LONG_TYPES
+    ]
+    return sql.SQL("{} > {}").format(sql.SQL(" + ").join(sizes), sql.Literal(values.MAX_ROW_BYTES))
+
+
+def meaning(step: Step, error: DatabaseError) -> Exception | None:
+    """What a failed statement says about the document; None where it says nothing of that, so that the error itself is
+    the answer. PostgreSQL's own text carries values and stays behind."""
+    state = sqlstates.sqlstate(error)
+    if state in sqlstates.INTERFERED:
+        return LockNotWon()
+    if state == sqlstates.CANCELLED:
+        return TookTooLong(step.name)
+    if state == "23505" and step.columns:
+        message = f"existing rows are not unique in {', '.join(step.columns)}"
+        return InvalidDocument([FieldError(step.path, "conflict", message)])
+    if state == sqlstates.TOO_LONG_FOR_AN_INDEX and step.columns:
+        message = f"existing rows have values too long for an index of {', '.join(step.columns)} (about 2,700 bytes)"
+        return InvalidDocument([FieldError(step.path, "conflict", message)])
+    if state in _MISFITS:
+        return InvalidDocument([FieldError(step.path, "conflict", _MISFITS[state])])
+    if state and state.startswith("22") and step.column:
+        return InvalidDocument([FieldError(step.path, "invalid", f"existing values cannot become {step.column.type}")])
+    return None
+
+
+def _operations(plan: Plan, recorded: Iterable[tuple[str, str]]) -> tuple[Operation, ...]:
+    """The statements by operation, in the order in which operations begin."""
+    found: dict[str, list[str]] = {}
+    for name, text in recorded:
+        found.setdefault(name, []).append(text)
+    for name in (*(step.name for step in plan.steps), *plan.notes):
+        found.setdefault(name, [])
+    return tuple(Operation(name, tuple(texts), name in plan.destructive) for name, texts in found.items())

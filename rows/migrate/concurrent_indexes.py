@@ -1,0 +1,77 @@
+"""Indexes of large tables: made after the schema change that declared them, while rows are read and written.
+
+`CREATE INDEX CONCURRENTLY` takes as long as the table is large, runs in no transaction, and leaves an invalid index
+when it is cut off. So nothing here remembers what was begun: the document says which indexes there should be, the
+catalog which there are, and `make_due` closes the gap, whoever calls it and however often.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from psycopg import sql
+
+from platform_site.fastpath.libpq import unhurried
+from platform_site.identity.callers import Place
+from rows.migrate import service as schema_service
+from rows.models import CurrentVersion
+from rows.query import table_models
+from rows.schema.model import IndexSpec
+
+Progress = Callable[[str], None]
+"""Told the name of each index before it is made, such as `tasks (owner_id, -created_at, -id)`."""
+
+
+def make_due(place: Place, progress: Progress = lambda name: None) -> bool:
+    """Make every index that the environment's schema declares and PostgreSQL does not have; True once all are there.
+
+    False if another process is at it. Takes as long as it takes: call it from a worker or a command, outside of
+    transactions.
+    """
+    with unhurried(place.cluster) as connection:
+        cursor = connection.cursor()
+        cursor.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 2))", [place.environment_id])
+        if not cursor.fetchone()[0]:
+            return False
+        while True:
+            state = schema_service.current(place)
+            present = _present(cursor, place.environment_id)
+            for table in state.schema.tables.values():
+                for spec in table.indexes:
+                    name = table_models.index_name(table.name, spec)
+                    if not present.get(name, False):
+                        progress(f"{table.name} ({spec})")
+                        _make(cursor, place.environment_id, table.name, spec, leftover=name in present)
+            settled = CurrentVersion.objects.using(place.cluster).filter(
+                environment_id=place.environment_id, version=state.version
+            )
+            if state.version == 0 or settled.update(indexes_due=False):
+                return True
+
+
+def _present(cursor: Any, schema: str) -> dict[str, bool]:
+    """The indexes of a schema by name, and whether each is whole."""
+    cursor.execute(
+        "SELECT i.relname, x.indisvalid FROM pg_catalog.pg_index x JOIN pg_catalog.pg_class i ON i.oid = x.indexrelid"
+        " JOIN pg_catalog.pg_namespace n ON n.oid = i.relnamespace WHERE n.nspname = %s",
+        [schema],
+    )
+    return dict(cursor.fetchall())
+
+
+def _make(cursor: Any, schema: str, table: str, spec: IndexSpec, *, leftover: bool) -> None:
+    name = table_models.index_name(table, spec)
+    if leftover:
+        cursor.execute(sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS {}").format(sql.Identifier(schema, name)))
+    keys = sql.SQL(", ").join(
+        sql.SQL("{} {} {}").format(
+            sql.Identifier(key.column),
+            sql.SQL("DESC") if key.descending else sql.SQL("ASC"),
+            sql.SQL("NULLS FIRST") if key.nulls_first else sql.SQL("NULLS LAST"),
+        )
+        for key in spec.keys
+    )
+    cursor.execute(
+        sql.SQL("CREATE INDEX CONCURRENTLY {} ON {} ({})").format(
+            sql.Identifier(name), sql.Identifier(schema, table), keys
+        )
+    )

@@ -1,0 +1,177 @@
+"""Uniques of large tables: their indexes are made before the schema change that adds them, while rows are served.
+
+A unique that does not hold yet cannot be declared, so that nothing is left for later as with plain indexes
+(`rows.migrate.concurrent_indexes`). Instead `CREATE UNIQUE INDEX CONCURRENTLY` runs first, on a connection of its own
+and under a name of its own (`_nu_…`); the short transaction that moves the version then only says `ADD CONSTRAINT …
+USING INDEX`.
+
+From its second look at the table on, PostgreSQL holds writers to such an index, also to one that was cut off. So
+whoever gives up takes it away again, and what a crash left behind goes with the next change of the table
+(`rows.migrate.apply`) or the next sweep. Writers who meet one meanwhile are asked to try again (`rows.write.errors`).
+An advisory lock of the session says that somebody is at it, for as long as he lives. docs/adr/0002-schema-changes.md.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from django.db import Error as DatabaseError
+from django.db import connections
+from psycopg import sql
+
+from platform_site.concurrency import server_hints
+from platform_site.fastpath.libpq import unhurried
+from platform_site.identity.callers import Place
+from platform_site.postgres import sqlstates
+from projects.provisioning import failpoints
+from rows.migrate import apply
+from rows.migrate.apply import LockNotWon, TookTooLong
+from rows.migrate.planner import NewUnique, Plan
+
+log = logging.getLogger("platform.rows")
+
+Progress = Callable[[str], None]
+"""Told the operation, such as `add unique tasks (title)`, before its index is made."""
+
+_CLEARING_MS: Final = 2_000
+"""How long taking an index away may wait for transactions that use its table. The sweep tries again."""
+_LOCK: Final = sql.SQL("hashtextextended(%s, 3)")
+
+
+def wanted(place: Place, plan: Plan) -> tuple[NewUnique, ...]:
+    """The uniques of `plan` whose indexes are to be made beforehand: those of large tables. At most one query."""
+    if not plan.new_uniques:
+        return ()
+    large = apply.large_tables(connections[place.cluster], place.environment_id)
+    return tuple(unique for unique in plan.new_uniques if unique.table in large)
+
+
+class _Occupied(LockNotWon):
+    """Somebody else is at it in this environment, or what was left over there cannot go yet. Nothing was begun."""
+
+
+@contextmanager
+def made(
+    place: Place, uniques: Sequence[NewUnique], *, limit_ms: int, progress: Progress = lambda name: None
+) -> Generator[None]:
+    """Make the indexes of `uniques`, for a change that is carried out inside the block; if it fails they go again.
+
+    `limit_ms` is for all of them together, 0 for as long as it takes. Raises LockNotWon while another change makes
+    some in this environment, TookTooLong, and InvalidDocument where existing rows are not unique.
+    """
+    server_hints.begin()
+    try:
+        with _in_charge(place.cluster, place.environment_id) as cursor:
+            with _transaction_kept(place.cluster):
+                _make(cursor, uniques, limit_ms, progress)
+            failpoints.reach("schema.uniques_made")
+            yield
+    except _Occupied:
+        raise
+    except BaseException:
+        _clear_or_warn(place.cluster, place.environment_id)  # by another connection: that one may be what failed
+        raise
+
+
+def clear(cluster: str, environment_id: str) -> None:
+    """Take away what was made in an environment and became no constraint, unless somebody is still at it.
+
+    Waits two seconds for each at most: raises DatabaseError where transactions use the table for longer.
+    """
+    with suppress(_Occupied), _in_charge(cluster, environment_id) as cursor:
+        _clear(cursor)
+
+
+def clear_all(cluster: str) -> None:
+    """`clear` for every environment of a region's database where something was left. One query where nothing was."""
+    with connections[cluster].cursor() as cursor:
+        cursor.execute(
+            "SELECT DISTINCT n.nspname FROM pg_catalog.pg_class i JOIN pg_catalog.pg_namespace n"
+            " ON n.oid = i.relnamespace WHERE i.relkind = 'i' AND i.relname >= %s AND i.relname < %s",
+            apply.NEW_UNIQUE_NAMES,
+        )
+        found = [name for (name,) in cursor.fetchall()]
+    for environment_id in found:
+        _clear_or_warn(cluster, environment_id)
+
+
+def _clear_or_warn(cluster: str, environment_id: str) -> None:
+    try:
+        clear(cluster, environment_id)
+    except DatabaseError as error:
+        log.warning("new uniques of %s are left to the next sweep: %s", environment_id, sqlstates.sqlstate(error))
+
+
+def are_being_made(cluster: str, environment_id: str) -> bool:
+    """Whether somebody is at it. Inside a transaction, which keeps others from beginning until its end."""
+    with connections[cluster].cursor() as cursor:
+        cursor.execute(sql.SQL("SELECT pg_try_advisory_xact_lock({})").format(_LOCK), [environment_id])
+        return not cursor.fetchone()[0]
+
+
+@contextmanager
+def _in_charge(cluster: str, environment_id: str) -> Generator[Any]:
+    """A cursor, whose unqualified names are the environment's tables, of who may make and drop such indexes there.
+    Raises _Occupied if somebody else may."""
+    with unhurried(cluster) as connection, connection.cursor() as cursor:
+        cursor.execute(sql.SQL("SELECT pg_try_advisory_lock({})").format(_LOCK), [environment_id])
+        if not cursor.fetchone()[0]:
+            raise _Occupied
+        try:
+            cursor.execute("SELECT set_config('search_path', %s, false)", [f'"{environment_id}"'])
+            yield cursor
+        finally:
+            # A closed connection's session ends a moment later, and whoever comes next should not find it locked.
+            with suppress(DatabaseError):
+                cursor.execute(sql.SQL("SELECT pg_advisory_unlock({})").format(_LOCK), [environment_id])
+
+
+def _make(cursor: Any, uniques: Sequence[NewUnique], limit_ms: int, progress: Progress) -> None:
+    began = time.monotonic()
+    try:
+        with apply.locks_or_not():
+            _clear(cursor)
+    except LockNotWon as error:
+        raise _Occupied from error
+    for unique in uniques:
+        progress(unique.step.name)
+        left = limit_ms - int((time.monotonic() - began) * 1000)
+        if limit_ms and left <= 0:
+            raise TookTooLong(unique.step.name)
+        _limit(cursor, max(left, 0))
+        try:
+            cursor.execute(apply.new_unique_sql(unique))
+        except DatabaseError as error:
+            if (said := apply.meaning(unique.step, error)) is None:
+                raise
+            raise said from error
+
+
+def _clear(cursor: Any) -> None:
+    _limit(cursor, _CLEARING_MS)
+    for name in apply.new_uniques(cursor):
+        cursor.execute(sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS {}").format(sql.Identifier(name)))
+
+
+def _limit(cursor: Any, milliseconds: int) -> None:
+    cursor.execute("SELECT set_config('statement_timeout', %s, false)", [str(milliseconds)])
+
+
+@contextmanager
+def _transaction_kept(alias: str) -> Generator[None]:
+    """A transaction around the change (that of an Idempotency-Key) is idle meanwhile, and must neither be ended for it
+    nor waited for."""
+    if not connections[alias].in_atomic_block:
+        yield
+        return
+    setting = "idle_in_transaction_session_timeout"
+    with connections[alias].cursor() as cursor:
+        cursor.execute("SELECT current_setting(%s)", [setting])
+        before = cursor.fetchone()[0]
+        # Without parameters, hence by the simple protocol: a portal of the extended one stays open with its snapshot,
+        # and `CREATE INDEX CONCURRENTLY` would wait for its end, which would wait for the index.
+        cursor.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
+        yield
+        cursor.execute("SELECT set_config(%s, %s, true)", [setting, before])

@@ -1,0 +1,153 @@
+"""What the errors of a schema mean to a client, and the shapes in which schemas travel."""
+
+from typing import Any, Final
+
+from platform_site.http import errors, exception_handler, fields
+from platform_site.http.errors import ApiError, FieldError
+from platform_site.http.fields import Serializer, timestamp
+from rows.migrate import apply
+from rows.migrate import service as schema_service
+from rows.models import SchemaVersion
+from rows.schema.model import InvalidDocument
+
+DOCUMENT: Final = "document"
+"""The member of a body that holds the document: its errors are named `document.tables.…`."""
+
+
+def register() -> None:
+    """Called once at start."""
+    exception_handler.register(InvalidDocument, _invalid)
+    exception_handler.register(schema_service.Unconfirmed, _unconfirmed)
+    exception_handler.register(schema_service.VersionMoved, _moved)
+    exception_handler.register(schema_service.NoSuchVersion, lambda error: errors.NotFound())
+    exception_handler.register(schema_service.TablesQuotaReached, _too_many)
+    exception_handler.register(schema_service.TablesBusy, lambda error: errors.Unavailable(_BUSY))
+    exception_handler.register(apply.TookTooLong, lambda error: errors.Unavailable(_TOO_LONG))
+
+
+_BUSY: Final = "The tables are in use and the change could not begin. Nothing was changed; try again."
+_TOO_LONG: Final = "A step of the change took too long. Nothing was changed; make the change in smaller steps."
+
+
+def _invalid(error: InvalidDocument) -> ApiError:
+    return errors.ValidationFailed(
+        "The schema document is not valid.",
+        fields=[_of_document(found) for found in error.errors],
+    )
+
+
+def _of_document(found: FieldError) -> FieldError:
+    return FieldError(f"{DOCUMENT}.{found.field}", found.code, found.message)
+
+
+def _unconfirmed(error: schema_service.Unconfirmed) -> ApiError:
+    return errors.ValidationFailed(
+        "The change would lose data. Repeat it with these operations in `confirm`; what was only renamed says "
+        "`renamed_from` instead.",
+        fields=[FieldError("confirm", "unconfirmed", name) for name in error.operations],
+    )
+
+
+def _too_many(error: schema_service.TablesQuotaReached) -> ApiError:
+    return errors.QuotaExceeded(f"The plan allows {error.limit} tables in an environment.")
+
+
+def _moved(error: schema_service.VersionMoved) -> ApiError:
+    return errors.Conflict(f"The schema is at version {error.version} now. Read it again and apply to that.")
+
+
+# ── Bodies ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class SchemaChange(Serializer):
+    document = fields.JSONField()
+    dry_run = fields.BooleanField(default=False)
+    confirm = fields.ListField(child=fields.CharField(max_length=400), default=list, max_length=1000)
+
+
+class SchemaRevert(Serializer):
+    version = fields.IntegerField(min_value=0)
+    dry_run = fields.BooleanField(default=False)
+    confirm = fields.ListField(child=fields.CharField(max_length=400), default=list, max_length=1000)
+
+
+# ── Answers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class SchemaAnswer(Serializer):
+    version = fields.IntegerField()
+    document = fields.JSONField()
+    applied_at = fields.DateTimeField(allow_null=True)
+    applied_by = fields.CharField(allow_null=True)
+    indexes_pending = fields.BooleanField()
+
+
+class VersionAnswer(Serializer):
+    version = fields.IntegerField()
+    document = fields.JSONField()
+    applied_at = fields.DateTimeField()
+    applied_by = fields.CharField(allow_null=True)
+    operations = fields.ListField(child=fields.CharField())
+    reverts_to = fields.IntegerField(allow_null=True)
+
+
+class SchemaVersionPage(Serializer):
+    data = fields.ListField(child=VersionAnswer())  # type: ignore[assignment]
+    next_cursor = fields.CharField(allow_null=True)
+
+
+class OperationAnswer(Serializer):
+    operation = fields.CharField()
+    sql = fields.ListField(child=fields.CharField())
+    destructive = fields.BooleanField()
+
+
+class WarningAnswer(Serializer):
+    field = fields.CharField()
+    code = fields.CharField()
+    message = fields.CharField()
+
+
+class OutcomeAnswer(Serializer):
+    version = fields.IntegerField()
+    operations = fields.ListField(child=OperationAnswer())
+    warnings = fields.ListField(child=WarningAnswer())
+    dry_run = fields.BooleanField()
+    indexes_pending = fields.BooleanField()
+
+
+def state_answer(state: schema_service.State) -> dict[str, Any]:
+    record = state.record
+    return {
+        "version": state.version,
+        "document": state.schema.document,
+        "applied_at": timestamp(record.applied_at) if record else None,
+        "applied_by": applied_by(record) if record else None,
+        "indexes_pending": state.indexes_due,
+    }
+
+
+def version_answer(record: SchemaVersion) -> dict[str, Any]:
+    return {
+        "version": record.version,
+        "document": record.document,
+        "applied_at": timestamp(record.applied_at),
+        "applied_by": applied_by(record),
+        "operations": [operation["operation"] for operation in record.operations],
+        "reverts_to": record.reverts_to,
+    }
+
+
+def outcome_answer(outcome: schema_service.Outcome, *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "version": outcome.version,
+        "operations": [operation.as_dict() for operation in outcome.operations],
+        "warnings": [_of_document(found).as_dict() for found in outcome.warnings],
+        "dry_run": dry_run,
+        "indexes_pending": outcome.indexes_due,
+    }
+
+
+def applied_by(record: SchemaVersion) -> str:
+    """The id of who applied it; `system` for commands and sweeps, which have none."""
+    return record.author_id or record.author_kind

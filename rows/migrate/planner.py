@@ -1,0 +1,415 @@
+"""From two schemas to the operations that turn one into the other: each with its name, and what it would destroy.
+
+Renames come first, by our own SQL (`rows.migrate.renames`); the rest is Django's autodetector over two fresh states.
+What Django does not see (rules, id prefixes, policies for deleted users) is listed too, without SQL. Nothing here
+touches a database: `rows.migrate.apply` runs a plan. docs/adr/0002-schema-changes.md.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from typing import Any
+
+from django.db import models
+from django.db.migrations import operations as migrations
+from django.db.migrations.autodetector import MigrationAutodetector
+from django.db.migrations.graph import MigrationGraph
+from django.db.migrations.operations.base import Operation as DjangoOperation
+from django.db.migrations.questioner import MigrationQuestioner
+from django.db.migrations.state import ProjectState
+
+from rows.migrate import backfills, renames
+from rows.query import table_models
+from rows.schema import literals
+from rows.schema.model import ID, Column, Schema, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One operation of Django's, and what people call it."""
+
+    django: DjangoOperation
+    name: str
+    """Such as `drop column tasks.internal`: shown, stored, and typed by whoever confirms it."""
+    path: str
+    """The place in the document that an error of it is about."""
+    column: Column | None = None
+    """The column that is added or altered."""
+    columns: tuple[str, ...] = ()
+    """The columns of a unique or of an index that comes or goes, as people know them."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewUnique:
+    """A unique over columns that are there already and keep their values, so that its index can be made beforehand."""
+
+    step: Step
+    """The operation that adds the constraint."""
+    constraint: str
+    table: str
+    """By its old name, as `columns`."""
+    columns: tuple[str, ...]
+    index: str
+    """The name of the index until the constraint takes it over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A column that existing rows may have no value for: it is refused if there are such rows."""
+
+    table: str
+    """By its old name."""
+    column: str | None
+    """By its old name; None where the column is new, so that any row is one too many."""
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What `rows.migrate.apply` runs: `renamed.statements`, then `steps`. `notes` are changes without SQL."""
+
+    old: Schema
+    new: Schema
+    renamed: renames.Renamed
+    steps: tuple[Step, ...]
+    notes: tuple[str, ...]
+    destructive: frozenset[str]
+    """The names of operations that lose data: they must be confirmed."""
+    gaps: tuple[Gap, ...]
+    new_uniques: tuple[NewUnique, ...]
+    """Those over existing columns (`rows.migrate.concurrent_unique_indexes`); others are made with their columns."""
+    exclusive: frozenset[str]
+    """Existing tables, by their old names, that the change alters."""
+    guarded: frozenset[str]
+    """Existing tables, by their old names, that new foreign keys will point to."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.renamed.statements or self.steps or self.notes)
+
+
+def plan(old: Schema, new: Schema) -> Plan:
+    """How to get from `old` to `new`. Raises InvalidDocument if a rename names nothing or a type cannot change so."""
+    return _Planning(old, new).result()
+
+
+class _Questioner(MigrationQuestioner):
+    """Answers Django's question what existing rows get: the document's `backfill`, or nothing."""
+
+    def __init__(self, schema: Schema) -> None:
+        super().__init__({"ask_initial": True})
+        self.schema = schema
+
+    def _backfill(self, field_name: str, model_name: str) -> Any:
+        table = self.schema.tables[model_name]
+        column = next(c for c in table.columns.values() if table_models.field_name(c) == field_name)
+        return models.NOT_PROVIDED if column.backfill is None else literals.value(column, column.backfill)
+
+    ask_not_null_addition = ask_not_null_alteration = _backfill
+
+
+class _Detector(MigrationAutodetector):
+    """Django's, in a time that grows with the change: its sorting takes the square of the number of operations and its
+    optimizer the cube, which three new tables of eighty references each felt already. Of new tables it is told as if
+    they were there (`_created`), and without them there is nothing to optimize."""
+
+    generated_operations: dict[str, list[Any]]
+
+    def _sort_migrations(self) -> None:
+        for label, found in self.generated_operations.items():
+            by_model: dict[str, list[Any]] = defaultdict(list)
+            for operation in found:
+                by_model[_model_of(operation).lower()].append(operation)
+            sorter: TopologicalSorter[Any] = TopologicalSorter()
+            for operation in found:
+                sorter.add(operation)
+                for needed in operation._auto_deps:
+                    if needed.app_label == label:
+                        others = by_model.get(needed.model_name_lower, ())
+                        sorter.add(operation, *(other for other in others if self.check_dependency(other, needed)))
+            self.generated_operations[label] = list(sorter.static_order())
+
+    def _optimize_migrations(self) -> None:
+        pass
+
+
+def _model_of(operation: DjangoOperation) -> str:
+    if isinstance(operation, migrations.CreateModel | migrations.DeleteModel):
+        return str(operation.name)
+    return str(operation.model_name)  # type: ignore[attr-defined]
+
+
+def _detect(renamed: renames.Renamed, new: Schema) -> list[DjangoOperation]:
+    before, after = (
+        table_models.state_of(renamed.schema, unconstrained=renamed.unconstrained),
+        table_models.state_of(new),
+    )
+    made = [name for name in new.tables if name not in renamed.tables]
+    created = list(_created(made, new, after))
+    for name in made:
+        before.add_model(after.models[table_models.LABEL, name].clone())
+    changes = _Detector(before, after, _Questioner(new)).changes(MigrationGraph())
+    found = [_filled(operation, new) for each in changes.get(table_models.LABEL, []) for operation in each.operations]
+    return sorted([*created, *found], key=_turn)
+
+
+def _filled(operation: DjangoOperation, new: Schema) -> DjangoOperation:
+    if isinstance(operation, migrations.AddField | migrations.AlterField):
+        columns = new.tables[operation.model_name].columns.values()
+        column = next((each for each in columns if table_models.field_name(each) == operation.name), None)
+        if column is not None and column.backfill is not None and column.default is not None:
+            return backfills.with_backfill(operation, column)
+    return operation
+
+
+def _created(names: Collection[str], new: Schema, state: ProjectState) -> Iterator[DjangoOperation]:
+    """New tables, those first that others refer to; references in a circle are added when all are there."""
+    waiting, made = list(names), set(new.tables).difference(names)
+    later: list[DjangoOperation] = []
+    while waiting:
+        ready = [name for name in waiting if _targets_of(new.tables[name]) <= {*made, name}] or waiting[:1]
+        for name in ready:
+            model = state.models[table_models.LABEL, name]
+            missing = {c.key for c in new.tables[name].columns.values() if c.references not in {None, *made, name}}
+            fields = [(key, field) for key, field in model.fields.items() if key not in missing]
+            options = dict(model.options)
+            if missing:
+                later += [migrations.AddField(name, key, model.fields[key]) for key in missing]
+                later += [migrations.AddIndex(name, index) for index in options.pop("indexes")]
+                later += [migrations.AddConstraint(name, constraint) for constraint in options.pop("constraints")]
+            yield migrations.CreateModel(name, fields, options)
+        made.update(ready)
+        waiting = [name for name in waiting if name not in made]
+    yield from later
+
+
+def _targets_of(table: Table) -> set[str]:
+    return {column.references for column in table.columns.values() if column.references}
+
+
+def _turn(operation: DjangoOperation) -> int:
+    """First what stands on columns goes, last what stands on them comes.
+
+    Django's sorting knows what fields owe to models and nothing of constraints: a field whose target is deleted in the
+    same change was taken away before the unique that names it (found by the property test).
+    """
+    if isinstance(operation, migrations.RemoveConstraint | migrations.RemoveIndex):
+        return 0
+    return 2 if isinstance(operation, migrations.AddConstraint | migrations.AddIndex) else 1
+
+
+class _Planning:
+    def __init__(self, old: Schema, new: Schema) -> None:
+        self.old, self.new = old, new
+        self.renamed = renames.rename(old, new)
+        self.middle = self.renamed.schema
+        self.unique_names = self._objects(
+            lambda table: [(table_models.unique_name(table.name, u), u) for u in table.unique]
+        )
+        self.index_names = self._objects(
+            lambda table: [(table_models.index_name(table.name, i), i) for i in table.indexes]
+        )
+        self.check_names = self._objects(
+            lambda table: [(table_models.check_name(table.name, name), name) for name in table.columns]
+        )
+
+    def _objects(self, named: Any) -> dict[str, Any]:
+        tables = [*self.middle.tables.values(), *self.new.tables.values()]
+        return {name: thing for table in tables for name, thing in named(table)}
+
+    def result(self) -> Plan:
+        operations = _detect(self.renamed, self.new)
+        self.dropped = {op.name for op in operations if isinstance(op, migrations.DeleteModel)}
+        steps = tuple(self._step(operation) for operation in operations)
+        altered = {_model_of(step.django) for step in steps} | {
+            self._new_name(s.table) for s in self.renamed.statements
+        }
+        exclusive = {self.renamed.was_table[name] for name in altered if name in self.renamed.was_table}
+        pointed_to, let_go = self._targets(operations)
+        return Plan(
+            old=self.old,
+            new=self.new,
+            renamed=self.renamed,
+            steps=steps,
+            notes=tuple(dict.fromkeys(self._notes())),
+            destructive=frozenset(self._destructive(steps)),
+            gaps=tuple(self._gaps()),
+            new_uniques=tuple(self._new_uniques(steps)),
+            exclusive=frozenset(exclusive | let_go),
+            guarded=frozenset(pointed_to - exclusive - let_go),
+        )
+
+    def _new_name(self, old: str) -> str:
+        return next(new for new, was in self.renamed.was_table.items() if was == old)
+
+    # ── Names ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _shown_table(self, name: str) -> str:
+        """What people call a table that may have stepped aside: by its old name if it goes away."""
+        return name if name in self.new.tables else self.renamed.was_table[name]
+
+    def _step(self, operation: DjangoOperation) -> Step:
+        at = _model_of(operation)
+        table = self._shown_table(at)
+        path = f"tables.{table}"
+        match operation:
+            case migrations.CreateModel():
+                return Step(operation, f"create table {table}", path)
+            case _ if at in self.dropped:  # Django takes the references away first; to people it is one thing
+                return Step(operation, f"drop table {table}", path)
+            case migrations.AddField() | migrations.AlterField():
+                column = self._column(self.new.tables[at], operation.name)
+                verb = "add" if isinstance(operation, migrations.AddField) else "alter"
+                return Step(operation, f"{verb} column {table}.{column.key}", f"{path}.columns.{column.key}", column)
+            case migrations.RemoveField():
+                column = self._column(self.middle.tables[at], operation.name)
+                was = self.old.tables[self.renamed.was_table[at]].columns[self.renamed.was_column[at, column.name]]
+                return Step(operation, f"drop column {table}.{was.key}", f"{path}.columns.{was.key}")
+            case migrations.AddIndex() | migrations.RemoveIndex():
+                added = isinstance(operation, migrations.AddIndex)
+                spec = self.index_names[operation.index.name if added else operation.name]  # type: ignore[union-attr]
+                verb = "add" if added else "drop"
+                called = f"{verb} index {table} ({self._spelled(at, spec)})"
+                columns = tuple(self._was(at, key.column) for key in spec.keys if key.column != ID.name)
+                return Step(operation, called, f"{path}.indexes", columns=columns)
+            case migrations.AddConstraint() | migrations.RemoveConstraint():
+                added = isinstance(operation, migrations.AddConstraint)
+                name = operation.constraint.name if added else operation.name  # type: ignore[union-attr]
+                if name in self.unique_names:
+                    columns = tuple(self._was(at, column) for column in self.unique_names[name])
+                    called = f"{'add' if added else 'drop'} unique {table} ({', '.join(columns)})"
+                    return Step(operation, called, f"{path}.unique", columns=columns)
+                column = self._checked_column(at, self.check_names[name])
+                return Step(operation, f"alter column {table}.{column.key}", f"{path}.columns.{column.key}")
+            case _:
+                raise NotImplementedError(f"the autodetector planned {operation!r}")
+
+    @staticmethod
+    def _column(table: Table, field: str) -> Column:
+        return next(column for column in table.columns.values() if table_models.field_name(column) == field)
+
+    def _checked_column(self, at: str, name: str) -> Column:
+        table = self.new.tables.get(at)
+        return (table.columns.get(name) if table else None) or self.middle.tables[at].columns[name]
+
+    def _was(self, at: str, column: str) -> str:
+        """A column as people know it: by its new name, or by its old one if it stepped aside."""
+        if column.startswith("_"):
+            return self.renamed.was_column[at, column]
+        return column
+
+    def _spelled(self, at: str, spec: Any) -> str:
+        return ", ".join(str(key).replace(key.column, self._was(at, key.column), 1) for key in spec.keys)
+
+    # ── What it costs ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _pairs(self) -> Iterator[tuple[Table, Table, Column, Column]]:
+        """Each column that lives on: old table, new table, old column, new column."""
+        for name, was in self.renamed.tables.items():
+            old, new = self.old.tables[was], self.new.tables[name]
+            for column, column_was in self.renamed.columns[name].items():
+                yield old, new, old.columns[column_was], new.columns[column]
+
+    def _destructive(self, steps: Collection[Step]) -> Iterator[str]:
+        for step in steps:
+            if step.name.startswith(("drop table ", "drop column ")):
+                yield step.name
+        for _, new, was, becomes in self._pairs():
+            if renames.conversion(was, becomes) == "lossy":
+                yield f"alter column {new.name}.{becomes.key}"
+
+    def _gaps(self) -> Iterator[Gap]:
+        for name, was in self.renamed.tables.items():
+            for column in self.new.tables[name].columns.values():
+                if column.null or column.default is not None or column.backfill is not None:
+                    continue
+                continued = self.renamed.columns[name].get(column.name)
+                if continued is None or self.old.tables[was].columns[continued].null:
+                    yield Gap(was, continued, f"tables.{name}.columns.{column.key}")
+
+    def _new_uniques(self, steps: Collection[Step]) -> Iterator[NewUnique]:
+        for step in steps:
+            operation = step.django
+            if (
+                not isinstance(operation, migrations.AddConstraint)
+                or operation.constraint.name not in self.unique_names
+            ):
+                continue
+            at = _model_of(operation)
+            columns: tuple[str, ...] = self.unique_names[operation.constraint.name]
+            if at in self.renamed.tables and all(self._keeps_values(at, column) for column in columns):
+                yield NewUnique(
+                    step=step,
+                    constraint=operation.constraint.name,
+                    table=self.renamed.tables[at],
+                    columns=tuple(self.renamed.columns[at].get(column, column) for column in columns),
+                    index=table_models.new_unique_name(at, columns),
+                )
+
+    def _keeps_values(self, at: str, column: str) -> bool:
+        """Whether the change adds, converts or fills no value of this column of a table that lives on."""
+        becomes = self.new.tables[at].all_columns[column]
+        if becomes.implicit:
+            return True
+        continued = self.renamed.columns[at].get(column)
+        if continued is None:
+            return False
+        was = self.old.tables[self.renamed.tables[at]].columns[continued]
+        return (was.type, was.max_length) == (becomes.type, becomes.max_length) and (becomes.null or not was.null)
+
+    def _targets(self, operations: Collection[DjangoOperation]) -> tuple[set[str], set[str]]:
+        """Existing tables, by old name, that foreign keys will point to, and that they cease to point to."""
+        pointed_to: set[str] = set()
+        let_go: set[str] = set()
+
+        def old_of(column: Column | None) -> set[str]:
+            was = self.renamed.was_table.get(column.references or "") if column else None
+            return {was} if was else set()
+
+        for operation in operations:
+            at = _model_of(operation)
+            match operation:
+                case migrations.CreateModel():
+                    for column in self.new.tables[at].columns.values():
+                        pointed_to |= old_of(column)
+                case migrations.DeleteModel():
+                    for column in self.middle.tables[at].columns.values():
+                        let_go |= old_of(column)
+                case migrations.RemoveField():
+                    let_go |= old_of(self._column(self.middle.tables[at], operation.name))
+                case migrations.AddField():
+                    pointed_to |= old_of(self._column(self.new.tables[at], operation.name))
+                case migrations.AlterField():
+                    pointed_to |= old_of(self._column(self.new.tables[at], operation.name))
+                    let_go |= old_of(self._column(self.middle.tables[at], operation.name))
+                case _:
+                    pass
+        for old, _, was, becomes in self._pairs():
+            if was.is_reference and not becomes.is_reference and was.references:
+                let_go |= {was.references, old.name}
+        return pointed_to, let_go
+
+    def _notes(self) -> Iterator[str]:
+        for name, table in self.new.tables.items():
+            was = self.old.tables.get(self.renamed.tables.get(name, ""))
+            if was is None:
+                continue
+            if _plain(was.rules) != _plain(table.rules):
+                yield f"change rules of {name}"
+            if was.id_prefix != table.id_prefix:
+                yield f"change id prefix of {name}"
+        for _, new, column_was, becomes in self._pairs():
+            facts = (column_was.on_user_delete, column_was.related_name, column_was.is_user)
+            if facts != (becomes.on_user_delete, becomes.related_name, becomes.is_user):
+                yield f"alter column {new.name}.{becomes.key}"
+
+
+def _plain(rules: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        role: {
+            action: [(spec.where, spec.check, dict(spec.set), spec.columns) for spec in specs]
+            for action, specs in actions.items()
+        }
+        for role, actions in rules.items()
+    }

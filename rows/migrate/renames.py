@@ -1,0 +1,363 @@
+"""What of the old schema lives on in the new one under another name, and the SQL that renames it.
+
+Django's own renames lose data when anything else about the field changes with them, and leave constraints under their
+old names, in the way of later ones. So renames come first: `rename` gives the old schema *under the new names* and the
+plain statements that make PostgreSQL agree; whatever still differs is left to the autodetector
+(`rows.migrate.planner`). Pure: no database. docs/adr/0002-schema-changes.md.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from psycopg import sql
+
+from platform_site.http.errors import FieldError
+from rows.query import table_models
+from rows.schema import identifiers
+from rows.schema.model import Column, ColumnType, Errors, IndexSpec, InvalidDocument, Schema, Table
+
+Conversion = Literal["free", "checked", "lossy"]
+"""How values pass from one type to another: all as they are; all or the change is refused; or with something lost."""
+
+_TEXTUAL: Final = frozenset({"text", "enum", "user", "reference"})
+_CONVERSIONS: Final[Mapping[tuple[ColumnType, ColumnType], Conversion]] = {
+    **{
+        (old, "text"): "free" for old in ("integer", "decimal", "float", "boolean", "date", "timestamp", "uuid", "json")
+    },
+    **{
+        ("text", new): "checked"
+        for new in ("integer", "decimal", "float", "boolean", "date", "timestamp", "uuid", "json")
+    },
+    ("integer", "decimal"): "checked",
+    ("integer", "float"): "lossy",
+    ("decimal", "integer"): "lossy",
+    ("decimal", "float"): "lossy",
+    ("float", "decimal"): "lossy",
+    ("float", "integer"): "lossy",
+    ("date", "timestamp"): "free",
+    ("timestamp", "date"): "lossy",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement that runs before Django's, and the operation it belongs to."""
+
+    operation: str
+    table: str
+    """The table it touches, by its old name."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """`schema` is the old schema under the new names.
+
+    `tables` and `columns` say what each new name continues (`columns` by new table); what is missing there is new.
+    `was_table` and `was_column` give the old name of everything in `schema`, also of what goes away: that may have
+    had to step aside from a name that the new schema uses. `unconstrained` are references that are text so far.
+    """
+
+    schema: Schema
+    statements: tuple[Statement, ...]
+    tables: Mapping[str, str]
+    columns: Mapping[str, Mapping[str, str]]
+    was_table: Mapping[str, str]
+    was_column: Mapping[tuple[str, str], str]
+    unconstrained: frozenset[tuple[str, str]]
+
+    @property
+    def record(self) -> dict[str, dict[str, object]]:
+        """What changed its name: `{"tables": {new: old}, "columns": {new table: {new: old}}}`."""
+        columns = {table: {n: o for n, o in pairs.items() if n != o} for table, pairs in self.columns.items()}
+        return {
+            "tables": {new: old for new, old in self.tables.items() if new != old},
+            "columns": {table: pairs for table, pairs in columns.items() if pairs},
+        }
+
+
+def conversion(old: Column, new: Column) -> Conversion | None:
+    """What changing one type to the other does to values; None if it cannot be done."""
+    if old.type == new.type or (old.type in _TEXTUAL and new.type in _TEXTUAL):
+        return "free"
+    return _CONVERSIONS.get((old.type, new.type))
+
+
+def rename(old: Schema, new: Schema) -> Renamed:
+    """See the module. Raises InvalidDocument if a `renamed_from` names nothing, or a type cannot become another."""
+    return _Renaming(old, new).result()
+
+
+def _continued(sources: Mapping[str, str | None], present: Iterable[str]) -> tuple[dict[str, str], list[str]]:
+    """New name → the old name it continues; and the new names of which that cannot be said.
+
+    `sources` has every new name with its `renamed_from`. One whose old name is gone was carried out before and means
+    nothing. One whose old and new name both exist already, and both live on, is either that or a mistake.
+    """
+    old = set(present)
+    moves = {n: source for n, source in sources.items() if source is not None and source in old and source != n}
+    unclear = [n for n, source in moves.items() if n in old and source in sources and source not in moves]
+    taken = set(moves.values())
+    return {n: moves.get(n, n) for n in sources if n in moves or (n in old and n not in taken)}, unclear
+
+
+def _in_order(moves: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The renames `moves`, one at a time, so that no name is ever taken twice: what is in the way goes aside first."""
+    later = []
+    for at, (source, target) in enumerate(moves.items()):
+        if target in moves:
+            yield source, f"_moving_{at}"
+            later.append((f"_moving_{at}", target))
+    yield from ((source, target) for source, target in moves.items() if target not in moves)
+    yield from later
+
+
+def _unclear(name: str, source: str | None) -> str:
+    return f'"{name}" and "{source}" both exist: leave this out if it was renamed before'
+
+
+class _Renaming:
+    def __init__(self, old: Schema, new: Schema) -> None:
+        self.old, self.new = old, new
+        self.errors = Errors()
+        self.statements: list[Statement] = []
+        self.unconstrained: set[tuple[str, str]] = set()
+        self._aside = 0
+
+    def result(self) -> Renamed:
+        self.tables = self._tables()
+        new_names = {o: n for n, o in self.tables.items()}
+        self.middle_names = {
+            o: new_names.get(o) or (self._step_aside() if o in self.new.tables else o) for o in self.old.tables
+        }
+        self.columns = {n: self._columns(self.old.tables[o], self.new.tables[n]) for n, o in self.tables.items()}
+        middle: dict[str, Table] = {}
+        was_column: dict[tuple[str, str], str] = {}
+        column_names: dict[str, dict[str, str]] = {}
+        for o, old_table in self.old.tables.items():
+            at = self.middle_names[o]
+            moves = self._column_moves(old_table, self.new.tables[at]) if at in self.tables else {}
+            column_names[o] = {name: moves.get(name, name) for name in old_table.all_columns}
+            was_column |= {(at, moved): name for name, moved in column_names[o].items()}
+        if self.errors:
+            raise InvalidDocument(self.errors)
+
+        self._rename_tables()
+        for o, old_table in self.old.tables.items():
+            self._rename_columns(o, column_names[o])
+            middle[self.middle_names[o]] = self._moved_table(old_table, column_names[o])
+        self._rename_objects(middle, column_names)
+        for n in self.tables:
+            middle[n] = self._converted(middle[n], self.new.tables[n])
+        if self.errors:
+            raise InvalidDocument(self.errors)
+        return Renamed(
+            schema=Schema(middle, self.old.document),
+            statements=tuple(self.statements),
+            tables=self.tables,
+            columns=self.columns,
+            was_table={m: o for o, m in self.middle_names.items()},
+            was_column=was_column,
+            unconstrained=frozenset(self.unconstrained),
+        )
+
+    # ── What continues what ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def _tables(self) -> dict[str, str]:
+        sources = {name: table.renamed_from for name, table in self.new.tables.items()}
+        for name, source in sources.items():
+            if source is None or not self.old.tables:
+                continue  # a document that was renamed in elsewhere starts afresh here
+            if source not in self.old.tables and name not in self.old.tables:
+                slip = identifiers.did_you_mean(source, self.old.tables)
+                self._fail(f"tables.{name}.renamed_from", f'there is no table "{source}"{slip}')
+        found, unclear = _continued(sources, self.old.tables)
+        for name in unclear:
+            self._fail(f"tables.{name}.renamed_from", _unclear(name, sources[name]))
+        return found
+
+    def _columns(self, old: Table, new: Table) -> dict[str, str]:
+        sources: dict[str, str | None] = {}
+        for name, column in new.columns.items():
+            source = old.column(column.renamed_from) if column.renamed_from else None
+            sources[name] = source.name if source and not source.implicit else None
+            if column.renamed_from and sources[name] is None and name not in old.columns:
+                slip = identifiers.did_you_mean(column.renamed_from, old.columns)
+                self._fail(
+                    f"tables.{new.name}.columns.{column.key}.renamed_from",
+                    f'"{old.name}" has no column "{column.renamed_from}"{slip}',
+                )
+        found, unclear = _continued(sources, old.columns)
+        for name in unclear:
+            path = f"tables.{new.name}.columns.{new.columns[name].key}.renamed_from"
+            self._fail(path, _unclear(name, sources[name]))
+        return found
+
+    def _column_moves(self, old: Table, new: Table) -> dict[str, str]:
+        """Old column → its new name, or a name aside for one that goes away and is in the way of the new."""
+        moves = {o: n for n, o in self.columns[new.name].items()}
+        fields = {table_models.field_name(column) for column in new.columns.values()}
+        for name, column in old.columns.items():
+            if name not in moves and (name in new.columns or table_models.field_name(column) in fields):
+                aside = self._step_aside()
+                moves[name] = f"{aside}_id" if column.is_reference else aside
+        return moves
+
+    def _step_aside(self) -> str:
+        self._aside += 1
+        return f"_dropped_{self._aside}"
+
+    def _fail(self, field: str, message: str) -> None:
+        self.errors.append(FieldError(field, "unknown", message))
+
+    # ── The old schema under the new names ──────────────────────────────────────────────────────────────────────────
+
+    def _moved_table(self, old: Table, moved: Mapping[str, str]) -> Table:
+        at = self.middle_names[old.name]
+        columns = {}
+        for name, column in old.columns.items():
+            now = moved[name]
+            key = now.removesuffix("_id") if column.is_reference or column.is_user else now
+            target = self.middle_names[column.references] if column.references else None
+            columns[now] = replace(column, name=now, key=key, references=target)
+        return Table(
+            name=at,
+            columns=columns,
+            unique=tuple(tuple(moved[name] for name in unique) for unique in old.unique),
+            indexes=tuple(_moved_index(spec, moved) for spec in old.indexes),
+        )
+
+    def _converted(self, middle: Table, new: Table) -> Table:
+        """The table with each column that changes its type made ready for it."""
+        columns = dict(middle.columns)
+        for name in self.columns[new.name]:
+            was, becomes = columns[name], new.columns[name]
+            if was.type == becomes.type and (was.max_length is None) == (becomes.max_length is None):
+                columns[name] = replace(was, key=becomes.key)
+                continue
+            if conversion(was, becomes) is None:
+                self.errors.append(
+                    FieldError(
+                        f"tables.{new.name}.columns.{becomes.key}.type",
+                        "invalid",
+                        f"{was.type} cannot become {becomes.type}; drop the column and add another",
+                    )
+                )
+                continue
+            columns[name] = self._convert(new.name, was, becomes)
+        return replace(middle, columns=columns)
+
+    def _convert(self, table: str, was: Column, becomes: Column) -> Column:
+        def alter(change: sql.SQL, *named: str) -> None:
+            text = sql.SQL("ALTER TABLE {} ").format(sql.Identifier(table)) + change.format(*map(sql.Identifier, named))
+            self._say(f"alter column {table}.{becomes.key}", self.tables[table], text)
+
+        if was.default is not None:  # PostgreSQL would have to convert it too, and often cannot
+            alter(sql.SQL("ALTER COLUMN {} DROP DEFAULT"), was.name)
+        if was.is_reference:
+            alter(sql.SQL("DROP CONSTRAINT {}"), table_models.foreign_key_name(table, was.name))
+        if becomes.is_reference:
+            if was.type == "enum":
+                alter(sql.SQL("DROP CONSTRAINT {}"), table_models.check_name(table, was.name))
+            if was.max_length is not None:
+                alter(sql.SQL("ALTER COLUMN {} TYPE text COLLATE {}"), was.name, table_models.COLLATION)
+            self.unconstrained.add((table, was.name))
+            # Pointing to itself until the autodetector points it to the table that may not exist yet.
+            return Column(
+                was.name, becomes.key, "reference", null=was.null, references=table, on_delete=becomes.on_delete
+            )
+        if was.is_reference:
+            return Column(was.name, becomes.key, "text", null=was.null)
+        return replace(was, key=becomes.key, default=None)
+
+    # ── The statements ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _say(self, operation: str, table: str, text: sql.Composable) -> None:
+        self.statements.append(Statement(operation, table, text.as_string(None)))
+
+    def _table_operation(self, o: str) -> str:
+        n = self.middle_names[o]
+        return f"rename table {o} to {n}" if n in self.tables else f"drop table {o}"
+
+    def _column_operation(self, o: str, column: str, now: str) -> str:
+        table = self.middle_names[o]
+        shown = f"column {table}.{self.old.tables[o].columns[column].key}"
+        new = self.new.tables[table].columns.get(now)
+        return f"rename {shown} to {new.key}" if new else f"drop {shown}"
+
+    def _rename_tables(self) -> None:
+        moves = {o: m for o, m in self.middle_names.items() if o != m}
+        origin = {o: o for o in moves}
+        for source, target in _in_order(moves):
+            o = origin.pop(source)
+            origin[target] = o
+            statement = sql.SQL("ALTER TABLE {} RENAME TO {}").format(sql.Identifier(source), sql.Identifier(target))
+            self._say(self._table_operation(o), o, statement)
+
+    def _rename_columns(self, o: str, moved: Mapping[str, str]) -> None:
+        moves = {name: now for name, now in moved.items() if name != now}
+        origin = {name: name for name in moves}
+        for source, target in _in_order(moves):
+            name = origin.pop(source)
+            origin[target] = name
+            statement = sql.SQL("ALTER TABLE {} RENAME COLUMN {} TO {}").format(
+                sql.Identifier(self.middle_names[o]), sql.Identifier(source), sql.Identifier(target)
+            )
+            self._say(self._column_operation(o, name, moved[name]), o, statement)
+
+    def _rename_objects(self, middle: Mapping[str, Table], moved: Mapping[str, Mapping[str, str]]) -> None:
+        """Indexes (one namespace for the whole schema) and constraints (one for each table) follow."""
+        indexes: dict[str, str] = {}
+        reasons: dict[str, tuple[str, str]] = {}
+        for o, old_table in self.old.tables.items():
+            at = middle[self.middle_names[o]]
+            constraints: dict[str, str] = {}
+
+            def follow(into: dict[str, str], was: str, now: str, columns: Iterable[str], o: str = o) -> None:
+                if was != now:
+                    into[was] = now
+                    reasons[was] = (self._reason(o, moved[o], columns), o)
+
+            follow(indexes, table_models.primary_key_name(o), table_models.primary_key_name(at.name), ())
+            for unique, unique_now in zip(old_table.unique, at.unique, strict=True):
+                follow(
+                    indexes, table_models.unique_name(o, unique), table_models.unique_name(at.name, unique_now), unique
+                )
+            for spec, spec_now in zip(old_table.indexes, at.indexes, strict=True):
+                columns = [key.column for key in spec.keys]
+                follow(indexes, table_models.index_name(o, spec), table_models.index_name(at.name, spec_now), columns)
+            for name, column in old_table.columns.items():
+                now = moved[o][name]
+                if column.is_reference:
+                    was_name, now_name = (
+                        table_models.foreign_key_name(o, name),
+                        table_models.foreign_key_name(at.name, now),
+                    )
+                    follow(constraints, was_name, now_name, [name])
+                elif table_models.check_of(column) is not None:
+                    follow(constraints, table_models.check_name(o, name), table_models.check_name(at.name, now), [name])
+            self._rename_each(constraints, reasons, at.name)
+        self._rename_each(indexes, reasons, None)
+
+    def _rename_each(self, moves: Mapping[str, str], reasons: dict[str, tuple[str, str]], table: str | None) -> None:
+        for source, target in _in_order(moves):
+            reasons[target], (operation, o) = reasons[source], reasons[source]
+            pair = (sql.Identifier(source), sql.Identifier(target))
+            if table is None:
+                # It may still be waiting to be made (rows.migrate.concurrent_indexes).
+                statement = sql.SQL("ALTER INDEX IF EXISTS {} RENAME TO {}").format(*pair)
+            else:
+                statement = sql.SQL("ALTER TABLE {} RENAME CONSTRAINT {} TO {}").format(sql.Identifier(table), *pair)
+            self._say(operation, o, statement)
+
+    def _reason(self, o: str, moved: Mapping[str, str], columns: Iterable[str]) -> str:
+        """The rename that an index or constraint follows."""
+        if self.middle_names[o] != o:
+            return self._table_operation(o)
+        name = next(name for name in columns if moved[name] != name)
+        return self._column_operation(o, name, moved[name])
+
+
+def _moved_index(spec: IndexSpec, moved: Mapping[str, str]) -> IndexSpec:
+    return IndexSpec(tuple(replace(key, column=moved[key.column]) for key in spec.keys))

@@ -1,0 +1,151 @@
+"""Django's schema editor, made to keep its word inside one environment's PostgreSQL schema.
+
+It runs in the caller's transaction, under a `search_path` that names the one schema (qualified names would make
+Django's introspection, and so every drop, miss its object without a word). It records each statement under the
+operation at hand. What it changes of Django, and why: docs/adr/0002-schema-changes.md.
+"""
+
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any
+
+from django.db import Error as DatabaseError
+from django.db import models, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.ddl_references import Statement
+from django.db.backends.postgresql.schema import DatabaseSchemaEditor
+from psycopg.sql import SQL, Identifier
+
+from platform_site.postgres import sqlstates
+from rows.query import table_models
+
+
+class ForeignKey(Statement):
+    """The statement that adds a foreign key: the one thing about a table that may have to wait for another table."""
+
+
+class RowSchemaEditor(DatabaseSchemaEditor):
+    """`recorded` grows by (operation, statement) as statements run.
+
+    An index on one of the `large` tables is recorded and left out: `rows.migrate.concurrent_indexes` makes it after the
+    commit. A unique in `made` (constraint → its index, and the statement that made it) takes over an index that is
+    there already.
+    """
+
+    # Our keys are immediate and their ON DELETE is the database's; Django's would be deferred and do nothing.
+    sql_create_column_inline_fk: Any = None
+    sql_delete_fk = "ALTER TABLE %(table)s DROP CONSTRAINT %(name)s"
+    sql_update_with_default = "UPDATE %(table)s SET %(column)s = %(default)s WHERE %(column)s IS NULL"
+
+    def __init__(
+        self,
+        connection: BaseDatabaseWrapper,
+        large: Collection[str] = (),
+        made: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+    ) -> None:
+        super().__init__(connection, atomic=False)
+        self.large = frozenset(large)
+        self.made = made
+        self.recorded: list[tuple[str, str]] = []
+        self.postponed = False
+        """Whether an index was left out."""
+        self._operation = ""
+
+    @contextmanager
+    def during(self, operation: str) -> Generator[None]:
+        """What runs inside is recorded under this operation, and nothing of it is left for later."""
+        self._operation = operation
+        yield
+        deferred, self.deferred_sql = self.deferred_sql, []
+        for statement in deferred:
+            self.execute(statement, None)
+
+    def build(self, models_of_schema: Iterable[type[models.Model]], fill: Callable[[], None] | None = None) -> None:
+        """Create all tables of an empty schema at once, which is several times cheaper than one operation each.
+
+        `fill` puts rows into them before there are indexes and foreign keys: these are cheaper made of rows than kept
+        up with them, and without the latter the tables may be filled in any order. An index for which a row has a value
+        too long is postponed, as it was where the rows come from (`rows.migrate.concurrent_indexes`).
+        """
+        waiting: list[tuple[str, Any]] = []
+        for model in models_of_schema:
+            self._operation = f"create table {model._meta.db_table}"
+            self.create_model(model)
+            deferred, self.deferred_sql = self.deferred_sql, []
+            for statement in deferred:
+                if fill is not None or isinstance(statement, ForeignKey):
+                    waiting.append((self._operation, statement))
+                else:
+                    self.execute(statement, None)
+        if fill is not None:
+            fill()
+            waiting.sort(key=lambda entry: isinstance(entry[1], ForeignKey))
+        for self._operation, statement in waiting:
+            if fill is None or isinstance(statement, ForeignKey):
+                self.execute(statement, None)
+            elif not self._fits(statement):
+                self.postponed = True
+
+    def _fits(self, statement: Any) -> bool:
+        """Make an index of rows that are there; False where PostgreSQL cannot hold one of their values in it."""
+        try:
+            with transaction.atomic(using=self.connection.alias):
+                self.execute(statement, None)
+        except DatabaseError as error:
+            if sqlstates.sqlstate(error) != sqlstates.TOO_LONG_FOR_AN_INDEX:
+                raise
+            return False
+        return True
+
+    def execute(self, sql: Any, params: Any = ()) -> None:
+        text = str(sql)
+        if params is not None:
+            text = str(self.connection.ops.compose_sql(text, params))
+        self.recorded.append((self._operation, text))
+        super().execute(text, None)
+
+    def add_index(self, model: type[models.Model], index: models.Index, concurrently: bool = False) -> None:
+        if model._meta.db_table not in self.large:
+            super().add_index(model, index)
+            return
+        self.postponed = True
+        self.recorded.append((self._operation, str(index.create_sql(model, self, concurrently=True))))
+
+    def add_constraint(self, model: type[models.Model], constraint: models.BaseConstraint) -> None:
+        if constraint.name not in self.made:
+            super().add_constraint(model, constraint)
+            return
+        index, made_by = self.made[constraint.name]
+        self.recorded.append((self._operation, made_by))
+        statement = SQL("ALTER TABLE {} ADD CONSTRAINT {} UNIQUE USING INDEX {}").format(
+            Identifier(model._meta.db_table), Identifier(constraint.name), Identifier(index)
+        )
+        self.execute(statement.as_string(), None)
+
+    def _iter_column_sql(
+        self, column_db_type: Any, params: Any, model: Any, field: Any, field_db_params: Any, include_default: Any
+    ) -> Any:
+        parts = super()._iter_column_sql(  # type: ignore[misc]  # django-stubs leaves out what is private
+            column_db_type, params, model, field, field_db_params, include_default
+        )
+        for part in parts:
+            # Without a name of its own it would be `<table>_pkey`, which another table may be called.
+            named = self.quote_name(table_models.primary_key_name(model._meta.db_table))
+            yield f"CONSTRAINT {named} PRIMARY KEY" if part == "PRIMARY KEY" else part
+
+    def _using_sql(self, new_field: Any, old_field: Any) -> str:
+        using: str = super()._using_sql(new_field, old_field)  # type: ignore[misc]
+        # An explicit cast to varchar(n) cuts off what is too long; the assignment that follows this one refuses it.
+        return " USING %(column)s::text" if using and isinstance(new_field, table_models.Text) else using
+
+    def _create_fk_sql(self, model: Any, field: Any, suffix: str) -> Statement:
+        statement = super()._create_fk_sql(model, field, suffix)  # type: ignore[misc]
+        template = statement.template.replace("%(deferrable)s", f" ON DELETE {field.in_database}")
+        return ForeignKey(template, **statement.parts)
+
+    def _fk_constraint_name(self, model: Any, field: Any, suffix: str) -> Any:
+        return self.quote_name(table_models.foreign_key_name(model._meta.db_table, field.column))
+
+    def _create_like_index_sql(self, model: Any, field: Any) -> None:
+        """None: under our collation the ordinary index serves LIKE."""

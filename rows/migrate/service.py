@@ -1,0 +1,399 @@
+"""The verbs of an environment's schema: read it, change it, rehearse a change, go back.
+
+Every door (the API, `manage.py schema`, the console) calls these, so confirmation, audit and events never depend on
+the door. A change runs in one transaction of the region: the tables, the version's record, the current version that
+compiled statements test, and what receivers of `schema_migrated` write.
+"""
+
+import json
+import random
+import time
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
+
+from django.conf import settings
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from django.db import Error as DatabaseError
+from django.db.models import QuerySet
+
+from accounts.audit import Actor
+from platform_site.background import dispatch
+from platform_site.background.periodic import apart
+from platform_site.http.errors import FieldError
+from platform_site.http.requests import current_request_id
+from platform_site.identity import signals
+from platform_site.identity.callers import Caller, Place
+from platform_site.identity.plans import plan_limits
+from platform_site.postgres import sqlstates
+from projects.directory import locks as environment_locks
+from projects.errors import SchemaLost
+from projects.models import Environment
+from projects.provisioning import failpoints, schemas
+from rows.migrate import apply, concurrent_unique_indexes, lint, planner
+from rows.migrate.apply import LockNotWon, Operation
+from rows.migrate.planner import NewUnique, Plan
+from rows.models import CurrentVersion, SchemaVersion
+from rows.outbox import audit as audit_outbox
+from rows.rules import rules
+from rows.schema import model as schema_model
+from rows.schema import parser
+from rows.schema.model import ACTIONS, EMPTY, InvalidDocument, Schema
+
+T = TypeVar("T")
+
+_FIRST_WAIT: Final = 0.05
+_LONGEST_WAIT: Final = 1.0
+"""Seconds between attempts to win the locks; they double from the first to the longest."""
+
+
+class SchemaError(Exception):
+    """Base of the errors below. Never raised itself."""
+
+
+class Unconfirmed(SchemaError):
+    """The change would lose data, and nobody said that it may. `operations` are the names to confirm."""
+
+    def __init__(self, operations: Collection[str]) -> None:
+        self.operations = sorted(operations)
+        super().__init__("; ".join(self.operations))
+
+
+class VersionMoved(SchemaError):
+    """The schema is no longer at the version that the change was meant for. `version` is the one it is at."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+        super().__init__(f"the schema is at version {version}")
+
+
+class NoSuchVersion(SchemaError):
+    """The environment never had this version."""
+
+
+class TablesQuotaReached(SchemaError):
+    """More tables than the plan allows, and more than there are. `limit` is the plan's."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        super().__init__(f"the plan allows {limit} tables")
+
+
+class TablesBusy(SchemaError):
+    """The tables were in use throughout all attempts. Nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What an environment has at one version."""
+
+    version: int
+    schema: Schema
+    record: SchemaVersion | None
+    """None at version 0, which nobody applied."""
+    indexes_due: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a change did, or would do. `version` is the one the environment is at now."""
+
+    version: int
+    operations: tuple[Operation, ...]
+    changed: bool
+    indexes_due: bool = False
+    warnings: tuple[FieldError, ...] = ()
+    """What the document allows and is seldom meant (`lint`)."""
+
+
+# ── Reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def current(place: Place) -> State:
+    """The schema as it is now. Two queries."""
+    row = CurrentVersion.objects.using(place.cluster).filter(environment_id=place.environment_id).first()
+    if row is None or row.version == 0:
+        return State(0, EMPTY, None)
+    record = version(place, row.version)
+    return State(row.version, parser.parse(record.document), record, row.indexes_due)
+
+
+def version(place: Place, number: int) -> SchemaVersion:
+    """One version. Raises NoSuchVersion."""
+    record = history(place).filter(version=number).first() if number < 2**31 else None
+    if record is None:
+        raise NoSuchVersion(number)
+    return record
+
+
+def history(place: Place) -> "QuerySet[SchemaVersion]":
+    """All versions, unordered."""
+    return SchemaVersion.objects.using(place.cluster).filter(environment_id=place.environment_id)
+
+
+def current_versions(cluster: str, environment_ids: Collection[str]) -> dict[str, int]:
+    """The current version of each of these environments of one database that has one. One query."""
+    found = CurrentVersion.objects.using(cluster).filter(environment_id__in=environment_ids)
+    return dict(found.values_list("environment_id", "version"))
+
+
+def count_tables(place: Place) -> int:
+    """How many tables the environment has. Two queries."""
+    return len(current(place).schema.tables)
+
+
+def open_to_strangers(place: Place) -> dict[str, list[str]]:
+    """The tables whose rules name role `anonymous`, each with the actions that are named. Two queries."""
+    named = {table.name: [*table.rules.get(rules.ANONYMOUS, ())] for table in current(place).schema.tables.values()}
+    return {name: [each for each in ACTIONS if each in actions] for name, actions in named.items() if actions}
+
+
+def read(raw: object) -> Schema:
+    """The schema that a document describes, its rules included. Raises InvalidDocument with all that is wrong."""
+    schema = parser.parse(raw)
+    if errors := rules.validate(schema):
+        raise InvalidDocument(errors)
+    return schema
+
+
+# ── Changing ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def rehearse(place: Place, raw: object, *, expected: int | None = None) -> Outcome:
+    """What `change` would do, statement by statement. Touches no living table and waits for no lock.
+
+    Raises as `change`, but never for want of confirmation.
+    """
+    schema = read(raw)
+    state = _at(place, expected)
+    hold_to_plan(place, state.schema, schema)
+    plan = planner.plan(state.schema, schema)
+    warnings = lint.of(schema)
+    if _is_same(state, raw, schema, plan):
+        return Outcome(state.version, (), changed=False, warnings=warnings)
+    operations = apply.rehearse(place.cluster, place.environment_id, plan)
+    return Outcome(state.version, operations, changed=True, warnings=warnings)
+
+
+def change(
+    place: Place,
+    raw: object,
+    *,
+    actor: Caller | Actor,
+    expected: int | None = None,
+    confirm: Collection[str] = (),
+    reverts_to: int | None = None,
+    unhurried: bool = False,
+    progress: concurrent_unique_indexes.Progress = lambda name: None,
+) -> Outcome:
+    """Make the document `raw` the environment's schema: all of it or nothing. The same document again changes nothing.
+
+    `expected` is the version that the author believes in; None takes whatever is current when the call begins. Either
+    way, of two changes at the same time one wins. `confirm` names the operations that may lose data. New uniques of
+    large tables take as long as the tables are large (`rows.migrate.concurrent_unique_indexes`): at most
+    SCHEMA_STATEMENT_TIMEOUT_MS unless `unhurried`, and `progress` is told of each. Raises InvalidDocument,
+    TablesQuotaReached, Unconfirmed, VersionMoved, SchemaLost, TablesBusy and TookTooLong.
+    """
+    schema = read(raw)
+    state = _at(place, expected)
+    hold_to_plan(place, state.schema, schema)
+    plan = planner.plan(state.schema, schema)
+    warnings = lint.of(schema)
+    if _is_same(state, raw, schema, plan):
+        return Outcome(state.version, (), changed=False, warnings=warnings)
+    if missing := plan.destructive.difference(confirm):
+        raise Unconfirmed(missing)
+    with _migrating(place), ExitStack() as until_done:
+        made = concurrent_unique_indexes.wanted(place, plan)
+        if made:
+            limit = 0 if unhurried else settings.SCHEMA_STATEMENT_TIMEOUT_MS
+            # Who holds the schema still (a copy, an import) or has changed it would make all of it in vain.
+            _with_patience(lambda: _require_version(place, state.version))
+            _with_patience(
+                lambda: until_done.enter_context(
+                    concurrent_unique_indexes.made(place, made, limit_ms=limit, progress=progress)
+                )
+            )
+        outcome = _with_patience(lambda: _change_once(place, raw, state, plan, made, actor, reverts_to))
+    if outcome.indexes_due:
+        dispatch.send("rows.tasks.make_indexes", place.environment_id, using=place.cluster)
+    return replace(outcome, warnings=warnings)
+
+
+def document_to_revert_to(place: Place, number: int) -> dict[str, Any]:
+    """The document of version `number`, with `renamed_from` wherever a name has changed since, so that what was renamed
+    since is renamed back. Versions are read one by one: there may be thousands, of half a megabyte each.
+
+    Version 0 is the empty document. Raises NoSuchVersion.
+    """
+    if number == 0:
+        return {"tables": {}}
+    document = version(place, number).document
+    first = parser.parse(document)
+    tables = {name: name for name in first.tables}
+    columns = {name: {column: column for column in table.columns} for name, table in first.tables.items()}
+    since = history(place).filter(version__gt=number).order_by("version").values_list("version", flat=True)
+    for following in list(since):
+        record = version(place, following)
+        later = parser.parse(record.document)
+        now = _moved(tables, record.renames["tables"], later.tables)
+        columns = {
+            name: _moved(columns[name], record.renames["columns"].get(at, {}), later.tables[at].columns)
+            for name, at in now.items()
+        }
+        tables = now
+    for name, at in tables.items():
+        if at != name:
+            document["tables"][name]["renamed_from"] = at
+        for column, column_at in columns[name].items():
+            if column_at != column:
+                key = first.tables[name].columns[column].key
+                document["tables"][name]["columns"][key]["renamed_from"] = column_at
+    return document
+
+
+def _moved(names: Mapping[str, str], renames: Mapping[str, str], present: Collection[str]) -> dict[str, str]:
+    """Where each name stands one version later; what was dropped is left out. `renames` is new name → old name."""
+    moved = {old: new for new, old in renames.items()}
+    found = {}
+    for origin, name in names.items():
+        if name in moved:
+            found[origin] = moved[name]
+        elif name in present and name not in renames:
+            found[origin] = name
+    return found
+
+
+def _at(place: Place, expected: int | None) -> State:
+    state = current(place)
+    if expected is not None and expected != state.version:
+        raise VersionMoved(state.version)
+    if state.version == 0 and not schemas.has_schema(place.environment_id, place.cluster):
+        raise SchemaLost
+    return state
+
+
+def hold_to_plan(place: Place, old: Schema, new: Schema) -> None:
+    """A schema that grew under a larger plan may stay as it is, and shrink."""
+    limit = plan_limits(place.plan).tables_per_environment
+    if len(new.tables) > max(limit, len(old.tables)):
+        raise TablesQuotaReached(limit)
+
+
+def _is_same(state: State, raw: object, schema: Schema, plan: Plan) -> bool:
+    """Whether there is nothing to do. The very text that was applied last is the same, even where it says
+    `renamed_from`: a deployment that runs twice must not swap two names back."""
+    if state.record is not None and _source_digest(raw) == state.record.source_digest:
+        return True
+    return plan.is_empty and schema.digest == state.schema.digest
+
+
+def _source_digest(raw: object) -> str:
+    return schema_model.digest(raw)  # type: ignore[arg-type]  # it has been parsed: it is an object
+
+
+def _with_patience(attempted: Callable[[], T]) -> T:
+    """A part of a change, tried again while it does not win its locks: between attempts readers pass. Raises
+    TablesBusy."""
+    wait = _FIRST_WAIT
+    for attempt in range(1, settings.SCHEMA_LOCK_ATTEMPTS + 1):
+        try:
+            return attempted()
+        except LockNotWon as error:
+            if attempt == settings.SCHEMA_LOCK_ATTEMPTS:
+                raise TablesBusy from error
+        time.sleep(wait * random.uniform(0.5, 1))  # noqa: S311
+        wait = min(wait * 2, _LONGEST_WAIT)
+    raise AssertionError("unreachable")
+
+
+def _require_version(place: Place, number: int) -> None:
+    """Raises VersionMoved if the schema is not at this version, LockNotWon while somebody holds it."""
+    with transaction.atomic(using=place.cluster):
+        row = locked_version(place)
+        transaction.set_rollback(True, using=place.cluster)  # lets go of it, also within another transaction
+    if row.version != number:
+        raise VersionMoved(row.version)
+
+
+def _change_once(
+    place: Place,
+    raw: object,
+    state: State,
+    plan: Plan,
+    made: Sequence[NewUnique],
+    actor: Caller | Actor,
+    reverts_to: int | None,
+) -> Outcome:
+    with transaction.atomic(using=place.cluster):
+        row = locked_version(place)
+        if row.version != state.version:
+            raise VersionMoved(row.version)
+        applied = apply.apply(place.cluster, place.environment_id, plan, made)
+        failpoints.reach("schema.tables_changed")
+        record = SchemaVersion.objects.using(place.cluster).create(
+            environment_id=place.environment_id,
+            version=state.version + 1,
+            document_text=json.dumps(plan.new.document, ensure_ascii=False),
+            source_digest=_source_digest(raw),
+            renames=plan.renamed.record,
+            operations=[operation.as_dict() for operation in applied.operations],
+            author_kind=actor.kind,
+            author_id=actor.id,
+            reverts_to=reverts_to,
+            request_id=current_request_id(),
+        )
+        indexes_due = row.indexes_due or applied.indexes_due
+        CurrentVersion.objects.using(place.cluster).filter(pk=row.pk).update(
+            version=record.version, indexes_due=indexes_due
+        )
+        operations = [operation.name for operation in applied.operations]
+        signals.schema_migrated.send(
+            sender=SchemaVersion, place=place, version=record.version, operations=operations, using=place.cluster
+        )
+        audit_outbox.record(
+            place,
+            "schema.applied" if reverts_to is None else "schema.reverted",
+            actor=actor,
+            target_id=place.environment_id,
+            version=record.version,
+            operations=operations,
+        )
+        failpoints.reach("schema.before_commit")
+    failpoints.reach("schema.after_commit")
+    return Outcome(record.version, applied.operations, changed=True, indexes_due=indexes_due)
+
+
+def locked_version(place: Place) -> CurrentVersion:
+    """The environment's row, locked until the end of the transaction; made if this is its first change.
+
+    Raises LockNotWon while another change is under way, NoSuchEnvironment or SchemaLost where its PostgreSQL schema is
+    gone.
+    """
+    found = CurrentVersion.objects.using(place.cluster)
+    with connections[place.cluster].cursor() as cursor:
+        cursor.execute("SELECT set_config('lock_timeout', %s, true)", [str(settings.SCHEMA_LOCK_TIMEOUT_MS)])
+    try:
+        environment_locks.stay_in_region(place.environment_id, place.cluster)
+        found.bulk_create([CurrentVersion(environment_id=place.environment_id, version=0)], ignore_conflicts=True)
+        return found.select_for_update().get(environment_id=place.environment_id)
+    except DatabaseError as error:
+        if sqlstates.sqlstate(error) == sqlstates.LOCKED:
+            raise LockNotWon from error
+        raise
+
+
+@contextmanager
+def _migrating(place: Place) -> Generator[None]:
+    """The environment says `migrating` meanwhile. It is a word for people: what keeps two changes apart is the lock,
+    and what goes wrong with it at the end is left to the sweep (`rows.tasks`), as after a crash."""
+    status = Environment.Status
+    meant = Environment.objects.filter(pk=place.environment_id)
+    meant.filter(status=status.READY).update(status=status.MIGRATING)
+    try:
+        yield
+    finally:
+        # What was changed stays so, though the control database went away meanwhile.
+        with apart(f"{place.environment_id}, still called migrating", using=DEFAULT_DB_ALIAS):
+            meant.filter(status=status.MIGRATING).update(status=status.READY)

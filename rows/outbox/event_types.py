@@ -1,0 +1,105 @@
+"""Which events there are, what a subscription's pattern matches, and what a delivery says. Pure computation.
+
+Contract section 6.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC
+from typing import TYPE_CHECKING, Any, Final
+
+from platform_site.http import exact_json
+
+if TYPE_CHECKING:
+    from rows.outbox.models import OutboxEvent
+
+SYSTEM_EVENTS: Final = frozenset(
+    {
+        "auth.user.created",
+        "environment.ready",
+        "function.run.failed",
+        "function.run.succeeded",
+        "schema.migrated",
+        "webhook.disabled",
+        "webhook.test",
+    }
+)
+OF_RUNS: Final = ("function.run.failed", "function.run.succeeded")
+OF_ROWS: Final = ("*.insert", "*.update", "*.delete")
+"""Together what `*.*` is."""
+_ROW_PATTERN: Final = re.compile(r"(?P<table>[a-z][a-z0-9_]{0,47}|\*)\.(?P<action>insert|update|delete|\*)", re.ASCII)
+MAX_PATTERNS: Final = 50
+
+
+def problem_with(pattern: str) -> str | None:
+    """Why `pattern` is no event pattern, or None if it is one.
+
+    Patterns are `<table>.<action>`, `*.<action>`, `<table>.*`, `*`, or the name of a system event. The table need not
+    exist yet: a subscription may be made before the schema.
+    """
+    if pattern == "*" or pattern in SYSTEM_EVENTS or _ROW_PATTERN.fullmatch(pattern):
+        return None
+    return (
+        "is no event: use <table>.insert, <table>.update, <table>.delete, *.<action>, <table>.*, * "
+        f"or one of {', '.join(sorted(SYSTEM_EVENTS))}"
+    )
+
+
+def matches(patterns: Iterable[str], event_type: str) -> bool:
+    """Whether one of `patterns` covers an event of this type. `*.insert` and `tasks.*` are of rows, and a system event
+    is named in full; `*` covers all but `webhook.test`, which is only sent to the webhook that asked for it."""
+    table, _, action = event_type.rpartition(".")
+    is_row = event_type not in SYSTEM_EVENTS
+    for pattern in patterns:
+        if pattern == event_type:
+            return True
+        if pattern == "*":
+            return event_type != "webhook.test"
+        if is_row and pattern in (f"*.{action}", f"{table}.*", "*.*"):
+            return True
+    return False
+
+
+def interests(patterns: Iterable[str]) -> set[tuple[str, str]]:
+    """The (table, action) pairs, `*` for any, whose writes must leave an event in the outbox for these patterns.
+
+    System events stand by what happens, such as `("function.run", "*")`; a table may be called `schema` all the same,
+    and then leaves events that `matches` finds nobody for. `("*", "*")` is all that happens, rows or not; `("*",
+    "insert")` is rows alone.
+    """
+    found = set()
+    for pattern in patterns:
+        if pattern == "*":
+            found.add(("*", "*"))
+        elif pattern == "*.*":
+            found |= interests(OF_ROWS)
+        elif pattern in SYSTEM_EVENTS:
+            found.add((pattern.rpartition(".")[0], "*"))
+        else:
+            table, _, action = pattern.partition(".")
+            found.add((table, action))
+    return found
+
+
+def trimmed(record: Mapping[str, Any] | None, columns: Sequence[str] | None) -> dict[str, Any] | None:
+    """`record` with no other columns than `columns` (None: all of it) and always its `id`."""
+    if record is None:
+        return None
+    if columns is None:
+        return dict(record)
+    wanted = {"id", *columns}
+    return {name: value for name, value in record.items() if name in wanted}
+
+
+def body(event: "OutboxEvent", data: Mapping[str, Any]) -> str:
+    """The JSON text of a delivery, the same at every attempt; `data` is what of the event's own it carries."""
+    told = {
+        "id": event.event_id,
+        "type": event.type,
+        "timestamp": event.created_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "environment_id": event.environment_id,
+        "schema_version": event.schema_version,
+        "request_id": event.request_id,
+        "data": data,
+    }
+    return exact_json.dumps(told)

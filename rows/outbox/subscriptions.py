@@ -1,0 +1,87 @@
+"""Who wants events of an environment: the apps above say so here, and what a write asks is one look into a table.
+
+`rows.outbox.models.EventInterest` is kept equal to what all of them want, in the transaction that changes a
+subscription and under one lock per environment: each app registers what its subscriptions are, and calls `refresh` when
+they change.
+
+The relay (`webhooks.delivery.relay`) settles each event once. Whoever else makes something of events registers a taker,
+which is called in that very transaction: what it writes is there if the event is settled, and only then.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Final, Protocol
+
+from django.db import connections
+from django.db.models import Q
+
+from rows.outbox import event_types
+from rows.outbox.models import ANY, EventInterest, OutboxEvent
+
+PatternsOf = Callable[[str, str], Iterable[Sequence[str]]]
+"""`(environment_id, using)` to the event patterns of each subscription. One query."""
+
+
+class Taking(Protocol):
+    """What a taker makes of the events of one turn."""
+
+    count: int
+    """How much it has made of them so far: a turn takes up no further event where that is much."""
+
+    def add(self, event: OutboxEvent) -> None:
+        """An event that is settled in the transaction at hand; its `data` may not have been read."""
+
+    def write(self) -> None:
+        """Once, at the end of the turn."""
+
+
+Taker = Callable[[Collection[str], str], Taking]
+"""`(environment ids, using)`: called at the beginning of a turn about events of these environments."""
+
+_sources: Final[list[PatternsOf]] = []
+_takers: Final[list[Taker]] = []
+
+
+def register(patterns_of: PatternsOf) -> None:
+    """Called once at start by an app that has subscriptions."""
+    _sources.append(patterns_of)
+
+
+def register_taker(taker: Taker) -> None:
+    """Called once at start by an app that makes something of events beside webhooks."""
+    _takers.append(taker)
+
+
+def takings(environment_ids: Collection[str], using: str) -> list[Taking]:
+    """Of a turn that begins, one of each taker."""
+    return [taker(environment_ids, using) for taker in _takers]
+
+
+def refresh(environment_id: str, using: str) -> None:
+    """Make the outbox's table of interests equal to the subscriptions, in the transaction at hand, which has the `lock`
+    unless nobody else knows the environment yet."""
+    wanted = {
+        pair
+        for patterns_of in _sources
+        for patterns in patterns_of(environment_id, using)
+        for pair in event_types.interests(patterns)
+    }
+    interests = EventInterest.objects.using(using).filter(environment_id=environment_id)
+    known = {(each.table_name, each.action): each.pk for each in interests}
+    interests.filter(pk__in=[pk for pair, pk in known.items() if pair not in wanted]).delete()
+    EventInterest.objects.using(using).bulk_create(
+        EventInterest(environment_id=environment_id, table_name=table, action=action)
+        for table, action in sorted(wanted - known.keys())
+    )
+
+
+def is_wanted(event_type: str, environment_id: str, using: str) -> bool:
+    """Whether somebody wants this system event: by its name, or everything. One query."""
+    [(name, action)] = event_types.interests([event_type])
+    by_name_or_all = Q(table_name=name, action=action) | Q(table_name=ANY, action=ANY)
+    return EventInterest.objects.using(using).filter(by_name_or_all, environment_id=environment_id).exists()
+
+
+def lock(environment_id: str, using: str) -> None:
+    """One change of an environment's subscriptions at a time, until the transaction ends."""
+    with connections[using].cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"webhooks:{environment_id}"])

@@ -1,0 +1,193 @@
+"""One run of a verb: who asks, where, against which version of the schema, and with which statements.
+
+**Never from a stale schema.** Each statement tests the version it was compiled for. Where it finds another, where
+PostgreSQL says that a column or a plan is gone, or before anything is refused on the strength of the schema in this
+process's memory, the environment is loaded anew and the verb runs once more (`asked`).
+
+Used by `reads`, `writes` and `explaining`, which hold the verbs.
+"""
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from django.db import DatabaseError, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from platform_site.concurrency import server_hints
+from platform_site.fastpath.settings_cache import kept
+from platform_site.http.errors import ApiError, NotFound, Unavailable
+from platform_site.identity.callers import Place
+from platform_site.postgres import replicas, sqlstates
+from platform_site.postgres.prepared import Row, run_again_if_lost, run_on, run_on_replica
+from platform_site.postgres.replicas import Freshness
+from rows.memo import Memo
+from rows.query import schema_cache
+from rows.query.role_view import CLOCK, Viewer
+from rows.query.schema_cache import Environment
+from rows.query.select import ENVIRONMENT, VERSION, Statement
+from rows.rules.rules import Access, Principal
+from rows.schema import identifiers
+from rows.schema.model import Table
+
+T = TypeVar("T")
+
+MAX_RUNS: Final = 3
+_STALE: Final = frozenset({"42703", "42P01", "3F000", "42883", "42804", "42846", "0A000", "26000"})
+"""A column, table, schema, operator, type, plan or prepared statement is not what it was."""
+_NAME_GONE: Final = "26000"
+
+_statements: Final[Memo[tuple[int, Any, Any], Statement]] = Memo(2_048)
+
+
+def forget_statements() -> None:
+    """Compile everything anew from here on."""
+    _statements.clear()
+
+
+class StaleVersion(Exception):
+    """The statement was compiled for a version that is no more."""
+
+
+class Asking:
+    """A principal before one version of an environment's schema, for the length of one verb."""
+
+    __slots__ = ("connection", "environment", "freshness", "is_verified", "place", "principal", "sight", "standing")
+
+    def __init__(
+        self,
+        place: Place,
+        principal: Principal,
+        environment: Environment,
+        connection: BaseDatabaseWrapper,
+        freshness: Freshness | None = None,
+    ) -> None:
+        self.place = place
+        self.principal = principal
+        self.environment = environment
+        self.connection = connection
+        """This thread's, to the region's primary."""
+        self.standing = environment.rules.standing(principal)
+        self.sight = environment.rules.sight(self.standing)
+        self.freshness = freshness
+        """What a replica must show to answer what this verb reads; None where only the primary may."""
+        self.is_verified = False
+        """The version was found to be current afterwards, so what was concluded from it stands."""
+
+    def table(self, name: str) -> tuple[Table, Access]:
+        """The table, and what this principal may do with it. Raises NotFound where it may not know of the table."""
+        table = self.environment.schema.tables.get(name)
+        if table is None:
+            raise self._no_table(name)
+        access = self.environment.rules.access(name, self.standing)
+        if access.read is None and access.insert is None:
+            raise self._no_table(name)
+        return table, access
+
+    def _no_table(self, name: str) -> NotFound:
+        """The same for a table that is not there and one that this principal may do nothing with. Names the
+        environment, since a table that is missed is most often in another one."""
+        rules = self.environment.rules
+        accesses = {known: rules.access(known, self.standing) for known in self.environment.schema.tables}
+        open_ones = [known for known, access in accesses.items() if access.read or access.insert]
+        slip = identifiers.did_you_mean(name, open_ones) or "."
+        shown = f'no table "{name}"' if identifiers.PATTERN.fullmatch(name) else "no such table"
+        return NotFound(f"There is {shown} that you can see in {self.environment.id}{slip}")
+
+    def readable(self, name: str) -> Table:
+        """The table, if there can be a row in it that this principal may read. Raises NotFound."""
+        table, access = self.table(name)
+        if access.read is None:  # it may insert: that the table is there it knows
+            raise NotFound(f"The rows of {name} can be written and not read in {self.environment.id}.")
+        return table
+
+    def statement(self, shape: Any, compile: Callable[[Viewer, Any], Statement]) -> Statement:
+        """The statement that `compile` makes of `shape` for this standing and version; made once and remembered."""
+        key = (self.sight.token, compile, shape)
+        found = _statements.get(key)
+        if found is None:
+            found = compile(self.environment.open_viewer(self.standing), shape)
+            _statements.put(key, found)
+        return found
+
+    def read(self, statement: Statement, named: Mapping[Any, bytes | None], wires: Sequence[bytes] = ()) -> list[Row]:
+        """Run a statement that changes nothing; once more if the connection turns out to be dead.
+
+        What a replica finds is an answer, that it finds nothing is none: it may have another version of the schema. And
+        a replica's clock is another one than that which stamped the rows.
+        """
+        values = self._bound(statement, named, wires)
+        if self.freshness is not None and CLOCK not in statement.sql:
+            found = run_on_replica(self.environment.alias, self.freshness, statement.sql, values)
+            if found:
+                return found
+        return run_again_if_lost(self.connection, statement.sql, values)
+
+    def write(self, statement: Statement, named: Mapping[Any, bytes | None], wires: Sequence[bytes] = ()) -> list[Row]:
+        server_hints.begin()  # what is written is committed, here or later, and a commit waits for the disk
+        found = run_on(self.connection, statement.sql, self._bound(statement, named, wires))
+        if kept.REPLICAS:
+            replicas.written(self.environment.alias, self.environment.id)
+        return found
+
+    def _bound(
+        self, statement: Statement, named: Mapping[Any, bytes | None], wires: Sequence[bytes]
+    ) -> list[bytes | None]:
+        environment = self.environment
+        known = {ENVIRONMENT: environment.id.encode(), VERSION: b"%d" % environment.version, **named}
+        return statement.bind(known, wires, self.principal)
+
+    def verify(self) -> None:
+        """Called when a statement came back with nothing: was it the version? Raises StaleVersion. At most one
+        query."""
+        if not self.is_verified:
+            if not schema_cache.is_current(self.environment):
+                raise StaleVersion
+            self.is_verified = True
+
+
+def asked(
+    place: Place, principal: Principal, verb: Callable[[Asking], T], freshness: Freshness | None = None
+) -> T:  # fmt: skip
+    """Run `verb` against the schema as this process knows it, and again against a newer one where that was stale.
+
+    With `freshness` a replica may answer what the first run reads.
+
+    Also again where PostgreSQL undid it (deadlock, serialization), unless a transaction around it would have to run
+    again as a whole: its owner does that (`platform_site.http.views`).
+    """
+    environment = schema_cache.environment(place)
+    for runs_left in reversed(range(MAX_RUNS)):
+        connection = connections[environment.alias]
+        asking = Asking(place, principal, environment, connection, freshness)
+        try:
+            if not connection.in_atomic_block:
+                return verb(asking)
+            with transaction.atomic(using=environment.alias):  # a savepoint: an error leaves the rest to its owner
+                return verb(asking)
+        except StaleVersion:
+            pass
+        except ApiError:
+            if not runs_left or asking.is_verified or schema_cache.is_current(environment):
+                raise
+        except DatabaseError as error:
+            if not _is_worth_another_run(environment, error):
+                raise
+            if sqlstates.is_repeatable(error):
+                if not runs_left:
+                    raise
+                # At once it would meet the same opponent in the same place.
+                time.sleep(random.uniform(0.02, 0.1))  # noqa: S311 - a pause, not a secret
+        environment, freshness = schema_cache.reload(place), None
+    raise Unavailable("The schema is changing. Try again shortly.")
+
+
+def _is_worth_another_run(environment: Environment, error: DatabaseError) -> bool:
+    connection = connections[environment.alias]
+    state = sqlstates.sqlstate(error)
+    if connection.needs_rollback or not connection.is_usable():
+        return False
+    if sqlstates.is_repeatable(error):
+        return not connection.in_atomic_block
+    return state == _NAME_GONE or (state in _STALE and not schema_cache.is_current(environment))

@@ -1,0 +1,326 @@
+"""Why a row is seen or not, clause by clause: for the people who write the rules.
+
+Who asks must itself see the row, and learns of cells no more than it may read: a clause's verdict is told, the value
+behind it only where the asker could have read it; a user's e-mail, role and claims only where it manages users. What a
+quantifier inside of a clause comes to is told where all rows and cells that it asks about are open to the asker. The
+verdicts come from PostgreSQL, by the same translation that the rules are enforced with, so they cannot differ from it.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, TypeVar
+
+from platform_site.http import exact_json
+from platform_site.http.errors import NotFound
+from platform_site.identity.callers import Place
+from rows.query.context import Asking, asked
+from rows.query.role_view import Viewer
+from rows.query.select import ROW_ID, Statement, Writer, is_current, is_row, numbered
+from rows.query.service import spelled
+from rows.query.sql import Sql, boolean
+from rows.rules.conditions import (
+    TRUE,
+    Compare,
+    Condition,
+    Hop,
+    Operand,
+    Path,
+    Quantified,
+    Search,
+    Variable,
+    guarded,
+    leaves,
+    parts,
+    paths_of,
+)
+from rows.rules.grammar import Sight, read_rule
+from rows.rules.operators import QUANTIFIERS
+from rows.rules.rules import Access, Clause, Principal, resolve
+from rows.schema.model import Table
+from rows.schema.values import ROW_ID as ROW_ID_PATTERN
+
+T = TypeVar("T")
+
+_TOLD_TO_ALL: Final = frozenset({"user.id", "key.id", "now"})
+"""Variables whose values say nothing of a user but who it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdicts:
+    """Shape: `quantified`, then every rule and clause about rows of `table`, in the order of `_asked_of`."""
+
+    table: str
+    quantified: tuple[Condition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Cells:
+    """Shape: the cells at `paths`, as the asker sees them."""
+
+    table: str
+    paths: tuple[Path, ...]
+
+
+def explain_row(
+    place: Place, asker: Principal, table: str, row_id: str, seen_as: Principal, *, knows_users: bool
+) -> dict[str, Any]:
+    """`{"visible", "rules": [{"role", "action", "verdict", "clauses": [{"clause", "verdict", "why"}]}],
+    "hidden_columns": [{"column", "why"}]}` for `seen_as`.
+
+    `knows_users`: the asker may be told what is stored of `seen_as` (e-mail, role, claims), beyond its id. Raises
+    NotFound where `asker` itself sees no such row. Two or three statements.
+    """
+    return asked(place, asker, lambda asking: _explain(asking, table, row_id, seen_as, knows_users or seen_as == asker))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    action: str
+    condition: Condition
+    clauses: tuple[Clause, ...]
+
+
+def _asked_of(access: Access) -> list[_Rule]:
+    """The rules about a row that is there. Of a read with several grants, each is one."""
+    found = [_Rule("read", grant.where, grant.clauses) for grant in access.read.grants] if access.read else []
+    for action, rule in (("update", access.update), ("delete", access.delete)):
+        if rule is not None:
+            found.append(_Rule(action, rule.where, rule.where_clauses))
+    return found
+
+
+def _explain(asking: Asking, name: str, row_id: str, seen_as: Principal, knows_users: bool) -> dict[str, Any]:
+    table = asking.readable(name)
+    if not ROW_ID_PATTERN.fullmatch(row_id):
+        raise NotFound
+    other = Asking(asking.place, seen_as, asking.environment, asking.connection)
+    access = asking.environment.rules.access(name, other.standing)
+    rules = _asked_of(access)
+    clauses = [clause for rule in rules for clause in rule.clauses]
+    paths = _once(path for clause in clauses for path in _paths(clause.condition) if _is_known(asking, name, path))
+    author = asking.environment.rules.author
+    quantifiers = {clause: [*_quantifiers(json.loads(clause.text), name, author)] for clause in clauses}
+    quantified = _once(
+        each.condition
+        for clause in clauses
+        for each in quantifiers[clause]
+        if (knows_users or _tells_of_nobody(each.condition)) and _is_open(asking, name, each.condition)
+    )
+    named = {ROW_ID: row_id.encode()}
+    shown = asking.read(asking.statement(_Cells(name, paths), _cells), named)
+    if not shown:
+        asking.verify()
+        raise NotFound
+    cells = dict(zip(paths, [None if cell is None else exact_json.loads(cell) for cell in shown[0][2:]], strict=True))
+    rows = other.read(other.statement(_Verdicts(name, quantified), _verdicts), named)
+    if not rows:
+        other.verify()
+        raise NotFound
+    verdicts = iter([cell == b"t" for cell in rows[0]])
+    held = {condition: next(verdicts) for condition in quantified}
+    now = datetime.fromisoformat((shown[0][1] or b"").decode())
+    facts = _Facts(cells, quantifiers, held, other.principal, now, knows_users)
+    told = [_tell(rule, access, verdicts, facts) for rule in rules]
+    for action in ("read", "update", "delete"):
+        if not any(rule["action"] == action for rule in told):
+            told.append({"role": access.role, "action": action, "verdict": False, "clauses": []})
+    visible = any(rule["action"] == "read" and rule["verdict"] for rule in told)
+    masks = {column: next(verdicts) for column in (access.read.partial if access.read else ())}
+    return {
+        "visible": visible,
+        "rules": told,
+        "hidden_columns": list(_hidden(asking, table, access, masks)) if visible else [],
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What clauses speak about: the cells and quantifiers that the asker may know of, the one who is explained, and the
+    moment."""
+
+    cells: dict[Path, Any]
+    quantifiers: Mapping[Clause, list["_Quantifier"]]
+    held: Mapping[Condition, bool]
+    """What those quantifiers came to that may be told."""
+    principal: Principal
+    now: datetime
+    knows_users: bool
+
+
+def _tell(rule: _Rule, access: Access, verdicts: Any, facts: _Facts) -> dict[str, Any]:
+    verdict = next(verdicts)
+    return {
+        "role": access.role,
+        "action": rule.action,
+        "verdict": verdict,
+        "clauses": [
+            {"clause": clause.text, "verdict": next(verdicts), "why": _why(clause, facts)} for clause in rule.clauses
+        ],
+    }
+
+
+def _why(clause: Clause, facts: _Facts) -> str:
+    """What the row, related rows and the principal hold that the clause speaks about."""
+    cells = facts.cells
+    told = [f"{spelled(path)} is {_json(cells[path])}" for path in _once(_paths(clause.condition)) if path in cells]
+    for each in facts.quantifiers[clause]:
+        if each.condition in facts.held:
+            told.append(f"{each.path} is {_json(facts.held[each.condition])}")
+        else:
+            told += [f"the rows of {way} are asked" for way in _once(_ways(each.condition))]
+    for variable in _once(_variables(clause.condition)):
+        value = resolve(variable, facts.principal, facts.now)
+        if value is None:
+            told.append(f"${variable.name} is missing, which makes the clause false")
+        elif facts.knows_users or variable.name in _TOLD_TO_ALL:
+            told.append(f"${variable.name} is {_json(value)}")
+        else:
+            told.append(f"${variable.name} has a value")
+    return "; ".join(told)
+
+
+def _once(found: Iterable[T]) -> tuple[T, ...]:
+    """Each of them once, in the order in which they came first."""
+    return tuple(dict.fromkeys(found))
+
+
+_SHOWN: Final = 200
+
+
+def _json(value: Any) -> str:
+    """The value as JSON, of a long one the beginning: each clause tells its own, and a cell can have a megabyte."""
+    text = exact_json.dumps(value, default=str)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text):,} characters)"
+
+
+def _variables(condition: Condition) -> Iterable[Variable]:
+    for leaf in leaves(condition):
+        operand: Operand | None = leaf.operand if isinstance(leaf, Compare | Search) else None
+        if isinstance(operand, Variable):
+            yield operand
+
+
+def _paths(condition: Condition) -> Iterable[Path]:
+    """The cells that a condition looks at, but for those of many rows."""
+    for part in parts(condition):
+        yield from paths_of(part)
+
+
+@dataclass(frozen=True, slots=True)
+class _Quantifier:
+    """`$some`, `$none` or `$every` of a clause, as its author wrote it. `path` leads to it from the clause, as in the
+    errors of a document: `$or.1.memberships.$some`."""
+
+    path: str
+    condition: Condition
+
+
+def _quantifiers(document: Mapping[str, Any], table: str, author: Sight, at: str = "") -> Iterator[_Quantifier]:
+    """Those of a clause, each by itself; not those inside of another one, which are asked of each of its rows."""
+    for key, value in document.items():
+        if key in ("$and", "$or"):
+            for index, part in enumerate(value):
+                yield from _quantifiers(part, table, author, f"{at}{key}.{index}.")
+        elif key == "$not":
+            yield from _quantifiers(value, table, author, f"{at}{key}.")
+        elif isinstance(value, Mapping):
+            for word, inner in value.items():
+                if word in QUANTIFIERS:
+                    condition = guarded(read_rule({key: {word: inner}}, table, author))
+                    yield _Quantifier(f"{at}{key}.{word}", condition)
+
+
+def _is_open(asking: Asking, table: str, condition: Condition) -> bool:
+    """Whether the asker sees each row and cell that decides a condition over rows of `table`, so that what it comes to
+    is no secret."""
+    for part in parts(condition):
+        if isinstance(part, Quantified) and not (
+            _sees_whole(asking, table, part.hop) and _is_open(asking, part.hop.table, part.condition)
+        ):
+            return False
+        for path in paths_of(part):
+            at = table
+            for hop in path.hops:
+                if not _sees_whole(asking, at, hop):
+                    return False
+                at = hop.table
+            if not _sees_column(asking, at, path.column):
+                return False
+    return True
+
+
+def _sees_whole(asking: Asking, table: str, hop: Hop) -> bool:
+    """Whether the asker finds every row that the hop leads to."""
+    far = asking.environment.rules.access(hop.table, asking.standing).read
+    return (
+        asking.sight.relation(table, hop.relation) == hop
+        and far is not None
+        and far.where == TRUE
+        and _sees_column(asking, hop.table if hop.many else table, hop.column)
+    )
+
+
+def _sees_column(asking: Asking, table: str, column: str) -> bool:
+    """Whether the asker may read the column in each row that it sees."""
+    rule = asking.environment.rules.access(table, asking.standing).read
+    return rule is not None and rule.cell(column) == TRUE
+
+
+def _tells_of_nobody(condition: Condition) -> bool:
+    """Whether nothing that is stored of a user but its id decides."""
+    return all(variable.name in _TOLD_TO_ALL for variable in _variables(condition))
+
+
+def _ways(condition: Condition) -> Iterable[str]:
+    """The relations whose rows a condition asks about, such as `board.members`: where the asker may not know of all
+    rows none is told, only that the cells which are told are not all that decides."""
+    for part in parts(condition):
+        if isinstance(part, Quantified):
+            further = [f"{part.hop.relation}.{way}" for way in _ways(part.condition)]
+            yield from further or [part.hop.relation]
+
+
+def _is_known(asking: Asking, table: str, path: Path) -> bool:
+    """Whether the asker may know of every name on the path."""
+    for hop in path.hops:
+        if asking.sight.relation(table, hop.relation) != hop:
+            return False
+        table = hop.table
+    return asking.sight.column(table, path.column) is not None
+
+
+def _hidden(asking: Asking, table: Table, access: Access, masks: dict[str, bool]) -> Iterable[dict[str, str]]:
+    """The columns that `access` does not show of this row, as far as the asker may know of them."""
+    shown = access.read.columns if access.read else ()
+    for name in asking.sight.columns(table.name):
+        if name not in shown:
+            yield {"column": name, "why": "No read rule of this role shows the column."}
+        elif not masks.get(name, True):
+            yield {"column": name, "why": "No read rule that matches this row shows the column."}
+
+
+def _cells(viewer: Viewer, shape: _Cells) -> Statement:
+    rows = viewer.models[shape.table].objects.visible_to(viewer)
+    values = {
+        f"_p{index}": Sql("to_json(", viewer.reading.value(path, shape.table), ")")
+        for index, path in enumerate(shape.paths)
+    }
+    now = Sql("to_char(statement_timestamp(), 'YYYY-MM-DD HH24:MI:SS.USOF')")
+    rows = rows.filter(is_row(), is_current()).annotate(_now=now, **values)
+    return numbered(*Writer(viewer).queryset(rows.values_list("id", "_now", *values)))
+
+
+def _verdicts(viewer: Viewer, shape: _Verdicts) -> Statement:
+    access = viewer.access(shape.table)
+    conditions: list[Condition] = [*shape.quantified]
+    for rule in _asked_of(access):
+        conditions += [rule.condition, *(clause.condition for clause in rule.clauses)]
+    conditions += access.read.partial.values() if access.read else []
+    flags = {
+        f"_f{index}": boolean("(", viewer.rules.condition(condition, shape.table), " IS TRUE)")
+        for index, condition in enumerate(conditions or [TRUE])
+    }
+    rows = viewer.models[shape.table].unruled.using(viewer.alias).filter(is_row(), is_current())
+    return numbered(*Writer(viewer).queryset(rows.annotate(**flags).values_list(*flags)))

@@ -1,0 +1,155 @@
+"""What this process knows of environments: for each its current schema version, models, rules and interests.
+
+Loaded at first use with two queries, kept for the MAX_ENVIRONMENTS used last, or for fewer if those have more than
+MAX_COLUMNS together (what is kept costs memory and collector time), and never trusted: each compiled
+statement tests the version it was made for, in its own round trip, and `rows.query.context` asks `is_current` before it
+refuses anything on the strength of what is kept here. So a new version is followed by every process on its next request
+without any message between them.
+"""
+
+import threading
+from collections import OrderedDict
+from typing import Final
+
+from django.db.models import Subquery
+
+from platform_site.identity.callers import Place
+from rows.models import CurrentVersion, SchemaVersion
+from rows.outbox.models import ANY, EventInterest
+from rows.query.dynamic_models import RowModels
+from rows.query.role_view import Viewer, open_operand
+from rows.rules.rules import Ruleset, Standing
+from rows.schema import parser
+from rows.schema.model import EMPTY, Schema
+
+MAX_ENVIRONMENTS: Final = 200
+MAX_COLUMNS: Final = 200_000
+"""Of all tables that are kept, about 0.5 KB each: 200 environments of 60 tables of 15, or ten of the largest documents
+that there can be (20,000, which take 0.25 s to load), so that a few of these do not push everybody else out."""
+
+
+class Environment:
+    """One environment at one schema version, compiled. Shared by threads; what it gathers is gathered alike by all.
+
+    There is no circle in it, so all of it (some 400 objects with ten tables) goes as the last request lets go of it.
+    What goes in circles waits for a full collection, which takes as long as half a dozen requests.
+    """
+
+    def __init__(
+        self, environment_id: str, alias: str, version: int, schema: Schema, interests: set[tuple[str, str]]
+    ) -> None:
+        self.id = environment_id
+        self.alias = alias
+        self.version = version
+        self.schema = schema
+        self.columns = sum(len(table.all_columns) for table in schema.tables.values())
+        """How many there are in all its tables."""
+        self.rules = Ruleset(schema)
+        self.models = RowModels(environment_id, alias, schema, self.rules)
+        self._interests = interests
+        self._wanted: dict[tuple[str, str], bool] = {}
+        self._open_viewers: dict[Standing, Viewer] = {}
+
+    def open_viewer(self, standing: Standing) -> Viewer:
+        """A standing's view with all values open, for compiling statements."""
+        found = self._open_viewers.get(standing)
+        if found is None:
+            found = self._open_viewers.setdefault(standing, self.models.viewer(standing, open_operand))
+        return found
+
+    def wants_events(self, table: str, action: str) -> bool:
+        """Whether somebody wants to hear of this action, as far as this process knows; the statement tests it."""
+        known = self._wanted.get((table, action))
+        if known is None:
+            known = any((t, a) in self._interests for t in (table, ANY) for a in (action, ANY))
+            self._wanted[table, action] = known
+        return known
+
+    def set_interests(self, interests: set[tuple[str, str]]) -> None:
+        """Forget what was learned: this is all that anybody listens to."""
+        self._interests, self._wanted = interests, {}
+
+    def learn_interest(self, table: str, action: str, wanted: bool) -> None:
+        self._wanted[table, action] = wanted
+
+    def __repr__(self) -> str:
+        return f"<Environment {self.id} at version {self.version}>"
+
+
+_lock = threading.Lock()
+_known: OrderedDict[str, Environment] = OrderedDict()
+_columns = 0
+"""Of everything in `_known`."""
+
+
+def environment(place: Place) -> Environment:
+    """What is known of the environment of `place`; loaded if it is not."""
+    with _lock:
+        found = _known.get(place.environment_id)
+        if found is not None and found.alias == place.cluster:
+            _known.move_to_end(place.environment_id)
+            return found
+    return reload(place)
+
+
+def reload(place: Place) -> Environment:
+    """The environment as the database has it now. An environment without a version is empty."""
+    global _columns
+    made = _load(place)
+    with _lock:
+        _drop(made.id)
+        _known[made.id] = made
+        _columns += made.columns
+        while len(_known) > 1 and (len(_known) > MAX_ENVIRONMENTS or _columns > MAX_COLUMNS):
+            _drop(next(iter(_known)))
+    return made
+
+
+def current(place: Place) -> Environment:
+    """The environment at the version that it has now: for those whose statements do not test it. One query, or those of
+    `reload`."""
+    known = environment(place)
+    return known if is_current(known) else reload(place)
+
+
+def forget(environment_id: str) -> None:
+    """Let go of an environment, after its deletion."""
+    with _lock:
+        _drop(environment_id)
+
+
+def forget_all() -> None:
+    with _lock:
+        for environment_id in list(_known):
+            _drop(environment_id)
+
+
+def _drop(environment_id: str) -> None:
+    global _columns
+    dropped = _known.pop(environment_id, None)
+    if dropped is not None:
+        _columns -= dropped.columns
+
+
+def is_current(known: Environment) -> bool:
+    """Whether the environment still is at the version that is known of it. One query."""
+    current = (
+        CurrentVersion.objects.using(known.alias).filter(environment_id=known.id).values_list("version", flat=True)
+    )
+    return (current.first() or 0) == known.version
+
+
+def _load(place: Place) -> Environment:
+    alias = place.cluster
+    current = CurrentVersion.objects.using(alias).filter(environment_id=place.environment_id).values("version")
+    found = SchemaVersion.objects.using(alias).filter(
+        environment_id=place.environment_id, version=Subquery(current)
+    ).first()  # fmt: skip
+    interests = set(
+        EventInterest.objects.using(alias)
+        .filter(environment_id=place.environment_id)
+        .values_list("table_name", "action")
+    )
+    if found is None:
+        return Environment(place.environment_id, alias, 0, EMPTY, interests)
+    return Environment(place.environment_id, alias, found.version, parser.parse(found.document), interests)

@@ -1,0 +1,231 @@
+"""Verbs that read: a page of rows, one row. They answer the bytes that PostgreSQL made, joined and never parsed.
+
+Contract sections 4.6 and 4.7.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import orjson
+
+from platform_site.http import cursors
+from platform_site.http.errors import NotFound, ValidationFailed
+from platform_site.identity.callers import Place
+from platform_site.postgres.prepared import Row
+from platform_site.postgres.replicas import Freshness
+from rows.memo import Memo
+from rows.query import params, select
+from rows.query import where as query_where
+from rows.query.context import Asking, StaleVersion, asked
+from rows.query.select import LIMIT, MAX_ANSWER_BYTES, ROW_ID, After, CountShape, ReadShape
+from rows.query.sql_conditions import hops_of
+from rows.rules.conditions import Condition, Filter, Path
+from rows.rules.rules import Principal
+from rows.schema.model import Table
+from rows.schema.values import ROW_ID as ROW_ID_PATTERN
+
+COUNT_CEILING: Final = 10_000
+"""As far as `count=estimated` counts itself."""
+_KIND: Final = "rows"
+Count = Literal["exact", "estimated"]
+QUERY_MEMBERS: Final = frozenset({"where", "order", "limit", "cursor", "with", "columns", "count"})
+"""What callers name a list by: as `ListQuery`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListQuery:
+    """What a list asks for. `where` is JSON text or an object; `limit` is 1 to 100; `count` is opt-in; without
+    `columns` all that may be read is shown."""
+
+    where: Any = None
+    order: Any = None
+    limit: int = 20
+    cursor: str | None = None
+    withs: Any = None
+    columns: Any = None
+    count: Count | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A list's answer; `body` is the whole JSON object."""
+
+    body: bytes
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RowAnswer:
+    """One row as its reader sees it. `etag` is None where, after a write, it may not be read any more, and where only
+    some of its columns were asked for: it is of the whole row."""
+
+    id: str
+    body: bytes
+    etag: str | None
+
+
+def list_rows(
+    place: Place, principal: Principal, table: str, query: ListQuery, freshness: Freshness | None = None
+) -> Page:
+    """A page of the rows that `principal` may read: one statement, and one for a count. With `freshness` a replica may
+    answer.
+
+    Raises NotFound (no such table for this principal) and ValidationFailed naming `where`, `order`, `with`, `columns`,
+    `cursor`, or, where the answer would be too large, `limit`. Contract section 4.6.
+    """
+    return asked(place, principal, lambda asking: _list(asking, table, query), freshness)
+
+
+def retrieve_row(
+    place: Place,
+    principal: Principal,
+    table: str,
+    row_id: str,
+    withs: Any = None,
+    columns: Any = None,
+    freshness: Freshness | None = None,
+) -> RowAnswer:
+    """One row, with relations. Its `etag` is of the row without them, and None where `columns` leave some of its own
+    out. One statement. With `freshness` a replica may answer.
+
+    Raises NotFound (no such row or table for this principal) and ValidationFailed naming `with` or `columns`. Contract
+    section 4.7.
+    """
+    return asked(place, principal, lambda asking: _retrieve(asking, table, row_id, withs, columns), freshness)
+
+
+def etag_of(row: bytes) -> str:
+    """The entity tag of a row's JSON without relations, in its quotes."""
+    return f'"{hashlib.sha256(row).hexdigest()}"'
+
+
+def _retrieve(asking: Asking, name: str, row_id: str, withs: Any, columns: Any) -> RowAnswer:
+    asking.readable(name)
+    embedded = params.parse_with(withs, name, asking.sight)
+    chosen, embedded = params.parse_columns(columns, name, asking.sight, embedded)
+    shape = ReadShape(name, withs=embedded, columns=chosen)
+    rows = []
+    if ROW_ID_PATTERN.fullmatch(row_id):
+        rows = asking.read(asking.statement(shape, select.read), {ROW_ID: row_id.encode()})
+    if not rows:
+        asking.verify()
+        raise NotFound
+    [row] = rows
+    if shape.withs:
+        _hold_to_size(rows, "with", made=2)
+    etag = etag_of(row[0] or b"") if chosen is None else None
+    return RowAnswer(row_id, _joined(row) if shape.withs else row[0] or b"", etag)
+
+
+def _list(asking: Asking, name: str, query: ListQuery) -> Page:
+    table = asking.readable(name)
+    where = query_where.parse_where(query.where, name, asking.sight)
+    order = params.parse_order(query.order, name, asking.sight)
+    withs = params.parse_with(query.withs, name, asking.sight)
+    columns, withs = params.parse_columns(query.columns, name, asking.sight, withs)
+    named: dict[Any, bytes | None] = {LIMIT: b"%d" % (query.limit + 1)}
+    after: tuple[bool, ...] | None = None
+    if query.cursor is not None:
+        ended = cursors.decode(_KIND, cursor_facts(asking, table, where, order), query.cursor)
+        after = tuple(value is None for value in ended)
+        named |= {After(index): None if value is None else str(value).encode() for index, value in enumerate(ended)}
+    statement = asking.statement(ReadShape(name, where.shape, order, withs, after, columns), select.read)
+    rows = asking.read(statement, named, where.wire)
+    if not rows:
+        asking.verify()
+    next_cursor = None
+    if len(rows) > query.limit:
+        del rows[query.limit :]
+        keys = rows[-1][2 if withs else 1 :]
+        next_cursor = _cursor(cursor_facts(asking, table, where, order), keys)
+    if withs or len(rows) > 1:
+        _hold_to_size(rows, "with" if len(rows) == 1 else "limit", made=2 if withs else 1)
+    parts = [b'{"data":[', b",".join([_joined(row) if withs else row[0] or b"" for row in rows]), b"]"]
+    if query.count is not None:
+        parts.append(_count(asking, table, where, query.count))
+    parts.append(b',"next_cursor":' + (b"null" if next_cursor is None else b'"%s"' % next_cursor.encode()) + b"}")
+    return Page(b"".join(parts), next_cursor)
+
+
+def _hold_to_size(rows: Sequence[Row], parameter: str, *, made: int) -> None:
+    """Raise ValidationFailed naming `parameter` if the rows are more than one answer holds: what PostgreSQL left out of
+    the first `made` cells is missing. One row by itself never is refused: nobody could ask for less of it."""
+    cells = [cell for row in rows for cell in row[:made]]
+    if None in cells or sum(map(len, cells)) > MAX_ANSWER_BYTES:  # type: ignore[arg-type]
+        message = (
+            f"The answer would have more than {MAX_ANSWER_BYTES >> 20} MB. Ask for fewer rows, relations or columns."
+        )
+        raise ValidationFailed.of(parameter, "too_large", message)
+
+
+def _joined(row: Row) -> bytes:
+    """A row and its relations, two JSON objects with at least one member each, as one."""
+    return (row[0] or b"")[:-1] + b"," + (row[1] or b"")[1:]
+
+
+# ── Cursors ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _cursor(facts: list[cursors.Fact], keys: Row) -> str:
+    try:
+        return cursors.encode(_KIND, facts, [None if key is None else key.decode() for key in keys])
+    except cursors.CursorTooLong:
+        message = "Values of these columns are too long to page by. Order by others."
+        raise ValidationFailed.of("order", "too_long", message) from None
+
+
+def cursor_facts(
+    asking: Asking, table: Table, where: Filter, order: tuple[params.OrderKey, ...]
+) -> list[cursors.Fact]:  # fmt: skip
+    """What a cursor belongs to: everything of the list, nothing of the caller."""
+    keys: list[cursors.Fact] = [
+        [spelled(key.path), key.type, key.descending, key.nulls_first] for key in order
+    ]  # fmt: skip
+    return [asking.environment.id, table.name, keys, _digest(where)]
+
+
+def spelled(path: Path) -> str:
+    """A path as callers write it: `list.name`."""
+    return ".".join([*(hop.relation for hop in path.hops), path.column])
+
+
+_digests: Final[Memo[Condition, bytes]] = Memo(2_048)
+
+
+def _digest(where: Filter) -> str:
+    shape = _digests.get(where.shape)
+    if shape is None:
+        shape = hashlib.sha256(repr(where.shape).encode()).digest()
+        _digests.put(where.shape, shape)
+    return hashlib.sha256(b"\0".join([shape, *where.wire])).hexdigest()
+
+
+# ── Counts ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _count(asking: Asking, table: Table, where: Filter, how: Count) -> bytes:
+    """The members of the answer that say how many rows the list has in all.
+
+    An estimate is exact as far as COUNT_CEILING. Beyond it is the planner's, but only for who sees the whole table:
+    its statistics know of rows that others must not learn of. For them it says "at least".
+    """
+    shape = ReadShape(table.name, where.shape)
+    most = None if how == "exact" else COUNT_CEILING + 1
+    found = asking.read(asking.statement(CountShape(shape, most), select.counted), {}, where.wire)
+    if not found:
+        raise StaleVersion
+    number, kind = int(found[0][0] or 0), "exact"
+    if number == most:
+        number, kind = COUNT_CEILING, "at_least"
+        if _sees_everything(asking, table) and not any(hops_of(where.shape)):
+            plan = asking.read(asking.statement(shape, select.planned), {}, where.wire)
+            planned = orjson.loads(plan[0][0] or b"")[0]["Plan"]["Plan Rows"]
+            number, kind = max(number, int(planned)), "estimated"
+    return b',"count":%d,"count_is":"%s"' % (number, kind.encode())
+
+
+def _sees_everything(asking: Asking, table: Table) -> bool:
+    viewer = asking.environment.open_viewer(asking.standing)
+    return viewer.sees_everything(table.name)

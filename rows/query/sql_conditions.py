@@ -1,0 +1,306 @@
+"""Conditions become SQL: the one place where a filter or a rule turns into an expression over a table's columns.
+
+A condition is about *the row at hand*. Where that row stands decides how its columns are spelled, and that is a
+`Ground`: a queryset's own row (`HERE`), a row under an alias above the LIMIT or in RETURNING (`Alias`), or the row that
+a write would leave behind, most of whose cells are parameters (`Written`). The same translation serves all of them, so
+a rule means the same wherever it is asked.
+
+Two readings differ. A *rule's* own paths see far tables as they are: they are its author's words, and two tables that
+refer to each other would otherwise never end. A *caller's* paths see far rows through the far table's read rules, and
+cells through their columns'. Called through `viewers`, which say whose reading it is; `compiler` and
+`writing` say on which ground.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from django.db.models import Exists, Expression, F, OuterRef, Subquery
+
+from rows.query.sql import ALWAYS, NEVER, Sql, boolean, joined
+from rows.rules.conditions import (
+    OLD,
+    Always,
+    And,
+    Compare,
+    Condition,
+    Hop,
+    IsNull,
+    Leaf,
+    Not,
+    Operand,
+    Operator,
+    Or,
+    Path,
+    Present,
+    Quantified,
+    Search,
+    Variable,
+    all_of,
+    parts,
+    paths_of,
+)
+from rows.schema.model import ID, Column, Schema, Table
+from rows.schema.values import LONG_TYPES, is_indexed
+
+if TYPE_CHECKING:
+    from rows.query.managers import RowQuerySet
+
+_INFIX: Final = {
+    "eq": " = ",
+    "lt": " < ",
+    "lte": " <= ",
+    "gt": " > ",
+    "gte": " >= ",
+    "like": " LIKE ",
+    "ilike": " ILIKE ",
+    "has_any": " && ",
+    "has_all": " @> ",
+    "encloses": " @> ",
+}
+_JSON_INFIX: Final = {"has_any": " ?| ", "has_all": " ?& "}
+
+
+class Ground(Protocol):
+    """Where a row stands."""
+
+    def column(self, name: str, depth: int = 0) -> Any:
+        """The column as it is spelled `depth` subqueries further in."""
+        ...
+
+
+class _Here:
+    """The row of the queryset that the condition filters."""
+
+    def column(self, name: str, depth: int = 0) -> Any:
+        reference: Any = name
+        for _ in range(depth):
+            reference = OuterRef(reference)
+        return reference if depth else F(name)
+
+
+HERE: Final[Ground] = _Here()
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """A row under an alias of this package's making: `_r`, `_n`. Names of columns hold no quotes (`names.PATTERN`)."""
+
+    alias: str
+    prefix: str = ""
+    """Stands before the names of the columns: two rows can share an alias."""
+
+    def column(self, name: str, depth: int = 0) -> Any:
+        return Sql(f'{self.alias}."{self.prefix}{name}"')
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The row that a write leaves behind: `cells` are new, the others stay as they are in `before` (None: an
+    insert)."""
+
+    cells: Mapping[str, Any]
+    before: Ground | None = None
+
+    def column(self, name: str, depth: int = 0) -> Any:
+        cell = self.cells.get(name)
+        if cell is not None:
+            return cell
+        if self.before is None:
+            raise LookupError(f"a new row says nothing about {name}")
+        return self.before.column(name, depth)
+
+
+@dataclass(frozen=True, slots=True)
+class Translator:
+    """One reading of conditions over one schema version.
+
+    `far` gives the rows of a far table that this reading sees; `readable` the condition (None: always) under which it
+    sees a column's cell, as an expression over a ground; `operand` the parameter of an operand; `old` is where the row
+    before the write stands, for rules that name `$old`; `rule` the condition that is true of the rows of `far`.
+    """
+
+    schema: Schema
+    far: Callable[[str], "RowQuerySet"]
+    readable: Callable[[str, str, Ground], Expression | None]
+    operand: Callable[[Operand], Expression]
+    old: Ground | None = None
+    rule: Callable[[str], Expression] | None = None
+
+    def condition(self, node: Condition, table: str, ground: Ground = HERE, depth: int = 0) -> Expression:
+        """`node` about the row of `table` on `ground`; `depth` is how many subqueries stand around it.
+
+        True where the condition holds, and false or null where it does not.
+        """
+        match node:
+            case Always():
+                return ALWAYS if node.holds else NEVER
+            case And():
+                return joined(" AND ", [self.condition(c, table, ground, depth) for c in node.conditions], ALWAYS)
+            case Or():
+                return joined(" OR ", [self.condition(c, table, ground, depth) for c in node.conditions], NEVER)
+            case Not(condition=IsNull() as leaf) if not leaf.path.hops:
+                return boolean("(", self.cell(table, leaf.path.column, ground), " IS NOT NULL)")
+            case Not():
+                return boolean("(", self._leaf(node.condition, table, ground, depth), " IS NOT TRUE)")
+            case Present():
+                return self._present(node.variable, depth)
+            case Quantified():
+                found = self._through(node.hop, table, ground, depth, node.condition)
+                return found if node.kind == "some" else boolean("(", found, " IS NOT TRUE)")
+            case Compare() | IsNull() | Search():
+                return self._leaf(node, table, ground, depth)
+
+    def narrowed(
+        self, rows: "RowQuerySet", node: Condition, table: str, rule: Expression, depth: int = 0
+    ) -> "RowQuerySet":
+        """`rows` of `table`, which are those that `rule` is true of, as far as `node` is true of them.
+
+        PostgreSQL asks first what it takes to be cheap, which may be the filter and not the rule. What takes long would
+        then tell of hidden rows: one quick condition beside ninety slow ones is a question that is answered by the
+        time, or by the end of the statement after five seconds. So what is not quick is asked only of a row that the
+        rule shows; no index answers it, and none is lost. docs/explanation/row-isolation.md.
+        """
+        if rule == ALWAYS:
+            return rows.filter(self.condition(node, table, HERE, depth))
+        quick: list[Condition] = []
+        slow: list[Condition] = []
+        for part in node.conditions if isinstance(node, And) else (node,):
+            (quick if self._is_quick(part, table) else slow).append(part)
+        if quick:
+            rows = rows.filter(self.condition(all_of(quick), table, HERE, depth))
+        if slow:
+            asked = self.condition(all_of(slow), table, HERE, depth)
+            rows = rows.filter(boolean("(CASE WHEN ", rule, " THEN ", asked, " END)"))
+        return rows
+
+    def _is_quick(self, node: Condition, table: str) -> bool:
+        """Whether to ask it takes no longer for one row of `table` than for another, whatever is in their cells: what
+        an index may answer."""
+        match node:
+            case Always() | Present():
+                return True
+            case And() | Or():
+                return all(self._is_quick(part, table) for part in node.conditions)
+            case Not():
+                return self._is_quick(node.condition, table)
+            case Quantified():
+                return self._is_quick(node.condition, node.hop.table)
+            case Search():
+                return False
+            case Compare() | IsNull():
+                far = self.schema.tables[node.path.hops[-1].table if node.path.hops else table]
+                column = far.all_columns[node.path.column]
+                if self.readable(far.name, column.name, HERE) is not None:
+                    return False
+                return isinstance(node, IsNull) or is_quick(far, column, node.operator)
+
+    def cell(self, table: str, column: str, ground: Ground) -> Any:
+        """The cell as this reading sees it: null where it may not."""
+        spelled = ground.column(column)
+        readable = self.readable(table, column, ground)
+        return spelled if readable is None else Sql("(CASE WHEN ", readable, " THEN ", spelled, " END)")
+
+    def value(self, path: Path, table: str, ground: Ground = HERE, depth: int = 0) -> Any:
+        """The cell at the end of `path` as a value: null where a hop has no row that this reading sees. To sort by."""
+        if not path.hops:
+            return self.cell(table, path.column, ground)
+        hop, rest = path.hops[0], Path(path.hops[1:], path.column)
+        rows, guard = self.linked(hop, table, ground)
+        inner = self.value(rest, hop.table, HERE, depth + 1)
+        found = Sql(Subquery(rows.annotate(_value=inner).values("_value")))
+        return found if guard is None else Sql("(CASE WHEN ", guard, " THEN ", found, " END)")
+
+    # ── Leaves ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _leaf(self, leaf: Leaf, table: str, ground: Ground, depth: int) -> Expression:
+        path = leaf.paths[0] if isinstance(leaf, Search) else leaf.path
+        if path.hops:
+            hop = path.hops[0]
+            if isinstance(leaf, IsNull):  # null, or no row on the way: there is no row with a value
+                there = self._through(hop, table, ground, depth, Not(IsNull(_shorter(leaf.path))))
+                return boolean("(", there, " IS NOT TRUE)")
+            return self._through(hop, table, ground, depth, _nearer(leaf))
+        if isinstance(leaf, IsNull):
+            return boolean("(", self.cell(table, leaf.path.column, ground), " IS NULL)")
+        if isinstance(leaf, Search):
+            cells: list[Any] = []
+            for one in leaf.paths:
+                cells += [", ", self.cell(table, one.column, ground)]
+            operand = self._operand(leaf.operand, depth)
+            return boolean(r"(concat_ws(E'\x1f'", *cells, ") ILIKE ALL (", operand, "))")
+        cell = self.cell(table, leaf.path.column, ground)
+        operand = self._operand(leaf.operand, depth)
+        if leaf.operator == "in":
+            return boolean("(", cell, " = ANY (", operand, "))")
+        infix = _INFIX[leaf.operator]
+        if self.schema.tables[table].all_columns[leaf.path.column].type == "json":
+            infix = _JSON_INFIX.get(leaf.operator, infix)
+        return boolean("(", cell, infix, operand, ")")
+
+    def _operand(self, operand: Operand, depth: int) -> Any:
+        if isinstance(operand, Variable) and operand.name.startswith(OLD):
+            return self._old(operand, depth)
+        return self.operand(operand)
+
+    def _old(self, variable: Variable, depth: int) -> Any:
+        if self.old is None:
+            raise LookupError("only an update has an old row")
+        return self.old.column(variable.name.removeprefix(OLD), depth)
+
+    def _present(self, variable: Variable, depth: int) -> Expression:
+        if not variable.name.startswith(OLD):
+            return boolean("(", self.operand(variable), " IS NOT NULL)")
+        cell = self._old(variable, depth)
+        if variable.type.endswith("[]"):
+            return boolean("(cardinality(", cell, ") > 0)")  # null for null, which is as good as false
+        return boolean("(", cell, " IS NOT NULL)")
+
+    # ── Hops ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _through(self, hop: Hop, table: str, ground: Ground, depth: int, node: Condition) -> Expression:
+        """Whether a far row that this reading sees fulfils `node`."""
+        rows, guard = self.linked(hop, table, ground)
+        rule = ALWAYS if self.rule is None else self.rule(hop.table)
+        found: Any = Exists(self.narrowed(rows, node, hop.table, rule, depth + 1))
+        return found if guard is None else boolean("(", guard, " AND ", found, ")")
+
+    def linked(self, hop: Hop, table: str, ground: Ground) -> tuple["RowQuerySet", Expression | None]:
+        """The far rows of one hop, and the condition under which the cell that links to them can be read."""
+        rows = self.far(hop.table)
+        if hop.many:
+            link = self.cell(hop.table, hop.column, HERE)
+            return rows.filter(boolean("(", link, " = ", ground.column("id", 1), ")")), None
+        link = ground.column(hop.column, 1)
+        return rows.filter(boolean("(", F("id"), " = ", link, ")")), self.readable(table, hop.column, ground)
+
+
+def _shorter(path: Path) -> Path:
+    return Path(path.hops[1:], path.column)
+
+
+def _nearer(leaf: Compare | Search) -> Leaf:
+    """The same leaf, asked of the row that its first step leads to."""
+    if isinstance(leaf, Search):
+        return Search(tuple(map(_shorter, leaf.paths)), leaf.operand)
+    return Compare(_shorter(leaf.path), leaf.operator, leaf.operand)
+
+
+def is_quick(table: Table, column: Column, operator: Operator) -> bool:
+    """Whether PostgreSQL compares a cell of `column` by `operator` in a time that does not grow with the cell: short
+    ones, texts that an index holds among them; or finds texts equal, whose lengths it compares first."""
+    if column.type not in LONG_TYPES:
+        return True
+    if column.type != "text" or operator == "ilike":
+        return False
+    return operator in ("eq", "in") or column is ID or is_indexed(table, column)
+
+
+def hops_of(condition: Condition) -> Iterator[Hop]:
+    """Every step to another row that `condition` takes."""
+    for part in parts(condition):
+        if isinstance(part, Quantified):
+            yield part.hop
+            yield from hops_of(part.condition)
+        for path in paths_of(part):
+            yield from path.hops

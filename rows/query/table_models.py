@@ -1,0 +1,225 @@
+"""A `Schema` as Django's migrations see one: the `ProjectState` that the autodetector compares and the editor builds.
+
+These models exist for DDL only: bare table names (the transaction's `search_path` says which environment), real foreign
+keys, every unique, index and check a named object. Rows are read through other models (`rows.query.dynamic_models`).
+Why it is so, and what broke otherwise: docs/adr/0002-schema-changes.md.
+"""
+
+from collections.abc import Collection, Mapping
+from decimal import Decimal
+from typing import Any, Final
+
+from django.contrib.postgres.fields import ArrayField
+from django.contrib.postgres.functions import RandomUUID
+from django.db import models
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.migrations.state import ModelState, ProjectState
+from django.db.models.expressions import Combinable
+from django.db.models.functions import Abs, Now
+from django.db.models.lookups import LessThan, LessThanOrEqual
+
+from rows.schema import identifiers, literals
+from rows.schema.model import NOW, RANDOM, Column, IndexSpec, Schema, Table
+
+LABEL: Final = "tenant"
+"""The app label of these models. It must be no installed app's: Django would look for its migration files."""
+
+COLLATION: Final = "pg_c_utf8"
+"""On every text column, whatever the database's own: order by code point on each machine, Unicode letter case, and a
+plain btree serves prefix searches."""
+
+_IN_DATABASE: Final = {"cascade": "CASCADE", "restrict": "RESTRICT", "null": "SET NULL"}
+
+
+class Text(models.TextField):  # type: ignore[type-arg]
+    """`text`, or `varchar(n)` where a length is given. One field class for both, so that a change of length is an
+    assignment cast, which refuses what is too long, and never an explicit one, which would cut it off."""
+
+    def db_type(self, connection: BaseDatabaseWrapper) -> str:
+        return f"varchar({int(self.max_length)})" if self.max_length else "text"
+
+
+class Numeric(models.Field):  # type: ignore[type-arg]
+    """Plain `numeric`. Precision and scale are a check: a typed `numeric(p, s)` would round instead of refusing."""
+
+    def db_type(self, connection: BaseDatabaseWrapper) -> str:
+        return "numeric"
+
+
+class Reference(models.ForeignKey):  # type: ignore[type-arg]
+    """A foreign key whose ON DELETE is the database's. Django 5.2 has none and does not see one change."""
+
+    def __init__(self, *args: Any, in_database: str = "RESTRICT", **kwargs: Any) -> None:
+        self.in_database = in_database
+        super().__init__(*args, **kwargs)
+
+    def deconstruct(self) -> Any:
+        name, path, args, kwargs = super().deconstruct()
+        return name, path, args, {**kwargs, "in_database": self.in_database}
+
+
+class TodayInUTC(models.Func):
+    """The date of the statement, whatever the session's zone."""
+
+    template = "((STATEMENT_TIMESTAMP() AT TIME ZONE 'UTC')::date)"
+    output_field = models.DateField()
+    arity = 0
+
+
+def state_of(schema: Schema, *, unconstrained: Collection[tuple[str, str]] = ()) -> ProjectState:
+    """The state of a whole schema. Always fresh: the autodetector spoils the states it is given.
+
+    `unconstrained` names (table, column) references that have no foreign key yet.
+    """
+    state = ProjectState()
+    for table in schema.tables.values():
+        loose = {column for owner, column in unconstrained if owner == table.name}
+        state.add_model(_model_state(table, loose))
+    return state
+
+
+def _model_state(table: Table, loose: Collection[str]) -> ModelState:
+    fields = [(field_name(column), field_for(column, constrained=name not in loose))
+              for name, column in table.all_columns.items()]  # fmt: skip
+    constraints: list[models.BaseConstraint] = [
+        models.UniqueConstraint(
+            fields=[field_name(table.all_columns[name]) for name in columns], name=unique_name(table.name, columns)
+        )
+        for columns in table.unique
+    ]
+    for column in table.columns.values():
+        if condition := check_of(column):
+            constraints.append(models.CheckConstraint(condition=condition, name=check_name(table.name, column.name)))
+    options = {
+        "db_table": table.name,
+        "indexes": [index_for(table, spec) for spec in table.indexes],
+        "constraints": constraints,
+    }
+    return ModelState(LABEL, table.name, fields, options=options)
+
+
+def field_name(column: Column) -> str:
+    """A reference's field is called as in the document, since Django adds the `_id` itself; others as the column."""
+    return column.key if column.is_reference else column.name
+
+
+def unique_name(table: str, columns: tuple[str, ...]) -> str:
+    return identifiers.of("uq", table, *columns)
+
+
+def new_unique_name(table: str, columns: tuple[str, ...]) -> str:
+    """The name of the index that becomes this unique (`rows.migrate.concurrent_unique_indexes`), until it does."""
+    return identifiers.of("nu", table, *columns)
+
+
+def index_name(table: str, spec: IndexSpec) -> str:
+    return identifiers.of("ix", table, *map(str, spec.keys))
+
+
+_TEXTS_OF_A_PAGE: Final = 4
+"""So many texts of an index, each short enough by itself, may take more than the 8,191 bytes of any entry."""
+
+
+def too_long_together(table: Table, index: str | None) -> tuple[str, ...]:
+    """The columns whose values PostgreSQL found too long together for the index or unique of that name (54000): its
+    texts. It names none for an entry longer than a page; then those of every index to which that can happen. Empty
+    where the error is about something else."""
+    found: dict[str, None] = {}
+    held = {index_name(table.name, spec): [key.column for key in spec.keys] for spec in table.indexes}
+    held |= {unique_name(table.name, unique): list(unique) for unique in table.unique}
+    for name, columns in held.items():
+        declared = [table.columns[column] for column in columns if column in table.columns]
+        texts = [column.name for column in declared if column.type == "text"]
+        if name == index or (not index and len(texts) >= _TEXTS_OF_A_PAGE):
+            found |= dict.fromkeys(texts or [column.name for column in declared])
+    return tuple(found)
+
+
+def check_name(table: str, column: str) -> str:
+    return identifiers.of("ck", table, column)
+
+
+def foreign_key_name(table: str, column: str) -> str:
+    return identifiers.of("fk", table, column)
+
+
+def primary_key_name(table: str) -> str:
+    return identifiers.of("pk", table)
+
+
+def index_for(table: Table, spec: IndexSpec) -> models.Index:
+    """The index as Django makes it; the nulls stand where the document wants them."""
+    keys = []
+    for key in spec.keys:
+        column = models.F(field_name(table.all_columns[key.column]))
+        # Said only where PostgreSQL would not put them there anyway, so that the catalog reads like the document.
+        unusual = key.nulls_first != key.descending
+        first, last = (True, None) if key.nulls_first else (None, True)
+        order = column.desc if key.descending else column.asc
+        keys.append(order(nulls_first=first, nulls_last=last) if unusual else order())
+    return models.Index(*keys, name=index_name(table.name, spec))
+
+
+def check_of(column: Column) -> models.Q | None:
+    """What PostgreSQL holds every value to beyond its type, also on paths that know no documents (COPY, `psql`)."""
+    if column.type == "enum":
+        return models.Q(**{f"{column.name}__in": sorted(column.values)})
+    if column.type == "decimal" and column.precision is not None and column.scale is not None:
+        number = models.F(column.name)
+        scale = models.Func(number, function="min_scale", output_field=models.IntegerField())
+        # NaN is greater than every number in PostgreSQL, so the second half refuses it too.
+        ceiling = Decimal(10) ** (column.precision - column.scale)
+        return models.Q(LessThanOrEqual(scale, column.scale)) & models.Q(
+            LessThan(Abs(number, output_field=Numeric()), models.Value(ceiling, output_field=Numeric()))
+        )
+    return None
+
+
+def field_for(column: Column, *, constrained: bool = True) -> "models.Field[Any, Any]":
+    """The Django field that makes this column."""
+    if column.name == "id" and column.implicit:
+        return Text(primary_key=True, db_collation=COLLATION)
+    options: dict[str, Any] = {"null": column.null, "blank": column.null}
+    if column.default is not None:
+        options["db_default"] = _default(column)
+    field: models.Field[Any, Any] = _FIELDS[column.type](column, options, constrained)
+    return field
+
+
+def _default(column: Column) -> Combinable:
+    if column.default == NOW and column.type == "date":
+        return TodayInUTC()
+    if column.default == NOW and column.type == "timestamp":
+        return Now()
+    if column.default == RANDOM and column.type == "uuid":
+        return RandomUUID()
+    return models.Value(literals.value(column, column.default), output_field=_FIELDS[column.type](column, {}, False))
+
+
+def _reference(column: Column, options: Mapping[str, Any], constrained: bool) -> "models.Field[Any, Any]":
+    return Reference(
+        f"{LABEL}.{column.references}",
+        on_delete=models.DO_NOTHING,
+        in_database=_IN_DATABASE[column.on_delete or "restrict"],
+        related_name="+",
+        db_index=False,
+        db_constraint=constrained,
+        **options,
+    )
+
+
+_FIELDS: Final[Mapping[str, Any]] = {
+    "text": lambda column, options, _: Text(max_length=column.max_length, db_collation=COLLATION, **options),
+    "integer": lambda column, options, _: models.BigIntegerField(**options),
+    "decimal": lambda column, options, _: Numeric(**options),
+    "float": lambda column, options, _: models.FloatField(**options),
+    "boolean": lambda column, options, _: models.BooleanField(**options),
+    "date": lambda column, options, _: models.DateField(**options),
+    "timestamp": lambda column, options, _: models.DateTimeField(**options),
+    "uuid": lambda column, options, _: models.UUIDField(**options),
+    "json": lambda column, options, _: models.JSONField(**options),
+    "text[]": lambda column, options, _: ArrayField(Text(db_collation=COLLATION), **options),
+    "enum": lambda column, options, _: Text(db_collation=COLLATION, **options),
+    "reference": _reference,
+    "user": lambda column, options, _: Text(db_collation=COLLATION, **options),
+}

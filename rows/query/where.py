@@ -1,0 +1,82 @@
+"""A caller's `where`, from text to a filter: its bytes are bounded and read, and what was parsed is remembered.
+
+`rows.rules.grammar` reads the JSON. The text of a query parameter may have 8 KB; a filter sent as a body, where long
+lists of ids are at home, 64 KB.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any, Final, NoReturn
+
+import orjson
+
+from platform_site.http.bodies import DuplicateName, object_of
+from platform_site.http.errors import ValidationFailed
+from rows.memo import Memo
+from rows.rules.conditions import NO_FILTER, Filter
+from rows.rules.grammar import MAX_DEPTH, InvalidCondition, Sight, read_filter, shown
+
+MAX_TEXT_BYTES: Final = 8 * 1024
+MAX_BODY_BYTES: Final = 64 * 1024
+
+_MEMOIZED_LENGTH: Final = 512
+
+
+def _no_constant(word: str) -> NoReturn:
+    raise ValueError(word)
+
+
+_DECODE: Final[Callable[[str], Any]] = json.JSONDecoder(object_pairs_hook=object_of, parse_constant=_no_constant).decode
+_filters: Final[Memo[tuple[int, str, str], Filter]] = Memo(2_048)
+
+
+def parse_where(where: Any, table: str, sight: Sight) -> Filter:
+    """A caller's `where`: a query parameter's text, an object from a body, or None for everything.
+
+    `table` must exist for the caller. Raises ValidationFailed on the field `where`, with the path of the offending
+    node at the start of the message.
+    """
+    if where is None:
+        return NO_FILTER
+    try:
+        if not isinstance(where, str):
+            _check_size(where)
+            return read_filter(where, table, sight)
+        key = (sight.token, table, where)
+        found = _filters.get(key)
+        if found is None:
+            found = read_filter(_decode(where), table, sight)
+            if len(where) <= _MEMOIZED_LENGTH:
+                _filters.put(key, found)
+        return found
+    except InvalidCondition as error:
+        path = f"{shown(error.path)}: " if error.path else ""
+        raise ValidationFailed.of("where", error.code, f"{path}{error.message}") from None
+
+
+def _decode(text: str) -> Any:
+    if len(text) > MAX_TEXT_BYTES or len(text.encode("utf-8", "replace")) > MAX_TEXT_BYTES:
+        raise InvalidCondition(
+            "", "too_long", f"must have at most {MAX_TEXT_BYTES} bytes; a longer filter can be sent as a body."
+        )
+    try:
+        return _DECODE(text)
+    except DuplicateName:
+        raise InvalidCondition("", "invalid", "names a member of an object twice.") from None
+    except RecursionError:
+        raise InvalidCondition("", "too_deep", f"conditions may be nested {MAX_DEPTH} levels deep.") from None
+    except ValueError:
+        raise InvalidCondition("", "invalid_json", 'must be a JSON object, such as {"done": false}.') from None
+
+
+def _check_size(document: Any) -> None:
+    """Raises InvalidCondition for a document that is too long, before it is walked."""
+    try:
+        size = len(orjson.dumps(document))
+    except (TypeError, ValueError):  # integers of more than 64 bits, more than 254 levels: refused in a moment by name
+        try:
+            size = len(json.dumps(document, default=str))
+        except (RecursionError, ValueError):
+            size = MAX_BODY_BYTES + 1
+    if size > MAX_BODY_BYTES:
+        raise InvalidCondition("", "too_long", f"must have at most {MAX_BODY_BYTES} bytes as JSON.")

@@ -1,0 +1,372 @@
+"""Conditions: the one tree that filters, rules and webhook filters become.
+
+`grammar` and `rules` make it, `translation` turns it into SQL, `evaluate` into a Python truth value. A tree holds no
+caller's values: they sit beside it and are bound by number (`Slot`), so that a tree is the *shape* of a condition, is
+hashable, and is the key under which a compiled statement is cached.
+
+**Two-valued.** Every node is true or false, never unknown. A leaf over a null cell is false, whatever its operator and
+operand, and `Not` is its plain opposite: `Not(Compare(priority, "gt", 3))` holds for a row without a priority. In SQL
+a leaf `L` is therefore `L IS TRUE` where that matters, and `Not(L)` is `L IS NOT TRUE`. A path through a to-one
+relation whose row is absent, or not readable by the caller, reads null.
+
+**Normal form.** What `grammar` and `rules` hand out is in negation normal form: `Not` stands directly above a leaf
+(`Compare`, `IsNull`, `Search`) and nowhere else, `$every` has become `none` of the negation, and `TRUE` and `FALSE`
+stand only alone or as a quantified condition. Build with `all_of`, `any_of`, `negate`, which keep it so.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, ClassVar, Final, Literal, TypeAlias
+
+from rows.schema.types import Type
+
+Operator = Literal["eq", "lt", "lte", "gt", "gte", "in", "like", "ilike", "has_any", "has_all", "encloses"]
+"""What a leaf does with its cell `c` and operand `v`, in PostgreSQL's words:
+
+    eq lt lte gt gte   c = v, c < v, …                 (timestamps as instants, text by code point)
+    in                 c = ANY(v)                      v is an array without nulls
+    like ilike         c LIKE v, c ILIKE v             v is a finished pattern, escaped by whoever made it
+    has_any has_all    c && v, c @> v                  text[]; for json (operand `text[]`): c ?| v, c ?& v
+    encloses           c @> v                          json
+"""
+
+Form = Literal["plain", "one", "like", "exact", "contains", "starts_with", "ends_with", "words"]
+"""How a value becomes its operand: as it is, in a list of one, as a pattern, escaped into a pattern (whole, or part of
+the text), or split into words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One step from a row to related rows.
+
+    To one (`many` false): the row of `table` whose `id` is this row's `column`. To many: the rows of `table` whose
+    `column` is this row's `id`. `relation` is the name by which the document and the callers know it.
+    """
+
+    relation: str
+    table: str
+    column: str
+    many: bool = False
+
+
+class _Hashed:
+    """Remembers its hash: shapes are dictionary keys on the hot path, and a tree's hash walks the whole tree."""
+
+    __slots__ = ("_hash",)
+    _contents: "ClassVar[Callable[[Any], Any]]"
+    """All fields of a node; set below, once the classes are made."""
+    _hash: int
+
+    def __hash__(self) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            kind = type(self)
+            value = hash((kind.__name__, kind._contents(self)))
+            object.__setattr__(self, "_hash", value)
+            return value
+
+
+@dataclass(frozen=True, slots=True)
+class Path(_Hashed):
+    """A cell: `hops` to-one steps away from the row at hand, then `column` (by its stored name, `list_id`)."""
+
+    hops: tuple[Hop, ...]
+    column: str
+
+    __hash__ = _Hashed.__hash__
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A caller's value: number `index` of the values that travel beside the shape, bound as `type`."""
+
+    index: int
+    type: Type
+
+
+OLD: Final = "old."
+"""What the names of variables begin with that are cells of the row before the write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A rule's variable (`user.id`, `user.claims.team`, `key.id`, `now`, `old.status`), bound per request as `type`.
+
+    `rules.bind` gives the value, or None where it is missing, null, empty or not of the type; a leaf that holds one
+    is always accompanied by its `Present`. `old.x` is no value but the cell `x` of the row before the write.
+    """
+
+    name: str
+    type: Type
+    form: Form = "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A literal of the schema document: bound like any value (`wire` is its text form), never written into SQL.
+
+    `value` is the same as Python holds it (see `values`), for `evaluate`; it takes no part in equality.
+    """
+
+    wire: bytes
+    type: Type
+    value: Any = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Constant) and self.wire == other.wire and self.type == other.type
+
+    def __hash__(self) -> int:
+        return hash((self.wire, self.type))
+
+
+Operand: TypeAlias = Slot | Variable | Constant
+
+
+@dataclass(frozen=True, slots=True)
+class Always(_Hashed):
+    """`TRUE` or `FALSE`."""
+
+    holds: bool
+
+    __hash__ = _Hashed.__hash__
+
+
+TRUE: Final = Always(True)
+FALSE: Final = Always(False)
+
+
+@dataclass(frozen=True, slots=True)
+class Compare(_Hashed):
+    """`operator` between the cell at `path` and `operand`; false over a null cell."""
+
+    path: Path
+    operator: Operator
+    operand: Operand
+    needs: tuple[Variable, ...] = ()
+    """Variables of the same clause (the other bound of a `$between`) without which this leaf is missing an operand too.
+    Of use to `guarded` alone."""
+
+    __hash__ = _Hashed.__hash__
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull(_Hashed):
+    """The cell at `path` is null, or a hop on the way there has no row."""
+
+    path: Path
+
+    __hash__ = _Hashed.__hash__
+
+
+@dataclass(frozen=True, slots=True)
+class Search(_Hashed):
+    r"""Each word occurs in at least one of the cells, letter case apart.
+
+    `paths` (at least one) share their hops. `operand` is a `text[]` of finished patterns (`%word%`). Words hold no
+    white space, so with the cells joined by a control character it is `concat_ws(E'\x1f', …) ILIKE ALL (operand)`.
+    """
+
+    paths: tuple[Path, ...]
+    operand: Operand
+
+    __hash__ = _Hashed.__hash__
+
+
+@dataclass(frozen=True, slots=True)
+class Present(_Hashed):
+    """A variable has a value: `$n IS NOT NULL`; an array cell of the old row is also not empty. Rules only."""
+
+    variable: Variable
+
+    __hash__ = _Hashed.__hash__
+
+
+@dataclass(frozen=True, slots=True)
+class Not(_Hashed):
+    """The opposite of a leaf: true where the leaf is not, null cells included."""
+
+    condition: "Leaf"
+
+    __hash__ = _Hashed.__hash__
+
+
+@dataclass(frozen=True, slots=True)
+class And(_Hashed):
+    """All of at least two conditions, none of them an `And` or `Always`."""
+
+    conditions: tuple["Condition", ...]
+
+    __hash__ = _Hashed.__hash__
+
+
+@dataclass(frozen=True, slots=True)
+class Or(_Hashed):
+    """Any of at least two conditions, none of them an `Or` or `Always`."""
+
+    conditions: tuple["Condition", ...]
+
+    __hash__ = _Hashed.__hash__
+
+
+@dataclass(frozen=True, slots=True)
+class Quantified(_Hashed):
+    """`some` or `none` of the rows that `hop` leads to (to one or to many) fulfil `condition`, seen from that row."""
+
+    kind: Literal["some", "none"]
+    hop: Hop
+    condition: "Condition"
+
+    __hash__ = _Hashed.__hash__
+
+
+for _node in (Path, Always, Compare, IsNull, Search, Present, Not, And, Or, Quantified):
+    _node._contents = attrgetter(*_node.__match_args__)
+
+Leaf: TypeAlias = Compare | IsNull | Search
+Condition: TypeAlias = Leaf | Present | Not | And | Or | Quantified | Always
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A caller's condition: its shape, and its values in two spellings, numbered as the shape's slots are.
+
+    `wire[i]` is the text that PostgreSQL reads under slot i's cast; `values[i]` the same value for `evaluate`: int,
+    Decimal, float, bool, str, date, datetime (UTC), the parsed JSON for jsonb, and a tuple of these for arrays.
+    """
+
+    shape: Condition = TRUE
+    wire: tuple[bytes, ...] = ()
+    values: tuple[Any, ...] = ()
+
+
+NO_FILTER: Final = Filter()
+
+
+def all_of(conditions: Iterable[Condition]) -> Condition:
+    """The conjunction, flattened, without duplicates; TRUE of none."""
+    return _join(And, TRUE, FALSE, conditions)
+
+
+def any_of(conditions: Iterable[Condition]) -> Condition:
+    """The disjunction, flattened, without duplicates; FALSE of none."""
+    return _join(Or, FALSE, TRUE, conditions)
+
+
+def _join(kind: type[And] | type[Or], neutral: Always, absorbing: Always, conditions: Iterable[Condition]) -> Condition:
+    flat: dict[Condition, None] = {}
+    for condition in conditions:
+        found = type(condition)
+        if found is Always:
+            if condition == absorbing:
+                return absorbing
+        elif found is kind:
+            flat.update(dict.fromkeys(condition.conditions))  # type: ignore[union-attr]
+        else:
+            flat[condition] = None
+    if len(flat) < 2:
+        return next(iter(flat), neutral)
+    return kind(tuple(flat))
+
+
+def negate(condition: Condition) -> Condition:
+    """The exact opposite, in normal form. Raises TypeError for a guarded rule: negate first, guard last."""
+    match condition:
+        case Always():
+            return FALSE if condition.holds else TRUE
+        case Compare() | IsNull() | Search():
+            return Not(condition)
+        case Not():
+            return condition.condition
+        case And():
+            return any_of(map(negate, condition.conditions))
+        case Or():
+            return all_of(map(negate, condition.conditions))
+        case Quantified():
+            return Quantified("none" if condition.kind == "some" else "some", condition.hop, condition.condition)
+        case Present():
+            raise TypeError("a guard cannot be negated: its variable must be present either way")
+
+
+def parts(condition: Condition) -> Iterator[Leaf | Present | Always | Quantified]:
+    """What And, Or and Not hold together, left to right; quantified conditions as one, unopened."""
+    match condition:
+        case And() | Or():
+            for part in condition.conditions:
+                yield from parts(part)
+        case Not():
+            yield condition.condition
+        case _:
+            yield condition
+
+
+def paths_of(part: Condition) -> tuple[Path, ...]:
+    """The cells that one of `parts` looks at itself."""
+    match part:
+        case Compare() | IsNull():
+            return (part.path,)
+        case Search():
+            return part.paths
+        case _:
+            return ()
+
+
+def leaves(condition: Condition) -> Iterator[Leaf | Present]:
+    """Every leaf and guard of the tree, quantified conditions included, left to right."""
+    for part in parts(condition):
+        match part:
+            case Quantified():
+                yield from leaves(part.condition)
+            case Always():
+                pass
+            case _:
+                yield part
+
+
+def operands(condition: Condition) -> Iterator[Operand]:
+    """Every operand of the tree, left to right, with repetitions."""
+    for leaf in leaves(condition):
+        yield from _of_leaf(leaf)
+
+
+def _of_leaf(leaf: Leaf | Present) -> Iterator[Operand]:
+    match leaf:
+        case Compare():
+            yield leaf.operand
+            yield from leaf.needs
+        case Search():
+            yield leaf.operand
+        case Present():
+            yield leaf.variable
+
+
+def guarded(condition: Condition) -> Condition:
+    """A rule's condition (normal form) with its guards: a leaf whose operand is missing is false, negated or not.
+
+    Under `none` a false leaf would widen the rule, so there a missing operand makes the whole quantified clause
+    false.
+    """
+    match condition:
+        case Compare() | Search() | Not():
+            return _present(operands(condition), condition)
+        case And():
+            return all_of(map(guarded, condition.conditions))
+        case Or():
+            return any_of(map(guarded, condition.conditions))
+        case Quantified(kind="some"):
+            return Quantified("some", condition.hop, guarded(condition.condition))
+        case Quantified():
+            return _present(operands(condition.condition), condition)
+        case IsNull() | Present() | Always():
+            return condition
+
+
+def _present(found: Iterable[Operand], condition: Condition) -> Condition:
+    needed: list[Condition] = []
+    for operand in found:
+        if isinstance(operand, Variable):
+            needed.append(Present(operand))
+        elif isinstance(operand, Constant) and operand.value == ():
+            return FALSE  # the empty list of `$in`, `$nin`, `$hasAny`, `$hasAll`
+    return all_of([*needed, condition])

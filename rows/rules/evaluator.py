@@ -1,0 +1,340 @@
+"""Conditions decided in plain Python, over rows as the API shows them: what PostgreSQL would say, without asking it.
+
+For webhooks' filters over `record` and `old_record`, and as the oracle that the property tests hold the statements
+against. No database and no clock: what a row does not hold itself comes through `Facts`, and so does what deciding may
+cost. tests/rows/test_evaluate.py compares each operator with PostgreSQL's own answer.
+
+Cells are JSON values as in answers and events: decimals, dates and timestamps as strings; None is null, and so is a
+column that the row does not have.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any, Final
+
+from rows.rules.conditions import (
+    OLD,
+    Always,
+    And,
+    Compare,
+    Condition,
+    Constant,
+    Hop,
+    IsNull,
+    Not,
+    Operand,
+    Or,
+    Path,
+    Present,
+    Quantified,
+    Search,
+    Slot,
+    Variable,
+)
+from rows.schema.types import Type
+from rows.schema.values import ELEMENTS, read
+
+Row = Mapping[str, Any]
+
+_SEPARATOR: Final = "\x1f"
+_NODE: Final = 3
+"""Steps that each node of a condition costs, whatever it compares: one of many rows looks cheap and is not."""
+_AT_ONCE: Final = 2
+"""Members of a list that are looked at in one step."""
+
+
+def _no_variable(variable: Variable) -> Any:
+    raise LookupError(f"nobody said what ${variable.name} is")
+
+
+def _no_rows(hop: Hop, row: Row) -> Sequence[Row]:
+    raise LookupError(f"nobody said where {hop.relation} leads")
+
+
+class TooCostly(Exception):
+    """Deciding would take longer than was allowed: values as large as these are not compared with as much."""
+
+
+class Effort:
+    """How many steps, of some 0.3 µs, may be taken. Counted, not timed: the same row meets the same bound anywhere."""
+
+    def __init__(self, steps: int) -> None:
+        self._left = steps
+
+    def spend(self, steps: int) -> None:
+        """Raises TooCostly once there is nothing left, and ever after."""
+        self._left -= steps
+        if self._left < 0:
+            raise TooCostly
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a condition may ask beside its row.
+
+    `values` are a filter's (`Filter.values`). `variable` gives a variable's value in Python's spelling or None
+    (`rules.resolve`). `related` gives the rows a hop leads to, as the asker sees them: those it may read, unreadable
+    cells null; for rules all rows. `old` is the row before a write. `effort` bounds what may take long: many rows, text
+    with patterns, long lists, containers in containers; without it nothing does.
+    """
+
+    values: Sequence[Any] = ()
+    variable: Callable[[Variable], Any] = _no_variable
+    related: Callable[[Hop, Row], Sequence[Row]] = _no_rows
+    old: Row | None = None
+    effort: Effort | None = None
+
+    def spend(self, steps: int) -> None:
+        if self.effort is not None:
+            self.effort.spend(steps)
+
+
+def holds(condition: Condition, row: Row, facts: Facts = Facts()) -> bool:
+    """Whether `condition` is true of `row`. Raises LookupError where `facts` lack what it asks for, TooCostly."""
+    facts.spend(_NODE)
+    match condition:
+        case Always():
+            return condition.holds
+        case And():
+            return all(holds(part, row, facts) for part in condition.conditions)
+        case Or():
+            return any(holds(part, row, facts) for part in condition.conditions)
+        case Not():
+            return not holds(condition.condition, row, facts)
+        case Quantified():
+            some = any(holds(condition.condition, far, facts) for far in facts.related(condition.hop, row))
+            return some == (condition.kind == "some")
+        case IsNull():
+            return _cell(condition.path, row, facts) is None
+        case Compare():
+            return _compare(condition, row, facts)
+        case Search():
+            return _search(condition, row, facts)
+        case Present():
+            return _is_present(condition.variable, facts)
+
+
+def _cell(path: Path, row: Row, facts: Facts) -> Any:
+    """The raw cell at the end of `path`, None where a hop leads nowhere."""
+    for hop in path.hops:
+        found = facts.related(hop, row)
+        if not found:
+            return None
+        row = found[0]
+    return row.get(path.column)
+
+
+def _operand(operand: Operand, facts: Facts) -> Any:
+    match operand:
+        case Slot():
+            return facts.values[operand.index]
+        case Constant():
+            return operand.value
+        case Variable(name=name) if name.startswith(OLD):
+            return _typed(operand.type, facts.old.get(name.removeprefix(OLD)) if facts.old else None)
+        case Variable():
+            return facts.variable(operand)
+
+
+def _is_present(variable: Variable, facts: Facts) -> bool:
+    value = _operand(variable, facts)
+    if variable.name.startswith(OLD):
+        return value is not None and value != ()
+    return value is not None
+
+
+def _typed(type_: Type, raw: Any) -> Any:
+    """A cell in Python's spelling; what has it already (a text, a Decimal, a datetime) stays."""
+    if raw is None or type_ == "text" or isinstance(raw, Decimal | date):
+        return raw
+    return tuple(raw) if type_ == "text[]" else read(type_, raw)
+
+
+def _compare(leaf: Compare, row: Row, facts: Facts) -> bool:
+    raw = _cell(leaf.path, row, facts)
+    operand = _operand(leaf.operand, facts)
+    if raw is None or operand is None:
+        return False
+    type_ = leaf.operand.type
+    if isinstance(raw, list | Mapping):
+        facts.spend(len(raw) // _AT_ONCE)
+    match leaf.operator:
+        case "in":
+            facts.spend(len(operand) // _AT_ONCE)
+            return _typed(ELEMENTS[type_], raw) in operand
+        case "like":
+            facts.spend(_cost_of_like(raw, operand))
+            return is_like(raw, operand)
+        case "ilike":
+            facts.spend(_cost_of_like(raw, operand))
+            return is_like(lower(raw), lower(operand))
+        case "has_any":
+            return not _keys(raw).isdisjoint(operand)
+        case "has_all":
+            return _keys(raw).issuperset(operand)
+        case "encloses":
+            return encloses(raw, operand, facts.spend)
+        case "eq" if type_ == "jsonb":
+            return is_same_json(raw, operand)
+    cell = _typed(type_, raw)
+    match leaf.operator:
+        case "eq":
+            return bool(cell == operand)
+        case "lt":
+            return bool(cell < operand)
+        case "lte":
+            return bool(cell <= operand)
+        case "gt":
+            return bool(cell > operand)
+        case "gte":
+            return bool(cell >= operand)
+
+
+def _search(leaf: Search, row: Row, facts: Facts) -> bool:
+    patterns = _operand(leaf.operand, facts)
+    if patterns is None:
+        return False
+    cells = (_cell(path, row, facts) for path in leaf.paths)
+    text = lower(_SEPARATOR.join(cell for cell in cells if cell is not None))
+    facts.spend(sum(_cost_of_like(text, pattern) for pattern in patterns))
+    return all(is_like(text, lower(pattern)) for pattern in patterns)
+
+
+# Text
+
+
+def lower(text: str) -> str:
+    """PostgreSQL's `lower` under the collation C.UTF-8: each character by itself, to one character."""
+    # Only U+0130 has a lower case of two characters in full mapping; its simple one is "i". And Python writes a sigma
+    # at the end of a word in another way than within.
+    return text if text.islower() else text.replace("\u0130", "i").replace("\u03a3", "\u03c3").lower()
+
+
+def is_like(text: str, pattern: str) -> bool:
+    r"""SQL's LIKE with `\` as escape. Looks at each character of `text` once for each piece of the pattern's."""
+    first, *others = _pieces(pattern)
+    if not first.stands(text, 0):
+        return False
+    at = first.length
+    if not others:
+        return at == len(text)
+    *middle, last = others
+    end = len(text) - last.length
+    for piece in middle:
+        at = piece.after(text, at, end)
+        if at < 0:
+            return False
+    return at <= end and last.stands(text, end)
+
+
+def _cost_of_like(text: str, pattern: str) -> int:
+    return len(text) if "_" in pattern else len(text) // 100
+
+
+class _Piece:
+    """What stands between two `%`: so many characters, of which some may be any (`_`)."""
+
+    __slots__ = ("_any", "_masks", "_words", "is_plain", "length")
+
+    def __init__(self, letters: Sequence[str | None]) -> None:
+        """A letter that is None may be any."""
+        self.length = len(letters)
+        self.is_plain = None not in letters
+        self._words: list[tuple[int, str]] = []
+        """The runs of given letters and where they begin."""
+        self._any = sum(1 << at for at, letter in enumerate(letters) if letter is None)
+        self._masks: dict[str, int] = {}
+        """For each given letter the bits of all places where it may stand."""
+        for at, letter in enumerate(letters):
+            if letter is None:
+                continue
+            self._masks[letter] = self._masks.get(letter, self._any) | 1 << at
+            if at and letters[at - 1] is not None:
+                begun, word = self._words[-1]
+                self._words[-1] = begun, word + letter
+            else:
+                self._words.append((at, letter))
+
+    def stands(self, text: str, at: int) -> bool:
+        """Whether it is there, at this place."""
+        return at + self.length <= len(text) and all(text.startswith(word, at + begun) for begun, word in self._words)
+
+    def after(self, text: str, start: int, end: int) -> int:
+        """The place behind its first occurrence within `start` and `end`, -1 if there is none."""
+        if end - start < self.length:
+            return -1
+        if self.is_plain:
+            found = text.find(self._words[0][1], start, end) if self._words else start
+            return -1 if found < 0 else found + self.length
+        if any(text.find(word, start, end) < 0 for _, word in self._words):
+            return -1
+        # Bit n says that the n + 1 characters up to here are its beginning (Baeza-Yates and Gonnet 1992, "shift-and"):
+        # each character is looked at once, whatever the text repeats.
+        state, whole, masks, any_ = 0, 1 << self.length - 1, self._masks, self._any
+        for at in range(start, end):
+            state = (state << 1 | 1) & masks.get(text[at], any_)
+            if state & whole:
+                return at + 1
+        return -1
+
+
+@lru_cache(maxsize=1024)
+def _pieces(pattern: str) -> tuple[_Piece, ...]:
+    pieces: list[list[str | None]] = [[]]
+    letters = iter(pattern)
+    for letter in letters:
+        if letter == "%":
+            pieces.append([])
+        else:
+            pieces[-1].append(next(letters, "\\") if letter == "\\" else None if letter == "_" else letter)
+    # What stands between two `%` in a row is nothing, and found at once.
+    return tuple(map(_Piece, pieces))
+
+
+# JSON
+
+
+def _number(value: float) -> Decimal:
+    # jsonb keeps the digits that were written; repr gives those of a float, its binary value has others.
+    return Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
+
+
+def is_same_json(left: Any, right: Any) -> bool:
+    """`left = right` as jsonb: numbers by value, objects whatever the order of their keys; true is not 1."""
+    if isinstance(left, bool) or isinstance(right, bool) or left is None or right is None:
+        return left is right
+    if isinstance(left, int | float) and isinstance(right, int | float):
+        return _number(left) == _number(right)
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        return left.keys() == right.keys() and all(is_same_json(left[key], right[key]) for key in left)
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(is_same_json, left, right))
+    return isinstance(left, str) and isinstance(right, str) and left == right
+
+
+def encloses(left: Any, right: Any, spend: Callable[[int], None] = lambda steps: None) -> bool:
+    """`left @> right` as jsonb, with its one exception: at the top an array encloses a scalar that it holds. Says to
+    `spend` how many values it is about to compare."""
+    if isinstance(left, list) and not isinstance(right, list | Mapping):
+        spend(len(left))
+        return any(is_same_json(item, right) for item in left)
+    return _encloses(left, right, spend)
+
+
+def _encloses(left: Any, right: Any, spend: Callable[[int], None]) -> bool:
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        return all(key in left and _encloses(left[key], value, spend) for key, value in right.items())
+    if isinstance(left, list) and isinstance(right, list):
+        spend(len(left) * len(right))
+        return all(any(_encloses(item, value, spend) for item in left) for value in right)
+    return is_same_json(left, right) if not isinstance(right, list | Mapping) else False
+
+
+def _keys(value: Any) -> set[str]:
+    """What `value ? key` as jsonb is true of, and the members of a text[]."""
+    if isinstance(value, str):
+        return {value}
+    return {key for key in value if isinstance(key, str)} if isinstance(value, Mapping | list | tuple) else set()

@@ -1,0 +1,122 @@
+"""The operators of conditions: which fit a column of which type, and what becomes of their operands.
+
+Pure tables and texts. `rows.rules.grammar` reads operators by them, `rows.rules.rules` shapes the values of variables
+when it binds them. docs/reference/filters.md has the table for users.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rows.rules.conditions import Form, Operator
+from rows.schema.types import Type
+from rows.schema.values import InvalidValue
+
+MAX_PATTERN: Final = 500
+MAX_WORDS: Final = 10
+
+_EQUALITY: Final = frozenset({"$eq", "$ne", "$in", "$nin", "$null"})
+_RANGES: Final = frozenset({"$gt", "$gte", "$lt", "$lte", "$between"})
+_PATTERNS: Final = frozenset(
+    {
+        "$ieq",
+        "$iin",
+        "$like",
+        "$ilike",
+        "$contains",
+        "$icontains",
+        "$startsWith",
+        "$istartsWith",
+        "$endsWith",
+        "$iendsWith",
+        "$search",
+    }
+)
+_MEMBERS: Final = frozenset({"$has", "$hasAny", "$hasAll"})
+QUANTIFIERS: Final = frozenset({"$some", "$none", "$every"})
+COMBINATORS: Final = frozenset({"$and", "$or", "$not"})
+
+OPERATORS: Final[Mapping[str, frozenset[str]]] = {
+    "text": _EQUALITY | _RANGES | _PATTERNS,
+    "integer": _EQUALITY | _RANGES,
+    "decimal": _EQUALITY | _RANGES,
+    "float": _EQUALITY | _RANGES,
+    "boolean": _EQUALITY,
+    "date": _EQUALITY | _RANGES,
+    "timestamp": _EQUALITY | _RANGES,
+    "uuid": _EQUALITY | _RANGES,
+    "json": frozenset({"$eq", "$ne", "$null", "$contains"}) | _MEMBERS,
+    "text[]": frozenset({"$eq", "$ne", "$null"}) | _MEMBERS,
+    "enum": _EQUALITY,
+    "reference": _EQUALITY,
+    "user": _EQUALITY,
+}
+"""Which operators fit a column of which type; `$not` fits all. docs/reference/filters.md is checked against this."""
+
+ALL_OPERATORS: Final = frozenset().union(*OPERATORS.values(), COMBINATORS, QUANTIFIERS)
+
+PATTERN_FORMS: Final[Mapping[str, tuple[Operator, Form]]] = {
+    "$ieq": ("ilike", "exact"),
+    "$like": ("like", "like"),
+    "$ilike": ("ilike", "like"),
+    "$contains": ("like", "contains"),
+    "$icontains": ("ilike", "contains"),
+    "$startsWith": ("like", "starts_with"),
+    "$istartsWith": ("ilike", "starts_with"),
+    "$endsWith": ("like", "ends_with"),
+    "$iendsWith": ("ilike", "ends_with"),
+}
+RANGE_OPERATORS: Final[Mapping[str, Operator]] = {"$gt": "gt", "$gte": "gte", "$lt": "lt", "$lte": "lte"}
+MEMBER_OPERATORS: Final[Mapping[str, tuple[Operator, Form]]] = {
+    "$has": ("has_all", "one"),
+    "$hasAny": ("has_any", "plain"),
+    "$hasAll": ("has_all", "plain"),
+}
+
+
+def escape_pattern(text: str) -> str:
+    """`text` as a LIKE pattern that matches exactly itself."""
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+
+
+def shape_operand(form: Form, value: Any) -> Any:
+    """What a checked text (or list) becomes as the operand of its operator. Raises InvalidValue.
+
+    `like` takes the text as the pattern it is; a backslash at its end would be PostgreSQL's error 22025.
+    """
+    match form:
+        case "plain":
+            return value
+        case "one":
+            return (value,)
+        case "words":
+            return _words(value)
+    if len(value) > MAX_PATTERN:
+        raise InvalidValue("too_long", f"Must have at most {MAX_PATTERN} characters.")
+    match form:
+        case "like":
+            if (len(value) - len(value.rstrip("\\"))) % 2:
+                raise InvalidValue("invalid", "Must not end with a single backslash.")
+            return value
+        case "exact":
+            return escape_pattern(value)
+        case "contains":
+            return f"%{escape_pattern(value)}%"
+        case "starts_with":
+            return f"{escape_pattern(value)}%"
+        case "ends_with":
+            return f"%{escape_pattern(value)}"
+
+
+def _words(text: str) -> tuple[str, ...]:
+    if len(text) > MAX_PATTERN:
+        raise InvalidValue("too_long", f"Must have at most {MAX_PATTERN} characters.")
+    # White space includes U+001F, which joins the cells that are searched: no word can reach over two of them.
+    words = dict.fromkeys(text.split())
+    if len(words) > MAX_WORDS:
+        raise InvalidValue("too_many", f"Must have at most {MAX_WORDS} words.")
+    return tuple(f"%{escape_pattern(word)}%" for word in words)
+
+
+def type_of_operand(type_: Type, form: Form) -> Type:
+    """The type an operand has after `shape_operand`."""
+    return "text[]" if form in ("one", "words") else type_

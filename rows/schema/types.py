@@ -1,0 +1,24 @@
+"""The PostgreSQL types of values and operands."""
+
+from typing import Literal
+
+Type = Literal[
+    "text",
+    "bigint",
+    "numeric",
+    "float8",
+    "boolean",
+    "date",
+    "timestamptz",
+    "uuid",
+    "jsonb",
+    "text[]",
+    "bigint[]",
+    "numeric[]",
+    "float8[]",
+    "boolean[]",
+    "date[]",
+    "timestamptz[]",
+    "uuid[]",
+]
+"""The bare PostgreSQL type to which a bound operand is cast."""

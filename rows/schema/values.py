@@ -1,0 +1,395 @@
+r"""Values: JSON in, the text that PostgreSQL reads under a cast out, typed and checked on the way by the column's type.
+
+`grammar` reads the operands of filters and rules here, `bodies` the columns of writes, and `rules` the values of
+variables, so that one type means one thing everywhere. Nothing that passed here makes PostgreSQL answer with a data
+error: NUL, lone surrogates, 2^63, the year 0, a scale too large end here.
+
+A checked value has two spellings. *Python's* is what `evaluate` compares: str, int, Decimal, float, bool, date,
+datetime in UTC, parsed JSON, and tuples of these. *Wire* is text bytes for an untyped parameter under an explicit cast.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any, Final
+
+from platform_site.identity import ids
+from rows.schema.model import ID, SQL_TYPES, Column, ColumnType, Table
+from rows.schema.types import Type
+
+MAX_JSON_DEPTH: Final = 64
+MAX_INDEXED_BYTES: Final = 2_600
+"""A btree entry holds 2,704 bytes; a longer text in an indexed column would be PostgreSQL's error 54000."""
+
+ARRAYS: Final[Mapping[Type, Type]] = {
+    "text": "text[]",
+    "bigint": "bigint[]",
+    "numeric": "numeric[]",
+    "float8": "float8[]",
+    "boolean": "boolean[]",
+    "date": "date[]",
+    "timestamptz": "timestamptz[]",
+    "uuid": "uuid[]",
+}
+ELEMENTS: Final[Mapping[Type, Type]] = {array: element for element, array in ARRAYS.items()}
+
+ROW_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+RESERVED_IDS: Final = frozenset({"query", "explain"})
+"""Words that stand where a row's id does in an address."""
+_DECIMAL: Final = re.compile(r"-?[0-9]{1,500}(\.[0-9]{1,500})?", re.ASCII)
+_DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
+_TIMESTAMP: Final = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:[0-9]{2})?", re.ASCII
+)
+_LOST_PLUS: Final = re.compile(r":[0-9.]+ [0-9]{2}:[0-9]{2}\Z", re.ASCII)
+_UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
+MIN_INTEGER: Final = -(2**63)
+MAX_INTEGER: Final = 2**63 - 1
+_SAFE_FLOAT_DIGITS: Final = 15
+"""A number of this many significant digits survives the way through a JSON float."""
+
+
+class InvalidValue(Exception):
+    """A value that its column (or its operand's type) does not take. `code` is stable, `message` a sentence."""
+
+    def __init__(self, code: str, message: str) -> None:
+        self.code = code
+        self.message = message
+        super().__init__(message)
+
+    @property
+    def continued(self) -> str:
+        """The message as it stands behind other words."""
+        return self.message[0].lower() + self.message[1:]
+
+
+def missing_row() -> InvalidValue:
+    """For a reference to a row that is not there, or that the caller may not see: one answer for both."""
+    return InvalidValue("no_such_row", "There is no such row that you can see.")
+
+
+def missing_user() -> InvalidValue:
+    """For a user column naming nobody of the environment's pool."""
+    return InvalidValue("no_such_user", "There is no such user.")
+
+
+# Reading: JSON to Python's spelling, by the operand's type.
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise InvalidValue("wrong_type", "Must be a string.")
+    if "\0" in value:
+        raise InvalidValue("invalid", "Must not contain NUL characters.")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidValue("invalid", "Must be valid Unicode text.") from None
+    return value
+
+
+def _integer(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidValue("wrong_type", "Must be an integer.")
+    if not MIN_INTEGER <= value <= MAX_INTEGER:
+        raise InvalidValue("out_of_range", "Must be a 64-bit integer.")
+    return value
+
+
+def _decimal(value: Any) -> Decimal:
+    if isinstance(value, str) and _DECIMAL.fullmatch(value):
+        return Decimal(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        if abs(value) < 10**500:
+            return Decimal(value)
+        raise InvalidValue("out_of_range", "Has too many digits.")
+    if isinstance(value, float) and math.isfinite(value):
+        exact = Decimal(repr(value))
+        if len(exact.as_tuple().digits) <= _SAFE_FLOAT_DIGITS:
+            return exact
+        raise InvalidValue("invalid", "Has too many digits for a JSON number; send it as a string.")
+    raise InvalidValue("wrong_type", 'Must be a decimal number as a string, such as "12.50".')
+
+
+def _float(value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise InvalidValue("wrong_type", "Must be a number.")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise InvalidValue("out_of_range", "Must be a finite number.")
+    return number + 0.0  # -0.0 becomes 0.0: PostgreSQL takes them for equal, so one must not change into the other
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidValue("wrong_type", "Must be true or false.")
+    return value
+
+
+def _date(value: Any) -> date:
+    if isinstance(value, str) and _DATE.fullmatch(value):
+        try:
+            return date.fromisoformat(value)
+        except ValueError:
+            raise InvalidValue("invalid", "There is no such day.") from None
+    raise InvalidValue("wrong_type", 'Must be a date, such as "2026-03-01".')
+
+
+def _timestamp(value: Any) -> datetime:
+    if not isinstance(value, str) or not (found := _TIMESTAMP.fullmatch(value)):
+        raise InvalidValue(
+            "wrong_type",
+            'Must be a timestamp with a time zone, such as "2026-03-01T12:00:00Z".'
+            + (' In a URL, "+" means a space: write "%2B".' if _LOST_PLUS.search(str(value)) else ""),
+        )
+    if not found[3]:
+        raise InvalidValue("no_time_zone", 'Must name its time zone: "Z" or an offset such as "+02:00" at the end.')
+    try:
+        return datetime.fromisoformat(value).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise InvalidValue("invalid", "There is no such moment.") from None
+
+
+def _uuid(value: Any) -> str:
+    if isinstance(value, str) and _UUID.fullmatch(value):
+        return value.lower()
+    raise InvalidValue("wrong_type", 'Must be a UUID, such as "6b1f1c1e-3c1c-4d0e-9d6c-0d2b8a7f5e11".')
+
+
+def _json(value: Any) -> Any:
+    """Any JSON value, as it is. Refuses what `jsonb` cannot hold, and depth: both without recursion."""
+    waiting = [(value, 1)]
+    while waiting:
+        at, depth = waiting.pop()
+        if isinstance(at, str):
+            _text(at)
+        elif isinstance(at, float):
+            if not math.isfinite(at):
+                raise InvalidValue("out_of_range", "Numbers must be finite.")
+        elif isinstance(at, Mapping | list):
+            if depth > MAX_JSON_DEPTH:
+                raise InvalidValue("too_deep", f"Must not be nested more than {MAX_JSON_DEPTH} levels deep.")
+            inside = at.values() if isinstance(at, Mapping) else at
+            if isinstance(at, Mapping):
+                for key in at:
+                    _text(key)
+            waiting.extend((part, depth + 1) for part in inside)
+        elif at is not None and not isinstance(at, int):
+            raise InvalidValue("wrong_type", "Must be a JSON value.")
+    return value
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple):
+        raise InvalidValue("wrong_type", "Must be a list of strings.")
+    try:
+        return tuple(map(_text, value))
+    except InvalidValue as error:
+        if error.code == "wrong_type":
+            raise InvalidValue("wrong_type", "Must be a list of strings.") from None
+        raise
+
+
+READERS: Final[Mapping[Type, Callable[[Any], Any]]] = {
+    "text": _text,
+    "bigint": _integer,
+    "numeric": _decimal,
+    "float8": _float,
+    "boolean": _boolean,
+    "date": _date,
+    "timestamptz": _timestamp,
+    "uuid": _uuid,
+    "jsonb": _json,
+    "text[]": _texts,
+}
+
+
+def read(type_: Type, value: Any) -> Any:
+    """Python's spelling of the JSON `value` as `type_`; arrays hold no nulls. Raises InvalidValue, also for null."""
+    if value is None:
+        raise InvalidValue("null", "Must not be null.")
+    reader = READERS.get(type_)
+    if reader is not None:
+        return reader(value)
+    if not isinstance(value, list | tuple):
+        raise InvalidValue("wrong_type", "Must be a list.")
+    return tuple(map(READERS[ELEMENTS[type_]], value))
+
+
+# Writing: Python's spelling to the wire.
+
+
+def _wire_json(value: Any) -> bytes:
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    if ".0" in text:  # to jsonb 1.0 equals 1 and keeps its zero: equal values must have equal bytes
+        text = json.dumps(_whole(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode()
+
+
+def _whole(value: Any) -> Any:
+    """`value`, which is at most MAX_JSON_DEPTH deep, with integers in place of floats that are whole."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) < 2**53 else value
+    if isinstance(value, Mapping):
+        return {key: _whole(part) for key, part in value.items()}
+    return [_whole(part) for part in value] if isinstance(value, list) else value
+
+
+def _wire_array(value: Iterable[Any], element: Callable[[Any], bytes]) -> bytes:
+    # Every element in quotes: no word (NULL), blank, brace or comma inside can then mean anything.
+    parts = [element(part).replace(b"\\", b"\\\\").replace(b'"', b'\\"') for part in value]
+    return b'{"' + b'","'.join(parts) + b'"}' if parts else b"{}"
+
+
+def _wire_date(value: date) -> bytes:
+    return value.isoformat().encode()
+
+
+def _wire_decimal(value: Decimal) -> bytes:
+    return format(value, "f").encode()
+
+
+_WRITERS: Final[Mapping[Type, Callable[[Any], bytes]]] = {
+    "text": str.encode,
+    "bigint": lambda value: b"%d" % value,
+    "numeric": _wire_decimal,
+    "float8": lambda value: repr(value).encode(),
+    "boolean": lambda value: b"true" if value else b"false",
+    "date": _wire_date,
+    "timestamptz": _wire_date,
+    "uuid": str.encode,
+    "jsonb": _wire_json,
+}
+
+
+def wire(type_: Type, value: Any) -> bytes:
+    """The text bytes of Python's spelling `value` (not None) as PostgreSQL reads them under `::type_`."""
+    element = ELEMENTS.get(type_)
+    if element is not None:
+        return _wire_array(value, _WRITERS[element])
+    return _WRITERS[type_](value)
+
+
+MAX_ROW_BYTES: Final = 8 * 2**20
+"""Of a row's texts, arrays and JSON, as stored: a row is an answer, and twice in its event. A body of 1 MB can bring in
+more, in JSON's exponents or in defaults, and further ones must not add to it for ever."""
+LONG_TYPES: Final = frozenset[ColumnType]({"text", "json", "text[]"})
+"""Types whose cells a client can make as long as it likes."""
+
+
+def stored_size(column: Column, cell: bytes) -> int:
+    """Bytes of the wire text `cell` of one of LONG_TYPES as PostgreSQL gives it back, but for JSON's blanks.
+
+    It writes the numbers of JSON without exponents: the five bytes of 1e308 come back as 309.
+    """
+    if column.type != "json" or (b"e+" not in cell and b"e-" not in cell):
+        return len(cell)
+    size = len(cell)
+
+    def spelled(number: str) -> int:
+        nonlocal size
+        size += len(format(Decimal(number), "f")) - len(number)
+        return 0
+
+    json.loads(cell, parse_float=spelled)
+    return size
+
+
+# Columns: what a write may leave in a cell.
+
+
+def read_operand(column: Column, value: Any) -> Any:
+    """Python's spelling of a value to compare with `column`. Raises InvalidValue, also for null.
+
+    Unlike `read_cell` it takes a text of any length, a decimal of any scale and any text for a reference or user:
+    comparing with what cannot be there is an honest question, and its answer is no.
+    """
+    read_value = read(SQL_TYPES[column.type], value)
+    if column.type == "enum" and read_value not in column.values:
+        raise _not_among(column)
+    return read_value
+
+
+def read_cell(column: Column, value: Any) -> Any:
+    """Python's spelling of `value` as a cell of `column`, None for null. Raises InvalidValue.
+
+    Whether the row of a reference, or the user, exists is not asked here.
+    """
+    if value is None and column.null:
+        return None
+    cell = read(SQL_TYPES[column.type], value)
+    match column.type:
+        case "text":
+            _check_length(column, cell)
+        case "text[]":
+            for part in cell:
+                _check_length(column, part)
+        case "decimal":
+            _check_digits(column, cell)
+        case "enum":
+            if cell not in column.values:
+                raise _not_among(column)
+        case "reference":
+            if not ROW_ID.fullmatch(cell):
+                raise missing_row()
+        case "user":
+            if not ids.matches("usr", cell):
+                raise missing_user()
+        case _:
+            pass
+    return cell
+
+
+def _not_among(column: Column) -> InvalidValue:
+    return InvalidValue("not_among", f"Must be one of {', '.join(column.values)}.")
+
+
+def _check_length(column: Column, text: str) -> None:
+    if column.max_length is not None and len(text) > column.max_length:
+        raise InvalidValue("too_long", f"Must have at most {column.max_length} characters.")
+
+
+def _check_digits(column: Column, value: Decimal) -> None:
+    if column.precision is None:
+        return
+    scale = column.scale or 0
+    whole, _, fraction = format(value, "f").partition(".")
+    if len(fraction.rstrip("0")) > scale:  # "1.500" fits a scale of 1: zeros at the end add nothing
+        raise InvalidValue("too_precise", f"Must have at most {scale} digits after the point.")
+    if len(whole.lstrip("-0")) > column.precision - scale:
+        raise InvalidValue("out_of_range", f"Must have at most {column.precision - scale} digits before the point.")
+
+
+def read_id(value: Any) -> str:
+    """A row's id as its maker chose it: 1-64 of `A-Za-z0-9_-`. Raises InvalidValue."""
+    if isinstance(value, str) and ROW_ID.fullmatch(value):
+        return value
+    raise InvalidValue("invalid", "Must be 1-64 letters, digits, hyphens or underscores.")
+
+
+def encode_cell(table: Table, column: Column, value: Any) -> bytes | None:
+    """The wire text of the JSON `value` as a cell of `column`, None for null. Raises InvalidValue."""
+    if column is ID:
+        return read_id(value).encode()
+    cell = read_cell(column, value)
+    encoded = None if cell is None else wire(SQL_TYPES[column.type], cell)
+    if encoded is not None and column.type == "text" and len(encoded) > MAX_INDEXED_BYTES:
+        _check_index(table, column)
+    return encoded
+
+
+def is_indexed(table: Table, column: Column) -> bool:
+    """Whether the document declares an index or a unique that holds the column's values."""
+    indexed = any(key.column == column.name for index in table.indexes for key in index.keys)
+    return indexed or any(column.name in unique for unique in table.unique)
+
+
+def _check_index(table: Table, column: Column) -> None:
+    if is_indexed(table, column):
+        raise InvalidValue("too_long", f"Must have at most {MAX_INDEXED_BYTES} bytes, since it is indexed.")

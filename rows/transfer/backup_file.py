@@ -1,0 +1,242 @@
+"""The file of a backup: a ZIP archive that says what it is and proves that it is whole.
+
+`Writer` makes one, `Archive` reads one. The last member, `manifest.json`, names every other with its size and SHA-256;
+`Archive.verify` reads all of it once before anybody acts on it. Members are read and written in pieces, so that memory
+does not grow with them. What the members mean is the business of `rows.transfer.backup`. Format:
+docs/how-to/operations/backups.md.
+"""
+
+import hashlib
+import json
+import os
+import zipfile
+import zlib
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from rows.transfer.partial_file import beside
+
+FORMAT: Final = "backend-platform.environment"
+FORMAT_VERSION: Final = 2
+_READ: Final = (1, 2)
+"""The versions of the format that this release reads. In 1 a function was one line with all its versions."""
+MANIFEST: Final = "manifest.json"
+PIECE: Final = 256 * 1024
+_LARGEST_JSON: Final = 64 * 1024 * 1024
+"""Bytes of what is read as one JSON value: the manifest, another member, or a line of one. Who wrote more hears of it
+when the file is read back (`rows.transfer.backup`)."""
+_QUOTED: Final = 120
+"""Bytes of a line that tell which record it is."""
+
+Progress = Callable[[int], None]
+"""Told how many bytes were read or written since it was told last."""
+
+
+class Damaged(Exception):
+    """The file is no whole backup. The message says what is wrong, for an operator."""
+
+
+class NotUnderstood(Exception):
+    """The file is a backup of a format that this release does not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    size: int
+    sha256: str
+
+
+class Writer:
+    """A backup in the making, used as a context manager. It has its name only when the block ends well.
+
+    Until then it is at `unfinished`, where it can be read once `finish` was called. The file is for its owner alone
+    (0600): it holds rows. Raises FileExistsError unless `replace`, OSError.
+    """
+
+    unfinished: Path
+
+    def __init__(self, path: Path, *, replace: bool = False) -> None:
+        if path.exists() and not replace:
+            raise FileExistsError(path)
+        self.path = path
+        self._members: dict[str, Member] = {}
+
+    def __enter__(self) -> Self:
+        descriptor, self.unfinished = beside(self.path)
+        self._file = os.fdopen(descriptor, "wb")
+        self._zip = zipfile.ZipFile(self._file, "w", zipfile.ZIP_DEFLATED, compresslevel=1)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self.unfinished.replace(self.path)
+        finally:
+            with suppress(OSError, ValueError):
+                self._zip.close()
+            self._file.close()
+            self.unfinished.unlink(missing_ok=True)
+
+    @contextmanager
+    def member(self, name: str) -> Generator[Callable[[bytes], None]]:
+        """What is called with pieces of the member's content, inside the block."""
+        digest = hashlib.sha256()
+        size = 0
+        with self._zip.open(name, "w", force_zip64=True) as target:
+
+            def write(piece: bytes) -> None:
+                nonlocal size
+                digest.update(piece)
+                size += len(piece)
+                target.write(piece)
+
+            yield write
+        self._members[name] = Member(size, digest.hexdigest())
+
+    def json_lines(self, name: str, records: Iterator[Mapping[str, Any]]) -> int:
+        """A member with a JSON object on each line. Returns how many."""
+        count = 0
+        with self.member(name) as write:
+            for record in records:
+                write(json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
+                count += 1
+        return count
+
+    def finish(self, facts: Mapping[str, Any]) -> None:
+        """Write the manifest: `facts`, and what members there are. The last call: the file is whole then."""
+        members = {name: {"size": member.size, "sha256": member.sha256} for name, member in self._members.items()}
+        manifest = {"format": FORMAT, "format_version": FORMAT_VERSION, **facts, "members": members}
+        info = zipfile.ZipInfo(MANIFEST)
+        info.compress_type = zipfile.ZIP_DEFLATED
+        self._zip.writestr(info, json.dumps(manifest, ensure_ascii=False, indent=1))
+        self._zip.close()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+class Archive:
+    """A backup opened for reading. `manifest` is its description; trust the members after `verify` only.
+
+    Used as a context manager. Raises Damaged, NotUnderstood, OSError.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._zip = zipfile.ZipFile(path)
+        except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError) as error:
+            raise Damaged("it is no ZIP archive, or its end is missing") from error
+        try:
+            self.manifest = self._read_manifest()
+            self.members = self._read_members()
+        except BaseException:
+            self._zip.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._zip.close()
+
+    def _read_manifest(self) -> dict[str, Any]:
+        with _damage_named(MANIFEST):
+            with self._zip.open(MANIFEST) as member:
+                text = member.read(_LARGEST_JSON + 1)
+            manifest = json.loads(text)
+        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+            raise Damaged("it is no backup of an environment")
+        if (version := manifest.get("format_version")) not in _READ:
+            raise NotUnderstood(f"it has the format {version}, and this release reads those up to {FORMAT_VERSION}")
+        return manifest
+
+    def _read_members(self) -> dict[str, Member]:
+        with _damage_named(MANIFEST):
+            members = {
+                name: Member(int(facts["size"]), str(facts["sha256"]))
+                for name, facts in self.manifest["members"].items()
+            }
+        found = [info.filename for info in self._zip.infolist() if info.filename != MANIFEST]
+        if sorted(found) != sorted(members) or len(self._zip.infolist()) != len(found) + 1:
+            raise Damaged("its members are not those that its manifest names")
+        return members
+
+    @property
+    def size(self) -> int:
+        """Bytes of all members, unpacked."""
+        return sum(member.size for member in self.members.values())
+
+    def verify(self, progress: Progress = lambda count: None) -> None:
+        """Read everything once. Raises Damaged where a byte is not what was written."""
+        for name in self.members:
+            for _ in self.read(name, progress):
+                pass
+
+    def read(self, name: str, progress: Progress = lambda count: None) -> Iterator[bytes]:
+        """A member in pieces. Raises Damaged, at the latest after the last piece."""
+        expected = self.members.get(name)
+        if expected is None:
+            raise Damaged(f"it has no {name}")
+        digest = hashlib.sha256()
+        size = 0
+        with _damage_named(name), self._zip.open(name) as member:
+            while piece := member.read(PIECE):
+                size += len(piece)
+                if size > expected.size:
+                    break
+                digest.update(piece)
+                progress(len(piece))
+                yield piece
+        if size != expected.size or digest.hexdigest() != expected.sha256:
+            raise Damaged(f"{name} is not what was written")
+
+    def json(self, name: str) -> Any:
+        """A member that is one JSON value."""
+        if name in self.members and self.members[name].size > _LARGEST_JSON:
+            raise Damaged(f"{name} is too large")
+        with _damage_named(name):
+            return json.loads(b"".join(self.read(name)))
+
+    def json_lines(self, name: str) -> Iterator[dict[str, Any]]:
+        """The objects of a member with one on each line."""
+        begun: list[bytes] = []
+        length = 0
+        number = 1
+        for piece in self.read(name):
+            end, *further = piece.split(b"\n")
+            begun.append(end)
+            length += len(end)
+            if length > _LARGEST_JSON:
+                beginning = b"".join(begun[:2])[:_QUOTED].decode(errors="replace")
+                raise Damaged(
+                    f"line {number} of {name} has more than {_LARGEST_JSON >> 20} MB; it begins {beginning!a}"
+                )
+            for start in further:
+                line = b"".join(begun)
+                begun, length, number = [start], len(start), number + 1
+                yield self._object(name, line)
+        if line := b"".join(begun):
+            yield self._object(name, line)
+
+    def _object(self, name: str, line: bytes) -> dict[str, Any]:
+        with _damage_named(name):
+            found = json.loads(line)
+        if not isinstance(found, dict):
+            raise Damaged(f"{name} cannot be read")
+        return found
+
+
+@contextmanager
+def _damage_named(name: str) -> Generator[None]:
+    try:
+        yield
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, TypeError, ValueError, NotImplementedError) as error:
+        raise Damaged(f"{name} cannot be read") from error
+    except RuntimeError as error:  # what `zipfile` raises for an entry that says it is encrypted
+        raise Damaged(f"{name} cannot be read") from error

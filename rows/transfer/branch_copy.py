@@ -1,0 +1,111 @@
+"""The rows' part of a preview branch: its tables, versions and, if asked for, all rows of its source.
+
+Runs inside the region's transaction that makes the branch (`projects.provisioning.branching`), which is REPEATABLE
+READ: what is copied is the source at one moment. The source's version is held in share mode, so its tables stand still
+until the end; a change that was under way undoes the copy, which is then begun again. An operator's door: no rule is
+asked, no event is made. docs/adr/0003-preview-branches.md.
+"""
+
+from functools import partial
+from typing import Any, Final
+
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg import sql
+
+from platform_site.identity.callers import Place
+from platform_site.postgres.prepared import opened_door
+from projects.provisioning import branching, failpoints
+from rows.migrate import apply
+from rows.models import CurrentVersion, SchemaVersion
+from rows.schema import parser
+from rows.schema.model import Schema, Table
+
+_HOLD: Final = "SELECT version FROM platform.rows_currentversion WHERE environment_id = %s FOR SHARE"
+_MODEL_COLUMNS: Final = [
+    field.attname for field in SchemaVersion._meta.concrete_fields if field.attname not in ("id", "environment_id")
+]
+
+
+def follow_branch(*, source: Place, target: Place, data: branching.Data, using: str, **_: Any) -> None:
+    """Receiver of `environment_branched`: build the tables of the source's current schema, with its rows for
+    `data="full"`, and take over its versions.
+
+    Raises SourceGone or NoLongerWanted if either was deleted meanwhile.
+    """
+    connection = connections[using]
+    version = hold_version(connection, source.environment_id)
+    if not version:
+        return  # no schema yet: an empty branch
+    record = SchemaVersion.objects.using(using).get(environment_id=source.environment_id, version=version)
+    schema = parser.parse(record.document)
+    fill = None
+    if data == "full":
+        lock_against_deletion(connection, source.environment_id, schema)
+        branching.require_both(source, target)
+        fill = partial(_copy_rows, connection, source, target, schema)
+    with apply.inside(connection, target.environment_id, limited=False), opened_door():
+        built = apply.build(connection, schema, fill)
+    _copy_versions(connection, source, target, version, indexes_due=built.indexes_due)
+
+
+def hold_version(connection: BaseDatabaseWrapper, environment_id: str) -> int:
+    """Let the schema stand still until the end of the transaction. Its version; 0, and nothing held, if it has none.
+
+    In a REPEATABLE READ transaction older than a change, PostgreSQL refuses (SQLSTATE 40001): begin again.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(_HOLD, [environment_id])
+        held = cursor.fetchone()
+    return held[0] if held else 0
+
+
+def lock_against_deletion(connection: BaseDatabaseWrapper, schema_name: str, schema: Schema) -> None:
+    """Let no table of an environment be dropped until the end of the transaction. Readers and writers go on."""
+    if schema.tables:
+        tables = sql.SQL(", ").join(sql.Identifier(schema_name, name) for name in sorted(schema.tables))
+        with opened_door(), connection.cursor() as cursor:
+            cursor.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(tables))
+
+
+def _copy_rows(connection: BaseDatabaseWrapper, source: Place, target: Place, schema: Schema) -> None:
+    with connection.cursor() as cursor:
+        for table in schema.tables.values():
+            names = columns_of(table)
+            cursor.execute(
+                sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {}").format(
+                    sql.Identifier(target.environment_id, table.name),
+                    names,
+                    names,
+                    sql.Identifier(source.environment_id, table.name),
+                )
+            )
+            failpoints.reach("branch.between_tables")
+            branching.require_both(source, target)
+        for table in schema.tables.values():
+            # Until autovacuum comes by, the planner would take each table for a few pages.
+            cursor.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(target.environment_id, table.name)))
+
+
+def columns_of(table: Table) -> sql.Composed:
+    """The names of all columns of a table in the order of its document, for an INSERT or a COPY."""
+    return sql.SQL(", ").join(sql.Identifier(name) for name in table.all_columns)
+
+
+def _copy_versions(
+    connection: BaseDatabaseWrapper, source: Place, target: Place, version: int, *, indexes_due: bool
+) -> None:
+    """The branch counts on from the source's versions, and can go back to each of them."""
+    columns = sql.SQL(", ").join(sql.Identifier(name) for name in _MODEL_COLUMNS)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            sql.SQL(
+                "INSERT INTO platform.rows_schemaversion (environment_id, {}) SELECT %s, {}"
+                " FROM platform.rows_schemaversion WHERE environment_id = %s AND version <= %s"
+            ).format(columns, columns),
+            [target.environment_id, source.environment_id, version],
+        )
+    # Every index that can be was made with its table, also where the source still waits for some.
+    CurrentVersion.objects.using(connection.alias).create(
+        environment_id=target.environment_id, version=version, indexes_due=indexes_due
+    )

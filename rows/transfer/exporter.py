@@ -1,0 +1,104 @@
+"""All rows of a table into a file, by COPY: CSV or NDJSON that `rows.transfer.importer` reads back to the same rows.
+
+PostgreSQL makes every byte, by the renderer that the API's answers come from (`rows.query.json_rendering`); one
+statement, so the file is the table at one moment. An operator's door: no rule is asked.
+"""
+
+from collections.abc import Collection, Iterator
+from typing import Any, Final
+
+from django.db import connections, transaction
+from psycopg import sql
+
+from platform_site.identity.callers import Place
+from platform_site.postgres import limits
+from platform_site.postgres.prepared import opened_door
+from rows.migrate import service as schema_service
+from rows.query import json_rendering
+from rows.schema.model import Column, Table
+from rows.transfer.file_formats import Format
+from rows.transfer.importer import NoSuchTable
+
+_AS_JSON: Final = frozenset({"json", "text[]"})
+"""Types that CSV has no form for: their cells are JSON."""
+
+_OPTIONS: Final[dict[Format, sql.SQL]] = {
+    "csv": sql.SQL("(FORMAT csv, HEADER)"),
+    # The way to have lines as they are: JSON holds none of these two characters unescaped, so nothing is ever quoted.
+    "ndjson": sql.SQL("(FORMAT csv, QUOTE E'\\x01', DELIMITER E'\\x02')"),
+}
+
+
+class NoSuchColumn(Exception):
+    """The table has no such column."""
+
+
+def table_of(place: Place, name: str) -> Table:
+    """The table as the environment's schema has it now. Raises NoSuchTable."""
+    known = schema_service.current(place).schema.tables
+    if name not in known:
+        raise NoSuchTable(name, known)
+    return known[name]
+
+
+def estimates(place: Place) -> dict[str, int]:
+    """About how many rows each table has, by its name: counting them would cost a scan each. One query."""
+    with connections[place.cluster].cursor() as cursor:
+        cursor.execute(
+            "SELECT c.relname, greatest(0, c.reltuples, pg_catalog.pg_stat_get_live_tuples(c.oid))::bigint"
+            " FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE n.nspname = %s AND c.relkind = 'r'",
+            [place.environment_id],
+        )
+        return dict(cursor.fetchall())
+
+
+def export_rows(
+    place: Place, table: Table, form: Format, columns: Collection[str] | None = None
+) -> Iterator[tuple[bytes, int]]:
+    """The file in pieces, each with the number of rows in it, in the order of ids.
+
+    `columns` are names or keys, None all of them. Raises NoSuchColumn.
+    """
+    chosen = list(table.all_columns.values()) if columns is None else [_column(table, name) for name in columns]
+    select = _csv(chosen) if form == "csv" else _ndjson(chosen)
+    copy = sql.SQL("COPY (SELECT {} FROM {} r ORDER BY r.id) TO STDOUT {}").format(
+        select, sql.Identifier(place.environment_id, table.name), _OPTIONS[form]
+    )
+    connection = connections[place.cluster]
+    with transaction.atomic(using=place.cluster), opened_door(), connection.cursor() as cursor:
+        limits.lift(cursor)
+        pending: Any = cursor
+        with connection.wrap_database_errors, pending.copy(copy) as reading:
+            header = form == "csv"
+            for piece in reading:
+                yield bytes(piece), 0 if header else 1
+                header = False
+
+
+def _column(table: Table, name: str) -> Column:
+    column = table.column(name)
+    if column is None:
+        raise NoSuchColumn(name)
+    return column
+
+
+def _rendered(column: Column) -> sql.Composed:
+    before, after = json_rendering.fragment(column)
+    return sql.SQL("{}r.{}{}").format(sql.SQL(before), sql.Identifier(column.name), sql.SQL(after))
+
+
+def _csv(columns: Collection[Column]) -> sql.Composed:
+    return sql.SQL(", ").join(
+        sql.SQL("to_json({})::text AS {}" if column.type in _AS_JSON else "{} AS {}").format(
+            _rendered(column), sql.Identifier(column.name)
+        )
+        for column in columns
+    )
+
+
+def _ndjson(columns: Collection[Column]) -> sql.Composed:
+    cells = sql.SQL(", ").join(
+        sql.SQL("{} AS {}").format(_rendered(column), sql.Identifier(column.name)) for column in columns
+    )
+    return sql.SQL("(SELECT row_to_json(_q) FROM (SELECT {}) _q)").format(cells)

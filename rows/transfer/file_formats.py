@@ -1,0 +1,173 @@
+"""Files of rows: CSV with a header and NDJSON, plain or gzipped, read line by line for `rows.transfer.importer`.
+
+A record is a mapping of column names to JSON values, as a body of the API would have them; what CSV cannot say (it
+knows only text and nothing) is read by the column's type. Memory does not grow with the file.
+"""
+
+import gzip
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Any, Final, Literal
+
+from platform_site.http import exact_json
+from rows.schema import identifiers
+from rows.schema.model import Column, Table
+from rows.transfer import csv_reader
+from rows.transfer.csv_reader import InvalidRecord
+
+Format = Literal["csv", "ndjson"]
+FORMATS: Final[tuple[Format, ...]] = ("csv", "ndjson")
+
+_BETWEEN_REPORTS: Final = 1000
+_TRUTHS: Final = {"true": True, "t": True, "1": True, "yes": True, "false": False, "f": False, "0": False, "no": False}
+_INTEGER: Final = re.compile(r"[+-]?\d{1,30}", re.ASCII)
+_SHORT_ZONE: Final = re.compile(r"[+-]\d\d\Z", re.ASCII)
+_MAX_LINE: Final = 16 * 1024 * 1024
+
+
+class InvalidFile(Exception):
+    """The file as a whole cannot be read: its header, say."""
+
+
+def format_of(name: str) -> Format | None:
+    """The format that a file's name tells, None if it tells none: `.csv`, `.ndjson`, `.jsonl`, also with `.gz`."""
+    plain = name.lower().removesuffix(".gz")
+    if plain.endswith(".csv"):
+        return "csv"
+    return "ndjson" if plain.endswith((".ndjson", ".jsonl")) else None
+
+
+@dataclass
+class RecordFile:
+    """One open file. `progress` is told now and then how many of its bytes were read."""
+
+    file: IO[bytes]
+    format: Format
+    gzipped: bool = False
+    delimiter: str = ","
+    progress: Callable[[int], None] = lambda position: None
+
+    def records(self, table: Table) -> Iterator[tuple[int, Mapping[str, Any] | str]]:
+        """Line number and record, or what is wrong with the line. Raises InvalidFile."""
+        read = self._csv if self.format == "csv" else self._ndjson
+        for count, record in enumerate(read(table)):
+            yield record
+            if count % _BETWEEN_REPORTS == 0:
+                self.progress(self._position)
+        self.progress(self._position)
+
+    def _lines(self) -> Iterator[bytes]:
+        self._position = 0
+        source = gzip.GzipFile(fileobj=self.file) if self.gzipped else self.file
+        try:
+            while line := source.readline(_MAX_LINE):
+                if len(line) == _MAX_LINE and not line.endswith(b"\n"):
+                    raise InvalidFile(f"A line is longer than {_MAX_LINE // 1024 // 1024} MB.")
+                # Of a gzipped file what was unpacked says little; of a pipe there is no other measure.
+                self._position = self.file.tell() if self.gzipped else self._position + len(line)
+                yield line
+        except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+            raise InvalidFile(f"The file is not gzipped, or cut off: {error}.") from None
+
+    def _ndjson(self, table: Table) -> Iterator[tuple[int, Mapping[str, Any] | str]]:
+        for number, line in enumerate(self._lines(), 1):
+            if line.isspace():
+                continue
+            try:
+                record = exact_json.loads(line)
+            except ValueError as error:
+                yield number, f"is not JSON: {error}"
+                continue
+            yield number, record if isinstance(record, dict) else "is no JSON object"
+
+    def _csv(self, table: Table) -> Iterator[tuple[int, Mapping[str, Any] | str]]:
+        found = csv_reader.read(self._lines(), self.delimiter)
+        try:
+            _, header = next(found, (1, []))
+            columns = _columns(table, header)
+            readers = [(column.name, _empty(column), _PARSERS.get(column.type)) for column in columns]
+            for number, cells in found:
+                if isinstance(cells, InvalidRecord):
+                    yield number, cells.message
+                elif len(cells) != len(readers):
+                    yield number, f"has {len(cells)} cells, the header has {len(readers)}"
+                else:
+                    record: dict[str, Any] = {}
+                    for (name, empty, parse), cell in zip(readers, cells, strict=True):
+                        if cell is not None:
+                            record[name] = cell if parse is None else parse(cell)
+                        elif empty is not _LEFT_OUT:
+                            record[name] = empty
+                    yield number, record
+        except csv_reader.EndlessRecord as error:
+            raise InvalidFile(f"Line {error.number}: {error.message}.") from None
+
+
+_LEFT_OUT: Final = object()
+
+
+def _columns(table: Table, header: Sequence[str | None] | InvalidRecord) -> list[Column]:
+    """The columns that the header names, by either spelling. Raises InvalidFile."""
+    if isinstance(header, InvalidRecord):
+        raise InvalidFile(f"The header {header.message}.")
+    if not header:
+        raise InvalidFile("The file is empty: a CSV file begins with the names of its columns.")
+    columns: list[Column] = []
+    for name in header:
+        column = table.column(name.strip()) if name else None
+        if column is None:
+            if name and (";" in name or "\t" in name):  # a spreadsheet's, in much of Europe
+                raise InvalidFile(
+                    f'The header has the cell "{name}". A CSV file is read if its cells are separated by commas.'
+                )
+            raise InvalidFile(
+                f'The header names a column "{name or ""}" that {table.name} does not have'
+                f"{identifiers.did_you_mean(name, table.all_columns) or '.'}"
+            )
+        if column in columns:
+            raise InvalidFile(f'The header names the column "{column.name}" twice.')
+        columns.append(column)
+    return columns
+
+
+def _empty(column: Column) -> Any:
+    """What an empty cell is: null; where there is no null, an empty text, or left out, for the default."""
+    if column.null:
+        return None
+    if column.type == "text" and not column.implicit:
+        return ""
+    return _LEFT_OUT if column.default is not None or column.implicit else None
+
+
+def _integer(cell: str) -> Any:
+    return int(cell) if _INTEGER.fullmatch(cell) else cell
+
+
+def _float(cell: str) -> Any:
+    try:
+        return float(cell) if cell.isascii() and "_" not in cell else cell  # to Python "1_000" and "١" are numbers, too
+    except ValueError:
+        return cell
+
+
+def _json(cell: str) -> Any:
+    try:
+        return exact_json.loads(cell.encode())
+    except ValueError:
+        return object()  # of no JSON type: refused as one of the wrong type
+
+
+def _timestamp(cell: str) -> Any:
+    return f"{cell}:00" if _SHORT_ZONE.search(cell) and ":" in cell else cell
+
+
+_PARSERS: Final[Mapping[str, Callable[[str], Any]]] = {
+    "integer": _integer,
+    "float": _float,
+    "boolean": lambda cell: _TRUTHS.get(cell.lower(), cell),
+    "json": _json,
+    "text[]": _json,
+    "timestamp": _timestamp,
+}

@@ -1,0 +1,116 @@
+"""Bodies of writes: an object of columns and values in, wire text by column out, or every field that is wrong with it.
+
+`writes` and `bulk` read here what a client sends; `values` says what a column takes. A caller is told of columns only
+what its rules let it know.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from platform_site.http.errors import FieldError, ValidationFailed
+from platform_site.http.fields import WHOLE_BODY
+from rows.schema.identifiers import respelled
+from rows.schema.model import ID, MAX_ERRORS, Table
+from rows.schema.values import InvalidValue, encode_cell
+from rows.write import update_operators
+from rows.write.update_operators import Change
+
+Cells = Mapping[str, bytes | None]
+"""Columns as wire text, None for null."""
+Further = Callable[[Cells, list[FieldError]], Iterable[FieldError]]
+"""What only a database knows to be wrong with the cells that can be read, beside the errors of the others."""
+
+
+def nothing_further(cells: Cells, errors: list[FieldError]) -> Iterable[FieldError]:
+    return ()
+
+
+def read_insert(
+    table: Table,
+    body: Any,
+    *,
+    writable: Iterable[str],
+    readable: Iterable[str],
+    further: Further = nothing_further,
+) -> dict[str, bytes | None]:
+    """The columns of a new row that `body` sets, as wire text or None for null, in the order of the body.
+
+    `writable` (with `id` where the caller may choose it, without what rules `set`) and `readable` are names of columns
+    of this caller's rules. What `body` leaves out gets its default, null, or what is set; a writable column that has
+    none of these is required. An operator computes the cell from its default. Raises ValidationFailed naming every
+    invalid field, also what `further` finds.
+    """
+    known = frozenset(writable)
+    cells, changes, errors = _read_columns(table, body, known, frozenset(readable))
+    for name, change in changes.items():
+        try:
+            cells[name] = change.first()
+        except InvalidValue as error:
+            errors.append(FieldError(name, error.code, error.message))
+    given = {*cells, *(error.field for error in errors)}
+    for column in table.columns.values() if len(errors) < MAX_ERRORS else ():  # else it was not read to its end
+        if column.name not in given and not column.null and column.default is None and column.name in known:
+            errors.append(FieldError(column.name, "required", "Must be given."))
+    _refuse(errors, cells, further)
+    return cells
+
+
+def read_update(
+    table: Table, body: Any, *, writable: Iterable[str], readable: Iterable[str], further: Further = nothing_further
+) -> tuple[dict[str, bytes | None], dict[str, Change]]:
+    """The columns that `body` changes, as wire text or None for null, and which of these are to be computed, of which
+    the text is the operand. Arguments and errors as for `read_insert`.
+
+    `id` is taken by no update, whatever `writable` says.
+    """
+    cells, changes, errors = _read_columns(table, body, frozenset(writable) - {ID.name}, frozenset(readable))
+    _refuse(errors, cells, further)
+    return cells, changes
+
+
+def _refuse(errors: list[FieldError], cells: Cells, further: Further) -> None:
+    if len(errors) < MAX_ERRORS:
+        errors += further(cells, errors)
+    if errors:
+        raise ValidationFailed(fields=errors)
+
+
+def _read_columns(
+    table: Table, body: Any, writable: frozenset[str], readable: frozenset[str]
+) -> tuple[dict[str, bytes | None], dict[str, Change], list[FieldError]]:
+    if not isinstance(body, Mapping):
+        raise ValidationFailed.of(WHOLE_BODY, "wrong_type", "Must be an object of columns and values.")
+    cells: dict[str, bytes | None] = {}
+    changes: dict[str, Change] = {}
+    errors: list[FieldError] = []
+    for name, value in body.items():
+        if len(errors) >= MAX_ERRORS:
+            break
+        column = table.all_columns.get(name)
+        try:
+            if column is None or name not in writable:
+                raise _not_writable(table, name, writable, readable)
+            if isinstance(value, dict) and (change := update_operators.read(column, value)) is not None:
+                if name not in readable:
+                    raise update_operators.unreadable()
+                changes[name] = change
+                cells[name] = change.wire
+            else:
+                cells[name] = encode_cell(table, column, value)
+        except InvalidValue as error:
+            errors.append(FieldError(_shown(name), error.code, error.message))
+    return cells, changes, errors
+
+
+def _not_writable(table: Table, name: str, writable: frozenset[str], readable: frozenset[str]) -> InvalidValue:
+    """A column that the caller sees may be called read-only; a hidden one does not exist, and
+    only columns that may be written are proposed."""
+    if name == ID.name or name in readable:
+        by = "the table's rules do not let you" if name in table.columns else "the platform keeps it"
+        return InvalidValue("read_only", f"Cannot be set: {by}.")
+    return InvalidValue("unknown", f"There is no such column{respelled(name, writable) or '.'}")
+
+
+def _shown(name: Any) -> str:
+    """A name as an answer may repeat it: whole if it could be one, else shortened and without odd characters."""
+    return str(name)[:100].encode("unicode_escape").decode()

@@ -1,0 +1,178 @@
+"""Verbs that change all rows that a filter fits: an update, a deletion of many.
+
+The rows are found and locked first, in the order of their ids, under the filter as their caller may read it and the
+rule of the action; then they are written, and each has its event. One transaction: all or none. docs/reference/rows.md.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from django.db import DatabaseError, transaction
+
+from platform_site.http import cursors
+from platform_site.http.errors import ValidationFailed
+from platform_site.identity.callers import Place
+from rows.query import service as query_service
+from rows.query import where as query_where
+from rows.query.context import Asking, asked
+from rows.query.params import DEFAULT_ORDER
+from rows.query.select import LIMIT, After, Cell
+from rows.rules.rules import Access, Principal
+from rows.schema.model import Table
+from rows.write import body_parsing, referential_actions, statements
+from rows.write import service as write_service
+from rows.write.errors import NotToBeWritten, refusal_by_constraint, unknown_users
+from rows.write.pending_write import Attempt, announce
+from rows.write.statements import BulkShape, ChosenShape, UpdateShape
+
+MAX_ROWS: Final = 1_000
+"""That one request changes."""
+_KIND: Final = "rows to change"
+QUERY_MEMBERS: Final = frozenset({"where", "limit", "cursor"})
+"""What callers name the rows to change by: as `BulkQuery`."""
+
+
+@dataclass(frozen=True, slots=True)
+class BulkQuery:
+    """Which rows to change. `where` is JSON text or an object, and needed: an empty one is all. With `limit`, 1 to
+    MAX_ROWS, there may be more that fit; they come with `cursor`."""
+
+    where: Any
+    limit: int | None = None
+    cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """The ids of the rows that were changed. `next_cursor` is None where no more fit."""
+
+    ids: list[str]
+    next_cursor: str | None
+
+
+def update_rows(
+    place: Place, principal: Principal, table: str, query: BulkQuery, body: Any, *, depth: int = 0
+) -> Changed:
+    """The columns in `body` changed in every row that `principal` sees, that fits, and that it may update.
+
+    Raises NotFound (no such table for this principal, or not to be updated by it), ValidationFailed naming `where`
+    (absent, not understood, or fitting more than MAX_ROWS without a limit), `cursor` or a column, and Conflict for a
+    unique value that is taken. What a row is refused for begins with its id.
+    """
+    return asked(place, principal, lambda asking: _update(asking, table, query, body, depth))
+
+
+def delete_rows(place: Place, principal: Principal, table: str, query: BulkQuery, *, depth: int = 0) -> Changed:
+    """Every row gone that `principal` sees, that fits, and that it may delete, with what refers to them as by
+    `delete_row`.
+
+    Raises as `update_rows`, and Conflict as `delete_row`.
+    """
+    return asked(place, principal, lambda asking: _delete(asking, table, query, depth))
+
+
+def _update(asking: Asking, name: str, query: BulkQuery, body: Any, depth: int) -> Changed:
+    table, access = asking.table(name)
+    if access.read is None or access.update is None:
+        raise NotToBeWritten
+    attempt = _change(asking, table, access, body, depth)
+    with transaction.atomic(using=asking.environment.alias):
+        chosen = _choose(asking, table, "update", query)
+        if not attempt.named:
+            return chosen
+        written = _update_at_once(asking, attempt, chosen.ids)
+        for row_id in chosen.ids:
+            if row_id not in written:  # says why, or was not to be written at once
+                _update_one(asking, name, row_id, body, depth)
+    return chosen
+
+
+def _change(asking: Asking, table: Table, access: Access, body: Any, depth: int) -> Attempt:
+    """The update that `body` asks for, of no row in particular. Raises ValidationFailed."""
+    rule = access.update
+    assert rule is not None  # noqa: S101 - asked by the caller
+    cells, changes = body_parsing.read_update(
+        table,
+        body,
+        writable=rule.columns,
+        readable=asking.sight.columns(table.name),
+        further=lambda cells, errors: unknown_users(asking, table, cells),
+    )
+    named = {Cell(column): cell for column, cell in cells.items()}
+    return Attempt(table, access, UpdateShape(table.name, tuple(sorted(cells))), named, depth).computing(changes)
+
+
+def _update_at_once(asking: Asking, attempt: Attempt, ids: Sequence[str]) -> frozenset[str]:
+    """The rows that one statement wrote: not those that something refuses, and none where each has to be looked at."""
+    shape = attempt.shape
+    assert isinstance(shape, UpdateShape)  # noqa: S101 - for the type checker
+    viewer = asking.environment.open_viewer(asking.standing)
+    if (
+        not ids
+        or write_service.is_large(attempt.table, attempt.named)
+        or statements.looks_back(viewer, shape.table, shape)
+    ):
+        return frozenset()
+    wants = asking.environment.wants_events(shape.table, "update")
+    current = attempt.with_events(wants)
+    assert isinstance(current.shape, UpdateShape)  # noqa: S101 - for the type checker
+    statement = asking.statement(BulkShape(current.shape), statements.bulk_update)
+    try:
+        rows = asking.write(statement, current.named | referential_actions.rows_and_events(0, ids))
+    except DatabaseError as error:
+        if refusal := refusal_by_constraint(asking, attempt, error):
+            raise refusal from error
+        raise
+    written = frozenset((cell or b"").decode() for (cell,) in rows)
+    if wants:
+        for row_id in written:
+            announce(asking, shape.table, "update", row_id)
+    return written
+
+
+def _update_one(asking: Asking, name: str, row_id: str, body: Any, depth: int) -> None:
+    try:
+        write_service.update(asking, name, row_id, body, depth)
+    except ValidationFailed as error:
+        fields = [replace(field, message=f"{row_id}: {field.message}") for field in error.fields]
+        raise ValidationFailed(fields=fields) from error
+
+
+def _delete(asking: Asking, name: str, query: BulkQuery, depth: int) -> Changed:
+    table, access = asking.table(name)
+    if access.read is None or access.delete is None:
+        raise NotToBeWritten
+    with transaction.atomic(using=asking.environment.alias):
+        chosen = _choose(asking, table, "delete", query)
+        if chosen.ids:
+            referential_actions.delete_with_referrers(asking, table, chosen.ids, depth)
+    return chosen
+
+
+def _choose(asking: Asking, table: Table, action: Literal["update", "delete"], query: BulkQuery) -> Changed:
+    """The rows to change, locked, and where those begin that are left for another request."""
+    if query.where is None:
+        message = 'Say which rows to change, such as where={"done": true}; where={} is all of them.'
+        raise ValidationFailed.of("where", "required", message)
+    where = query_where.parse_where(query.where, table.name, asking.sight)
+    facts = [action, *query_service.cursor_facts(asking, table, where, DEFAULT_ORDER)]
+    most = query.limit or MAX_ROWS
+    named: dict[Any, bytes | None] = {LIMIT: b"%d" % (most + 1)}
+    if query.cursor is not None:
+        [last] = cursors.decode(_KIND, facts, query.cursor)
+        named[After(0)] = str(last).encode()
+    shape = ChosenShape(table.name, action, where.shape, query.cursor is not None)
+    rows = asking.write(asking.statement(shape, statements.chosen), named, where.wire)
+    if not rows:
+        asking.verify()
+    ids = [(cell or b"").decode() for (cell,) in rows]
+    if len(ids) <= most:
+        return Changed(ids, None)
+    if query.limit is None:
+        message = (
+            f"More than {MAX_ROWS:,} rows fit, and nothing was changed. Narrow it, or send limit={MAX_ROWS} and go on "
+            "with the next_cursor of each answer."
+        )
+        raise ValidationFailed.of("where", "too_many", message)
+    return Changed(ids[:most], cursors.encode(_KIND, facts, [ids[most - 1]]))

@@ -1,0 +1,245 @@
+"""Why a write came to nothing, or would: the answers that a caller gets instead of a row.
+
+A statement that wrote nothing says no more than that. The probe (`rows.write.statements.probe`) asks each of its
+conditions by itself, and its verdicts become 404, 412 or 422; what a constraint refused is read from its name. All of
+it says only what this principal may know of.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from django.db import DatabaseError, IntegrityError
+
+from accounts.models import User
+from platform_site.fastpath.compiled_queryset import Compiled
+from platform_site.http.errors import (
+    ApiError,
+    Conflict,
+    FieldError,
+    NotFound,
+    PreconditionFailed,
+    Unavailable,
+    ValidationFailed,
+)
+from platform_site.http.fields import WHOLE_BODY
+from platform_site.postgres import sqlstates
+from rows.query import table_models
+from rows.query.context import Asking
+from rows.query.select import Cell
+from rows.rules.conditions import Condition, Quantified, parts, paths_of
+from rows.rules.rules import Clause, WriteRule
+from rows.schema import identifiers, values
+from rows.schema.model import Column, Table
+from rows.schema.values import MAX_ROW_BYTES
+from rows.write import body_parsing, row_size, statements, update_operators
+from rows.write.pending_write import Attempt, Named
+from rows.write.row_size import Shares
+from rows.write.statements import AfterwardsShape, DeleteShape, ProbeShape, UpdateShape
+from rows.write.update_operators import GROWING
+
+
+class NotToBeWritten(NotFound):
+    """The answer to a write of what is not there, is hidden from who asks, or may be seen by them and not changed: the
+    same for all three [contract 4.8], so its words must be true of all three."""
+
+    message = "There is nothing here that you may change."
+
+
+# ── What the probe found ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def probed(asking: Asking, attempt: Attempt) -> tuple[list[bool], ApiError | None]:
+    """What the probe says of a write that is still to be made: its verdicts from the second on, and what keeps the row
+    itself from being written."""
+    rows = asking.read(asking.statement(ProbeShape(attempt.shape), statements.probe), attempt.named)
+    if not rows:
+        return [], NotToBeWritten()
+    matches, *rest = [cell == b"t" for cell in rows[0]]
+    return rest, None if matches else PreconditionFailed()
+
+
+def refusal_of(asking: Asking, attempt: Attempt) -> ApiError | None:
+    """Why the write came to nothing; None if nothing stands in its way any more."""
+    rest, refusal = probed(asking, attempt)
+    if refusal is not None:
+        return refusal
+    needs_no_event, *verdicts = rest
+    if not needs_no_event:  # somebody has begun to listen: again, with an event
+        asking.environment.learn_interest(attempt.table.name, attempt.action, True)
+        return None
+    if isinstance(attempt.shape, DeleteShape):
+        return None
+    viewer = asking.environment.open_viewer(asking.standing)
+    if isinstance(attempt.shape, UpdateShape):
+        of_computed = 2 * len(attempt.shape.computed)
+        if errors := _not_computable(attempt.shape, verdicts[:of_computed]):
+            return ValidationFailed(fields=errors)
+        verdicts = verdicts[of_computed:]
+        if attempt.shape.large:
+            fits, *verdicts = verdicts
+            if not fits:
+                grown = (name for name, operator in attempt.shape.computed if operator in GROWING)
+                return too_large(row_size.shares(viewer, attempt.table, _rule(attempt).columns), grown)
+    references = statements.references_of(viewer, attempt.table, attempt.shape)
+    if unseen := _unseen(references, verdicts):
+        return ValidationFailed(fields=unseen)
+    if statements.looks_back(viewer, attempt.table.name, attempt.shape):
+        return None  # its checks are asked afterwards
+    return _checked(asking, attempt, verdicts[len(references) :])
+
+
+def _not_computable(shape: UpdateShape, verdicts: Sequence[bool]) -> list[FieldError]:
+    """Errors for the computed cells that this principal may not read, of which nothing else is told, and for those that
+    their columns have no room for."""
+    found: list[FieldError] = []
+    for number, (column, operator) in enumerate(shape.computed):
+        is_readable, has_room = verdicts[2 * number : 2 * number + 2]
+        if not (is_readable and has_room):
+            problem = update_operators.no_room(operator) if is_readable else update_operators.unreadable()
+            found.append(FieldError(column, problem.code, problem.message))
+    return found
+
+
+def _unseen(references: Sequence[Column], verdicts: Sequence[bool]) -> list[FieldError]:
+    """Errors for the references that lead to no row which the caller can see. Their verdicts come first."""
+    missing = values.missing_row()
+    return [
+        FieldError(column.name, missing.code, missing.message)
+        for column, is_seen in zip(references, verdicts, strict=False)
+        if not is_seen
+    ]
+
+
+def refused_afterwards(asking: Asking, attempt: Attempt, old: Named) -> ApiError | None:
+    """Whether the row, as the write left it, fails its checks."""
+    assert not isinstance(attempt.shape, DeleteShape)  # noqa: S101 - for the type checker
+    statement = asking.statement(AfterwardsShape(attempt.shape), statements.probe_afterwards)
+    [row] = asking.read(statement, attempt.named | old)
+    return _checked(asking, attempt, [cell == b"t" for cell in row])
+
+
+def _checked(asking: Asking, attempt: Attempt, verdicts: Sequence[bool]) -> ApiError | None:
+    """The answer to a failed check. `verdicts` are those of its clauses, and last of the whole."""
+    *clauses, passed = verdicts
+    if passed:
+        return None
+    rule = _rule(attempt)
+    failed = [clause for clause, held in zip(rule.check_clauses, clauses, strict=True) if not held]
+    return _check_refused(asking, attempt, failed)
+
+
+def _rule(attempt: Attempt) -> WriteRule:
+    rule: WriteRule | None = getattr(attempt.access, attempt.action)
+    if rule is None:
+        raise NotToBeWritten
+    return rule
+
+
+def _check_refused(asking: Asking, attempt: Attempt, clauses: Iterable[Clause]) -> ApiError:
+    """422 naming the columns that this principal may know of; without one, the row might as well not be there."""
+    known = {*asking.sight.columns(attempt.table.name), *_rule(attempt).columns}
+    named = dict.fromkeys(
+        column for clause in clauses for column in _columns_of(clause.condition) if column in known
+    )  # fmt: skip
+    if not named:
+        return NotToBeWritten()
+    message = "The rules do not allow this value."
+    return ValidationFailed(fields=[FieldError(column, "not_allowed", message) for column in named])
+
+
+def _columns_of(condition: Condition) -> Iterable[str]:
+    """The columns of the row itself that a condition asks about: of a path and of a relation to one row, the column
+    that it starts from. What is asked of other rows has names of its own, which may be the same words."""
+    for part in parts(condition):
+        if isinstance(part, Quantified) and not part.hop.many:
+            yield part.hop.column
+        for path in paths_of(part):
+            yield path.hops[0].column if path.hops else path.column
+
+
+def unseen_references(asking: Asking, attempt: Attempt) -> list[FieldError]:
+    """Errors for the references of a write that is refused for something else: to be named with that, not after it.
+
+    Empty where the row is not there for this principal, who is told nothing of what it refers to.
+    """
+    assert not isinstance(attempt.shape, DeleteShape)  # noqa: S101 - for the type checker
+    viewer = asking.environment.open_viewer(asking.standing)
+    references = statements.references_of(viewer, attempt.table, attempt.shape)
+    if not any(attempt.named.get(Cell(column.name)) for column in references):
+        return []
+    found, refusal = probed(asking, attempt.with_events(True))
+    return [] if isinstance(refusal, NotFound) else _unseen(references, found[1:])
+
+
+# ── What a constraint refused ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def refusal_by_constraint(asking: Asking, attempt: Attempt, error: DatabaseError) -> ApiError | None:
+    """What a constraint's or an index's refusal means. Its name says which columns; PostgreSQL's text, with its values,
+    is not sent. None for an error of another kind.
+
+    A unique constraint also sees rows that the principal cannot: its columns are named only to
+    who may know them all, and nothing else is said.
+    """
+    table = attempt.table
+    name = sqlstates.constraint(error) or ""
+    state = sqlstates.sqlstate(error)
+    known = {*asking.sight.columns(table.name), *(_rule(attempt).columns)}
+    if state == "23505":
+        return _taken(table, name, known)
+    if state == "23503":
+        missing = values.missing_row()
+        for column in table.columns.values():
+            if name == table_models.foreign_key_name(table.name, column.name) and column.name in known:
+                return ValidationFailed.of(column.name, missing.code, missing.message)
+    if state == sqlstates.TOO_LONG_FOR_AN_INDEX and (long := table_models.too_long_together(table, name)):
+        message = "Too long together for an index of these columns (about 2,700 bytes)."
+        if known.issuperset(long):
+            return ValidationFailed(fields=[FieldError(column, "too_long", message) for column in long])
+        return ValidationFailed.of(WHOLE_BODY, "too_long", "Values are too long together for an index.")
+    return sqlstates.answer_for(error) if isinstance(error, IntegrityError) else None
+
+
+def _taken(table: Table, name: str, known: set[str]) -> ApiError:
+    """What the unique index `name` refused."""
+    if name.startswith(identifiers.prefix("nu")):
+        # A change under way holds writers to a unique that it may yet have to give up
+        # (`rows.migrate.concurrent_unique_indexes`).
+        return Unavailable("The schema is changing. Try again shortly.")
+    unique = next((unique for unique in table.unique if name == table_models.unique_name(table.name, unique)), None)
+    if unique is None:
+        return Conflict("The id is taken.")
+    if not known.issuperset(unique):
+        return ValidationFailed.of(WHOLE_BODY, "taken", "Another row has these values already.")
+    message = "Another row has this value already." if len(unique) == 1 else "Another row has these values."
+    return ValidationFailed(fields=[FieldError(column, "taken", message) for column in unique])
+
+
+# ── What is refused before the statement is run ─────────────────────────────────────────────────────────────────────
+
+
+def unknown_users(asking: Asking, table: Table, cells: body_parsing.Cells) -> list[FieldError]:
+    """Errors for the user columns in `cells` that name nobody of the pool. A query for each of them but the caller."""
+    own = asking.principal.user_id if asking.principal.kind == "user" else None
+    named = {column: cell.decode() for column in table.user_columns if (cell := cells.get(column)) is not None}
+    if not named:
+        return []
+    unknown = {user for user in set(named.values()) - {own} if _USER.first(asking.place.pool_id, user) is None}
+    missing = values.missing_user()
+    return [FieldError(column, missing.code, missing.message) for column, user in named.items() if user in unknown]
+
+
+_USER: Final = Compiled(lambda pool_id, pk: User.objects.in_pool(pool_id).filter(pk=pk).values_list("pk"))
+
+
+def too_large(shared: Shares | None, grown: Iterable[str] = ()) -> ValidationFailed:
+    """`grown` are the columns that an operator makes longer."""
+    message = f"A row holds at most {MAX_ROW_BYTES >> 20} MB, and this one would have more."
+    if shared is not None:
+        message = (
+            f"What you may read of a row has at most {shared.own >> 20} MB, or less where what you may not has more "
+            "than half of the row. This one would have more."
+        )
+        if shared.unread:
+            message += f" What you may write and not read has at most {shared.most_unread >> 10} KB in a column."
+    return ValidationFailed(fields=[FieldError(name, "too_large", message) for name in (*grown,) or (WHOLE_BODY,)])

@@ -1,0 +1,76 @@
+"""One write of one row while it is being made: its shape, the values that its statements take, and its event.
+
+`rows.write.service` makes these, `rows.write.errors` finds out why one came to nothing. Only an event that was recorded
+is announced to the floor above.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from platform_site.http.requests import current_request_id
+from platform_site.identity import ids
+from platform_site.identity.signals import row_written
+from rows.query.context import Asking
+from rows.rules.rules import Access
+from rows.schema.model import Table
+from rows.write.statements import DEPTH, EVENT_ID, REQUEST, DeleteShape, InsertShape, UpdateShape
+from rows.write.update_operators import GROWING, Change
+
+Named = dict[Any, bytes | None]
+"""The values of a statement's parameters, by their keys (`rows.write.statements`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One write of one row: its shape, and the values that its statements take."""
+
+    table: Table
+    access: Access
+    shape: InsertShape | UpdateShape | DeleteShape
+    named: Named
+    depth: int = 0
+
+    @property
+    def action(self) -> Literal["insert", "update", "delete"]:
+        match self.shape:
+            case InsertShape():
+                return "insert"
+            case UpdateShape():
+                return "update"
+            case DeleteShape():
+                return "delete"
+
+    def computing(self, changes: Mapping[str, Change]) -> "Attempt":
+        """The same update, where these of its cells are computed and the values that it takes are operands."""
+        assert isinstance(self.shape, UpdateShape)  # noqa: S101 - for the type checker
+        operators = tuple(sorted((column, change.operator) for column, change in changes.items()))
+        large = self.shape.large or any(operator in GROWING for _, operator in operators)
+        named = dict(self.named)
+        for change in changes.values():
+            named |= change.room
+        return replace(self, shape=replace(self.shape, computed=operators, large=large), named=named)
+
+    def with_events(self, wanted: bool) -> "Attempt":
+        """The same write with an event, or without one."""
+        if not wanted:
+            return self if not self.shape.events else replace(self, shape=replace(self.shape, events=False))
+        named = self.named if EVENT_ID in self.named else self.named | event_values(self.depth)
+        return replace(self, shape=replace(self.shape, events=True), named=named)
+
+
+def event_values(depth: int) -> Named:
+    """What an event takes beside the row: its id, the request, and `depth`, the webhooks and functions before it."""
+    request_id = current_request_id()
+    return {
+        EVENT_ID: ids.new("evt").encode(),
+        REQUEST: None if request_id is None else request_id.encode(),
+        DEPTH: b"%d" % depth,
+    }
+
+
+def announce(asking: Asking, table: str, action: str, row_id: str) -> None:
+    """Say to the floor above that the statement at hand has recorded an event."""
+    row_written.send(
+        sender=None, place=asking.place, table=table, action=action, row_id=row_id, using=asking.environment.alias
+    )

@@ -1,0 +1,136 @@
+"""How large a write may make a row, so that no refusal tells its caller how long the cells are that it may not read.
+
+In: the columns that a write sends, and how its caller sees the row. Out: whether the row stays small enough, as an
+expression for `rows.write.statements` (`fits`), which `rows.write.errors` asks again, and how the bytes are divided
+(`shares`).
+
+A row holds MAX_ROW_BYTES. For who may read all of it, that is the bound. For others a bound on the whole would be a
+scale: what they may fill, filled until it is refused, tells the length of what they may not see. So for them
+
+- each column that they may write and not read has a bound by itself;
+- a half of the row is kept for all else that they may not read, whether it is there or not. Where that has more than
+  its half, it counts in whole megabytes: of such rows alone the bound on what they may read tells something;
+- what they may read has the remainder, together.
+
+docs/explanation/row-isolation.md, "Row size"; docs/reference/limits.md.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from rows.query.sql import ALWAYS, Sql, boolean, joined
+from rows.query.sql_conditions import HERE
+from rows.rules.conditions import FALSE
+from rows.schema.model import Table
+from rows.schema.values import LONG_TYPES, MAX_ROW_BYTES
+
+if TYPE_CHECKING:
+    from rows.query.role_view import Viewer
+
+LARGE_WRITE: Final = 16 * 1024
+"""Bytes, as stored, of an update's new cells from which on the row's size is looked at. Smaller ones replace a cell
+each, so that a table's 200 columns get no row beyond MAX_ROW_BYTES by more than 3 MB."""
+
+_HALF: Final = MAX_ROW_BYTES // 2
+_UNIT: Final = 2**20
+_UNREAD: Final = _UNIT
+"""Of the half that a caller may fill, what is for all columns together that it may write and not always read. One has
+as much as a body could bring in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """How a row's bytes are divided before one caller: `known` for what it may read with what is kept for what it may
+    not, and `most_unread` for each of `unread`, the long columns that it may write and not read in every row."""
+
+    known: int
+    unread: tuple[str, ...] = ()
+    most_unread: int = 0
+
+    @property
+    def own(self) -> int:
+        """Bytes of what the caller may read, unless what it may not has more than its half."""
+        return self.known - _HALF
+
+
+def shares(viewer: "Viewer", table: Table, writable: Collection[str]) -> Shares | None:
+    """None where the caller may read every long cell of a row that it may read."""
+    partial = [name for name in _long(table) if viewer.mask(table.name, name) is not None]
+    unread = tuple(name for name in partial if name in writable)
+    if not partial:
+        return None
+    return Shares(MAX_ROW_BYTES - _UNREAD, unread, _UNREAD // len(unread)) if unread else Shares(MAX_ROW_BYTES)
+
+
+def new_fits(viewer: "Viewer", table: Table, lengths: Mapping[str, int], writable: Collection[str]) -> bool:
+    """Whether a new row with cells of so many bytes, as stored, is small enough. What is not `writable` comes from the
+    document."""
+    whole = sum(lengths.values())
+    if whole <= LARGE_WRITE:
+        return True
+    shared = shares(viewer, table, writable)
+    if shared is None:
+        return whole <= MAX_ROW_BYTES
+    sent = sum(length for name, length in lengths.items() if name in writable)
+    hidden = max(_HALF, -(-(whole - sent) // _UNIT) * _UNIT)
+    never = (name for name in shared.unread if viewer.mask(table.name, name) == FALSE)
+    return sent + hidden <= MAX_ROW_BYTES and all(lengths.get(name, 0) <= shared.most_unread for name in never)
+
+
+def fits(viewer: "Viewer", table: Table, cells: Mapping[str, Any], writable: Collection[str]) -> Sql:
+    """The new ones of `cells` have at most LARGE_WRITE, or the row with them has room for them, or what the caller may
+    read has no more than before. PostgreSQL knows the length of a stored text without reading it."""
+    shared = shares(viewer, table, writable)
+    bound = shared or Shares(MAX_ROW_BYTES)
+    long = _long(table)
+    sent = [name for name in long if name in cells]
+    before = {name: HERE.column(name) for name in long}
+    after = {name: cells.get(name, before[name]) for name in long}
+    masks = {name: viewer.readable(table.name, name, HERE) for name in long}
+
+    def seen(names: Iterable[str], of: Mapping[str, Any]) -> Sql:
+        return _size(_where(masks[name], of[name]) for name in names)
+
+    def hidden(names: Iterable[str]) -> Sql:
+        return _size(_unless(may, after[name]) for name in names if (may := masks[name]) is not None)
+
+    rest: list[Any] = []
+    if shared:
+        units = _in_units(hidden(name for name in long if name not in shared.unread))
+        for name in shared.unread:  # longer than this caller makes it: somebody else did
+            if name not in sent:
+                length = hidden([name])
+                longer = ("(CASE WHEN ", length, f" > {shared.most_unread} THEN ", *_in_units(length), " ELSE 0 END)")
+                units += [" + ", *longer]
+        rest = [f" + greatest({_HALF}, ", *units, ")"]
+    has_room = boolean("(", seen(long, after), *rest, f" <= {bound.known})")
+    no_longer = boolean("(", seen(sent, after), " <= ", seen(sent, before), ")")
+    unread = [boolean("(", hidden([name]), f" <= {bound.most_unread})") for name in bound.unread if name in sent]
+    large = joined(" AND ", [boolean("(", has_room, " OR ", no_longer, ")"), *unread], ALWAYS)
+    return boolean("(", _size(after[name] for name in sent), f" <= {LARGE_WRITE} OR ", large, ")")
+
+
+def _long(table: Table) -> list[str]:
+    return [name for name, column in table.columns.items() if column.type in LONG_TYPES]
+
+
+def _where(may: Any, cell: Any) -> Any:
+    return cell if may is None else Sql("(CASE WHEN ", may, " THEN ", cell, " END)")
+
+
+def _unless(may: Any, cell: Any) -> Any:
+    return Sql("(CASE WHEN ", may, " THEN NULL ELSE ", cell, " END)")
+
+
+def _size(cells: Iterable[Any]) -> Sql:
+    """Bytes of these cells together, as stored."""
+    parts: list[Any] = ["(0"]
+    for cell in cells:
+        parts += [" + coalesce(octet_length((", cell, ")::text), 0)"]
+    return Sql(*parts, ")")
+
+
+def _in_units(size: Sql) -> list[Any]:
+    """The size, rounded up."""
+    return ["(", size, f" + {_UNIT - 1}) / {_UNIT} * {_UNIT}"]

@@ -1,0 +1,210 @@
+"""Cells that a write computes from what they were: `{"$inc": 1}`, `{"$append": ["a"]}`, `{"$add": ["a"]}` and the like.
+
+In: an operator and its operand as JSON, read by the column's type (`read`). Out: the values to bind (`Change`), and
+the expressions that `rows.write.statements` puts in the place of a new cell (`cell`): PostgreSQL computes it from the
+row whose lock it holds, so no other change is lost. The operator is part of a statement's shape, the operand a value.
+
+What it is computed from is the cell as its caller sees it: PostgreSQL may compute a cell before it finds that the
+write is refused, and the time that this takes would tell how long a hidden list is. No expression here raises an error,
+whatever the cell holds. docs/reference/rows.md, "Operators in a write".
+"""
+
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Context, Decimal
+from fractions import Fraction
+from typing import Any, Final, Literal
+
+from rows.query.select import Cell
+from rows.query.sql import ALWAYS, Parameter, Sql, boolean
+from rows.schema.model import SQL_TYPES, Column, ColumnType
+from rows.schema.values import MAX_INTEGER, MIN_INTEGER, InvalidValue, read_cell, wire
+
+Operator = Literal["$inc", "$append", "$add", "$remove"]
+
+_OF_NUMBERS: Final[tuple[Operator, ...]] = ("$inc",)
+_OF_LISTS: Final[tuple[Operator, ...]] = ("$append", "$add", "$remove")
+OPERATORS: Final[Mapping[ColumnType, tuple[Operator, ...]]] = {
+    "integer": _OF_NUMBERS,
+    "decimal": _OF_NUMBERS,
+    "float": _OF_NUMBERS,
+    "text[]": _OF_LISTS,
+}
+"""Which operators fit a column of which type. The table in docs/reference/rows.md is checked against this."""
+_ALL: Final = frozenset(_OF_NUMBERS + _OF_LISTS)
+GROWING: Final = frozenset[Operator]({"$append", "$add"})
+"""Operators by which a row becomes longer than what is sent."""
+MAX_TEXTS: Final = 1_000
+"""In the operand of one operator, as in a list of a filter: each is looked for in the cell."""
+MAX_LIST_BYTES: Final = 2**20
+"""Of a list that an operator makes longer, as PostgreSQL spells it: as much as a body could bring in."""
+
+_EXACT: Final = Context(prec=2_500)
+"""More digits than a decimal column can have."""
+_INFINITE: Final = 2**1024 - 2**970
+"""The least number that a float rounds to infinity: half of the last digit above the greatest finite one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The least or the greatest number of a column to which the operand of its $inc can be added."""
+
+    column: str
+    end: Literal["least", "greatest"]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is done to the cell of `column`. `operand` is in Python's spelling, of the column's own type."""
+
+    column: Column
+    operator: Operator
+    operand: Any
+
+    @property
+    def wire(self) -> bytes:
+        """The operand as PostgreSQL reads it, under the name of the cell."""
+        return wire(SQL_TYPES[self.column.type], self.operand)
+
+    @property
+    def room(self) -> "dict[Room, bytes]":
+        """The other values that `cell` and `has_room` take."""
+        if self.operator != "$inc":
+            return {}
+        name, type_ = self.column.name, SQL_TYPES[self.column.type]
+        least, greatest = _room(self.column, self.operand)
+        return {Room(name, "least"): wire(type_, least), Room(name, "greatest"): wire(type_, greatest)}
+
+    def first(self) -> bytes:
+        """The cell of a new row, computed from its column's default. Raises InvalidValue."""
+        default, type_ = self.column.default, SQL_TYPES[self.column.type]
+        if self.operator == "$inc":
+            least, greatest = _room(self.column, self.operand)
+            number = 0 if default is None else read_cell(self.column, default)
+            if not least <= number <= greatest:
+                raise no_room(self.operator)
+            is_decimal = self.column.type == "decimal"
+            return wire(type_, _EXACT.add(number, self.operand) if is_decimal else number + self.operand)
+        texts: tuple[str, ...] = () if default is None else read_cell(self.column, default)
+        match self.operator:
+            case "$append":
+                return wire(type_, texts + self.operand)
+            case "$add":
+                return wire(type_, tuple(dict.fromkeys(texts + self.operand)))
+            case _:
+                gone = frozenset(self.operand)
+                return wire(type_, tuple(text for text in texts if text not in gone))
+
+
+# ── Reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read(column: Column, value: Mapping[str, Any]) -> Change | None:
+    """What the JSON object `value` asks to be done to a cell of `column`; None where it is a value like any other, as
+    it always is for json. Raises InvalidValue."""
+    if column.type == "json" or not value or not all(name.startswith("$") for name in value):
+        return None
+    fitting = OPERATORS.get(column.type, ())
+    strange = next((name for name in value if name not in fitting), None)
+    if strange in _ALL:
+        raise InvalidValue("misplaced", f"{strange} does not fit a column of type {column.type}.")
+    if not fitting:
+        return None
+    if strange is not None:
+        raise InvalidValue("unknown_operator", f"There is no such operator; here fits {' or '.join(fitting)}.")
+    if len(value) > 1:
+        raise InvalidValue("too_many", "Takes one operator.")
+    [operator] = [name for name in fitting if name in value]
+    try:
+        return Change(column, operator, _operand(column, operator, value[operator]))
+    except InvalidValue as error:
+        raise InvalidValue(error.code, f"{operator}: {error.continued}") from None
+
+
+def _operand(column: Column, operator: Operator, value: Any) -> Any:
+    if value is None:
+        raise InvalidValue("null", "Must not be null.")
+    operand = read_cell(column, value)
+    if operator == "$inc":
+        return operand
+    if len(operand) > MAX_TEXTS:
+        raise InvalidValue("too_many", f"Must have at most {MAX_TEXTS:,} texts.")
+    return operand if operator == "$append" else tuple(dict.fromkeys(operand))
+
+
+def unreadable() -> InvalidValue:
+    """For a cell that the caller may not read: one answer, whatever it holds."""
+    return InvalidValue("not_allowed", "An operator needs a value that you may read.")
+
+
+def no_room(operator: Operator) -> InvalidValue:
+    """For a sum that is no value of its column, and a list that is too long."""
+    if operator == "$inc":
+        return InvalidValue("out_of_range", "$inc: the sum would be more than the column holds.")
+    return InvalidValue("too_long", f"{operator}: the list would have more than {MAX_LIST_BYTES >> 20} MB.")
+
+
+def _room(column: Column, operand: Any) -> tuple[Any, Any]:
+    """The ends of what `operand` can be added to."""
+    match column.type:
+        case "integer":
+            return max(MIN_INTEGER, MIN_INTEGER - operand), min(MAX_INTEGER, MAX_INTEGER - operand)
+        case "decimal":
+            greatest = Decimal((0, (9,) * (column.precision or 0), -(column.scale or 0)))
+            return _EXACT.subtract(-greatest, operand), _EXACT.subtract(greatest, operand)
+        case _:
+            least = -_greatest_below(_INFINITE - Fraction(max(-operand, 0.0)))
+            return least, _greatest_below(_INFINITE - Fraction(max(operand, 0.0)))
+
+
+def _greatest_below(bound: Fraction) -> float:
+    """The greatest finite float that is less."""
+    if bound > sys.float_info.max:
+        return sys.float_info.max
+    nearest = float(bound)
+    return nearest if nearest < bound else math.nextafter(nearest, -math.inf)
+
+
+# ── In PostgreSQL ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def cell(column: Column, operator: Operator, seen: Any) -> Sql:
+    """The new cell; null where a sum has no room. `seen` is what the caller sees of the old one: null where it may not.
+
+    Texts are looked for by hashing (`NOT IN (SELECT …)`), as `= ANY` of a list does not: a thousand in a list of 8 MB.
+    """
+    operand = Parameter(Cell(column.name), SQL_TYPES[column.type])
+    before = _before(column, seen)
+    match operator:
+        case "$inc":
+            return Sql("(CASE WHEN ", has_room(column, operator, seen), " THEN ", before, " + ", operand, " END)")
+        case "$append":
+            return Sql("(", before, " || ", operand, ")")
+        case "$add":
+            return Sql(
+                "(", before, " || ARRAY(SELECT _u.v FROM unnest(", operand, ") WITH ORDINALITY _u (v, n)"
+                " WHERE _u.v NOT IN (SELECT _h.v FROM unnest(", before, ") _h (v)) ORDER BY _u.n))",
+            )  # fmt: skip
+        case "$remove":
+            return Sql(
+                "ARRAY(SELECT _h.v FROM unnest(", before, ") WITH ORDINALITY _h (v, n)"
+                " WHERE _h.v NOT IN (SELECT _u.v FROM unnest(", operand, ") _u (v)) ORDER BY _h.n)",
+            )  # fmt: skip
+
+
+def has_room(column: Column, operator: Operator, seen: Any) -> Sql:
+    """Whether the new cell is a value that the column may get so. How long the row becomes is asked of the row."""
+    if operator == "$remove":
+        return ALWAYS
+    if operator != "$inc":
+        return boolean("(octet_length(", cell(column, operator, seen), f"::text) <= {MAX_LIST_BYTES})")
+    type_ = SQL_TYPES[column.type]
+    least, greatest = (Parameter(Room(column.name, end), type_) for end in ("least", "greatest"))
+    return boolean("(", _before(column, seen), " BETWEEN ", least, " AND ", greatest, ")")
+
+
+def _before(column: Column, seen: Any) -> Sql:
+    nothing = "'{}'" if column.type == "text[]" else "0"
+    return Sql("coalesce(", seen, f", {nothing})")

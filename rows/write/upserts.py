@@ -1,0 +1,199 @@
+"""The verb that inserts rows, or updates those whose key is there already: an upsert.
+
+A key is `id` or the columns of one of the table's uniques. Who asks updates only rows that it sees and may update: a
+key that a hidden row has is taken, as it is for an insert, and a value that it cannot read is not looked for. Each row
+goes the way of an insert or of an update (`write_service`), with the rules and the event of that;
+docs/reference/rows.md.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import transaction
+
+from platform_site.http.errors import Conflict, FieldError, NotFound, ValidationFailed
+from platform_site.identity.callers import Place
+from rows.query import select
+from rows.query.context import MAX_RUNS, Asking, asked
+from rows.query.params import DEFAULT_ORDER
+from rows.query.select import LIMIT, ROW_ID, Cell, ReadShape
+from rows.query.service import RowAnswer
+from rows.rules.conditions import Compare, Condition, Operand, Path, Slot, all_of
+from rows.rules.rules import Principal
+from rows.schema.model import ID, SQL_TYPES
+from rows.write import service as write_service
+from rows.write import statements, update_operators
+from rows.write.pending_write import Attempt
+from rows.write.statements import ChosenShape
+
+
+@dataclass(frozen=True, slots=True)
+class Upserted:
+    """A row after its write, and whether it was inserted."""
+
+    row: RowAnswer
+    is_new: bool
+
+
+def upsert_row(place: Place, principal: Principal, table: str, body: Any, key: str, *, depth: int = 0) -> Upserted:
+    """One row, as `upsert_rows`. Fields of errors are not numbered."""
+    [made] = asked(place, principal, lambda asking: _upsert(asking, table, [body], key, depth, numbered=False))
+    return made
+
+
+def upsert_rows(
+    place: Place, principal: Principal, table: str, bodies: Sequence[Any], key: str, *, depth: int = 0
+) -> list[Upserted]:
+    """1 to MAX_BATCH rows, in their order, all or none: inserted, or updated where one with the same `key` is there.
+
+    Each body is one that could be inserted. `key`: `id` or the columns of a unique, such as `list_id,title`; they stay
+    as they are in a row that is updated, and so do columns that are not sent. A row of which a part of the key is null,
+    or `id` is not sent, is inserted. Raises NotFound, ValidationFailed on `on_conflict` for another key and on the
+    fields of rows as `insert_rows`, and Conflict for a row that is there and may not be updated.
+    """
+    write_service.check_count(bodies)
+    return asked(place, principal, lambda asking: _upsert(asking, table, bodies, key, depth, numbered=True))
+
+
+def _upsert(
+    asking: Asking, name: str, bodies: Sequence[Any], key: str, depth: int, *, numbered: bool
+) -> list[Upserted]:
+    columns = _key_columns(asking, name, key)
+    attempts = write_service.new_rows(asking, name, bodies, depth, numbered=numbered)
+    _refuse_computed(attempts, bodies, columns, numbered=numbered)
+    return _Upsert(asking, name, columns, bodies, attempts, depth, numbered).run()
+
+
+def _key_columns(asking: Asking, name: str, key: str) -> tuple[str, ...]:
+    """The columns that `key` names. Raises NotFound, and ValidationFailed if no unique that the caller may know has
+    them."""
+    table, _ = asking.table(name)
+    known = frozenset(asking.sight.columns(name))
+    keys = [(ID.name,), *(unique for unique in table.unique if known.issuperset(unique))]
+    wanted = {column.strip() for column in key.split(",", len(table.all_columns))}
+    for columns in keys:
+        if set(columns) == wanted:
+            return columns
+    choice = ", or ".join(",".join(columns) for columns in keys)
+    raise ValidationFailed.of("on_conflict", "not_unique", f"Must name what is unique: {choice}.")
+
+
+def _refuse_computed(
+    attempts: Sequence[Attempt], bodies: Sequence[Mapping[str, Any]], key: Sequence[str], *, numbered: bool
+) -> None:
+    """Raise ValidationFailed where an operator stands in the place of a part of the key: no row can be found by it."""
+    for number, (attempt, body) in enumerate(zip(attempts, bodies, strict=True)):
+        for name in key:
+            if attempt.table.all_columns[name].type in update_operators.OPERATORS and isinstance(body.get(name), dict):
+                error = FieldError(name, "misplaced", "A row is found by this value: send it as it is.")
+                raise write_service.of_row(ValidationFailed(fields=[error]), number, numbered=numbered)
+
+
+@dataclass(frozen=True, slots=True)
+class _Upsert:
+    """One request: what was sent, read as inserts, and the columns by which a row is found."""
+
+    asking: Asking
+    name: str
+    key: tuple[str, ...]
+    bodies: Sequence[Mapping[str, Any]]
+    attempts: Sequence[Attempt]
+    depth: int
+    numbered: bool
+
+    def run(self) -> list[Upserted]:
+        there = self._those_there()
+        for _ in range(MAX_RUNS - 1):
+            try:
+                return self._write(there)
+            except (Conflict, NotFound, ValidationFailed):
+                # Somebody may have inserted or deleted one of them since it was looked for.
+                before, there = there, self._those_there()
+                if there == before:
+                    raise
+        return self._write(there)
+
+    def _those_there(self) -> dict[int, str]:
+        """The ids of the rows that are there already, by the number of the body that has their key. A query for each.
+
+        Raises ValidationFailed for two bodies with one key.
+        """
+        there: dict[int, str] = {}
+        for number, attempt in enumerate(self.attempts):
+            if attempt.access.read is None or attempt.access.update is None:
+                continue  # the insert tells that a key is taken
+            if self.key == (ID.name,) and ID.name not in self.bodies[number]:
+                continue
+            found = self._find(attempt)
+            if found in there.values():
+                message = "An earlier one of these rows has the same key."
+                raise ValidationFailed.of(f"{number}.{self.key[-1]}", "taken", message)
+            if found is not None:
+                there[number] = found
+        return there
+
+    def _find(self, attempt: Attempt) -> str | None:
+        """The id of the row that has the attempt's key, if the caller sees that it has."""
+        key = self._key_of(attempt)
+        if key is None:
+            return None
+        where, wires = key
+        shape = ReadShape(attempt.table.name, where, DEFAULT_ORDER, columns=(ID.name,))
+        rows = self.asking.read(self.asking.statement(shape, select.read), {LIMIT: b"1"}, wires)
+        if not rows:
+            self.asking.verify()
+            return None
+        _, row_id = rows[0]  # the row as JSON, and what a cursor would name
+        return (row_id or b"").decode()
+
+    def _still_has_key(self, attempt: Attempt, row_id: str) -> bool:
+        """Lock the row that has the attempt's key and may be updated: whether it is this one. Another transaction may
+        have given it another key since it was found."""
+        key = self._key_of(attempt)
+        if key is None or self.key == (ID.name,):  # an id is for good
+            return True
+        where, wires = key
+        shape = ChosenShape(attempt.table.name, "update", where, after=False)
+        rows = self.asking.write(self.asking.statement(shape, statements.chosen), {LIMIT: b"1"}, wires)
+        return rows == [(row_id.encode(),)]
+
+    def _key_of(self, attempt: Attempt) -> tuple[Condition, list[bytes]] | None:
+        """The condition that a row has the attempt's key, and its values; None where no row can have it."""
+        table, rule = attempt.table, attempt.access.insert
+        forced: Mapping[str, Operand | None] = rule.set if rule else {}
+        conditions: list[Condition] = []
+        wires: list[bytes] = []
+        for column in self.key:
+            operand = forced.get(column)
+            wire = attempt.named.get(ROW_ID if column == ID.name else Cell(column))
+            if wire is not None:
+                operand = Slot(len(wires), SQL_TYPES[table.all_columns[column].type])
+                wires.append(wire)
+            if operand is None:
+                return None  # no null is equal to another, and the time of this write was there in no row
+            conditions.append(Compare(Path((), column), "eq", operand))
+        return all_of(conditions), wires
+
+    def _write(self, there: Mapping[int, str]) -> list[Upserted]:
+        new = {number: attempt for number, attempt in enumerate(self.attempts) if number not in there}
+        with transaction.atomic(using=self.asking.environment.alias):
+            made = write_service.insert_all(self.asking, new, numbered=self.numbered)
+            # By id, so that two batches with rows in common wait for each other and do not deadlock.
+            for row_id, number in sorted((row_id, number) for number, row_id in there.items()):
+                made[number] = self._update(number, row_id)
+        return [Upserted(made[number], number in new) for number in range(len(self.attempts))]
+
+    def _update(self, number: int, row_id: str) -> RowAnswer:
+        changes = {column: value for column, value in self.bodies[number].items() if column not in self.key}
+        if changes.get(ID.name) == row_id:
+            del changes[ID.name]  # another one is refused: an id is for good
+        refusal = Conflict(f"The row {row_id} is there, and you may not update it.")
+        if not self._still_has_key(self.attempts[number], row_id):
+            raise refusal
+        try:
+            return write_service.update(self.asking, self.name, row_id, changes, self.depth)
+        except ValidationFailed as error:
+            raise write_service.of_row(error, number, numbered=self.numbered) from error
+        except NotFound as error:
+            raise refusal from error

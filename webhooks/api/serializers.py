@@ -1,0 +1,227 @@
+"""The bodies that `webhooks` reads and the shapes that it answers. Contract sections 2, 4.9."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+from rest_framework.exceptions import ValidationError
+
+from platform_site import outbound
+from platform_site.http import fields
+from platform_site.http.errors import FieldError, ValidationFailed
+from platform_site.http.fields import Serializer, timestamp
+from rows.outbox import event_types
+from rows.outbox.fields import EventsField
+from rows.query import schema_cache
+from rows.rules import grammar
+from rows.rules.rules import SERVER
+from webhooks.models import Attempt, Delivery, Webhook
+
+MAX_FILTER_BYTES = 8 * 1024
+MAX_COLUMNS = 500
+"""Names of columns of one table, more than a table has."""
+
+
+class UrlField(fields.CharField):
+    """Where deliveries go. Whether the host may be called is asked by the view, which may wait for a name server."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(max_length=2000, **options)
+
+    def to_internal_value(self, data: Any) -> str:
+        url: str = super().to_internal_value(data)
+        try:
+            return outbound.parse_url(url).url
+        except outbound.BadUrl as error:
+            raise ValidationError(str(error), error.code) from None
+
+
+class NewWebhook(Serializer):
+    url = UrlField()
+    events = EventsField()
+    filter = fields.ObjectField(required=False, allow_null=True)
+    columns = fields.ObjectField(required=False, allow_null=True)
+    ordering = fields.ChoiceField(choices=Webhook.Ordering.values, required=False)
+    description = fields.CharField(max_length=500, allow_blank=True, required=False)
+    enabled = fields.BooleanField(required=False)
+
+
+class WebhookChanges(Serializer):
+    url = UrlField(required=False)
+    events = EventsField(required=False)
+    filter = fields.ObjectField(required=False, allow_null=True)
+    columns = fields.ObjectField(required=False, allow_null=True)
+    ordering = fields.ChoiceField(choices=Webhook.Ordering.values, required=False)
+    description = fields.CharField(max_length=500, allow_blank=True, required=False)
+    enabled = fields.BooleanField(required=False)
+    held = fields.ChoiceField(
+        choices=["release", "drop"],
+        required=False,
+        help_text="With `enabled: true`: what becomes of the events held while it was disabled.",
+    )
+
+
+class Recovery(Serializer):
+    since = fields.DateTimeField(help_text="Deliveries of events since then that did not arrive are sent again.")
+
+
+def check_against_schema(
+    environment: schema_cache.Environment,
+    patterns: list[str],
+    filter: dict[str, Any] | None,
+    columns: dict[str, Any] | None,
+) -> None:
+    """Raise ValidationFailed for a filter or columns that name what role `server` cannot read.
+
+    A filter has to be understood by every table that `patterns` name and `server` can read, or, where they name only
+    wildcards, by one table at least. `columns` is `{"table": ["column", …]}`.
+    """
+    errors: list[FieldError] = []
+    sight = environment.rules.sight(SERVER)
+    tables = environment.schema.tables
+    if filter is not None:
+        if len(orjson.dumps(filter)) > MAX_FILTER_BYTES:
+            errors.append(FieldError("filter", "too_long", "Must have at most 8 KB."))
+        else:
+            errors += _filter_errors(filter, patterns, [table for table in tables if sight.columns(table)], sight)
+    for table, names in (columns or {}).items():
+        if table not in tables or not sight.columns(table):
+            errors.append(FieldError(f"columns.{table[:60]}", "unknown", "There is no such table."))
+        elif not isinstance(names, list):
+            errors.append(FieldError(f"columns.{table}", "not_a_list", "Must be an array of column names."))
+        elif len(names) > MAX_COLUMNS:
+            errors.append(FieldError(f"columns.{table}", "too_many", f"Must have at most {MAX_COLUMNS} names."))
+        else:
+            errors += [
+                FieldError(f"columns.{table}.{index}", "unknown", "There is no such column.")
+                for index, name in enumerate(names)
+                if not isinstance(name, str) or sight.column(table, name) is None
+            ]
+    if errors:
+        raise ValidationFailed(fields=errors)
+
+
+def _filter_errors(filter: dict[str, Any], patterns: list[str], tables: list[str], sight: Any) -> list[FieldError]:
+    named = {pattern.partition(".")[0] for pattern in patterns if pattern not in event_types.SYSTEM_EVENTS}
+    candidates = [table for table in tables if table in named]
+    must_all = bool(candidates)
+    failures: list[FieldError] = []
+    for table in candidates or (tables if named & {"*"} else []):
+        try:
+            grammar.read_record(filter, table, sight)
+            if not must_all:
+                return []
+        except grammar.InvalidCondition as error:
+            path = f"filter.{error.path}" if error.path else "filter"
+            failures.append(FieldError(path, error.code, f"Of table {table}: {error.message}"))
+    if not candidates and not failures:
+        return [FieldError("filter", "unknown", "The schema has no table that these events name.")]
+    return failures if must_all else failures[:1]
+
+
+# ── Answers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class ListedWebhook(Serializer):
+    id = fields.CharField()
+    url = fields.CharField()
+    events = fields.ListField(child=fields.CharField())
+    success_rate = fields.FloatField()
+    enabled = fields.BooleanField()
+
+
+class WebhookList(Serializer):
+    data = fields.ListField(child=ListedWebhook())  # type: ignore[assignment]
+
+
+class WebhookDetail(ListedWebhook):
+    filter = fields.ObjectField(allow_null=True)
+    columns = fields.ObjectField(allow_null=True)
+    ordering = fields.ChoiceField(choices=Webhook.Ordering.values)
+    description = fields.CharField()
+    disabled_reason = fields.CharField(allow_null=True)
+    failing_since = fields.DateTimeField(allow_null=True)
+    created_at = fields.DateTimeField()
+    updated_at = fields.DateTimeField()
+
+
+class WebhookWithSecret(WebhookDetail):
+    secret = fields.CharField(help_text="The signing secret. Shown now and never again.")
+
+
+class AttemptShape(Serializer):
+    at = fields.DateTimeField()
+    duration_ms = fields.IntegerField()
+    response_status = fields.IntegerField(allow_null=True)
+    error = fields.CharField(allow_null=True)
+
+
+class DeliveryShape(Serializer):
+    id = fields.CharField()
+    event_id = fields.CharField()
+    event_type = fields.CharField()
+    status = fields.ChoiceField(choices=Delivery.Status.values)
+    outcome = fields.CharField(allow_null=True)
+    attempts = fields.ListField(child=AttemptShape())
+    next_attempt_at = fields.DateTimeField(allow_null=True)
+    created_at = fields.DateTimeField()
+
+
+class DeliveryPage(Serializer):
+    data = fields.ListField(child=DeliveryShape())  # type: ignore[assignment]
+    next_cursor = fields.CharField(allow_null=True)
+
+
+class TestSent(Serializer):
+    event_id = fields.CharField()
+
+
+class Recovered(Serializer):
+    deliveries = fields.IntegerField()
+    more = fields.BooleanField()
+
+
+def listed_webhook(webhook: Webhook) -> dict[str, Any]:
+    return {
+        "id": webhook.pk,
+        "url": webhook.url,
+        "events": webhook.events,
+        "success_rate": getattr(webhook, "success_rate", 1.0),
+        "enabled": webhook.enabled,
+    }
+
+
+def webhook_detail(webhook: Webhook) -> dict[str, Any]:
+    return listed_webhook(webhook) | {
+        "filter": webhook.filter,
+        "columns": webhook.columns,
+        "ordering": webhook.ordering,
+        "description": webhook.description,
+        "disabled_reason": webhook.disabled_reason,
+        "failing_since": None if webhook.failing_since is None else timestamp(webhook.failing_since),
+        "created_at": timestamp(webhook.created_at),
+        "updated_at": timestamp(webhook.updated_at),
+    }
+
+
+def delivery_detail(delivery: Delivery, tries: Iterable[Attempt]) -> dict[str, Any]:
+    """`tries` are its last attempts, the latest first."""
+    due = delivery.next_attempt_at if delivery.status == Delivery.Status.PENDING else None
+    return {
+        "id": delivery.pk,
+        "event_id": delivery.event_id,
+        "event_type": delivery.event_type,
+        "status": delivery.status,
+        "outcome": delivery.outcome,
+        "attempts": [
+            {
+                "at": timestamp(each.at),
+                "duration_ms": each.duration_ms,
+                "response_status": each.response_status,
+                "error": each.error,
+            }
+            for each in reversed([*tries])
+        ],
+        "next_attempt_at": None if due is None else timestamp(due),
+        "created_at": timestamp(delivery.created_at),
+    }

@@ -1,0 +1,211 @@
+"""The addresses of webhooks and their deliveries. Contract sections 4.9 and 4.10."""
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, Final, TypeVar, cast
+
+from django.db.models import Prefetch, QuerySet
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from drf_spectacular.utils import extend_schema
+
+from platform_site import outbound
+from platform_site.http.errors import Forbidden, ValidationFailed
+from platform_site.http.idempotency import idempotent, in_region
+from platform_site.http.pagination import paginate, read_limit
+from platform_site.http.views import ApiViewSet, answer, created, never_stored, no_content
+from rows.outbox import event_types
+from rows.query import schema_cache
+from webhooks.api import serializers
+from webhooks.api.serializers import delivery_detail, listed_webhook, webhook_detail
+from webhooks.errors import NoSuchWebhook
+from webhooks.models import Attempt, Delivery, Webhook
+from webhooks.subscriptions import service as webhook_service
+
+TRIES_SHOWN: Final = 20
+"""Attempts of one delivery in an answer: one that was sent again and again has up to a thousand."""
+
+Action = TypeVar("Action", bound=Callable[..., HttpResponseBase])
+
+
+def _resolved_before(action: Action) -> Action:
+    """Asks the name server for the body's `url` before the transaction of an idempotent action begins.
+
+    A body or URL of the wrong form passes: the action itself says what is wrong with it.
+    """
+
+    @wraps(action)
+    def checked(view: ApiViewSet, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        body = view.request.data
+        url = body.get("url") if isinstance(body, dict) else None
+        if isinstance(url, str):
+            try:
+                url = outbound.parse_url(url).url
+            except outbound.BadUrl:
+                url = None
+            if url is not None:
+                outbound.check_url(url)
+        return action(view, *args, **kwargs)
+
+    return cast(Action, checked)
+
+
+class WebhookViewSet(ApiViewSet):
+    """`/v1/webhooks` and `/v1/webhooks/{webhook_id}`."""
+
+    required_scopes = {
+        "list": "webhooks:read",
+        "create": "webhooks:write",
+        "retrieve": "webhooks:read",
+        "partial_update": "webhooks:write",
+        "destroy": "webhooks:write",
+        "test": "webhooks:write",
+        "rotate_secret": "webhooks:write",
+        "recover": "webhooks:write",
+    }
+    query_parameters = {"list": frozenset()}
+
+    @extend_schema(responses=serializers.WebhookList)
+    def list(self, request: HttpRequest) -> HttpResponseBase:
+        """Every webhook of the environment with the success rate of its last 100 deliveries, the newest first."""
+        found = Webhook.objects.using(self.place.cluster).live(self.place.environment_id)
+        return answer({"data": [listed_webhook(each) for each in found.with_health().order_by("-created_at", "-id")]})
+
+    @_resolved_before
+    @idempotent(using=in_region)
+    @extend_schema(request=serializers.NewWebhook, responses={201: serializers.WebhookWithSecret})
+    def create(self, request: HttpRequest) -> HttpResponseBase:
+        """Subscribe a URL to events. The signing secret is in this answer and in no other."""
+        self._may_carry_rows()
+        values = self.read(serializers.NewWebhook)
+        self._may_tell_of(values["events"])
+        self._check(values["events"], values.get("filter"), values.get("columns"))
+        webhook, secret = webhook_service.create_webhook(self.place, values, actor=self.caller)
+        webhook.refresh_from_db(using=self.place.cluster)
+        return never_stored(created(f"/v1/webhooks/{webhook.pk}", webhook_detail(webhook) | {"secret": secret}))
+
+    @extend_schema(responses=serializers.WebhookDetail)
+    def retrieve(self, request: HttpRequest, webhook_id: str) -> HttpResponseBase:
+        """One webhook."""
+        return answer(webhook_detail(self._with_health(webhook_id)))
+
+    @_resolved_before
+    @idempotent(using=in_region)
+    @extend_schema(request=serializers.WebhookChanges, responses=serializers.WebhookDetail)
+    def partial_update(self, request: HttpRequest, webhook_id: str) -> HttpResponseBase:
+        """Change a webhook. Disabling it holds its events; enabling it sends what was held, unless `held` is `drop`."""
+        self._may_carry_rows()
+        webhook = webhook_service.webhook_of(self.place, webhook_id)
+        values = self.read(serializers.WebhookChanges)
+        held = values.pop("held", "release")
+        # Of what it is told already, too: another URL leads what waits elsewhere.
+        self._may_tell_of([*webhook.events, *values.get("events", [])])
+        if {"events", "filter", "columns"} & values.keys():
+            filter, columns = values.get("filter", webhook.filter), values.get("columns", webhook.columns)
+            self._check(values.get("events", webhook.events), filter, columns)
+        webhook_service.change_webhook(self.place, webhook_id, values, held=held, actor=self.caller)
+        return answer(webhook_detail(self._with_health(webhook_id)))
+
+    @extend_schema(responses={204: None})
+    def destroy(self, request: HttpRequest, webhook_id: str) -> HttpResponseBase:
+        """Stop deliveries and delete the webhook. Deliveries already in flight still complete."""
+        webhook_service.delete_webhook(self.place, webhook_id, actor=self.caller)
+        return no_content()
+
+    @idempotent(using=in_region)
+    @extend_schema(request=None, responses={202: serializers.TestSent})
+    def test(self, request: HttpRequest, webhook_id: str) -> HttpResponseBase:
+        """Send a `webhook.test` event to this webhook alone."""
+        return answer({"event_id": webhook_service.send_test(self.place, webhook_id, actor=self.caller)}, 202)
+
+    @idempotent(using=in_region)
+    @extend_schema(operation_id="rotateWebhookSecret", request=None, responses=serializers.WebhookWithSecret)
+    def rotate_secret(self, request: HttpRequest, webhook_id: str) -> HttpResponseBase:
+        """Make a new signing secret. The old one signs beside it for 24 hours; 409 while four old ones
+        still sign."""
+        _, secret = webhook_service.rotate_secret(self.place, webhook_id, actor=self.caller)
+        return never_stored(answer(webhook_detail(self._with_health(webhook_id)) | {"secret": secret}))
+
+    @idempotent(using=in_region)
+    @extend_schema(request=serializers.Recovery, responses={202: serializers.Recovered})
+    def recover(self, request: HttpRequest, webhook_id: str) -> HttpResponseBase:
+        """Send again every delivery since a moment that did not arrive. `deliveries` are on their way at once; where
+        there are `more`, they follow."""
+        webhook_service.webhook_of(self.place, webhook_id)
+        since = self.read(serializers.Recovery)["since"]
+        recovery = webhook_service.recover(self.place, webhook_id, since, actor=self.caller)
+        return answer({"deliveries": recovery.count, "more": not recovery.is_all}, 202)
+
+    def _may_carry_rows(self) -> None:
+        """Who makes deliveries carry rows must be allowed to read rows."""
+        self.caller.need("rows:read")
+
+    def _may_tell_of(self, patterns: Sequence[str]) -> None:
+        """The event of a run carries what its code threw, which is for those who may read functions."""
+        if not self.caller.may("functions:read") and any(
+            event_types.matches(patterns, each) for each in event_types.OF_RUNS
+        ):
+            raise Forbidden(
+                f"This needs the scope functions:read besides webhooks:write: {' and '.join(event_types.OF_RUNS)} "
+                "are among the events (* covers them)."
+            )
+
+    def _check(self, patterns: Any, filter: Any, columns: Any) -> None:
+        serializers.check_against_schema(schema_cache.current(self.place), patterns, filter, columns)
+
+    def _with_health(self, webhook_id: str) -> Webhook:
+        found = Webhook.objects.using(self.place.cluster).live(self.place.environment_id).with_health()
+        webhook = found.filter(pk=webhook_id).first()
+        if webhook is None:
+            raise NoSuchWebhook
+        return webhook
+
+
+class DeliveryViewSet(ApiViewSet):
+    """`/v1/webhooks/{webhook_id}/deliveries`."""
+
+    required_scopes = {"list": "webhooks:read", "redeliver": "webhooks:write"}
+    query_parameters = {"list": frozenset({"limit", "cursor", "event_id", "status"})}
+
+    @extend_schema(operation_id="listDeliveries", responses=serializers.DeliveryPage)
+    def list(self, request: HttpRequest, webhook_id: str) -> HttpResponseBase:
+        """What became of this webhook's events, the newest first: delivered, pending with the time of the next attempt,
+        held, filtered, dropped or exhausted."""
+        using = self.place.cluster
+        webhook = webhook_service.webhook_of(self.place, webhook_id)
+        found = Delivery.objects.using(using).filter(webhook=webhook).defer("body")
+        if (event_id := self.query.get("event_id")) is not None:
+            found = found.filter(event_id=event_id)
+        if (status := self.query.get("status")) is not None:
+            if status not in Delivery.Status.values:
+                message = f"status must be one of {', '.join(Delivery.Status.values)}."
+                raise ValidationFailed.of("status", "not_among", message)
+            found = found.filter(status=status)
+        page = paginate(
+            found.prefetch_related(Prefetch("tries", _last_tries(using), to_attr="last_tries")),
+            ["-created_at", "-id"],
+            read_limit(self.query.get("limit")),
+            self.query.get("cursor"),
+            "deliveries",
+            [webhook_id, event_id or "", status or ""],
+        )
+        data = [delivery_detail(each, each.last_tries) for each in page.items]
+        return answer({"data": data, "next_cursor": page.next_cursor})
+
+    @idempotent(using=in_region)
+    @extend_schema(request=None, responses={202: serializers.DeliveryShape})
+    def redeliver(self, request: HttpRequest, webhook_id: str, delivery_id: str) -> HttpResponseBase:
+        """Send one delivery again, with the same id and body."""
+        delivery = webhook_service.redeliver(self.place, webhook_id, delivery_id, actor=self.caller)
+        tries = _last_tries(self.place.cluster, delivery=delivery)
+        return answer(delivery_detail(delivery, tries), 202)
+
+
+def _last_tries(using: str, **of: Any) -> "QuerySet[Attempt]":
+    """The last attempts of each delivery, the latest first, without what the receiver said."""
+    return (
+        Attempt.objects.using(using)
+        .filter(**of)
+        .defer("response_headers", "response_body")
+        .order_by("-number")[:TRIES_SHOWN]
+    )

@@ -1,0 +1,113 @@
+"""A terminal that listens: `manage.py webhooks listen` on a developer's machine.
+
+It subscribes for as long as it runs, and makes the attempts of that one webhook itself, signed and recorded like all
+others, so that they reach what runs on the developer's machine whatever the platform's workers may call. Its
+subscription is prolonged as long as the terminal lives; one that was killed is swept away by `end_listeners`.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from django.conf import settings
+from django.db import connections, transaction
+from django.db.models.functions import Now
+
+from accounts import audit
+from platform_site import outbound
+from platform_site.identity.callers import Place
+from platform_site.outbound.ssrf import networks
+from rows.outbox import audit as audit_outbox
+from rows.outbox import subscriptions
+from webhooks import notify as webhook_notify
+from webhooks.delivery import failing_webhooks
+from webhooks.delivery.attempts import attempt
+from webhooks.delivery.queue import Claimed, Result, claim, record
+from webhooks.delivery.relay import relay_batch
+from webhooks.models import Webhook
+from webhooks.subscriptions import service as webhook_service
+
+LEASE: Final = timedelta(seconds=60)
+"""Longer than the longest attempt, during which nothing is prolonged."""
+AT_ONCE: Final = 10
+
+
+class NoLongerListening(Exception):
+    """Somebody deleted or disabled the subscription; or the receiver did, by answering 410."""
+
+
+class Listener:
+    """`with Listener(place, url, events) as listener:`, and then `listener.pending()` again and again."""
+
+    def __init__(self, place: Place, url: str, events: Sequence[str]) -> None:
+        """`url` is checked: http or https, any host. Raises WebhooksQuotaReached on entering."""
+        self._place, self._url, self._events = place, url, list(events)
+        # Who runs commands on this machine may call whatever this machine can.
+        self._client = outbound.Client(opened=networks(("0.0.0.0/0", "::/0")))
+        self.webhook_id, self.secret = "", ""
+
+    def __enter__(self) -> "Listener":
+        values: dict[str, Any] = {
+            "url": self._url,
+            "events": self._events,
+            "description": "manage.py webhooks listen",
+            "listens_until": Now() + LEASE,
+        }
+        webhook, self.secret = webhook_service.create_webhook(self._place, values, actor=audit.SYSTEM)
+        self.webhook_id = webhook.pk
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+        if self._mine().exists():
+            webhook_service.delete_webhook(self._place, self.webhook_id, actor=audit.SYSTEM)
+
+    def _mine(self) -> Any:
+        live = Webhook.objects.using(self._place.cluster).live(self._place.environment_id)
+        return live.filter(pk=self.webhook_id, enabled=True)
+
+    def pending(self, should_stop: Callable[[], bool] = lambda: False) -> Iterator[tuple[Claimed, Result]]:
+        """Make the attempts that are due now, one after the other. Raises NoLongerListening."""
+        using = self._place.cluster
+        if not self._mine().update(listens_until=Now() + LEASE):
+            raise NoLongerListening
+        if relay_batch(using).events:
+            webhook_notify.wake(using)  # there may be others' deliveries among them
+        for _ in range(AT_ONCE):
+            # Each by itself: what is claimed has to begin at once.
+            made = [] if should_stop() else claim(using, 1, first_room=1, lease=LEASE, only=self.webhook_id)
+            if not made:
+                return
+            [claimed] = made
+            result = attempt(claimed, self._client)
+            for found in record(using, [result], patience=settings.WEBHOOK_PATIENCE):
+                failing_webhooks.disable(using, found.webhook_id, found.reason, depth=found.depth)
+            yield claimed, result
+
+
+_GONE = "listens_until < now() AND deleted_at IS NULL"
+_WHERE = f"SELECT DISTINCT environment_id FROM platform.webhooks_webhook WHERE {_GONE}"  # noqa: S608 - a constant
+_END = f"""
+UPDATE platform.webhooks_webhook SET deleted_at = now() WHERE environment_id = %s AND {_GONE} RETURNING id, url
+"""  # noqa: S608 - a constant
+
+
+def end_listeners(using: str) -> int:
+    """Delete the subscriptions of terminals that are gone. Returns how many."""
+    with connections[using].cursor() as cursor:
+        cursor.execute(_WHERE)
+        environments = [environment_id for (environment_id,) in cursor.fetchall()]
+    ended = 0
+    for environment_id in environments:
+        # Under the environment's lock: a subscription that is made at this moment must keep its interest.
+        with transaction.atomic(using=using), connections[using].cursor() as cursor:
+            subscriptions.lock(environment_id, using)
+            cursor.execute(_END, [environment_id])
+            gone = cursor.fetchall()
+            for webhook_id, url in gone:
+                audit_outbox.note(
+                    using, "webhook.deleted", target_id=webhook_id, environment_id=environment_id, url=url
+                )
+            ended += len(gone)
+            subscriptions.refresh(environment_id, using)
+    return ended

@@ -1,0 +1,5 @@
+"""Admin pages of webhooks and deliveries.
+
+Depends on: subscriptions, delivery.
+Used from outside: admin.
+"""

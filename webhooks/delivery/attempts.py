@@ -1,0 +1,131 @@
+"""One attempt: sign, send through the guarded client, and say what its outcome means. No database here."""
+
+import json
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from django.conf import settings
+
+from platform_site import outbound
+from platform_site.identity import call_depth
+from platform_site.security import keyring
+from webhooks.delivery import retry, signing
+from webhooks.delivery.queue import Claimed, Result
+
+KEPT_BODY: Final = 8 * 1024
+KEPT_HEADERS: Final = 30
+USER_AGENT: Final = "backend-platform-webhooks/1"
+SECRET_PURPOSE: Final = "webhooks.secret"  # noqa: S105 - a purpose, not a secret
+
+
+@dataclass(frozen=True, slots=True)
+class PreviousSecret:
+    """A signing secret that was rotated away and signs until then."""
+
+    text: str
+    until: datetime
+
+
+def unsealed(sealed: bytes | memoryview) -> str:
+    """The text of a signing secret. Raises KeyringError."""
+    return keyring.unseal(bytes(sealed), purpose=SECRET_PURPOSE).decode()
+
+
+def sealed_previous(secrets: Sequence[PreviousSecret]) -> bytes:
+    """One sealed value for all of them, the newest first."""
+    listed = [[secret.text, secret.until.isoformat()] for secret in secrets]
+    return keyring.seal(json.dumps(listed).encode(), purpose=SECRET_PURPOSE)
+
+
+def previous_secrets(sealed: bytes | memoryview | None, until: datetime | None, now: datetime) -> list[PreviousSecret]:
+    """The ones that still sign at `now`, the newest first. `until` is the newest one's end. Raises KeyringError."""
+    if sealed is None or until is None or until <= now:
+        return []
+    listed = [PreviousSecret(each, datetime.fromisoformat(end)) for each, end in json.loads(unsealed(sealed))]
+    return [secret for secret in listed if secret.until > now]
+
+
+def attempt(claimed: Claimed, client: outbound.Client | None = None) -> Result:
+    """Make one attempt, by the process's guarded client or one of another policy. Never raises: whatever happens is an
+    outcome; else the delivery would hang for its lease."""
+    at, started = claimed.now(), time.monotonic()
+    try:
+        answer = (client or outbound.client()).request(
+            "POST",
+            claimed.url,
+            owner=claimed.environment_id,
+            headers=_headers(claimed),
+            body=claimed.body.encode(),
+            total=settings.WEBHOOK_TIMEOUT_SECONDS,
+            is_repeatable=True,
+        )
+        return _answered(claimed, at, started, answer)
+    except outbound.OutboundError as error:
+        return _failed(claimed, at, started, error.reason)
+    except keyring.KeyringError:
+        return _failed(claimed, at, started, "the signing secret cannot be opened")
+    except Exception as error:
+        return _failed(claimed, at, started, f"internal: {type(error).__name__}")
+
+
+def _answered(claimed: Claimed, at: datetime, started: float, answer: outbound.Answer) -> Result:
+    duration = timedelta(seconds=time.monotonic() - started)
+    succeeded = 200 <= answer.status < 300
+    wait = None
+    status = "delivered"
+    if not succeeded:
+        asked = retry.parse_retry_after(answer.headers.get("retry-after"), claimed.now())
+        wait = _wait(claimed, asked)
+        status = "pending" if wait is not None else "exhausted"
+    return Result(
+        claimed,
+        at,
+        duration,
+        status,
+        str(answer.status),
+        wait=wait,
+        response_status=answer.status,
+        response_headers=_kept_headers(answer.headers),
+        response_body=answer.body[:KEPT_BODY].decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}"),
+        error=None if succeeded else f"answered {answer.status}",
+        is_gone=answer.status == 410,
+    )
+
+
+def _failed(claimed: Claimed, at: datetime, started: float, reason: str) -> Result:
+    wait = _wait(claimed, None)
+    status = "pending" if wait is not None else "exhausted"
+    duration = timedelta(seconds=time.monotonic() - started)
+    return Result(claimed, at, duration, status, reason[:200], wait=wait, error=reason[:200])
+
+
+def _wait(claimed: Claimed, asked: timedelta | None) -> timedelta | None:
+    schedule = settings.WEBHOOK_RETRY_SCHEDULE or retry.SCHEDULE
+    draw = random.random()  # noqa: S311 - spreads load, guards nothing
+    return retry.delay_after(claimed.attempts_of_schedule, draw=draw, retry_after=asked, schedule=schedule)
+
+
+def _headers(claimed: Claimed) -> dict[str, str]:
+    now = claimed.now()
+    previous = previous_secrets(claimed.sealed_previous_secret, claimed.previous_secret_until, now)
+    secrets = [unsealed(claimed.sealed_secret), *(secret.text for secret in previous)]
+    keys = [signing.decode_secret(secret) for secret in secrets]
+    signed = signing.headers(keys, claimed.event_id, int(now.timestamp()), claimed.body.encode())
+    return {
+        "content-type": "application/json",
+        "user-agent": USER_AGENT,
+        call_depth.HEADER.lower(): call_depth.signed(claimed.depth + 1, claimed.environment_id),
+        **signed,
+    }
+
+
+def _kept_headers(headers: "outbound.Headers") -> dict[str, str]:
+    """Enough to find a receiver's fault; bounded, so that recording cannot fail on what a receiver sends."""
+    kept = {}
+    for name, value in list(headers.items())[:KEPT_HEADERS]:
+        kept[name[:100].replace("\0", "")] = value[:500].replace("\0", "")
+    return kept

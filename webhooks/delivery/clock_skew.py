@@ -1,0 +1,62 @@
+"""What a clock of PostgreSQL has put off that was set back since is brought back.
+
+All due times and leases are the database's, so when its host was three days ahead, a retry waits for a time, and a dead
+worker's lease lasts until one, that are three days away now. A delivery whose making or last attempt lies in the future
+is the proof, and so is a lease that is longer than any.
+"""
+
+from datetime import timedelta
+from typing import Any, Final
+
+from django.db import connections
+
+from platform_site.background.skip_scan import first_of_each
+from webhooks.delivery.queue import LEASE
+
+LONGEST_LEASE: Final = timedelta(hours=2)
+"""Beyond what WEBHOOK_LEASE_SECONDS may be, in any process."""
+PAGE: Final = 2000
+"""Deliveries that one statement looks at, and those that are due at the same moment as the last of them."""
+
+_WAITING = f"WITH RECURSIVE {first_of_each('waiting', 'pending', 'next_attempt_at')} SELECT webhook_id FROM waiting"  # noqa: S608
+_MEND_PAGE = """
+WITH page AS (
+    SELECT d.id, d.next_attempt_at,
+           d.claimed_until > now() + %(longest_lease)s
+           OR d.next_attempt_at > now() AND greatest(d.created_at, d.last_attempt_at) > now() + interval '1 minute'
+           AS is_put_off
+      FROM platform.webhooks_delivery d
+     WHERE d.webhook_id = %(webhook)s AND d.status = 'pending' AND d.next_attempt_at > %(after)s::timestamptz
+     ORDER BY d.next_attempt_at FETCH FIRST (%(page)s) ROWS WITH TIES
+), mended AS (
+    UPDATE platform.webhooks_delivery d
+       SET next_attempt_at = least(d.next_attempt_at, now()),
+           claimed_until = CASE WHEN d.claimed_until > now() THEN now() + %(lease)s END
+     WHERE d.id = ANY (ARRAY (SELECT id FROM page WHERE is_put_off)) AND coalesce(d.status, '') = 'pending'
+ RETURNING 1
+)
+SELECT (SELECT count(*) FROM page), (SELECT max(next_attempt_at) FROM page), (SELECT count(*) FROM mended)
+"""
+
+
+def mend_future_times(using: str, *, lease: timedelta = LEASE) -> int:
+    """Let retries be due now, and leases last for `lease` more, since their workers may be alive. Returns how many.
+
+    Looks at all that is pending, webhook by webhook, a page at a time.
+    """
+    with connections[using].cursor() as cursor:
+        cursor.execute(_WAITING)
+        waiting = [webhook_id for (webhook_id,) in cursor.fetchall()]
+    return sum(_mend(using, webhook_id, lease) for webhook_id in waiting)
+
+
+def _mend(using: str, webhook_id: str, lease: timedelta) -> int:
+    facts: dict[str, Any] = {"webhook": webhook_id, "page": PAGE, "lease": lease, "longest_lease": LONGEST_LEASE}
+    total, after = 0, "-infinity"
+    while True:
+        with connections[using].cursor() as cursor:
+            cursor.execute(_MEND_PAGE, facts | {"after": after})
+            looked_at, after, mended = cursor.fetchone()
+        total += int(mended)
+        if looked_at < PAGE:
+            return total

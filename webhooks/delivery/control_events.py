@@ -1,0 +1,79 @@
+"""Events of the control database, carried over into the outbox of their environment's region, from where they go on
+like all others.
+
+Two databases and no transaction over both: the region commits first, then the mark here. Cut off in between, an event
+is carried over again, and the region knows its id. A region that is away keeps its events waiting, and no other's.
+"""
+
+from datetime import timedelta
+from typing import Final
+
+import orjson
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from projects.control_events import ControlEvent
+from projects.models import Environment
+
+BATCH: Final = 200
+FORGOTTEN: Final = 1000
+"""Events that one statement deletes."""
+KEPT: Final = timedelta(days=7)
+
+_CARRY = """
+INSERT INTO platform.rows_outboxevent (event_id, environment_id, type, data, request_id, depth, created_at)
+SELECT told.event_id, told.environment_id, told.type, told.data, told.request_id, told.depth, told.created_at
+  FROM json_to_recordset(%s::json) AS told (
+       event_id text, environment_id text, type text, data text, request_id text, depth smallint,
+       created_at timestamptz)
+ WHERE EXISTS (SELECT 1 FROM platform.rows_eventinterest i
+                WHERE i.environment_id = told.environment_id AND i.action = '*'
+                  AND i.table_name IN ('*', regexp_replace(told.type, '[.][^.]*$', '')))
+    ON CONFLICT (event_id) DO NOTHING
+"""
+
+
+def carry_over(using: str) -> int:
+    """Carry the events due for the region `using` into its outbox. Returns how many were looked at; at most BATCH.
+
+    Raises DatabaseError, with nothing marked, if the region is away.
+    """
+    with transaction.atomic(using=DEFAULT_DB_ALIAS):
+        # A range of one in the order of both, which one index alone offers, and no sorting: whatever the statistics of
+        # a moment say, what waits for others is not read.
+        with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
+            cursor.execute("SELECT set_config('enable_sort', 'off', true)")
+        due = list(
+            ControlEvent.objects.select_for_update(skip_locked=True)
+            .filter(relayed_at__isnull=True, cluster__range=(using, using))
+            .order_by("cluster", "sequence")[:BATCH]
+        )
+        if not due:
+            return 0
+        told = [
+            {
+                "event_id": event.event_id,
+                "environment_id": event.environment_id,
+                "type": event.type,
+                "data": event.data,
+                "request_id": event.request_id,
+                "depth": event.depth,
+                "created_at": event.created_at,
+            }
+            for event in due
+        ]
+        with transaction.atomic(using=using), connections[using].cursor() as cursor:
+            cursor.execute(_CARRY, [orjson.dumps(told).decode()])
+        ControlEvent.objects.filter(pk__in=[event.pk for event in due]).update(relayed_at=Now())
+    return len(due)
+
+
+def forget_old() -> int:
+    """Forget events that were carried over, and those whose environment is gone, in batches. Returns how many."""
+    waiting = Q(relayed_at__isnull=True, environment_id__in=Environment.objects.values("pk"))
+    old = ControlEvent.objects.filter(created_at__lt=Now() - KEPT).exclude(waiting)
+    forgotten = 0
+    while batch := list(old.values_list("pk", flat=True)[:FORGOTTEN]):
+        forgotten += ControlEvent.objects.filter(pk__in=batch).delete()[0]
+    return forgotten

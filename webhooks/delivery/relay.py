@@ -1,0 +1,321 @@
+"""From the outbox to deliveries: each committed event becomes one delivery for every webhook that wants its kind.
+
+Many relays work side by side: events are claimed by their state with SKIP LOCKED, never by "the last number seen", and
+(webhook, event) is unique. All of it is one transaction of the region's database, without network. An event that no
+webhook wants any more is done all the same; one that a filter refuses leaves a delivery that says so, one about a row
+that role `server` may not read leaves none. What others make of events (`rows.outbox.subscriptions`) stands in the same
+transaction.
+"""
+
+import json
+import logging
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import orjson
+from django.db import InterfaceError, OperationalError, connections, transaction
+from django.db.models import Case, F, Q, When
+from django.db.models.functions import Now
+
+from platform_site.identity import call_depth, ids
+from platform_site.postgres.planner_hints import by_index
+from platform_site.postgres.sizes import OctetLength
+from platform_site.postgres.sqlstates import is_away, lost_connection
+from rows.events.payloads import Hidden, Payloads
+from rows.events.time_budget import Costly, Turn
+from rows.outbox import event_types, subscriptions
+from rows.outbox.models import OutboxEvent
+from rows.rules.evaluator import TooCostly
+from webhooks.models import Delivery, Webhook
+
+logger = logging.getLogger(__name__)
+
+BATCH: Final = 200
+AT_ONCE: Final = 4 * 2**20
+"""Characters of bodies that one statement writes: all of a batch of large ones, for many webhooks, would run into the
+statement's time limit, at every turn again, and nothing of the region would be delivered any more."""
+PER_TURN: Final = 4 * AT_ONCE
+"""After so many a turn takes up no further event."""
+TAKEN_PER_TURN: Final = 5_000
+"""After so much that others made of events, too."""
+COSTLY_BATCH: Final = 50
+"""Events of an environment whose events take long, of which its share of a turn leaves most."""
+LARGE: Final = 64 * 1024
+"""Bytes of an event that is read by itself, when its turn has come."""
+LARGEST: Final = 8 * 2**20
+"""Bytes of an event that is still sent: of an update it has the row twice, and a row may have as much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relayed:
+    events: int
+    deliveries: int
+
+
+_costly: Final[dict[str, Costly]] = defaultdict(Costly)
+"""By region."""
+_last: Final[dict[str, str]] = {}
+"""By region the environment whose event a turn of all was the last to take up."""
+
+
+def relay_batch(using: str, *, batch: int = BATCH) -> Relayed:
+    """Relay up to `batch` committed events of the region `using`. Zero events: there was nothing (left) to do.
+
+    Environments whose events took long stand in a line of their own, of which the first has its share after the others;
+    it is out of that line when nothing of it waits. Four statements for either, whatever the number of events and
+    webhooks, unless they are large; a few more while somebody is in that line.
+    """
+    relayed = _settle(using, batch)
+    for environment_id in _costly[using]:
+        further = _settle(using, min(batch, COSTLY_BATCH), only=environment_id)
+        if further.events:
+            return Relayed(relayed.events + further.events, relayed.deliveries + further.deliveries)
+        _costly[using].discard(environment_id)
+    return relayed
+
+
+def _settle(using: str, batch: int, *, only: str | None = None) -> Relayed:
+    """Up to `batch` events of the environment `only`, or of all that are not costly. An event that cannot be relayed (a
+    payload that is no JSON, a delivery that PostgreSQL does not take) is logged and leaves deliveries that say so; the
+    queue moves on (F26)."""
+    try:
+        return _relay(using, batch, only)
+    except (OperationalError, InterfaceError):
+        raise  # says nothing against any event
+    except Exception as error:
+        if is_away(error):  # nor does this: a session that PostgreSQL ended has another name
+            raise OperationalError(str(error)) from error
+        if batch > 1:
+            # One of them cannot be written, and nobody says which. The first goes alone; if it was not that one, the
+            # next batch comes to it.
+            return _settle(using, 1, only=only)
+        logger.exception("event parked: its deliveries cannot be written")
+        return _relay(using, 1, only, why=f"no delivery: {type(error).__name__}")
+
+
+def _relay(using: str, batch: int, only: str | None, *, why: str | None = None) -> Relayed:
+    """One batch, in one transaction. `why`: nothing can be made of the events in it."""
+    with transaction.atomic(using=using):
+        due = _due(using, batch, only)
+        if not due:
+            return Relayed(0, 0)
+        environment_ids = {event.environment_id for event in due}
+        wanted = _webhooks_of(environment_ids, using)
+        takings = subscriptions.takings(environment_ids, using)
+        payloads = Payloads(using)
+        made = _Made(using)
+        relayed = []
+        last = due[0].environment_id
+        turn = Turn()
+        for event in due:
+            if turn.is_over or made.characters > PER_TURN or any(taking.count > TAKEN_PER_TURN for taking in takings):
+                break
+            if turn.has_had(event.environment_id):
+                continue
+            if event.text is not None:
+                event.data = event.text
+            relayed.append(event.pk)
+            for taking in takings:
+                taking.add(event)
+            interested = [w for w in wanted[event.environment_id] if event_types.matches(w.events, event.type)]
+            if event.type == "webhook.test":
+                interested = _only_the_tested(event, wanted[event.environment_id])
+            if why is not None or event.size > LARGEST:
+                outcome = why or f"an event of {event.size >> 20} MB is not sent"
+                made.add(_failure_of(event, webhook, outcome) for webhook in interested)
+            elif interested:
+                made.add(_fates_of(event, interested, payloads))
+            turn.book(event.environment_id)
+            last = event.environment_id
+        made.write()
+        for taking in takings:
+            taking.write()
+        OutboxEvent.objects.using(using).filter(pk__in=relayed).update(relayed_at=Now())
+    if only is None and batch > 1:  # what goes alone is followed by those beside which it could not be written
+        _last[using] = last
+    for environment_id in {*turn.costly, *([only] if only else [])}:
+        _costly[using].add(environment_id)
+    return Relayed(len(relayed), made.count)
+
+
+def _due(using: str, batch: int, only: str | None) -> list[Any]:
+    """The events of one turn, locked, those of one environment in their order: OutboxEvents with the `size` of their
+    data and, unless that is LARGE, with these as `text`.
+
+    Those of all environments are in one order, too, as long as none is costly. Then they are taken from one environment
+    after the other, in stretches of an index between those that are: whatever these have waiting, nobody walks over it.
+    """
+    waiting = (
+        OutboxEvent.objects.using(using)
+        .filter(relayed_at__isnull=True)
+        .select_for_update(skip_locked=True)
+        .defer("data")
+        .annotate(size=OctetLength("data"), text=Case(When(size__lt=LARGE, then=F("data"))))
+    )
+    costly = list(_costly[using])
+    if only is None and not costly:
+        return list(waiting.order_by("sequence")[:batch])
+    stretches = _between(costly, _last.get(using)) if only is None else [_Stretch(only, only)]
+    found: list[Any] = []
+    with by_index(using):
+        for stretch in stretches:
+            found += waiting.filter(stretch.condition()).order_by("environment_id", "sequence")[: batch - len(found)]
+            if len(found) >= batch:
+                break
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Environments whose ids lie between these, None for no bound; or the one that both name."""
+
+    low: str | None
+    high: str | None
+
+    def condition(self) -> Q:
+        # Also of one environment as a range: by `=` its events would be in the order of another index, too, which the
+        # planner may well take, and all other environments' would be walked over.
+        if self.low == self.high:
+            return Q(environment_id__gte=self.low, environment_id__lte=self.high)
+        above = Q() if self.low is None else Q(environment_id__gt=self.low)
+        return above if self.high is None else above & Q(environment_id__lt=self.high)
+
+
+def _between(costly: Collection[str], last: str | None) -> Iterator[_Stretch]:
+    """All environments but the costly ones, from the one behind `last` on and that one at the end, so that nobody who
+    has much waiting is always before the same others."""
+    begin = last or next(iter(costly))
+    borders = sorted({*costly, begin})
+    first = borders.index(begin)
+    for low, high in pairwise([*borders[first:], None, *borders[: first + 1]]):
+        yield _Stretch(low, high)
+    if begin not in costly:
+        yield _Stretch(begin, begin)
+
+
+def _webhooks_of(environment_ids: Iterable[str], using: str) -> dict[str, list[Webhook]]:
+    found: dict[str, list[Webhook]] = defaultdict(list)
+    live = Webhook.objects.using(using).filter(environment_id__in=environment_ids, deleted_at__isnull=True)
+    for webhook in live.order_by("id"):
+        found[webhook.environment_id].append(webhook)
+    return found
+
+
+def _only_the_tested(event: OutboxEvent, webhooks: Iterable[Webhook]) -> list[Webhook]:
+    webhook_id = json.loads(event.data).get("webhook_id")
+    return [webhook for webhook in webhooks if webhook.id == webhook_id]
+
+
+@dataclass(slots=True)
+class NewDelivery:
+    """A row to be, with the fields of `Delivery`."""
+
+    id: str
+    environment_id: str
+    webhook_id: str
+    event_id: str
+    event_type: str
+    subject: str | None
+    sequence: int
+    depth: int
+    body: str = ""
+    status: str = Delivery.Status.PENDING.value
+    outcome: str | None = None
+
+
+# One parameter, whatever the number of rows: the ORM spends 100 µs on each in writing and reading placeholders.
+_INSERT = """
+INSERT INTO platform.webhooks_delivery
+       (id, environment_id, webhook_id, event_id, event_type, subject, sequence, depth, body, status, outcome,
+        next_attempt_at, attempts, schedule_from)
+SELECT id, environment_id, webhook_id, event_id, event_type, subject, sequence, depth, body, status, outcome,
+       CASE WHEN status = 'pending' THEN now() END, 0, 0
+  FROM json_to_recordset(%s::json) AS made (
+       id text, environment_id text, webhook_id text, event_id text, event_type text, subject text, sequence bigint,
+       depth smallint, body text, status text, outcome text)
+    ON CONFLICT DO NOTHING
+"""
+
+
+class _Made:
+    """The deliveries of one turn, written AT_ONCE by AT_ONCE. Of two for one webhook and event the first stays."""
+
+    def __init__(self, using: str) -> None:
+        self._using = using
+        self._waiting: list[NewDelivery] = []
+        self._waiting_characters = 0
+        self.count = 0
+        self.characters = 0
+
+    def add(self, deliveries: Iterable[NewDelivery]) -> None:
+        for delivery in deliveries:
+            self._waiting.append(delivery)
+            self.count += 1
+            self.characters += len(delivery.body)
+            self._waiting_characters += len(delivery.body)
+            if self._waiting_characters > AT_ONCE:
+                self.write()
+
+    def write(self) -> None:
+        if self._waiting:
+            with connections[self._using].cursor() as cursor:
+                cursor.execute(_INSERT, [orjson.dumps(self._waiting).decode()])
+        self._waiting, self._waiting_characters = [], 0
+
+
+def _fates_of(event: OutboxEvent, interested: Iterable[Webhook], payloads: Payloads) -> Iterator[NewDelivery]:
+    """A delivery of the event for each webhook; where one cannot be made, its failure. None where the row is hidden."""
+    data: dict[str, Any] | None = None
+    for webhook in interested:
+        try:
+            data = json.loads(event.data) if data is None else data
+            made = _delivery_of(event, data, webhook, payloads)
+        except Hidden:
+            return
+        except TooCostly:
+            # A webhook without a filter is still told: it is these conditions that cannot be decided.
+            made = _failure_of(event, webhook, "the filter or a rule would take too long on a row as large as this")
+        except Exception as error:
+            if lost_connection(error):
+                raise
+            facts = {"event_id": event.event_id, "webhook_id": webhook.id}
+            logger.exception("event parked: no delivery can be made of it", extra=facts)
+            made = _failure_of(event, webhook, f"no payload: {type(error).__name__}")
+        yield made
+
+
+def _delivery_of(event: OutboxEvent, data: Mapping[str, Any], webhook: Webhook, payloads: Payloads) -> NewDelivery:
+    carried = payloads.carried(event, data, webhook)
+    delivery = _delivery(event, webhook)
+    if carried is None:
+        delivery.status, delivery.outcome = Delivery.Status.FILTERED.value, "the webhook's filter refused it"
+    elif event.depth >= call_depth.LONGEST:
+        delivery.status, delivery.outcome = Delivery.Status.DROPPED.value, f"a chain of {event.depth} calls was cut"
+    else:
+        delivery.body = event_types.body(event, carried)
+        if not webhook.enabled:
+            delivery.status, delivery.outcome = Delivery.Status.HELD.value, "the webhook is disabled"
+    return delivery
+
+
+def _failure_of(event: OutboxEvent, webhook: Webhook, outcome: str) -> NewDelivery:
+    """The fate of an event that no payload can be made of: visible in the history, nothing to send."""
+    delivery = _delivery(event, webhook)
+    delivery.status, delivery.outcome = Delivery.Status.EXHAUSTED.value, outcome
+    return delivery
+
+
+def _delivery(event: OutboxEvent, webhook: Webhook) -> NewDelivery:
+    return NewDelivery(
+        id=ids.new("dlv"),
+        environment_id=event.environment_id,
+        webhook_id=webhook.id,
+        event_id=event.event_id,
+        event_type=event.type,
+        subject=event.subject,
+        sequence=event.sequence,
+        depth=event.depth,
+    )

@@ -1,0 +1,49 @@
+"""When a delivery is tried again. Pure computation: no ORM, no settings, no clock of its own."""
+
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Final
+
+SCHEDULE: Final = tuple(
+    timedelta(seconds=seconds)
+    for seconds in (0, 5, 5 * 60, 30 * 60, 2 * 3600, 5 * 3600, 10 * 3600, 14 * 3600, 20 * 3600, 24 * 3600)
+)
+"""The wait before attempt 1, 2, …; after the last one the delivery is exhausted."""
+JITTER: Final = 0.2
+
+
+def delay_after(
+    attempts: int,
+    *,
+    draw: float,
+    retry_after: timedelta | None = None,
+    schedule: tuple[timedelta, ...] = SCHEDULE,
+) -> timedelta | None:
+    """How long to wait after the `attempts`th attempt (from 1) failed, or None when the schedule is exhausted.
+
+    `draw` is uniform in [0, 1) and spreads the wait by ±20 %. A receiver's `retry_after` is honoured within
+    [d, 2d] of the scheduled d: it can slow us down, never hurry us and never park a delivery for a year.
+    """
+    if attempts >= len(schedule):
+        return None
+    scheduled = schedule[attempts]
+    jittered = scheduled * (1 + JITTER * (2 * draw - 1))
+    if retry_after is None:
+        return jittered
+    return min(max(retry_after, jittered), scheduled * 2)
+
+
+def parse_retry_after(header: str | None, now: datetime) -> timedelta | None:
+    """The wait that a `Retry-After` header asks for (seconds or an HTTP date, RFC 9110 10.2.3), None for nonsense."""
+    if header is None:
+        return None
+    text = header.strip()
+    if text.isascii() and text.isdigit() and len(text) <= 10:
+        return timedelta(seconds=int(text))
+    try:
+        at = parsedate_to_datetime(text)
+    except (ValueError, TypeError, IndexError, OverflowError):  # of a year or a zone that no integer of C holds
+        return None
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=UTC)
+    return max(timedelta(0), at - now)

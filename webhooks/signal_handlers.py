@@ -1,0 +1,149 @@
+"""What `webhooks` does when the floors below speak: wake a worker for an event, follow branches and deletions."""
+
+from typing import Any
+
+from django.db import connections
+
+from platform_site.background import dispatch
+from platform_site.background.periodic import after_commit
+from platform_site.identity import call_depth, signals
+from platform_site.identity.callers import Place
+from platform_site.postgres.planner_hints import by_index
+from projects import control_events
+from projects.models import Environment
+from rows.outbox import subscriptions
+from rows.outbox.models import record
+from webhooks import notify as webhook_notify
+from webhooks.delivery.queue import wait_for_claims
+from webhooks.subscriptions import service as webhook_service
+
+
+def connect() -> None:
+    """Called once at start."""
+    signals.row_written.connect(wake_for_event, dispatch_uid="webhooks.wake_for_event")
+    signals.schema_migrated.connect(tell_of_migration, dispatch_uid="webhooks.tell_of_migration")
+    signals.run_finished.connect(wake_for_event, dispatch_uid="webhooks.wake_for_run")
+    signals.user_created.connect(tell_of_user, dispatch_uid="webhooks.tell_of_user")
+    signals.environment_ready.connect(tell_of_environment, dispatch_uid="webhooks.tell_of_environment")
+    signals.environment_branched.connect(follow_branch, dispatch_uid="webhooks.follow_branch")
+    signals.environment_deleting.connect(close_environment, dispatch_uid="webhooks.close_environment")
+    signals.environment_deleted.connect(forget_environment, dispatch_uid="webhooks.forget_environment")
+
+
+def wake_for_event(*, using: str, **_: Any) -> None:
+    webhook_notify.after_commit(using)
+
+
+def tell_of_migration(*, place: Place, version: int, using: str, **_: Any) -> None:
+    """A `schema.migrated` event for whoever wants one, in the transaction of the change. It names the version and says
+    no more: whoever may make a webhook may not therefore read the names of all tables and columns."""
+    if subscriptions.is_wanted("schema.migrated", place.environment_id, using):
+        record(
+            "schema.migrated",
+            {"version": version},
+            using=using,
+            environment_id=place.environment_id,
+            schema_version=version,
+            depth=call_depth.depth_here(place.environment_id),
+        )
+        webhook_notify.after_commit(using)
+
+
+def tell_of_user(*, user_id: str, pool_id: str | None, **_: Any) -> None:
+    """`auth.user.created`, in the transaction that makes the user. It names the user and says no more: whoever may make
+    a webhook may not therefore read e-mail addresses."""
+    if pool_id is not None:
+        control_events.record("auth.user.created", {"user_id": user_id}, environment_id=pool_id)
+        webhook_notify.after_control_commit(pool_id)
+
+
+def tell_of_environment(*, place: Place, **_: Any) -> None:
+    """`environment.ready` of a preview branch, told to the environment it was branched from: its own webhooks are
+    copies, and disabled. The first environments of a project have nobody yet to be told."""
+    branch = Environment.objects.filter(pk=place.environment_id, parent__isnull=False).first()
+    if branch is not None and branch.parent_id is not None:
+        data = {"environment_id": branch.pk, "name": branch.name, "project_id": branch.project_id}
+        control_events.record("environment.ready", data, environment_id=branch.parent_id)
+        webhook_notify.after_control_commit(branch.parent_id)
+
+
+def follow_branch(*, source: Place, target: Place, **_: Any) -> None:
+    """Subscriptions come along, disabled, with secrets of their own."""
+    webhook_service.copy_webhooks(source, target)
+
+
+_MARK = """
+UPDATE platform.webhooks_webhook SET deleted_at = coalesce(deleted_at, now()) WHERE environment_id = %(env)s
+RETURNING id
+"""
+# In an order that an index of the environment gives: without one the planner reads the table up to the first that fit,
+# at every batch again.
+_EVENTS = """
+DELETE FROM platform.rows_outboxevent
+ WHERE sequence IN (SELECT sequence FROM platform.rows_outboxevent WHERE environment_id = %(env)s
+                     ORDER BY sequence DESC LIMIT %(batch)s)
+"""
+_DELIVERIES = """
+SELECT id FROM platform.webhooks_delivery WHERE environment_id = %(env)s ORDER BY event_id LIMIT %(batch)s FOR UPDATE
+"""
+_ATTEMPTS_OF = "DELETE FROM platform.webhooks_attempt WHERE delivery_id = ANY (%(ids)s)"
+_THEMSELVES = "DELETE FROM platform.webhooks_delivery WHERE id = ANY (%(ids)s)"
+_WEBHOOKS = "DELETE FROM platform.webhooks_webhook WHERE environment_id = %(env)s"
+_INTERESTS = "DELETE FROM platform.rows_eventinterest WHERE environment_id = %(env)s"
+_BATCH = 1000
+
+
+def close_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
+    """Nothing of it is sent once its deletion is answered, however long its history takes to go."""
+    # What is done is done: in a region that is away nothing is claimed, and `forget_environment` marks them, too.
+    after_commit(f"the webhooks of {environment_id}", _close, environment_id, cluster, using=cluster)
+
+
+def _close(environment_id: str, cluster: str) -> None:
+    with connections[cluster].cursor() as cursor:
+        cursor.execute(_INTERESTS, {"env": environment_id})
+        cursor.execute(_MARK, {"env": environment_id})
+        marked = [webhook_id for (webhook_id,) in cursor.fetchall()]
+    wait_for_claims(cluster, *marked)
+
+
+def forget_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
+    """Its webhooks, events and deliveries go for good: a first batch now, the others by a worker. It may run twice.
+
+    A relay may be making deliveries and a worker booking outcomes at this moment. So the webhooks are marked first;
+    deleting the events then waits for every relay that read them before; and deliveries are locked before their
+    attempts are looked for, since whoever books holds that lock.
+    """
+    with connections[cluster].cursor() as cursor:
+        cursor.execute(_MARK, {"env": environment_id})
+        cursor.execute(_INTERESTS, {"env": environment_id})
+    by_a_worker = "webhooks.tasks.forget_environment"
+    if not forget_some(environment_id, cluster) and not dispatch.send_now(by_a_worker, environment_id, cluster):
+        forget_all(environment_id, cluster)
+
+
+def forget_all(environment_id: str, cluster: str) -> None:
+    """The rest of `forget_environment`. Cut off, `retention.remove_deleted` goes on with the deliveries, and
+    `projects.provisioning.orphaned_rows` finds the events."""
+    while not forget_some(environment_id, cluster):
+        pass
+
+
+def forget_some(environment_id: str, cluster: str) -> bool:
+    """A batch of the environment's events and deliveries; its webhooks, if that was all. Returns whether it was."""
+    facts: dict[str, Any] = {"env": environment_id, "batch": _BATCH}
+    with connections[cluster].cursor() as cursor:
+        cursor.execute(_EVENTS, facts)
+        is_all = cursor.rowcount < _BATCH and _forget_deliveries(cluster, facts) < _BATCH
+        if is_all:
+            cursor.execute(_WEBHOOKS, facts)
+    return is_all
+
+
+def _forget_deliveries(cluster: str, facts: dict[str, Any]) -> int:
+    with by_index(cluster) as cursor:
+        cursor.execute(_DELIVERIES, facts)
+        found = [delivery_id for (delivery_id,) in cursor.fetchall()]
+        cursor.execute(_ATTEMPTS_OF, {"ids": found})
+        cursor.execute(_THEMSELVES, {"ids": found})
+        return len(found)

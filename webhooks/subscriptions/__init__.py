@@ -1,0 +1,5 @@
+"""Services of webhooks: create, change, delete, rotate the secret, test, redeliver; health.
+
+Depends on: delivery.
+Used from outside: service, health.
+"""

@@ -1,0 +1,297 @@
+"""The verbs of `webhooks`. Each changes the world once, in one transaction of the environment's region.
+
+Called by the API, the console and the commands alike. What is asked of the outbox is kept equal to the subscriptions
+in the transaction that changes them, under one lock per environment (`rows.outbox.subscriptions`).
+
+No verb costs more the more deliveries wait: a switch changes the webhook, and a first batch of its deliveries, so that
+a backlog of the usual size says at once what became of it; a longer one follows by itself
+(`webhooks.delivery.reconciler`).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.db import transaction
+from django.db.models import F, Q
+from django.db.models.functions import Greatest, Now
+
+from accounts.audit import Actor
+from platform_site.background.periodic import after_commit
+from platform_site.identity import call_depth
+from platform_site.identity.callers import Caller, Place
+from platform_site.identity.plans import plan_limits
+from platform_site.postgres import clock
+from platform_site.security import keyring
+from projects.directory import locks as environment_locks
+from rows.outbox import audit as audit_outbox
+from rows.outbox import subscriptions
+from rows.outbox.models import record as record_event
+from webhooks import notify as webhook_notify
+from webhooks.delivery import attempts, signing
+from webhooks.delivery.attempts import SECRET_PURPOSE
+from webhooks.delivery.circuit_breaker import host_of
+from webhooks.delivery.queue import wait_for_claims
+from webhooks.delivery.reconciler import FIRST, MOST_ATTEMPTS, settle_one
+from webhooks.errors import NoSuchDelivery, NoSuchWebhook, NothingToRedeliver, TooManySecrets, WebhooksQuotaReached
+from webhooks.models import Delivery, Webhook
+
+SECRET_OVERLAP: Final = timedelta(hours=24)
+"""How long the previous signing secret still signs beside the new one."""
+MOST_PREVIOUS_SECRETS: Final = 4
+"""That sign beside the current one, each until its own overlap ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What is sent again."""
+
+    count: int
+    """As many as were made ready at once."""
+    is_all: bool
+    """False: there are more, which follow."""
+
+
+def create_webhook(place: Place, values: Mapping[str, Any], *, actor: Caller | Actor) -> tuple[Webhook, str]:
+    """Subscribe. `values` are checked already (`webhooks.api.serializers`). Returns the webhook and its signing secret,
+    which is shown now and never again. Raises WebhooksQuotaReached."""
+    using = place.cluster
+    secret = signing.new_secret()
+    with transaction.atomic(using=using):
+        make_room(place, 1)
+        webhook = Webhook.objects.using(using).create(
+            environment_id=place.environment_id,
+            host=host_of(values["url"]),
+            sealed_secret=_sealed(secret),
+            disabled_reason=None if values.get("enabled", True) else "by_request",
+            **values,
+        )
+        subscriptions.refresh(place.environment_id, using)
+        audit_outbox.record(place, "webhook.created", actor=actor, target_id=webhook.pk, url=webhook.url)
+    return webhook, secret
+
+
+def make_room(place: Place, count: int) -> None:
+    """Let nobody else subscribe in the environment until the transaction at hand ends. Raises WebhooksQuotaReached
+    unless its plan allows `count` more webhooks, NoSuchEnvironment if it went meanwhile."""
+    environment_locks.stay_in_region(place.environment_id, place.cluster)
+    subscriptions.lock(place.environment_id, place.cluster)
+    limit = plan_limits(place.plan).webhooks_per_environment
+    if count_webhooks(place) + count > limit:
+        raise WebhooksQuotaReached(limit)
+
+
+def count_webhooks(place: Place) -> int:
+    """How many the environment has. One query."""
+    return Webhook.objects.using(place.cluster).live(place.environment_id).count()
+
+
+def change_webhook(
+    place: Place, webhook_id: str, values: Mapping[str, Any], *, held: str = "release", actor: Caller | Actor
+) -> Webhook:
+    """Change what `values` name. Enabling releases the held events, or drops them with `held="drop"`; disabling holds
+    what waits. Raises NoSuchWebhook."""
+    using = place.cluster
+    with transaction.atomic(using=using):
+        subscriptions.lock(place.environment_id, using)
+        webhook = webhook_of(place, webhook_id, lock=True)
+        was_enabled, url_before = webhook.enabled, webhook.url
+        for name, value in values.items():
+            setattr(webhook, name, value)
+        webhook.host = host_of(webhook.url)
+        if webhook.enabled and not was_enabled:
+            webhook.disabled_reason = webhook.failing_since = None
+            if held == "drop":
+                webhook.drop_before, webhook.recover_from, webhook.recover_until = Now(), None, None
+        elif was_enabled and not webhook.enabled:
+            webhook.disabled_reason = "by_request"
+        if values:
+            webhook.updated_at = Now()
+            webhook.save(using=using)
+            if webhook.enabled != was_enabled:
+                settle_one(using, webhook.pk, batch=FIRST)
+            webhook.refresh_from_db(using=using)
+            audit_outbox.record(place, "webhook.changed", actor=actor, target_id=webhook.pk, fields=sorted(values))
+        subscriptions.refresh(place.environment_id, using)
+        webhook_notify.after_commit(using)
+        if was_enabled and (not webhook.enabled or webhook.url != url_before):
+            _promise_that_nothing_starts(webhook.pk, using)
+    return webhook
+
+
+def delete_webhook(place: Place, webhook_id: str, *, actor: Caller | Actor) -> None:
+    """No attempt starts from now on; those in flight complete and are recorded. Raises NoSuchWebhook. Contract 4.10."""
+    using = place.cluster
+    with transaction.atomic(using=using):
+        subscriptions.lock(place.environment_id, using)
+        webhook = webhook_of(place, webhook_id, lock=True)
+        webhook.deleted_at = Now()
+        webhook.save(using=using, update_fields=["deleted_at"])
+        subscriptions.refresh(place.environment_id, using)
+        _promise_that_nothing_starts(webhook.pk, using)
+        audit_outbox.record(place, "webhook.deleted", actor=actor, target_id=webhook_id, url=webhook.url)
+
+
+def rotate_secret(place: Place, webhook_id: str, *, actor: Caller | Actor) -> tuple[Webhook, str]:
+    """A new signing secret, returned once. The old one signs beside it for SECRET_OVERLAP, and so does each older one
+    until its own overlap ends. Raises NoSuchWebhook, TooManySecrets."""
+    using = place.cluster
+    secret = signing.new_secret()
+    with transaction.atomic(using=using):
+        webhook = webhook_of(place, webhook_id, lock=True)
+        until = clock.now(using) + SECRET_OVERLAP
+        previous = _previous_after_rotation(webhook, until)
+        Webhook.objects.using(using).filter(pk=webhook.pk).update(
+            sealed_previous_secret=attempts.sealed_previous(previous),
+            previous_secret_until=until,
+            sealed_secret=_sealed(secret),
+            updated_at=Now(),
+        )
+        webhook.refresh_from_db(using=using)
+        audit_outbox.record(place, "webhook.secret_rotated", actor=actor, target_id=webhook_id)
+    return webhook, secret
+
+
+def _previous_after_rotation(webhook: Webhook, until: datetime) -> list[attempts.PreviousSecret]:
+    """The current secret, until then, and the previous ones that still sign; none where they cannot be opened, since a
+    new secret is what helps then. Raises TooManySecrets."""
+    try:
+        now = until - SECRET_OVERLAP
+        older = attempts.previous_secrets(webhook.sealed_previous_secret, webhook.previous_secret_until, now)
+        current = attempts.PreviousSecret(attempts.unsealed(webhook.sealed_secret), until)
+    except keyring.KeyringError:
+        return []
+    if len(older) >= MOST_PREVIOUS_SECRETS:
+        raise TooManySecrets(MOST_PREVIOUS_SECRETS, older[-1].until)
+    return [current, *older]
+
+
+def send_test(place: Place, webhook_id: str, *, actor: Caller | Actor) -> str:
+    """Put a `webhook.test` event for this webhook alone into the outbox. Returns its `evt_…`. Raises NoSuchWebhook."""
+    using = place.cluster
+    with transaction.atomic(using=using):
+        webhook = webhook_of(place, webhook_id, lock=True)  # a removal marks it first, and then sweeps events
+        event_id = record_event(
+            "webhook.test", {"webhook_id": webhook.pk}, using=using, environment_id=place.environment_id,
+            depth=call_depth.depth_here(place.environment_id),
+        )  # fmt: skip
+        audit_outbox.record(place, "webhook.tested", actor=actor, target_id=webhook_id, event_id=event_id)
+        webhook_notify.after_commit(using)
+    return event_id
+
+
+def redeliver(place: Place, webhook_id: str, delivery_id: str, *, actor: Caller | Actor) -> Delivery:
+    """Send one delivery again, now, with its old id and body and a fresh schedule; as the next link of the chain that
+    asks for it, if one does. Raises NoSuchWebhook, NoSuchDelivery, NothingToRedeliver."""
+    using, depth = place.cluster, call_depth.depth_here(place.environment_id)
+    if depth >= call_depth.LONGEST:
+        raise NothingToRedeliver(f"A chain of {depth} functions and webhooks asks for it; it was cut.")
+    with transaction.atomic(using=using):
+        webhook = webhook_of(place, webhook_id)
+        delivery = Delivery.objects.using(using).select_for_update().filter(pk=delivery_id, webhook=webhook).first()
+        if delivery is None:
+            raise NoSuchDelivery
+        if not delivery.body:
+            raise NothingToRedeliver("This event was never sent to the webhook: " + (delivery.outcome or "filtered"))
+        _check_that_it_is_sent_to(webhook)
+        if delivery.attempts >= MOST_ATTEMPTS:
+            raise NothingToRedeliver(f"It was attempted {delivery.attempts} times, and is not sent again.")
+        unclaimed = Q(claimed_until__isnull=True) | Q(claimed_until__lt=Now())
+        resent = Delivery.objects.using(using).filter(unclaimed, pk=delivery.pk)
+        if delivery.status == Delivery.Status.PENDING and _is_due(delivery, using):
+            raise NothingToRedeliver("The delivery is already in progress: it is due now, and an attempt follows.")
+        if not resent.update(
+            status=Delivery.Status.PENDING, next_attempt_at=Now(), claimed_until=None, schedule_from=F("attempts"),
+            depth=Greatest("depth", depth),
+        ):  # fmt: skip
+            raise NothingToRedeliver("The delivery is already in progress: an attempt is being made.")
+        delivery.refresh_from_db(using=using)
+        audit_outbox.record(place, "delivery.resent", actor=actor, target_id=delivery_id)
+        webhook_notify.after_commit(using)
+    return delivery
+
+
+def _is_due(delivery: Delivery, using: str) -> bool:
+    """Whether its next attempt is due by now. By the time of the statement: the lock was waited for, and the time of
+    the transaction may lie before that of the request which made the delivery due."""
+    return delivery.next_attempt_at is not None and delivery.next_attempt_at <= clock.now(using)
+
+
+def recover(place: Place, webhook_id: str, since: datetime, *, actor: Caller | Actor) -> Recovery:
+    """Send again whatever did not arrive since then (exhausted or dropped), but what was attempted MOST_ATTEMPTS times.
+    Raises NoSuchWebhook, NothingToRedeliver for a disabled webhook."""
+    using = place.cluster
+    with transaction.atomic(using=using):
+        webhook = webhook_of(place, webhook_id, lock=True)
+        _check_that_it_is_sent_to(webhook)
+        webhook.recover_from = since if webhook.recover_from is None else min(since, webhook.recover_from)
+        webhook.recover_until = Now()
+        webhook.save(using=using, update_fields=["recover_from", "recover_until"])
+        count = settle_one(using, webhook.pk, batch=FIRST).changed
+        webhook.refresh_from_db(using=using, fields=["recover_from"])
+        audit_outbox.record(place, "webhook.recovered", actor=actor, target_id=webhook_id, deliveries=count)
+        webhook_notify.after_commit(using)
+    return Recovery(count, is_all=webhook.recover_from is None)
+
+
+def patterns_of(environment_id: str, using: str) -> Iterable[Sequence[str]]:
+    """The events of each live webhook, disabled or not."""
+    return Webhook.objects.using(using).live(environment_id).values_list("events", flat=True)
+
+
+def webhook_of(place: Place, webhook_id: str, *, lock: bool = False) -> Webhook:
+    """The environment's live webhook of that id. Raises NoSuchWebhook."""
+    found = Webhook.objects.using(place.cluster).live(place.environment_id).filter(pk=webhook_id)
+    webhook = (found.select_for_update() if lock else found).first()
+    if webhook is None:
+        raise NoSuchWebhook
+    return webhook
+
+
+def copy_webhooks(source: Place, target: Place) -> None:
+    """Subscriptions come along to a preview branch, disabled, with secrets of their own; in the transaction at hand."""
+    using = target.cluster
+    copies = []
+    live = Webhook.objects.using(source.cluster).live(source.environment_id).filter(listens_until=None)
+    for webhook in live.order_by("created_at", "id"):
+        copies.append(
+            Webhook(
+                environment_id=target.environment_id,
+                url=webhook.url,
+                host=webhook.host,
+                events=webhook.events,
+                filter=webhook.filter,
+                columns=webhook.columns,
+                ordering=webhook.ordering,
+                description=webhook.description,
+                enabled=False,
+                disabled_reason="branched",
+                sealed_secret=secret_of_its_own(),
+            )
+        )
+    Webhook.objects.using(using).bulk_create(copies)
+    subscriptions.refresh(target.environment_id, using)
+
+
+def secret_of_its_own() -> bytes:
+    """What signs for a copy of a webhook, sealed: nobody knows it until it is rotated."""
+    return _sealed(signing.new_secret())
+
+
+def _sealed(secret: str) -> bytes:
+    return keyring.seal(secret.encode(), purpose=SECRET_PURPOSE)
+
+
+def _promise_that_nothing_starts(webhook_id: str, using: str) -> None:
+    """Once the transaction at hand has committed, wait until no attempt starts that was claimed before."""
+    # What is done is done: a region that goes away while its claims run out does not make it undone.
+    after_commit(f"claims of {webhook_id}", wait_for_claims, using, webhook_id, using=using, committed=using)
+
+
+def _check_that_it_is_sent_to(webhook: Webhook) -> None:
+    """Raises NothingToRedeliver."""
+    if not webhook.enabled:
+        raise NothingToRedeliver("The webhook is disabled: enable it, and what is held is sent.")
+    if webhook.drop_before is not None:
+        raise NothingToRedeliver("What the webhook held is being dropped: try again in a minute.")
