@@ -11,16 +11,17 @@ from django.db import models
 from django.db.models.functions import Now
 
 from platform_site.http.models import public_id
-from rows.outbox.models import EventInterest, OutboxEvent
+from rows.outbox.models import EventInterest, OutboxEvent, WatchedTable
 
 __all__ = [
     "CurrentVersion",
-    "DepartureDue",
+    "PendingUserReferences",
     "EventInterest",
-    "LeavingUser",
+    "PendingUserDeletion",
     "OutboxEvent",
     "SchemaVersion",
-    "TrailEntry",
+    "AuditOutboxEntry",
+    "WatchedTable",
 ]
 
 
@@ -63,7 +64,7 @@ class SchemaVersion(models.Model):
     operations = models.JSONField(default=list)
     """`[{"operation", "sql": [...], "destructive"}]` as they ran."""
     author_kind = models.CharField(max_length=10)
-    """`account`, `user`, `key`, `staff` or `system`, as in the audit trail."""
+    """`account`, `user`, `key`, `staff` or `system`, as in the audit log."""
     author_id = models.CharField(max_length=30, null=True)
     reverts_to = models.PositiveIntegerField(null=True)
     """The earlier version whose document this one brought back."""
@@ -86,8 +87,8 @@ class SchemaVersion(models.Model):
         return document
 
 
-class DepartureDue(models.Model):
-    """Rows of a file were committed while users may have been deleted; nobody has looked since
+class PendingUserReferences(models.Model):
+    """Imported rows were committed while users may have been deleted: their user columns must be checked
     (`rows.write.deleted_users`)."""
 
     environment_id = models.CharField(max_length=30)
@@ -98,9 +99,9 @@ class DepartureDue(models.Model):
         return f"{self.environment_id} since {self.since:%Y-%m-%d %H:%M:%S}"
 
 
-class LeavingUser(models.Model):
-    """A user of whom rows have gone, or let go, while the control database had not yet committed the deletion
-    (`rows.write.user_deletion`). Who asked for it, and with which request, is what the trail will say."""
+class PendingUserDeletion(models.Model):
+    """A pending user deletion: the user's rows are deleted or detached, and the control database has not committed yet
+    (`rows.write.user_deletion`). It has the actor and the request for the audit log."""
 
     user_id = models.CharField(primary_key=True, max_length=30)
     environment_id = models.CharField(max_length=30)
@@ -113,9 +114,9 @@ class LeavingUser(models.Model):
         return f"{self.user_id} leaves {self.environment_id}"
 
 
-class TrailEntry(models.Model):
-    """An entry of the audit trail on its way to the control database (`rows.outbox.audit`): its columns are those of
-    `accounts.AuditEntry`. It outlives its environment, and goes when it has arrived."""
+class AuditOutboxEntry(models.Model):
+    """An audit entry on its way to the control database (`rows.outbox.audit`), with the columns of
+    `accounts.AuditEntry`. It outlives its environment and is deleted when it has arrived."""
 
     id = public_id("aud")
     """Its id there, too."""

@@ -1,8 +1,9 @@
-"""The verbs of rows, for every door: the API, the console, commands, functions.
+"""Operations on rows, for the API, the console, commands and functions.
 
-Each takes a `Place` (where), a `Principal` (in whose name) and plain values; none knows of HTTP.
+Each takes an `EnvironmentRef`, a `Principal` and plain values, and knows nothing of HTTP.
 """
 
+from rows.query.aggregate import aggregate_rows
 from rows.query.explain import explain_row
 from rows.query.service import ListQuery, Page, RowAnswer, list_rows, retrieve_row
 from rows.write.bulk import BulkQuery, Changed, delete_rows, update_rows
@@ -16,6 +17,7 @@ __all__ = [
     "Page",
     "RowAnswer",
     "Upserted",
+    "aggregate_rows",
     "delete_row",
     "delete_rows",
     "explain_row",

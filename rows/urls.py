@@ -1,7 +1,11 @@
-"""The addresses of `rows`."""
+"""URLs of `rows`."""
 
 from django.urls import path
 
+from rows.api import openapi_views
+from rows.api.aggregate_views import AggregateViewSet
+from rows.api.batch_views import BatchViewSet
+from rows.api.change_views import ChangesViewSet
 from rows.api.row_views import RowViewSet
 from rows.api.schema_views import SchemaViewSet
 
@@ -15,11 +19,22 @@ urlpatterns = [
     path("v1/rows/<str:table>/query", RowViewSet.as_view({"post": "search"}), name="rows-query"),
     path("v1/rows/<str:table>/explain", RowViewSet.as_view({"post": "explain"}), name="rows-explain"),
     path(
+        "v1/rows/<str:table>/aggregate",
+        AggregateViewSet.as_view(
+            {"post": "aggregate", "get": "retrieve", "patch": "partial_update", "delete": "destroy"}
+        ),
+        name="rows-aggregate",
+    ),
+    path(
         "v1/rows/<str:table>/<str:row_id>",
         RowViewSet.as_view({"get": "retrieve", "patch": "partial_update", "delete": "destroy"}),
         name="row",
     ),
+    path("v1/openapi.json", openapi_views.openapi, name="openapi"),
+    path("v1/batch", BatchViewSet.as_view({"post": "create"}), name="batch"),
+    path("v1/changes", ChangesViewSet.as_view({"post": "create"}), name="changes"),
     path("v1/schema", SchemaViewSet.as_view({"get": "retrieve", "put": "replace"}), name="schema"),
+    path("v1/schema/types.ts", SchemaViewSet.as_view({"get": "types"}), name="schema-types"),
     path("v1/schema/versions", SchemaViewSet.as_view({"get": "versions"}), name="schema-versions"),
     path("v1/schema/versions/<int:number>", SchemaViewSet.as_view({"get": "version"}), name="schema-version"),
     path("v1/schema/revert", SchemaViewSet.as_view({"post": "revert"}), name="schema-revert"),

@@ -1,10 +1,8 @@
 """The headers `If-Match` and `If-None-Match` (RFC 9110, section 13.1), as far as rows use them.
 
-A proxy that compresses may make a tag weak (`W/"…"`) or add the coding to it (`"…-gzip"`). A tag here is a digest or a
-version of the content, so both still prove what the original proves, and match by value.
-
-A row's entity tag is the SHA-256, in hex, of the row as the caller sees it without `with`: 64 digits in quotes. A
-condition that an address cannot ask is refused there: who sent it meant to keep what is there from being overwritten.
+A row's entity tag is the SHA-256, in hex, of the row as the caller sees it without `with`: 64 digits in quotes. Tags
+match by value: a proxy that compresses may make a tag weak (`W/"…"`) or add the coding to it (`"…-gzip"`). An endpoint
+that cannot check a condition refuses it, because its sender wants to protect the present state.
 """
 
 import re
@@ -29,7 +27,7 @@ def read_if_match(header: str | None) -> tuple[str, ...] | None:
 
 
 def values(header: str) -> tuple[str, ...]:
-    """What stands in the quotes of each tag."""
+    """The text in the quotes of each tag."""
     return tuple(found[1] for found in _TAG.finditer(header))
 
 

@@ -1,7 +1,7 @@
-"""The addresses of rows: `/v1/rows/{table}` and below. Contract sections 4.6-4.8.
+"""REST endpoints of rows: `/v1/rows/{table}` and below. Contract sections 4.6-4.8.
 
-A table's columns are the tenant's, so bodies and answers are described as objects; `rows.schema.values` reads what
-comes in, PostgreSQL makes what goes out.
+A table's columns belong to the tenant, so bodies and responses are described as objects. `rows.schema.values` reads
+input; PostgreSQL renders output.
 """
 
 from collections.abc import Sequence
@@ -12,24 +12,23 @@ from django.http.response import HttpResponseBase
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 
-from accounts.models import User
 from platform_site.http.errors import Conflict, FieldError, PreconditionFailed, Unavailable, ValidationFailed
 from platform_site.http.idempotency import idempotent, in_region
 from platform_site.http.openapi import IF_MATCH, IF_NONE_MATCH
 from platform_site.http.pagination import read_limit
-from platform_site.http.views import ApiViewSet, answer, created, no_content
+from platform_site.http.views import ApiViewSet, created, no_content, not_modified, respond
 from platform_site.identity import call_depth
 from rows import services
 from rows.api import etags, serializers
-from rows.query.service import QUERY_MEMBERS, ListQuery, RowAnswer
+from rows.api.named_principals import principal_named
+from rows.query.service import COUNTS, QUERY_MEMBERS, ListQuery, RowAnswer
 from rows.rules.rules import Principal
 from rows.write import bulk
 from rows.write.bulk import BulkQuery, Changed
 
-_COUNTS = ("exact", "estimated")
 _NO_SUCH_MEMBER = f"There is no such field here. There are: {', '.join(sorted(QUERY_MEMBERS))}."
 
-_WITH = OpenApiParameter("with", str, description="Relations to embed, such as `list,comments.author`.")
+_WITH = OpenApiParameter("with", str, description="Relations and users to embed, such as `list,comments.author`.")
 _COLUMNS = OpenApiParameter(
     "columns", str, description="Columns to show beside `id`, such as `title,list.name`, or all but some: `*,-notes`."
 )
@@ -47,7 +46,7 @@ _LIST_PARAMETERS = [
     OpenApiParameter("order", str, description="Columns and directions, such as `due_on.desc.nullslast,title`."),
     _WITH,
     _COLUMNS,
-    OpenApiParameter("count", str, enum=_COUNTS, description="Also say how many rows there are in all."),
+    OpenApiParameter("count", str, enum=COUNTS, description="Also say how many rows there are in all."),
 ]
 _BULK_PARAMETERS = [
     OpenApiParameter("where", str, required=True, description="Which rows, as in a list; `{}` is all of them."),
@@ -110,7 +109,7 @@ class RowViewSet(ApiViewSet):
 
     @extend_schema(operation_id="queryRows", request=serializers.RowQuery, responses=serializers.RowPage)
     def search(self, request: HttpRequest, table: str) -> HttpResponseBase:
-        """As the list, for filters too long for an address. It changes nothing."""
+        """The list, for filters that are too long for a URL. It changes nothing."""
         body = self.read_object()
         unknown = [name for name in body if name not in QUERY_MEMBERS]
         if unknown:
@@ -135,11 +134,11 @@ class RowViewSet(ApiViewSet):
         )
 
     def _list(self, table: str, *, count: Any, **query: Any) -> HttpResponse:
-        if count is not None and count not in _COUNTS:
+        if count is not None and count not in COUNTS:
             raise ValidationFailed.of("count", "not_among", "count must be exact or estimated.")
         asked = ListQuery(**query, count=count)
         page = services.list_rows(self.place, self._principal(), table, asked, self.freshness)
-        return answer(page.body)
+        return respond(page.body)
 
     @extend_schema(parameters=[_WITH, _COLUMNS, IF_NONE_MATCH], responses={200: serializers.Row, 304: None})
     def retrieve(self, request: HttpRequest, table: str, row_id: str) -> HttpResponseBase:
@@ -154,15 +153,15 @@ class RowViewSet(ApiViewSet):
             row = services.retrieve_row(self.place, self._principal(), table, row_id)
             is_unchanged = etags.is_unchanged(known, row.etag)
         if is_unchanged:
-            return _not_modified(row)
-        return answer(row.body, headers=_headers(row))
+            return not_modified(_headers(row))
+        return respond(row.body, headers=_headers(row))
 
     @idempotent(using=in_region)
     @extend_schema(
         operation_id="insertRows",
         parameters=[_ON_CONFLICT],
         request=serializers.NewRows,
-        responses={201: serializers.MadeRows, 200: serializers.MadeRows},
+        responses={201: serializers.CreatedRows, 200: serializers.CreatedRows},
     )
     def create(self, request: HttpRequest, table: str) -> HttpResponseBase:
         """Insert a row, or up to 100 of them in one transaction if the body is an array.
@@ -186,11 +185,11 @@ class RowViewSet(ApiViewSet):
         if isinstance(body, list):
             made = services.upsert_rows(self.place, self._principal(), table, body, key, depth=self._depth())
             joined = _several([one.row for one in made])
-            return created(f"/v1/rows/{table}", joined) if any(one.is_new for one in made) else answer(joined)
+            return created(f"/v1/rows/{table}", joined) if any(one.is_new for one in made) else respond(joined)
         one = services.upsert_row(self.place, self._principal(), table, body, key, depth=self._depth())
         if one.is_new:
             return created(f"/v1/rows/{table}/{one.row.id}", one.row.body, _headers(one.row))
-        return answer(one.row.body, headers=_headers(one.row))
+        return respond(one.row.body, headers=_headers(one.row))
 
     @idempotent(using=in_region)
     @extend_schema(parameters=[IF_MATCH], request=serializers.Cells, responses=serializers.Row)
@@ -206,7 +205,7 @@ class RowViewSet(ApiViewSet):
             matches=self._if_match(),
             depth=self._depth(),
         )
-        return answer(row.body, headers=_headers(row))
+        return respond(row.body, headers=_headers(row))
 
     @extend_schema(parameters=[IF_MATCH], responses={204: None})
     def destroy(self, request: HttpRequest, table: str, row_id: str) -> HttpResponseBase:
@@ -229,7 +228,9 @@ class RowViewSet(ApiViewSet):
         """
         changes = self.read_object()
         which, depth = self._bulk_query(), self._depth()
-        return answer(_changed(services.update_rows(self.place, self._principal(), table, which, changes, depth=depth)))
+        return respond(
+            _changed(services.update_rows(self.place, self._principal(), table, which, changes, depth=depth))
+        )
 
     @extend_schema(operation_id="deleteRows", parameters=_BULK_PARAMETERS, responses={200: serializers.ChangedRows})
     def bulk_destroy(self, request: HttpRequest, table: str) -> HttpResponseBase:
@@ -238,7 +239,7 @@ class RowViewSet(ApiViewSet):
         Takes no `If-Match` (422): a tag is of one row.
         """
         which, depth = self._bulk_query(), self._depth()
-        return answer(_changed(services.delete_rows(self.place, self._principal(), table, which, depth=depth)))
+        return respond(_changed(services.delete_rows(self.place, self._principal(), table, which, depth=depth)))
 
     def _bulk_query(self) -> BulkQuery:
         self._refuse_tags(_CONDITION_IN_WHERE)
@@ -247,36 +248,23 @@ class RowViewSet(ApiViewSet):
         most = None if limit is None else read_limit(limit, bulk.MAX_ROWS)
         return BulkQuery(self.query.get("where"), most, self.query.get("cursor"))
 
-    @extend_schema(request=serializers.ExplainQuestion, responses=serializers.Explanation)
+    @extend_schema(request=serializers.ExplainRequest, responses=serializers.Explanation)
     def explain(self, request: HttpRequest, table: str) -> HttpResponseBase:
-        """Why somebody sees a row or not: a verdict for each rule and clause, and the columns hidden from them."""
+        """Why a row is visible to a caller or not: a verdict for each rule and clause, and the columns hidden from the
+        caller."""
         self.caller.need("rows:read")
-        asked = self.read(serializers.ExplainQuestion)
-        seen_as = self._principal_named(asked["as"]) if asked.get("as") else self._principal()
+        asked = self.read(serializers.ExplainRequest)
+        seen_as = principal_named(self.place.pool_id, asked["as"]) if asked.get("as") else self._principal()
         knows_users = self.caller.may("users:manage")
         told = services.explain_row(self.place, self._principal(), table, asked["id"], seen_as, knows_users=knows_users)
-        return answer(told)
+        return respond(told)
 
     def _principal(self) -> Principal:
         return Principal.of(self.caller)
 
     def _depth(self) -> int:
-        """How many webhooks and functions led to this write, where a receiver passes on what it was told (F27)."""
+        """The call depth of this write: the number of webhooks and functions that led to it."""
         return call_depth.depth_of(self.request._request.META, self.place.environment_id)
-
-    def _principal_named(self, name: str) -> Principal:
-        """An app user by its id, or a role that is no user's. Raises ValidationFailed on the field `as`."""
-        if name == "server":
-            return Principal("key")
-        if name == "member":
-            return Principal("account")
-        if name == "anonymous":
-            return Principal("anonymous")
-        user = User.objects.in_pool(self.place.pool_id).filter(pk=name).first()
-        if user is None:
-            message = "Must be a user of this environment, or anonymous, server or member."
-            raise ValidationFailed.of("as", "no_such_user", message)
-        return Principal.of_user(user)
 
     def _refuse_tags(self, advice: str) -> None:
         """Raise ValidationFailed for an `If-Match` that names a tag where no single row is meant."""
@@ -297,9 +285,3 @@ def _changed(changed: Changed) -> dict[str, Any]:
 
 def _headers(row: RowAnswer) -> dict[str, str]:
     return {} if row.etag is None else {"ETag": row.etag}
-
-
-def _not_modified(row: RowAnswer) -> HttpResponse:
-    response = HttpResponse(status=304, headers=_headers(row))
-    del response.headers["Content-Type"]
-    return response

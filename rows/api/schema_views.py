@@ -1,22 +1,34 @@
 """`/v1/schema`: the document of the environment, its versions, and changing it."""
 
 import re
+from hashlib import sha256
 from typing import Any, Final
 
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 
 from platform_site.http.errors import Conflict, PreconditionFailed, QuotaExceeded, Unavailable
 from platform_site.http.idempotency import idempotent, in_region
-from platform_site.http.openapi import IF_MATCH
+from platform_site.http.openapi import IF_MATCH, IF_NONE_MATCH
 from platform_site.http.pagination import paginate, read_limit
-from platform_site.http.views import ApiViewSet, answer
+from platform_site.http.views import ApiViewSet, not_modified, respond
 from rows.api import etags
+from rows.codegen.role_tables import role_tables
+from rows.codegen.typescript import types_module
 from rows.migrate import errors as migrate_errors
 from rows.migrate import service as schema_service
-from rows.migrate.errors import outcome_answer, state_answer, version_answer
+from rows.migrate.errors import outcome_response, state_response, version_response
+from rows.rules.rules import Principal
 
+TYPESCRIPT: Final = "application/typescript"
+_ROLE: Final = OpenApiParameter(
+    "role",
+    str,
+    description="A role as rules name it: `user`, `anonymous`, `member`, `server` or one of your own. Default: the "
+    "caller's.",
+)
 _VERSION: Final = re.compile(r"\d{1,9}", re.ASCII)
 
 
@@ -27,21 +39,22 @@ class SchemaViewSet(ApiViewSet):
         "versions": "schema:read",
         "version": "schema:read",
         "revert": "schema:write",
+        "types": "schema:read",
     }
-    query_parameters = {"versions": frozenset({"limit", "cursor"})}
-    tagged = frozenset({"retrieve", "replace", "revert"})
+    query_parameters = {"versions": frozenset({"limit", "cursor"}), "types": frozenset({"role"})}
+    tagged = frozenset({"retrieve", "replace", "revert", "types"})
     also_raises = {
         "replace": (Conflict, PreconditionFailed, QuotaExceeded, Unavailable),
         "revert": (Conflict, PreconditionFailed, QuotaExceeded, Unavailable),
     }
 
-    @extend_schema(responses=migrate_errors.SchemaAnswer)
+    @extend_schema(responses=migrate_errors.SchemaResponse)
     def retrieve(self, request: HttpRequest) -> HttpResponseBase:
         """The schema as it is now; version 0 and no tables before the first. The `ETag` goes into `If-Match`."""
         state = schema_service.current(self.place)
-        return answer(state_answer(state), headers=_etag(state.version))
+        return respond(state_response(state), headers=_etag(state.version))
 
-    @extend_schema(parameters=[IF_MATCH], request=migrate_errors.SchemaChange, responses=migrate_errors.OutcomeAnswer)
+    @extend_schema(parameters=[IF_MATCH], request=migrate_errors.SchemaChange, responses=migrate_errors.OutcomeResponse)
     def replace(self, request: HttpRequest) -> HttpResponseBase:
         """Make this document the schema, in one transaction, or with `dry_run` list what that would do.
 
@@ -52,7 +65,7 @@ class SchemaViewSet(ApiViewSet):
         return self._change(request, values["document"], values)
 
     @idempotent(using=in_region)
-    @extend_schema(parameters=[IF_MATCH], request=migrate_errors.SchemaRevert, responses=migrate_errors.OutcomeAnswer)
+    @extend_schema(parameters=[IF_MATCH], request=migrate_errors.SchemaRevert, responses=migrate_errors.OutcomeResponse)
     def revert(self, request: HttpRequest) -> HttpResponseBase:
         """Bring back the document of an earlier version, as a new version; names that changed since change back."""
         values = self.read(migrate_errors.SchemaRevert)
@@ -71,12 +84,29 @@ class SchemaViewSet(ApiViewSet):
             [self.place.environment_id],
             heavy="document_text",
         )
-        return answer({"data": [version_answer(record) for record in page.items], "next_cursor": page.next_cursor})
+        return respond({"data": [version_response(record) for record in page.items], "next_cursor": page.next_cursor})
 
-    @extend_schema(operation_id="getSchemaVersion", responses=migrate_errors.VersionAnswer)
+    @extend_schema(operation_id="getSchemaVersion", responses=migrate_errors.VersionResponse)
     def version(self, request: HttpRequest, number: int) -> HttpResponseBase:
         """One version."""
-        return answer(version_answer(schema_service.version(self.place, number)))
+        return respond(version_response(schema_service.version(self.place, number)))
+
+    @extend_schema(
+        operation_id="getSchemaTypes",
+        parameters=[_ROLE, IF_NONE_MATCH],
+        responses={(200, TYPESCRIPT): OpenApiTypes.STR, 304: None},
+    )
+    def types(self, request: HttpRequest) -> HttpResponseBase:
+        """TypeScript types of the tables as a role may use them: rows, inserts, updates, filters, relations.
+
+        Tables and columns that no rule grants to the role are left out. 304 if `If-None-Match` names the `ETag`.
+        """
+        text = types_module(role_tables(self.place, Principal.of(self.caller), self.query.get("role"))).encode()
+        etag = f'"{sha256(text).hexdigest()}"'
+        headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
+        if etags.is_unchanged(request.META.get("HTTP_IF_NONE_MATCH"), etag):
+            return not_modified(headers)
+        return HttpResponse(text, content_type=TYPESCRIPT, headers=headers)
 
     def _change(
         self, request: HttpRequest, document: Any, values: dict[str, Any], reverts_to: int | None = None
@@ -84,7 +114,7 @@ class SchemaViewSet(ApiViewSet):
         expected = _expected(request)
         try:
             if values["dry_run"]:
-                outcome = schema_service.rehearse(self.place, document, expected=expected)
+                outcome = schema_service.rehearse(self.place, document, actor=self.caller, expected=expected)
             else:
                 outcome = schema_service.change(
                     self.place,
@@ -99,7 +129,7 @@ class SchemaViewSet(ApiViewSet):
                 raise
             message = f"The schema is at version {error.version}, not at {expected}."
             raise PreconditionFailed(message, headers=_etag(error.version)) from error
-        return answer(outcome_answer(outcome, dry_run=values["dry_run"]), headers=_etag(outcome.version))
+        return respond(outcome_response(outcome, dry_run=values["dry_run"]), headers=_etag(outcome.version))
 
 
 def _etag(version: int) -> dict[str, str]:
@@ -107,8 +137,8 @@ def _etag(version: int) -> dict[str, str]:
 
 
 def _expected(request: HttpRequest) -> int | None:
-    """The version that `If-Match` names; None without the header or with `*`. Raises PreconditionFailed for a tag that
-    no version of ours has, ValidationFailed for an `If-None-Match`."""
+    """The version in `If-Match`; None without the header or with `*`. Raises PreconditionFailed for a tag that no
+    version has, ValidationFailed for an `If-None-Match`."""
     etags.refuse(request.META, ("If-None-Match",), etags.ONLY_IF_MATCH)
     header = request.headers.get("If-Match")
     if header is None or header.strip() == "*":

@@ -7,6 +7,7 @@ from drf_spectacular.openapi import AutoSchema
 from rest_framework import serializers
 
 from platform_site.http import fields
+from rows.query.service import COUNTS
 
 _CELLS: dict[str, Any] = {
     "type": "object",
@@ -18,7 +19,7 @@ _CELLS: dict[str, Any] = {
 _ROW: dict[str, Any] = {
     "type": "object",
     "description": "`id` and the columns that the caller may read, or those of them that `columns` names; a relation "
-    "that `with` names is an object, null or an array of objects.",
+    "or user that `with` names is an object, null or an array of objects.",
     "properties": {"id": {"type": "string"}},
     "required": ["id"],
     "additionalProperties": True,
@@ -55,7 +56,7 @@ class NewRows(Described):
     description = {"oneOf": [_CELLS, {"type": "array", "items": _CELLS, "minItems": 1, "maxItems": 100}]}
 
 
-class MadeRows(Described):
+class CreatedRows(Described):
     description = {
         "oneOf": [
             _A_ROW,
@@ -93,13 +94,61 @@ class RowQuery(fields.Serializer):
     limit = serializers.IntegerField(required=False, min_value=1, max_value=100)
     cursor = fields.CharField(required=False)
     columns = fields.CharField(required=False)
-    count = serializers.ChoiceField(["exact", "estimated"], required=False)
+    count = serializers.ChoiceField(COUNTS, required=False)
 
     def get_fields(self) -> dict[str, Any]:
         return {**super().get_fields(), "with": fields.CharField(required=False)}
 
 
-class ExplainQuestion(fields.Serializer):
+class Operation(Described):
+    _REFERENCE: ClassVar[dict[str, Any]] = {
+        "type": "object",
+        "properties": {"$ref": {"type": "string", "description": "`name.column` of an earlier operation's row."}},
+        "required": ["$ref"],
+        "additionalProperties": False,
+    }
+    description = {
+        "type": "object",
+        "properties": {
+            "op": {"type": "string", "enum": ["insert", "update", "upsert", "delete"]},
+            "table": {"type": "string"},
+            "id": {
+                "oneOf": [{"type": "string"}, _REFERENCE],
+                "description": "The row to update or delete.",
+            },
+            "values": _CELLS,
+            "on_conflict": {"type": "string", "description": "Only upsert: `id` or the columns of a unique."},
+            "if_match": {"type": "string", "description": "Only update and delete: the row's ETag."},
+            "name": {"type": "string", "description": "Later operations refer to it by `$ref`."},
+        },
+        "required": ["op", "table"],
+        "additionalProperties": False,
+    }
+
+
+class Batch(fields.Serializer):
+    operations = serializers.ListField(child=Operation(), min_length=1, max_length=100)
+    dry_run = serializers.BooleanField(required=False, help_text="Try it, and undo it at the end.")
+
+
+class OperationResult(Described):
+    description = {
+        "type": "object",
+        "properties": {
+            "status": {"type": "integer", "enum": [200, 201, 204]},
+            "row": _A_ROW,
+            "etag": {"type": "string", "description": "The row's entity tag, if the caller may read the row."},
+        },
+        "required": ["status"],
+        "additionalProperties": False,
+    }
+
+
+class BatchResults(fields.Serializer):
+    results = serializers.ListField(child=OperationResult())
+
+
+class ExplainRequest(fields.Serializer):
     id = fields.CharField(max_length=64, help_text="The row's id.")
 
     def get_fields(self) -> dict[str, Any]:

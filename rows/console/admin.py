@@ -1,9 +1,9 @@
-"""The schema page of an environment in the console: its document, its versions, and a change with its plan.
+"""Console page of an environment's schema: its document, its versions, and a change with its plan.
 
-One page an environment, at the model's list address with `?environment=env_…` (`projects.console.base`). Changes go
-through `rows.migrate.service`, as from every other door: staff see the plan and whom it shows and hides rows
-(`rows.migrate.rule_impact`), type the name of what may lose data, and are in the trail. What is applied is what was
-planned: a text that was edited since is planned anew. The rows themselves are in `rows.console.row_browser`.
+There is one page per environment, at the model's list URL with `?environment=env_…` (`projects.console.base`). Changes
+use `rows.migrate.service` like all others: staff see the plan and its impact (`rows.migrate.rule_impact`), type the
+name of each operation that may lose data, and are in the audit log. A document that was edited after its plan is
+planned again. `rows.console.row_browser` shows the rows.
 """
 
 import hashlib
@@ -19,9 +19,9 @@ from accounts.console.base import staff
 from accounts.models import User
 from platform_site.http import bodies
 from platform_site.http.errors import InvalidRequest
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import sqlstates
-from projects.console.base import RegionAdmin, list_address, listed, query_with
+from projects.console.base import RegionAdmin, list_url, listed, query_with
 from projects.console.texts import difference
 from projects.errors import NoSuchEnvironment, SchemaLost
 from rows.console import row_browser
@@ -57,7 +57,7 @@ class SchemaVersionAdmin(RegionAdmin):
             raise PermissionDenied
         raise Http404("Open the schema from its environment.")
 
-    def list_response(self, request: HttpRequest, place: Place) -> HttpResponse | dict[str, Any]:
+    def list_response(self, request: HttpRequest, place: EnvironmentRef) -> HttpResponse | dict[str, Any]:
         context: dict[str, Any] = {}
         try:
             if request.method == "POST":
@@ -75,7 +75,7 @@ class SchemaVersionAdmin(RegionAdmin):
 
     # ── A change ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _change(self, request: HttpRequest, place: Place) -> dict[str, Any]:
+    def _change(self, request: HttpRequest, place: EnvironmentRef) -> dict[str, Any]:
         """Plan or apply what was posted: what the page then shows of it."""
         text, expected = request.POST.get("document", ""), _number(request.POST.get("expected", ""))
         revert = _number(request.POST.get("revert", ""))
@@ -110,7 +110,7 @@ class SchemaVersionAdmin(RegionAdmin):
 
     # ── The page ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _shown(self, request: HttpRequest, place: Place) -> dict[str, Any]:
+    def _shown(self, request: HttpRequest, place: EnvironmentRef) -> dict[str, Any]:
         """The current document and a page of versions; with `?version=`, what that version changed."""
         state = schema_service.current(place)
         current = _text(state.record)
@@ -123,7 +123,7 @@ class SchemaVersionAdmin(RegionAdmin):
                     "name": table.name,
                     "columns": len(table.all_columns),
                     "roles": list(table.rules),
-                    "address": list_address("rows.CurrentVersion", environment=place.environment_id, table=table.name),
+                    "address": list_url("rows.CurrentVersion", environment=place.environment_id, table=table.name),
                 }
                 for table in state.schema.tables.values()
             ],
@@ -150,8 +150,8 @@ class SchemaVersionAdmin(RegionAdmin):
         return shown
 
 
-def _plan(place: Place, raw: Any, expected: int, watched: str) -> dict[str, Any]:
-    """The operations of a change, the lines it changes, and whom it shows and hides rows."""
+def _plan(place: EnvironmentRef, raw: Any, expected: int, watched: str) -> dict[str, Any]:
+    """The operations of a change, its diff, and its impact on visibility."""
     plan = schema_service.rehearse(place, raw, expected=expected)
     planned: dict[str, Any] = {"plan": plan}
     if not plan.changed:

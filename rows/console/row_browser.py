@@ -1,9 +1,8 @@
-"""The console's row browser: the rows of an environment as somebody sees them, and why.
+"""Console row browser: the rows of an environment as a given caller sees them, and the reasons.
 
-Read only, and through the row manager like everything (law 2): staff see what a *member* of the project sees, a key,
-whoever has not signed in, a role or one user of the application; operators also see all rows, and beside a user's rows
-those that are hidden from it. Every look leaves `rows.viewed` in the trail with what was looked at and as whom, without
-a cell of it. Registered by `rows.console.admin`.
+Read-only, through the row manager. Staff see what a *member* of the project, a key, an anonymous caller, a role or one
+app user sees. Operators also see all rows, and next to a user's rows those that are hidden from it. Each view writes
+`rows.viewed` to the audit log, with what was viewed and as whom, without cells. Registered by `rows.console.admin`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,17 +15,17 @@ from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.http import urlencode
 
-from accounts.console.base import address, refuse_nul
+from accounts.console.base import refuse_nul, url_of
 from accounts.models import User
 from platform_site.http import exact_json
 from platform_site.http.errors import ApiError, NotFound, ValidationFailed
-from platform_site.identity.callers import Place
-from projects.console.base import RegionAdmin, list_address, query_with
+from platform_site.identity.callers import EnvironmentRef
+from projects.console.base import RegionAdmin, list_url, query_with
 from projects.directory.environments import place_of
 from rows import services
 from rows.models import CurrentVersion
 from rows.query import schema_cache
-from rows.query.schema_cache import Environment
+from rows.query.schema_cache import CompiledSchema
 from rows.query.service import ListQuery
 from rows.rules.rules import ANONYMOUS, MEMBER, SERVER, USER, Principal
 from rows.schema.model import Column, Table
@@ -39,12 +38,12 @@ LONGEST_CELL: Final = 120
 ALL: Final = "all"
 _OPERATOR: Final = Principal("account", bypass=True)
 _MEMBER: Final = Principal("account")
-_ANONYMOUS: Final = "whoever has not signed in"
+_ANONYMOUS: Final = "an anonymous caller"
 
 
 @dataclass(frozen=True, slots=True)
-class Eyes:
-    """Through whose eyes rows are looked at. `key` is what the address says: `member`, `role:editor`, `usr_…`."""
+class ViewAs:
+    """The caller whose view is shown. `key` is the URL parameter: `member`, `role:editor`, `usr_…`."""
 
     key: str
     label: str
@@ -53,7 +52,7 @@ class Eyes:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell as a page shows it. `href` leads to the row or user it names; `is_hidden` from the eyes at hand."""
+    """One cell as a page shows it. `href` leads to the row or user it names; `is_hidden` from the view_as at hand."""
 
     column: str
     text: str
@@ -62,13 +61,13 @@ class Cell:
     href: str | None = None
 
 
-class UnknownEyes(Exception):
+class UnknownViewAs(Exception):
     """Nobody is called so."""
 
 
 @admin.register(CurrentVersion)
 class RowBrowserAdmin(RegionAdmin):
-    """At the address of the current version: its rows are those that are there now."""
+    """At the URL of the current version: it shows the current rows."""
 
     title = "Rows"
     list_template = "admin/rows/browse.html"
@@ -76,12 +75,12 @@ class RowBrowserAdmin(RegionAdmin):
 
     # ── A table ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def list_response(self, request: HttpRequest, place: Place) -> HttpResponse | dict[str, Any]:
+    def list_response(self, request: HttpRequest, place: EnvironmentRef) -> HttpResponse | dict[str, Any]:
         """Without `?table=` the tables; with it a page of its rows."""
         environment = schema_cache.current(place)
-        eyes, problem = self._eyes(request, place, environment)
+        view_as, problem = self._view_as(request, place, environment)
         name = request.GET.get("table", "")
-        context = self._frame_of(request, environment, eyes) | {"problems": [problem] if problem else []}
+        context = self._frame_of(request, environment, view_as) | {"problems": [problem] if problem else []}
         if not name:
             return context | {"tables": _tables(place, environment)}
         table = environment.schema.tables.get(name)
@@ -92,8 +91,8 @@ class RowBrowserAdmin(RegionAdmin):
             return context
         asked = {key: request.GET.get(key, "").strip() for key in ("where", "order", "cursor", "count", "hidden")}
         context["asked"] = asked
-        shows_hidden = bool(asked["hidden"]) and eyes.key != ALL
-        asker = self._asker(request) if shows_hidden else eyes.principal
+        shows_hidden = bool(asked["hidden"]) and view_as.key != ALL
+        asker = self._asker(request) if shows_hidden else view_as.principal
         query = ListQuery(
             where=asked["where"] or None,
             order=asked["order"] or None,
@@ -107,15 +106,15 @@ class RowBrowserAdmin(RegionAdmin):
             return context | {"is_not_there": True}
         except ValidationFailed as error:
             return context | {"invalid": [f"{field.field}: {field.message}" for field in error.fields]}
-        visible = _visible(place, eyes.principal, name, page["data"]) if shows_hidden else None
+        visible = _visible(place, view_as.principal, name, page["data"]) if shows_hidden else None
         self.leave_trail(
-            request, place, "rows.viewed", name, seen_as=eyes.key, rows=len(page["data"]), with_hidden=shows_hidden
+            request, place, "rows.viewed", name, seen_as=view_as.key, rows=len(page["data"]), with_hidden=shows_hidden
         )
-        columns = list(environment.rules.sight(environment.rules.standing(asker)).columns(name).values())
+        columns = list(environment.rules.resolver(environment.rules.role_key(asker)).columns(name).values())
         following = page["next_cursor"]
         return context | {
             "columns": columns,
-            "rows": [_listed(place, table, columns, row, eyes, visible) for row in page["data"]],
+            "rows": [_listed(place, table, columns, row, view_as, visible) for row in page["data"]],
             "shows_hidden": shows_hidden,
             "count": page.get("count"),
             "count_is": page.get("count_is"),
@@ -146,106 +145,109 @@ class RowBrowserAdmin(RegionAdmin):
             request, place, self.thing_template, lambda: self._row(request, place, row_id), f"Row {row_id}"
         )
 
-    def _row(self, request: HttpRequest, place: Place, row_id: str) -> dict[str, Any]:
+    def _row(self, request: HttpRequest, place: EnvironmentRef, row_id: str) -> dict[str, Any]:
         environment = schema_cache.current(place)
         table = environment.schema.tables.get(request.GET.get("table", ""))
         if table is None:
             raise Http404("The schema has no such table.")
-        eyes, problem = self._eyes(request, place, environment)
+        view_as, problem = self._view_as(request, place, environment)
         asker = self._asker(request)
-        context = self._frame_of(request, environment, eyes) | {
+        context = self._frame_of(request, environment, view_as) | {
             "table": table,
             "row_id": row_id,
             "problems": [problem] if problem else [],
-            "back": list_address(
-                "rows.CurrentVersion", environment=place.environment_id, table=table.name, **{"as": eyes.key}
+            "back": list_url(
+                "rows.CurrentVersion", environment=place.environment_id, table=table.name, **{"as": view_as.key}
             ),
         }
-        seen = _one(place, eyes.principal, table.name, row_id)
-        whole = seen if eyes.principal == asker else _one(place, asker, table.name, row_id)
+        seen = _one(place, view_as.principal, table.name, row_id)
+        whole = seen if view_as.principal == asker else _one(place, asker, table.name, row_id)
         if whole is None:
             raise Http404("There is no such row, or it is hidden from members of the project.")
-        self.leave_trail(request, place, "rows.viewed", row_id, table=table.name, seen_as=eyes.key)
-        columns = list(environment.rules.sight(environment.rules.standing(asker)).columns(table.name).values())
+        self.leave_trail(request, place, "rows.viewed", row_id, table=table.name, seen_as=view_as.key)
+        columns = list(environment.rules.resolver(environment.rules.role_key(asker)).columns(table.name).values())
         context |= {
             "is_visible": seen is not None,
-            "cells": [_cell(place, column, whole, eyes, seen, longest=None) for column in columns],
-            "children": _children(place, environment, table, row_id, eyes),
+            "cells": [_cell(place, column, whole, view_as, seen, longest=None) for column in columns],
+            "children": _children(place, environment, table, row_id, view_as),
             "explain_query": query_with(request, explain="1"),
         }
         if seen is None or request.GET.get("explain"):
             context["explanation"] = services.explain_row(
-                place, asker, table.name, row_id, eyes.principal, knows_users=True
+                place, asker, table.name, row_id, view_as.principal, knows_users=True
             )
         return context
 
-    # ── Through whose eyes ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── Through whose view_as
+    # ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _asker(self, request: HttpRequest) -> Principal:
-        """As whom staff look when not through somebody's eyes: operators see all, support what members see."""
+        """The default view of staff: operators see everything, support sees what members see."""
         return _OPERATOR if self.has_operate_permission(request) else _MEMBER
 
-    def _eyes(self, request: HttpRequest, place: Place, environment: Environment) -> tuple[Eyes, str | None]:
+    def _view_as(
+        self, request: HttpRequest, place: EnvironmentRef, environment: CompiledSchema
+    ) -> tuple[ViewAs, str | None]:
         asked = request.GET.get("user", "").strip() or request.GET.get("as", "").strip() or MEMBER
         try:
-            return _eyes_named(asked, place, environment, may_see_all=self.has_operate_permission(request)), None
-        except UnknownEyes as error:
-            return Eyes(MEMBER, "a member of the project", _MEMBER), str(error)
+            return _view_as_named(asked, place, environment, may_see_all=self.has_operate_permission(request)), None
+        except UnknownViewAs as error:
+            return ViewAs(MEMBER, "a member of the project", _MEMBER), str(error)
 
-    def _frame_of(self, request: HttpRequest, environment: Environment, eyes: Eyes) -> dict[str, Any]:
+    def _frame_of(self, request: HttpRequest, environment: CompiledSchema, view_as: ViewAs) -> dict[str, Any]:
         choices = [(MEMBER, "a member of the project"), (SERVER, "a server key"), (ANONYMOUS, _ANONYMOUS)]
         if self.has_operate_permission(request):
             choices.insert(0, (ALL, "everything, rules aside"))
         choices += [(f"role:{role}", f"any user of role {role}") for role in _roles(environment)]
-        if eyes.principal.user_id:
-            choices.append((eyes.key, eyes.label))
+        if view_as.principal.user_id:
+            choices.append((view_as.key, view_as.label))
         return {
-            "eyes": eyes,
+            "view_as": view_as,
             "choices": choices,
             "version": environment.version,
-            "schema_address": list_address("rows.SchemaVersion", environment=environment.id),
+            "schema_address": list_url("rows.SchemaVersion", environment=environment.id),
         }
 
 
-def row_address(place: Place, table: str, row_id: str, eyes: str = MEMBER) -> str:
-    """The page of one row, as `eyes` see it."""
-    query = urlencode({"environment": place.environment_id, "table": table, "as": eyes})
-    return f"{address('rows_currentversion', row_id)}?{query}"
+def row_url(place: EnvironmentRef, table: str, row_id: str, view_as: str = MEMBER) -> str:
+    """The page of one row, as `view_as` see it."""
+    query = urlencode({"environment": place.environment_id, "table": table, "as": view_as})
+    return f"{url_of('rows_currentversion', row_id)}?{query}"
 
 
-def _roles(environment: Environment) -> list[str]:
+def _roles(environment: CompiledSchema) -> list[str]:
     """The roles of users that some table names, `user` first."""
     named = {role for table in environment.schema.tables.values() for role in table.rules}
     return [USER, *sorted(named - {USER, MEMBER, SERVER, ANONYMOUS})]
 
 
-def _eyes_named(asked: str, place: Place, environment: Environment, *, may_see_all: bool) -> Eyes:
+def _view_as_named(asked: str, place: EnvironmentRef, environment: CompiledSchema, *, may_see_all: bool) -> ViewAs:
     """Raises UnknownEyes, with the sentence to say."""
     match asked:
         case "all" if may_see_all:
-            return Eyes(ALL, "everything, rules aside", _OPERATOR)
+            return ViewAs(ALL, "everything, rules aside", _OPERATOR)
         case "member":
-            return Eyes(MEMBER, "a member of the project", _MEMBER)
+            return ViewAs(MEMBER, "a member of the project", _MEMBER)
         case "server":
-            return Eyes(SERVER, "a server key", Principal("key"))
+            return ViewAs(SERVER, "a server key", Principal("key"))
         case "anonymous":
-            return Eyes(ANONYMOUS, _ANONYMOUS, Principal("anonymous"))
+            return ViewAs(ANONYMOUS, _ANONYMOUS, Principal("anonymous"))
     role = asked.removeprefix("role:")
     if asked.startswith("role:") and role in _roles(environment):
-        return Eyes(asked, f"any user of role {role}", Principal("user", role=None if role == USER else role))
+        return ViewAs(asked, f"any user of role {role}", Principal("user", role=None if role == USER else role))
     user = User.objects.in_pool(place.pool_id).filter(pk=asked).first()
     if user is None and "@" in asked:
         user = User.objects.with_email(place.pool_id, asked).first()
     if user is None:
-        raise UnknownEyes(f"Nobody in this environment is called {asked[:100]}. Give a user's id or e-mail.")
+        raise UnknownViewAs(f"Nobody in this environment is called {asked[:100]}. Give a user's id or e-mail.")
     label = f"{user.email}, role {user.role}" if user.role else user.email
-    return Eyes(user.pk, label, Principal.of_user(user))
+    return ViewAs(user.pk, label, Principal.of_user(user))
 
 
 # ── Content ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _tables(place: Place, environment: Environment) -> list[dict[str, Any]]:
+def _tables(place: EnvironmentRef, environment: CompiledSchema) -> list[dict[str, Any]]:
     """The tables with PostgreSQL's estimate of their rows."""
     estimates = exporter.estimates(place)
     return [
@@ -254,13 +256,15 @@ def _tables(place: Place, environment: Environment) -> list[dict[str, Any]]:
             "rows": estimates.get(table.name, 0),
             "columns": len(table.all_columns),
             "roles": list(table.rules),
-            "href": list_address("rows.CurrentVersion", environment=environment.id, table=table.name),
+            "href": list_url("rows.CurrentVersion", environment=environment.id, table=table.name),
         }
         for table in environment.schema.tables.values()
     ]
 
 
-def _visible(place: Place, principal: Principal, table: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _visible(
+    place: EnvironmentRef, principal: Principal, table: str, rows: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
     """Of these rows, those that `principal` sees, as it sees them. One statement."""
     if not rows:
         return {}
@@ -272,7 +276,7 @@ def _visible(place: Place, principal: Principal, table: str, rows: Sequence[Mapp
     return {row["id"]: row for row in page["data"]}
 
 
-def _one(place: Place, principal: Principal, table: str, row_id: str) -> dict[str, Any] | None:
+def _one(place: EnvironmentRef, principal: Principal, table: str, row_id: str) -> dict[str, Any] | None:
     try:
         found: dict[str, Any] = exact_json.loads(services.retrieve_row(place, principal, table, row_id).body)
     except ApiError:
@@ -281,29 +285,31 @@ def _one(place: Place, principal: Principal, table: str, row_id: str) -> dict[st
 
 
 def _listed(
-    place: Place,
+    place: EnvironmentRef,
     table: Table,
     columns: Sequence[Column],
     row: Mapping[str, Any],
-    eyes: Eyes,
+    view_as: ViewAs,
     visible: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     seen = row if visible is None else visible.get(row["id"])
     return {
         "id": row["id"],
-        "href": row_address(place, table.name, row["id"], eyes.key),
+        "href": row_url(place, table.name, row["id"], view_as.key),
         "is_hidden": seen is None,
         "cells": [
-            _cell(place, column, row, eyes, row if seen is None else seen) for column in columns if column.name != "id"
+            _cell(place, column, row, view_as, row if seen is None else seen)
+            for column in columns
+            if column.name != "id"
         ],
     }
 
 
 def _cell(
-    place: Place,
+    place: EnvironmentRef,
     column: Column,
     row: Mapping[str, Any],
-    eyes: Eyes,
+    view_as: ViewAs,
     seen: Mapping[str, Any] | None,
     *,
     longest: int | None = LONGEST_CELL,
@@ -313,21 +319,23 @@ def _cell(
     href = None
     if isinstance(value, str):
         if column.is_user:
-            href = address("accounts_user", value)
+            href = url_of("accounts_user", value)
         elif column.references:
-            href = row_address(place, column.references, value, eyes.key)
+            href = row_url(place, column.references, value, view_as.key)
     text = value if isinstance(value, str) else exact_json.dumps(value)
     if longest is not None and len(text) > longest:
         text = text[:longest] + "…"
     return Cell(column.name, text, is_null=value is None, is_hidden=is_hidden, href=href)
 
 
-def _children(place: Place, environment: Environment, table: Table, row_id: str, eyes: Eyes) -> list[tuple[str, str]]:
+def _children(
+    place: EnvironmentRef, environment: CompiledSchema, table: Table, row_id: str, view_as: ViewAs
+) -> list[tuple[str, str]]:
     """The relations that lead to many rows, each with the list of those that belong to this one."""
     found = []
     for relation in environment.schema.tables[table.name].relations.values():
         if relation.many:
             where = exact_json.dumps({relation.column: row_id})
-            asked = {"environment": place.environment_id, "table": relation.target, "where": where, "as": eyes.key}
-            found.append((relation.name, list_address("rows.CurrentVersion", **asked) or ""))
+            asked = {"environment": place.environment_id, "table": relation.target, "where": where, "as": view_as.key}
+            found.append((relation.name, list_url("rows.CurrentVersion", **asked) or ""))
     return found

@@ -1,12 +1,12 @@
-"""What a subscriber is shown of an event: at most what role `server` may read, of that the columns its owner asked for,
-and nothing at all where its filter says no.
+"""Event payloads: what a subscriber receives of an event. At most what role `server` may read, only the columns that
+the subscription names, and nothing if its filter rejects the event.
 
-Rules are those of now, not of the moment of the write: who took a column away does not want to see it arrive.
+The current rules apply, not those at the time of the write, so that a revoked column is never sent.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final, Protocol
 from uuid import UUID
@@ -14,7 +14,7 @@ from uuid import UUID
 from django.db import OperationalError, connections, models, transaction
 from django.db.models.functions import Cast, Coalesce
 
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import clock
 from platform_site.postgres.sizes import OctetLength
 from platform_site.postgres.sqlstates import CANCELLED, sqlstate
@@ -23,7 +23,7 @@ from rows.outbox.models import OutboxEvent
 from rows.query import schema_cache
 from rows.rules import grammar
 from rows.rules.conditions import Condition, Hop, Quantified, Variable, parts, paths_of
-from rows.rules.evaluator import Effort, Facts, holds
+from rows.rules.evaluator import Effort, Facts, TooCostly, holds
 from rows.rules.rules import SERVER, Principal, ReadRule, resolve
 from rows.schema.values import LONG_TYPES
 
@@ -62,7 +62,7 @@ class Subscriber(Protocol):
 
 
 class Hidden(Exception):
-    """Role `server` may read neither the row nor what it was before: that it was written is nobody's to know."""
+    """Role `server` may read neither the new nor the old row, so the event is not sent."""
 
 
 class _TooManyRelated(Exception):
@@ -82,17 +82,21 @@ class _Deciding:
         self.related: dict[tuple[Hop, Any], _Rows | None] = {}
 
 
-def region_place(environment_id: str, using: str) -> Place:
+def region_place(environment_id: str, using: str) -> EnvironmentRef:
     """What a worker in a region knows of an environment's place: where its rows are. The rest lives in control."""
-    return Place(environment_id, "", "", region=using, cluster=using, plan="free", pool_id=environment_id)
+    return EnvironmentRef(environment_id, "", "", region=using, cluster=using, plan="free", pool_id=environment_id)
 
 
 class Payloads:
-    """The payloads of one relay batch in the region `using`; what it reads of an environment it reads once."""
+    """The payloads of one relay batch in the region `using`; what it reads of an environment it reads once.
 
-    def __init__(self, using: str) -> None:
+    `viewer` is who reads them: for webhooks role `server`.
+    """
+
+    def __init__(self, using: str, viewer: Principal = _NOBODY) -> None:
         self._using = using
-        self._environments: dict[str, schema_cache.Environment] = {}
+        self._viewer = viewer
+        self._environments: dict[str, schema_cache.CompiledSchema] = {}
         self._filters: dict[tuple[str, str], Condition | None] = {}
         self._named: dict[tuple[str, str], Mapping[str, set[str]]] = {}
         self._deciding = _Deciding()
@@ -133,7 +137,18 @@ class Payloads:
             "changed": changed,
         }
 
-    def _environment(self, environment_id: str) -> schema_cache.Environment:
+    def visible_cells(
+        self, environment: schema_cache.CompiledSchema, table: str, record: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
+        """`record` as the viewer's list shows it: null where a cell cannot be read; None where the row cannot be.
+        Raises TooCostly, also where a relation leads to too many rows to say."""
+        rule = environment.rules.access(table, environment.rules.role_key(self._viewer)).read
+        if rule is None:
+            return None
+        found = self._readable(environment, table, rule, record, is_exact=True)
+        return None if found is None else {name: found.get(name) for name in record if name in rule.columns}
+
+    def _environment(self, environment_id: str) -> schema_cache.CompiledSchema:
         found = self._environments.get(environment_id)
         if found is None:
             found = schema_cache.current(region_place(environment_id, self._using))
@@ -141,14 +156,20 @@ class Payloads:
         return found
 
     def _readable(
-        self, environment: schema_cache.Environment, table: str, rule: ReadRule, record: Mapping[str, Any] | None
+        self,
+        environment: schema_cache.CompiledSchema,
+        table: str,
+        rule: ReadRule,
+        record: Mapping[str, Any] | None,
+        *,
+        is_exact: bool = False,
     ) -> dict[str, Any] | None:
-        """The cells of `record` that role `server` may read; None where it may not read the row."""
+        """The cells of `record` that the viewer may read; None where it may not read the row."""
         if record is None:
             return None
         key = environment.id, table
         if key not in self._named:
-            self._named[key] = _named_by(rule, table)
+            self._named[key] = columns_by_table([grant.where for grant in rule.grants], table)
         named = self._named[key]
         facts = Facts(
             variable=self._resolved,
@@ -158,22 +179,25 @@ class Payloads:
         granted: set[str] = set()
         matched = False
         for grant in rule.grants:
-            # Among some of the far rows a rule that wants none of a kind could hold by chance.
-            with suppress(_TooManyRelated):
+            try:
                 if holds(grant.where, record, facts):
                     matched = True
                     granted |= grant.columns
+            except _TooManyRelated:
+                # Among some of the far rows a rule that wants none of a kind could hold by chance.
+                if is_exact:
+                    raise TooCostly from None
         return {name: value for name, value in record.items() if name in granted} if matched else None
 
     def _resolved(self, variable: Variable) -> Any:
-        """What a variable of a rule stands for here: `$now` for the moment at which the batch first asks, by the clock
-        of the region; all others are somebody's, and missing."""
+        """The value of a rule's variable: `$now` is the region's time when the batch first asks. For webhooks all other
+        variables are missing, because a subscription has no caller."""
         if variable.name == "now" and self._now is None:
             self._now = clock.now(self._using)
-        return resolve(variable, _NOBODY, self._now)
+        return resolve(variable, self._viewer, self._now)
 
     def _related(
-        self, environment: schema_cache.Environment, hop: Hop, row: Mapping[str, Any], named: Mapping[str, set[str]]
+        self, environment: schema_cache.CompiledSchema, hop: Hop, row: Mapping[str, Any], named: Mapping[str, set[str]]
     ) -> _Rows:
         """The rows that a relation in a rule leads to, whoever may read them: paths inside a rule are its author's.
 
@@ -201,7 +225,7 @@ class Payloads:
 
     def _is_wanted(
         self,
-        environment: schema_cache.Environment,
+        environment: schema_cache.CompiledSchema,
         subscriber: Subscriber,
         table: str,
         record: Mapping[str, Any],
@@ -212,18 +236,18 @@ class Payloads:
         key = (subscriber.id, table)
         if key not in self._filters:
             try:
-                self._filters[key] = grammar.read_record(subscriber.filter, table, environment.rules.sight(SERVER))
+                self._filters[key] = grammar.read_record(subscriber.filter, table, environment.rules.resolver(SERVER))
             except grammar.InvalidCondition:
                 self._filters[key] = None  # a column it names is gone, or not of this table: it matches nothing
         condition = self._filters[key]
         return condition is not None and holds(condition, record, facts)
 
 
-def _named_by(rule: ReadRule, table: str) -> Mapping[str, set[str]]:
-    """The columns that a rule of `table` asks about, by the table that has them."""
+def columns_by_table(conditions: Iterable[Condition], table: str) -> Mapping[str, set[str]]:
+    """The columns that conditions on a row of `table` ask about, by the table that has them."""
     named: dict[str, set[str]] = defaultdict(set)
-    for grant in rule.grants:
-        _name(grant.where, table, named)
+    for condition in conditions:
+        _name(condition, table, named)
     return named
 
 
@@ -245,7 +269,9 @@ def _name_hop(hop: Hop, table: str, named: dict[str, set[str]]) -> str:
     return hop.table
 
 
-def _read(environment: schema_cache.Environment, hop: Hop, key: Any, named: set[str], effort: Effort) -> _Rows | None:
+def _read(
+    environment: schema_cache.CompiledSchema, hop: Hop, key: Any, named: set[str], effort: Effort
+) -> _Rows | None:
     """Of the far rows the columns that are asked about, None where there are too many rows. How long the cells are is
     known, and paid for, before they are read. Raises TooCostly."""
     effort.spend(_QUERY)

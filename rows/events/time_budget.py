@@ -2,8 +2,8 @@
 
 Steps bound one event (`rows.events.payloads`); a hundred that stay below that bound are a hundred times as much.
 PostgreSQL ends a transaction in which nothing is said for so long, and those who wait behind an environment's costly
-events are others. So a turn ends by the clock, wherever it is, and an environment has a share of it: what was decided
-so far is settled, the rest comes with the next turn.
+events are others. So a budget ends by the clock, wherever it is, and an environment has a share of it: what was decided
+so far is settled, the rest comes with the next budget.
 """
 
 import time
@@ -12,13 +12,13 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 SECONDS: Final = 1.0
-"""After so much a turn takes up no further event."""
+"""After so much a budget takes up no further event."""
 SHARE: Final = 0.25
-"""Seconds of a turn after which it takes up no further event of one environment."""
+"""Seconds of a budget after which it takes up no further event of one environment."""
 
 
-class Turn:
-    """The clock of one turn, which begins now. Each event that it took up is booked once it is decided."""
+class TimeBudget:
+    """The clock of one budget, which begins now. Each event that it took up is booked once it is decided."""
 
     def __init__(self) -> None:
         self._begun = self._booked = time.monotonic()
@@ -45,8 +45,8 @@ class Turn:
         return [environment_id for environment_id in self._spent if self.has_had(environment_id)]
 
 
-class Costly:
-    """The environments whose events took long in this process, in the order in which they had their last turn."""
+class ExpensiveEnvironments:
+    """The environments whose events took long in this process, in the order in which they had their last budget."""
 
     def __init__(self) -> None:
         self._known: dict[str, None] = {}
@@ -55,7 +55,7 @@ class Costly:
         return iter(list(self._known))
 
     def one_of(self, environment_ids: Collection[str]) -> list[str]:
-        """These, of the costly ones only the one whose turn it is, at the end."""
+        """These, of the costly ones only the one whose budget it is, at the end."""
         known = [each for each in self if each in environment_ids]
         return [each for each in environment_ids if each not in known] + known[:1]
 

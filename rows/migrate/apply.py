@@ -22,8 +22,9 @@ from psycopg import sql
 from platform_site.http.errors import FieldError
 from platform_site.identity import ids
 from platform_site.postgres import sqlstates
-from platform_site.postgres.prepared import opened_door, replace_soon
+from platform_site.postgres.prepared import discard_when_idle, row_access
 from projects.provisioning import failpoints
+from rows.migrate import existing_rows
 from rows.migrate.planner import NewUnique, Plan, Step
 from rows.migrate.schema_editor import RowSchemaEditor
 from rows.query import table_models
@@ -81,7 +82,7 @@ _UNREADABLE: Final = {
 _UNREACHABLE: Final = sql.SQL("id !~ {} OR id = ANY({})").format(
     sql.Literal(f"^{values.ROW_ID.pattern}$"), sql.Literal(sorted(values.RESERVED_IDS))
 )
-"""Whether no address of the API leads to the row."""
+"""Whether no API path can name the row's id."""
 _PATHS: Final = {
     "huge": sql.Literal(
         f'strict $.** ? (@.type() == "number" && (@.abs() > {sys.float_info.max!r} || @ != 0 && @.abs() < 4.9e-324))'
@@ -112,7 +113,7 @@ def inside(connection: BaseDatabaseWrapper, schema: str, *, limited: bool = True
         found = cursor.fetchone()
     limits = (f"{settings.SCHEMA_LOCK_TIMEOUT_MS}", f"{settings.SCHEMA_STATEMENT_TIMEOUT_MS}") if limited else found[1:]
     _set(connection, f'"{schema}"', *limits)
-    replace_soon(connection)  # its backend now remembers every table that is made, changed or looked at in here
+    discard_when_idle(connection)  # its backend now remembers every table that is made, changed or looked at in here
     yield
     _set(connection, *found)  # not after an error: the transaction is lost, and its settings with it
 
@@ -172,8 +173,8 @@ def new_uniques(cursor: Any, tables: Collection[str] | None = None) -> dict[str,
 
 
 def _take_over(connection: BaseDatabaseWrapper, plan: Plan, made: Sequence[NewUnique]) -> None:
-    """Whatever was made beforehand on the tables that the plan alters is there whole, or goes if it is not of `made`:
-    left by a crash, or by a rival who comes too late now. Raises LockNotWon if one of `made` was taken away."""
+    """Check the indexes that were created beforehand on the tables of the plan: each is complete, or is dropped if it
+    is not in `made` (left by a crash or a concurrent change). Raises LockNotWon if one of `made` is gone."""
     if not plan.exclusive:
         return
     with connection.cursor() as cursor:
@@ -198,20 +199,20 @@ def apply(alias: str, schema: str, plan: Plan, made: Sequence[NewUnique] = ()) -
     with inside(connection, schema):
         _lock(connection, plan)
         _take_over(connection, plan, made)
-        _refuse_gaps(connection, plan)
+        _refuse_misfits(connection, plan)
         return _run(connection, plan, large_tables(connection, schema), made)
 
 
 def rehearse(alias: str, schema: str, plan: Plan) -> tuple[Operation, ...]:
     """What `apply` would do, found out on an empty twin of the schema, which is rolled back.
 
-    Only the question whether existing rows would be in the way is asked of the living tables, without a lock. Raises
+    Only the question which existing rows would be in the way is asked of the living tables, without a lock. Raises
     InvalidDocument for that, and TookTooLong.
     """
     connection = connections[alias]
     with transaction.atomic(using=alias):
         with inside(connection, schema):
-            _refuse_gaps(connection, plan)
+            _refuse_misfits(connection, plan)
         large = large_tables(connection, schema)
         twin = f"twin_{ids.suffix()}"
         with connection.cursor() as cursor:
@@ -227,10 +228,17 @@ def rehearse(alias: str, schema: str, plan: Plan) -> tuple[Operation, ...]:
     return operations
 
 
-def build(connection: BaseDatabaseWrapper, schema: Schema, fill: Callable[[], None] | None = None) -> Applied:
-    """Make all tables of `schema` where `inside` stands, which must be empty.
+def refuse_misfits(alias: str, schema: str, plan: Plan) -> None:
+    """Ask the living tables, without a lock, which existing rows `plan` does not fit. Raises as `rehearse`."""
+    connection = connections[alias]
+    with transaction.atomic(using=alias), inside(connection, schema):
+        _refuse_misfits(connection, plan)
 
-    `fill` is called when the tables are there, and before their indexes and foreign keys.
+
+def build(connection: BaseDatabaseWrapper, schema: Schema, fill: Callable[[], None] | None = None) -> Applied:
+    """Create all tables of `schema` in the schema chosen by `inside`, which must be empty.
+
+    `fill` is called after the tables exist and before their indexes and foreign keys.
     """
     with RowSchemaEditor(connection) as editor:
         editor.build(table_models.state_of(schema).apps.get_models(), fill)
@@ -245,7 +253,7 @@ def exchange(connection: BaseDatabaseWrapper, schema: str, old: Schema, beside: 
     with connection.cursor() as cursor, locks_or_not():
         if old.tables:
             tables = sql.SQL(", ").join(sql.Identifier(schema, name) for name in sorted(old.tables))
-            with opened_door():
+            with row_access():
                 cursor.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(tables))
             cursor.execute(sql.SQL("DROP TABLE {}").format(tables))
         for name in new.tables:
@@ -280,21 +288,14 @@ def locks_or_not() -> Generator[None]:
         raise
 
 
-def _refuse_gaps(connection: BaseDatabaseWrapper, plan: Plan) -> None:
-    """Raise InvalidDocument for columns that become or are not null while rows have nothing to put there."""
-    errors = []
-    with connection.cursor() as cursor:
-        for gap in plan.gaps:
-            question = sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {})").format(
-                sql.Identifier(gap.table),
-                sql.SQL("{} IS NULL").format(sql.Identifier(gap.column)) if gap.column else sql.SQL("true"),
-            )
-            cursor.execute(question)
-            if cursor.fetchone()[0]:
-                message = 'existing rows have no value here: add "backfill" or "default", or "null": true'
-                errors.append(FieldError(gap.path, "required", message))
-    if errors:
-        raise InvalidDocument(errors)
+def _refuse_misfits(connection: BaseDatabaseWrapper, plan: Plan) -> None:
+    """Raise InvalidDocument for rows that the change would not fit, as far as they tell before it."""
+    try:
+        existing_rows.refuse_misfits(connection, plan)
+    except DatabaseError as error:
+        if sqlstates.sqlstate(error) == sqlstates.CANCELLED:
+            raise TookTooLong("existing rows") from error
+        raise
 
 
 def _run(connection: BaseDatabaseWrapper, plan: Plan, large: Collection[str], made: Sequence[NewUnique]) -> Applied:
@@ -307,14 +308,15 @@ def _run(connection: BaseDatabaseWrapper, plan: Plan, large: Collection[str], ma
                 editor.execute(statement.text, None)
         if plan.old.tables:
             _run_steps(editor, plan)
-            _refuse_giants(editor, plan)
+            _refuse_large_rows(editor, plan)
         else:
             editor.build(table_models.state_of(plan.new).apps.get_models())
     return Applied(_operations(plan, editor.recorded), editor.postponed)
 
 
 def _run_steps(editor: RowSchemaEditor, plan: Plan) -> None:
-    state = table_models.state_of(plan.renamed.schema, unconstrained=plan.renamed.unconstrained)
+    renamed = plan.renamed
+    state = table_models.state_of(renamed.schema, unconstrained=renamed.unconstrained, checks=renamed.checks)
     for steps in _together(plan.steps):
         before = state.clone()
         if len(steps) > 1:
@@ -343,8 +345,8 @@ def _together(steps: Iterable[Step]) -> Iterator[list[Step]]:
 
 
 def unreadable_cell(connection: BaseDatabaseWrapper, table: Table) -> tuple[str, str] | None:
-    """The id of a row of `table`, where `inside` stands, and a column of it that holds what PostgreSQL takes and the
-    API cannot show; None if there is none. For rows that come from elsewhere by COPY, or may go there. One query."""
+    """The id of a row of `table` (in the schema chosen by `inside`) and a column of it with a value that PostgreSQL
+    accepts and the API cannot show; None if there is none. For rows copied from or to elsewhere. One query."""
     tests = {ID.name: _UNREACHABLE}
     tests |= {name: _unreadable(column) for name, column in table.all_columns.items() if column.type in _UNREADABLE}
     query = sql.SQL("SELECT id, ARRAY[{}] FROM {} WHERE {} LIMIT 1").format(
@@ -357,7 +359,7 @@ def unreadable_cell(connection: BaseDatabaseWrapper, table: Table) -> tuple[str,
 
 
 def _holds_any(connection: BaseDatabaseWrapper, table: str, test: sql.Composable) -> bool:
-    """Whether the test is true of a row of the table, where `inside` stands."""
+    """Whether the test is true of any row of the table, in the schema chosen by `inside`."""
     with connection.cursor() as cursor:
         cursor.execute(sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {})").format(sql.Identifier(table), test))
         return bool(cursor.fetchone()[0])
@@ -374,7 +376,7 @@ def _refuse_unreadable(editor: RowSchemaEditor, plan: Plan, step: Step) -> None:
         raise InvalidDocument([FieldError(step.path, "invalid", f"existing values cannot become {column.type}")])
 
 
-def _refuse_giants(editor: RowSchemaEditor, plan: Plan) -> None:
+def _refuse_large_rows(editor: RowSchemaEditor, plan: Plan) -> None:
     """Raise InvalidDocument where a text that became JSON makes a row larger than the API lets one become: PostgreSQL
     writes the numbers of JSON without exponents."""
     for step in plan.steps:
@@ -383,12 +385,12 @@ def _refuse_giants(editor: RowSchemaEditor, plan: Plan) -> None:
         table = step.django.model_name
         if plan.renamed.schema.tables[table].columns[step.column.name].type == "json":
             continue
-        if _holds_any(editor.connection, table, is_giant(plan.new.tables[table].columns.values())):
+        if _holds_any(editor.connection, table, is_row_too_large(plan.new.tables[table].columns.values())):
             message = f"existing rows would hold more than {values.MAX_ROW_BYTES >> 20} MB as json"
             raise InvalidDocument([FieldError(step.path, "conflict", message)])
 
 
-def is_giant(columns: Iterable[Column]) -> sql.Composable:
+def is_row_too_large(columns: Iterable[Column]) -> sql.Composable:
     """Whether a row has more in these columns than the API lets it have, as a condition."""
     sizes = [
         sql.SQL("coalesce(octet_length({}::text), 0)").format(sql.Identifier(column.name))

@@ -10,8 +10,8 @@ from typing import Any
 
 from psycopg import sql
 
-from platform_site.fastpath.libpq import unhurried
-from platform_site.identity.callers import Place
+from platform_site.fastpath.libpq import without_timeouts
+from platform_site.identity.callers import EnvironmentRef
 from rows.migrate import service as schema_service
 from rows.models import CurrentVersion
 from rows.query import table_models
@@ -21,13 +21,13 @@ Progress = Callable[[str], None]
 """Told the name of each index before it is made, such as `tasks (owner_id, -created_at, -id)`."""
 
 
-def make_due(place: Place, progress: Progress = lambda name: None) -> bool:
+def make_due(place: EnvironmentRef, progress: Progress = lambda name: None) -> bool:
     """Make every index that the environment's schema declares and PostgreSQL does not have; True once all are there.
 
     False if another process is at it. Takes as long as it takes: call it from a worker or a command, outside of
     transactions.
     """
-    with unhurried(place.cluster) as connection:
+    with without_timeouts(place.cluster) as connection:
         cursor = connection.cursor()
         cursor.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 2))", [place.environment_id])
         if not cursor.fetchone()[0]:

@@ -1,14 +1,14 @@
-"""Uniques of large tables: their indexes are made before the schema change that adds them, while rows are served.
+"""Unique constraints of large tables: their indexes are built concurrently before the schema change, while rows are
+served.
 
-A unique that does not hold yet cannot be declared, so that nothing is left for later as with plain indexes
-(`rows.migrate.concurrent_indexes`). Instead `CREATE UNIQUE INDEX CONCURRENTLY` runs first, on a connection of its own
-and under a name of its own (`_nu_…`); the short transaction that moves the version then only says `ADD CONSTRAINT …
-USING INDEX`.
+A unique constraint cannot be declared before it holds, so unlike a plain index (`rows.migrate.concurrent_indexes`) it
+cannot be built afterwards. `CREATE UNIQUE INDEX CONCURRENTLY` runs first, on its own connection and under its own name
+(`_nu_…`); the short transaction that changes the version then runs `ADD CONSTRAINT … USING INDEX`.
 
-From its second look at the table on, PostgreSQL holds writers to such an index, also to one that was cut off. So
-whoever gives up takes it away again, and what a crash left behind goes with the next change of the table
-(`rows.migrate.apply`) or the next sweep. Writers who meet one meanwhile are asked to try again (`rows.write.errors`).
-An advisory lock of the session says that somebody is at it, for as long as he lives. docs/adr/0002-schema-changes.md.
+From its second scan of the table on, PostgreSQL enforces such an index, even an incomplete one. So a change that gives
+up drops it, and the next change of the table (`rows.migrate.apply`) or the next periodic job drops what a crash left.
+Writers that meet one are asked to retry (`rows.write.errors`). A session-level advisory lock marks a build that is
+running. docs/adr/0002-schema-changes.md.
 """
 
 import logging
@@ -22,8 +22,8 @@ from django.db import connections
 from psycopg import sql
 
 from platform_site.concurrency import server_hints
-from platform_site.fastpath.libpq import unhurried
-from platform_site.identity.callers import Place
+from platform_site.fastpath.libpq import without_timeouts
+from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import sqlstates
 from projects.provisioning import failpoints
 from rows.migrate import apply
@@ -36,11 +36,11 @@ Progress = Callable[[str], None]
 """Told the operation, such as `add unique tasks (title)`, before its index is made."""
 
 _CLEARING_MS: Final = 2_000
-"""How long taking an index away may wait for transactions that use its table. The sweep tries again."""
+"""How long dropping an index may wait for transactions that use its table. The periodic job tries again."""
 _LOCK: Final = sql.SQL("hashtextextended(%s, 3)")
 
 
-def wanted(place: Place, plan: Plan) -> tuple[NewUnique, ...]:
+def wanted(place: EnvironmentRef, plan: Plan) -> tuple[NewUnique, ...]:
     """The uniques of `plan` whose indexes are to be made beforehand: those of large tables. At most one query."""
     if not plan.new_uniques:
         return ()
@@ -54,14 +54,14 @@ class _Occupied(LockNotWon):
 
 @contextmanager
 def made(
-    place: Place, uniques: Sequence[NewUnique], *, limit_ms: int, progress: Progress = lambda name: None
+    place: EnvironmentRef, uniques: Sequence[NewUnique], *, limit_ms: int, progress: Progress = lambda name: None
 ) -> Generator[None]:
     """Make the indexes of `uniques`, for a change that is carried out inside the block; if it fails they go again.
 
     `limit_ms` is for all of them together, 0 for as long as it takes. Raises LockNotWon while another change makes
     some in this environment, TookTooLong, and InvalidDocument where existing rows are not unique.
     """
-    server_hints.begin()
+    server_hints.will_block()
     try:
         with _in_charge(place.cluster, place.environment_id) as cursor:
             with _transaction_kept(place.cluster):
@@ -76,9 +76,9 @@ def made(
 
 
 def clear(cluster: str, environment_id: str) -> None:
-    """Take away what was made in an environment and became no constraint, unless somebody is still at it.
+    """Drop the unfinished unique indexes of an environment, unless a build is running.
 
-    Waits two seconds for each at most: raises DatabaseError where transactions use the table for longer.
+    Waits at most two seconds for each: raises DatabaseError if transactions use the table for longer.
     """
     with suppress(_Occupied), _in_charge(cluster, environment_id) as cursor:
         _clear(cursor)
@@ -101,11 +101,13 @@ def _clear_or_warn(cluster: str, environment_id: str) -> None:
     try:
         clear(cluster, environment_id)
     except DatabaseError as error:
-        log.warning("new uniques of %s are left to the next sweep: %s", environment_id, sqlstates.sqlstate(error))
+        log.warning(
+            "new uniques of %s are left to the next periodic job: %s", environment_id, sqlstates.sqlstate(error)
+        )
 
 
 def are_being_made(cluster: str, environment_id: str) -> bool:
-    """Whether somebody is at it. Inside a transaction, which keeps others from beginning until its end."""
+    """Whether a build is running. In a transaction, this keeps others from starting one until its end."""
     with connections[cluster].cursor() as cursor:
         cursor.execute(sql.SQL("SELECT pg_try_advisory_xact_lock({})").format(_LOCK), [environment_id])
         return not cursor.fetchone()[0]
@@ -113,9 +115,9 @@ def are_being_made(cluster: str, environment_id: str) -> bool:
 
 @contextmanager
 def _in_charge(cluster: str, environment_id: str) -> Generator[Any]:
-    """A cursor, whose unqualified names are the environment's tables, of who may make and drop such indexes there.
-    Raises _Occupied if somebody else may."""
-    with unhurried(cluster) as connection, connection.cursor() as cursor:
+    """A cursor in the environment's schema, with the right to create and drop such indexes there. Raises _Occupied if
+    another process has it."""
+    with without_timeouts(cluster) as connection, connection.cursor() as cursor:
         cursor.execute(sql.SQL("SELECT pg_try_advisory_lock({})").format(_LOCK), [environment_id])
         if not cursor.fetchone()[0]:
             raise _Occupied
@@ -123,7 +125,7 @@ def _in_charge(cluster: str, environment_id: str) -> Generator[Any]:
             cursor.execute("SELECT set_config('search_path', %s, false)", [f'"{environment_id}"'])
             yield cursor
         finally:
-            # A closed connection's session ends a moment later, and whoever comes next should not find it locked.
+            # A closed connection's session ends a moment later; the next process must not find the lock taken.
             with suppress(DatabaseError):
                 cursor.execute(sql.SQL("SELECT pg_advisory_unlock({})").format(_LOCK), [environment_id])
 

@@ -11,7 +11,7 @@ from rows.models import SchemaVersion
 from rows.schema.model import InvalidDocument
 
 DOCUMENT: Final = "document"
-"""The member of a body that holds the document: its errors are named `document.tables.…`."""
+"""The body field with the document: its errors are named `document.tables.…`."""
 
 
 def register() -> None:
@@ -38,6 +38,11 @@ def _invalid(error: InvalidDocument) -> ApiError:
 
 def _of_document(found: FieldError) -> FieldError:
     return FieldError(f"{DOCUMENT}.{found.field}", found.code, found.message)
+
+
+def _of_warning(found: FieldError) -> FieldError:
+    """Warnings about webhooks and functions have paths of their own."""
+    return _of_document(found) if found.field.startswith(("tables.", "users.")) else found
 
 
 def _unconfirmed(error: schema_service.Unconfirmed) -> ApiError:
@@ -74,7 +79,7 @@ class SchemaRevert(Serializer):
 # ── Answers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class SchemaAnswer(Serializer):
+class SchemaResponse(Serializer):
     version = fields.IntegerField()
     document = fields.JSONField()
     applied_at = fields.DateTimeField(allow_null=True)
@@ -82,7 +87,7 @@ class SchemaAnswer(Serializer):
     indexes_pending = fields.BooleanField()
 
 
-class VersionAnswer(Serializer):
+class VersionResponse(Serializer):
     version = fields.IntegerField()
     document = fields.JSONField()
     applied_at = fields.DateTimeField()
@@ -92,31 +97,31 @@ class VersionAnswer(Serializer):
 
 
 class SchemaVersionPage(Serializer):
-    data = fields.ListField(child=VersionAnswer())  # type: ignore[assignment]
+    data = fields.ListField(child=VersionResponse())  # type: ignore[assignment]
     next_cursor = fields.CharField(allow_null=True)
 
 
-class OperationAnswer(Serializer):
+class OperationResponse(Serializer):
     operation = fields.CharField()
     sql = fields.ListField(child=fields.CharField())
     destructive = fields.BooleanField()
 
 
-class WarningAnswer(Serializer):
+class WarningResponse(Serializer):
     field = fields.CharField()
     code = fields.CharField()
     message = fields.CharField()
 
 
-class OutcomeAnswer(Serializer):
+class OutcomeResponse(Serializer):
     version = fields.IntegerField()
-    operations = fields.ListField(child=OperationAnswer())
-    warnings = fields.ListField(child=WarningAnswer())
+    operations = fields.ListField(child=OperationResponse())
+    warnings = fields.ListField(child=WarningResponse())
     dry_run = fields.BooleanField()
     indexes_pending = fields.BooleanField()
 
 
-def state_answer(state: schema_service.State) -> dict[str, Any]:
+def state_response(state: schema_service.State) -> dict[str, Any]:
     record = state.record
     return {
         "version": state.version,
@@ -127,7 +132,7 @@ def state_answer(state: schema_service.State) -> dict[str, Any]:
     }
 
 
-def version_answer(record: SchemaVersion) -> dict[str, Any]:
+def version_response(record: SchemaVersion) -> dict[str, Any]:
     return {
         "version": record.version,
         "document": record.document,
@@ -138,16 +143,16 @@ def version_answer(record: SchemaVersion) -> dict[str, Any]:
     }
 
 
-def outcome_answer(outcome: schema_service.Outcome, *, dry_run: bool) -> dict[str, Any]:
+def outcome_response(outcome: schema_service.Outcome, *, dry_run: bool) -> dict[str, Any]:
     return {
         "version": outcome.version,
         "operations": [operation.as_dict() for operation in outcome.operations],
-        "warnings": [_of_document(found).as_dict() for found in outcome.warnings],
+        "warnings": [_of_warning(found).as_dict() for found in outcome.warnings],
         "dry_run": dry_run,
         "indexes_pending": outcome.indexes_due,
     }
 
 
 def applied_by(record: SchemaVersion) -> str:
-    """The id of who applied it; `system` for commands and sweeps, which have none."""
+    """The id of the author; `system` for commands and periodic jobs, which have none."""
     return record.author_id or record.author_kind

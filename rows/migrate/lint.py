@@ -1,8 +1,7 @@
-"""Cautions: what a valid document allows and its author seldom means. They are told with a plan, and keep nothing from
-being applied.
+"""Lint: warnings about a valid document that its author probably did not intend. The plan shows them; they do not
+block.
 
-Pure, over a schema whose rules `rules.validate` has found no fault with. Called by `schemas`; docs/reference/schema.md
-has the list.
+Pure, over a schema whose rules `rules.validate` accepted. docs/reference/schema.md has the list.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,6 +9,7 @@ from itertools import islice
 from typing import Any, Final
 
 from platform_site.http.errors import FieldError
+from rows.rules import checks
 from rows.rules.conditions import And, Compare, Condition, Constant, Not, Path, Quantified, parts
 from rows.rules.rules import ANONYMOUS, MEMBER, SERVER, USER, Access, Ruleset, WriteRule
 from rows.schema.model import MAX_ERRORS, Action, RuleSpec, Schema, Table
@@ -25,22 +25,32 @@ def of(schema: Schema) -> tuple[FieldError, ...]:
 
 def _all(schema: Schema) -> Iterator[FieldError]:
     ruleset = Ruleset(schema)
+    yield from _public_emails(schema)
     for table in schema.tables.values():
+        yield from _variables_in_conditions(table)
+        checks_of_table = checks.read_all(table, ruleset.author)
         for role in table.rules:
-            standing = role if role in (USER, MEMBER, SERVER, ANONYMOUS) else f"{USER}:{role}"
-            access = ruleset.access(table.name, standing)
+            role_key = role if role in (USER, MEMBER, SERVER, ANONYMOUS) else f"{USER}:{role}"
+            access = ruleset.access(table.name, role_key)
             at = f"tables.{table.name}.rules.{role}"
-            yield from _overwritten_unseen(table, role, access, at)
+            yield from _hidden_but_writable(table, role, access, at)
+            yield from _hidden_in_checks(table, role, access, checks_of_table, at)
             yield from _variables_in_patterns(table.rules[role], at)
             # An update without a check is checked by its `where`, which was asked of the row as it was before, too.
             specs = table.rules[role]
             if access.insert is not None:
-                yield from _vouching_for_itself(table, access.insert, f"{at}.insert.check")
+                yield from _check_satisfied_by_new_row(table, access.insert, f"{at}.insert.check")
             if access.update is not None and any(spec.check is not None for spec in specs.get("update", ())):
-                yield from _vouching_for_itself(table, access.update, f"{at}.update.check")
+                yield from _check_satisfied_by_new_row(table, access.update, f"{at}.update.check")
 
 
-def _overwritten_unseen(table: Table, role: str, access: Access, at: str) -> Iterator[FieldError]:
+def _public_emails(schema: Schema) -> Iterator[FieldError]:
+    if "email" in schema.users.get(ANONYMOUS, ()):
+        message = "Everyone can read the emails of users: a publishable key is public. Leave email out for anonymous."
+        yield FieldError(f"users.{ANONYMOUS}", "public_email", message)
+
+
+def _hidden_but_writable(table: Table, role: str, access: Access, at: str) -> Iterator[FieldError]:
     if access.read is None or access.update is None:
         return
     hidden = [name for name in table.columns if name in access.update.columns.difference(access.read.columns)]
@@ -50,14 +60,41 @@ def _overwritten_unseen(table: Table, role: str, access: Access, at: str) -> Ite
         yield FieldError(f"{at}.update", "hidden", message)
 
 
+def _hidden_in_checks(
+    table: Table, role: str, access: Access, found: Mapping[str, Condition], at: str
+) -> Iterator[FieldError]:
+    """Whether an update meets a check depends on all of its columns, so a role that may write some of them finds out
+    about the others."""
+    if access.read is None or access.update is None:
+        return
+    shown = frozenset(access.read.columns).difference(access.read.partial)
+    written = access.update.columns | access.update.set.keys()
+    for name, condition in found.items():
+        columns = checks.columns_of(condition)
+        hidden = sorted(columns - shown)
+        if hidden and columns & written:
+            message = f"{role} may not read {', '.join(hidden)}. The check {name} tells it whether a value fits them."
+            yield FieldError(f"{at}.update", "hidden_in_check", message)
+
+
 def _variables_in_patterns(specs: Mapping[Action, tuple[RuleSpec, ...]], at: str) -> Iterator[FieldError]:
     """A variable in a pattern matches literally, so another operator says what is meant."""
     for action, written in specs.items():
         for spec in written:
             for operator, variable in _patterns_with_variables((spec.where, spec.check)):
-                better = "$ieq" if operator == "$ilike" else "$eq"
-                message = f"{variable} is matched literally here: % and _ in it are no wildcards. Use {better} instead."
-                yield FieldError(f"{at}.{action}", "variable_in_pattern", message)
+                yield _literal_variable(f"{at}.{action}", operator, variable)
+
+
+def _variables_in_conditions(table: Table) -> Iterator[FieldError]:
+    for name, document in table.conditions.items():
+        for operator, variable in _patterns_with_variables(document):
+            yield _literal_variable(f"tables.{table.name}.conditions.{name}", operator, variable)
+
+
+def _literal_variable(path: str, operator: str, variable: str) -> FieldError:
+    better = "$ieq" if operator == "$ilike" else "$eq"
+    message = f"{variable} is matched literally here: % and _ in it are no wildcards. Use {better} instead."
+    return FieldError(path, "variable_in_pattern", message)
 
 
 def _patterns_with_variables(document: Any) -> Iterator[tuple[str, str]]:
@@ -73,7 +110,7 @@ def _patterns_with_variables(document: Any) -> Iterator[tuple[str, str]]:
             yield from _patterns_with_variables(item)
 
 
-def _vouching_for_itself(table: Table, rule: WriteRule, at: str) -> Iterator[FieldError]:
+def _check_satisfied_by_new_row(table: Table, rule: WriteRule, at: str) -> Iterator[FieldError]:
     """A check is asked when the row is there. One that wants some row of the same table, the caller's membership say,
     finds the row that is being written among them."""
     said = _together(rule.check) | {

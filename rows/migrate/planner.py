@@ -6,8 +6,9 @@ touches a database: `rows.migrate.apply` runs a plan. docs/adr/0002-schema-chang
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from graphlib import TopologicalSorter
 from typing import Any
 
@@ -19,10 +20,16 @@ from django.db.migrations.operations.base import Operation as DjangoOperation
 from django.db.migrations.questioner import MigrationQuestioner
 from django.db.migrations.state import ProjectState
 
-from rows.migrate import backfills, renames
+from rows.migrate import backfills, renames, user_field_changes
 from rows.query import table_models
+from rows.query.table_checks import constraint_name
+from rows.rules import checks, named
+from rows.rules.conditions import Condition
 from rows.schema import literals
-from rows.schema.model import ID, Column, Schema, Table
+from rows.schema.model import ID, SQL_TYPES, Column, Schema, Table
+
+_RULES_SHOWN = 20
+"""Rules that a changed condition names in the plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +38,7 @@ class Step:
 
     django: DjangoOperation
     name: str
-    """Such as `drop column tasks.internal`: shown, stored, and typed by whoever confirms it."""
+    """Such as `drop column tasks.internal`: shown, stored, and typed to confirm it."""
     path: str
     """The place in the document that an error of it is about."""
     column: Column | None = None
@@ -66,6 +73,17 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
+class NewCheck:
+    """A CHECK constraint over values that are there already, which may violate it."""
+
+    table: str
+    """By its old name."""
+    check: Column | Condition
+    """The column whose check it is, or the check of the table. All columns by their old names."""
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What `rows.migrate.apply` runs: `renamed.statements`, then `steps`. `notes` are changes without SQL."""
 
@@ -77,6 +95,7 @@ class Plan:
     destructive: frozenset[str]
     """The names of operations that lose data: they must be confirmed."""
     gaps: tuple[Gap, ...]
+    new_checks: tuple[NewCheck, ...]
     new_uniques: tuple[NewUnique, ...]
     """Those over existing columns (`rows.migrate.concurrent_unique_indexes`); others are made with their columns."""
     exclusive: frozenset[str]
@@ -110,9 +129,9 @@ class _Questioner(MigrationQuestioner):
 
 
 class _Detector(MigrationAutodetector):
-    """Django's, in a time that grows with the change: its sorting takes the square of the number of operations and its
-    optimizer the cube, which three new tables of eighty references each felt already. Of new tables it is told as if
-    they were there (`_created`), and without them there is nothing to optimize."""
+    """Django's autodetector, with linear cost. Django sorts operations in quadratic and optimizes them in cubic time,
+    which is slow for three new tables with eighty references each. New tables are presented as existing (`_created`),
+    so that there is nothing to optimize."""
 
     generated_operations: dict[str, list[Any]]
 
@@ -142,7 +161,7 @@ def _model_of(operation: DjangoOperation) -> str:
 
 def _detect(renamed: renames.Renamed, new: Schema) -> list[DjangoOperation]:
     before, after = (
-        table_models.state_of(renamed.schema, unconstrained=renamed.unconstrained),
+        table_models.state_of(renamed.schema, unconstrained=renamed.unconstrained, checks=renamed.checks),
         table_models.state_of(new),
     )
     made = [name for name in new.tables if name not in renamed.tables]
@@ -189,10 +208,10 @@ def _targets_of(table: Table) -> set[str]:
 
 
 def _turn(operation: DjangoOperation) -> int:
-    """First what stands on columns goes, last what stands on them comes.
+    """The order of operations: what depends on columns is dropped first and added last.
 
-    Django's sorting knows what fields owe to models and nothing of constraints: a field whose target is deleted in the
-    same change was taken away before the unique that names it (found by the property test).
+    Django sorts by dependencies between fields and models but not by constraints: a field whose target is deleted in
+    the same change would be removed before the unique constraint that names it.
     """
     if isinstance(operation, migrations.RemoveConstraint | migrations.RemoveIndex):
         return 0
@@ -213,6 +232,13 @@ class _Planning:
         self.check_names = self._objects(
             lambda table: [(table_models.check_name(table.name, name), name) for name in table.columns]
         )
+        self.new_table_checks = table_models.checks_of(new)
+        self.table_check_names = {
+            constraint_name(table, check): check
+            for checks in (self.renamed.checks, self.new_table_checks)
+            for table, found in checks.items()
+            for check in found
+        }
 
     def _objects(self, named: Any) -> dict[str, Any]:
         tables = [*self.middle.tables.values(), *self.new.tables.values()]
@@ -235,6 +261,7 @@ class _Planning:
             notes=tuple(dict.fromkeys(self._notes())),
             destructive=frozenset(self._destructive(steps)),
             gaps=tuple(self._gaps()),
+            new_checks=tuple(self._new_checks(steps)),
             new_uniques=tuple(self._new_uniques(steps)),
             exclusive=frozenset(exclusive | let_go),
             guarded=frozenset(pointed_to - exclusive - let_go),
@@ -246,7 +273,7 @@ class _Planning:
     # ── Names ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _shown_table(self, name: str) -> str:
-        """What people call a table that may have stepped aside: by its old name if it goes away."""
+        """The name to show for a table that was renamed aside: the old name if it is dropped."""
         return name if name in self.new.tables else self.renamed.was_table[name]
 
     def _step(self, operation: DjangoOperation) -> Step:
@@ -256,7 +283,7 @@ class _Planning:
         match operation:
             case migrations.CreateModel():
                 return Step(operation, f"create table {table}", path)
-            case _ if at in self.dropped:  # Django takes the references away first; to people it is one thing
+            case _ if at in self.dropped:  # Django drops the references first; users see one operation
                 return Step(operation, f"drop table {table}", path)
             case migrations.AddField() | migrations.AlterField():
                 column = self._column(self.new.tables[at], operation.name)
@@ -280,6 +307,10 @@ class _Planning:
                     columns = tuple(self._was(at, column) for column in self.unique_names[name])
                     called = f"{'add' if added else 'drop'} unique {table} ({', '.join(columns)})"
                     return Step(operation, called, f"{path}.unique", columns=columns)
+                if name in self.table_check_names:
+                    check = self.table_check_names[name]
+                    called = f"{'add' if added else 'drop'} check {table}.{check}"
+                    return Step(operation, called, f"{path}.checks.{check}")
                 column = self._checked_column(at, self.check_names[name])
                 return Step(operation, f"alter column {table}.{column.key}", f"{path}.columns.{column.key}")
             case _:
@@ -327,6 +358,31 @@ class _Planning:
                 continued = self.renamed.columns[name].get(column.name)
                 if continued is None or self.old.tables[was].columns[continued].null:
                     yield Gap(was, continued, f"tables.{name}.columns.{column.key}")
+
+    def _new_checks(self, steps: Collection[Step]) -> Iterator[NewCheck]:
+        """Those over columns that are there and keep their type; others are checked when they are added."""
+        for step in steps:
+            operation, at = step.django, _model_of(step.django)
+            if not isinstance(operation, migrations.AddConstraint) or at not in self.renamed.tables:
+                continue
+            name, was, table = operation.constraint.name, self.renamed.columns[at], self.renamed.tables[at]
+            if name in self.check_names:
+                column = self.new.tables[at].columns[self.check_names[name]]
+                if self._keeps_type(at, column.name):
+                    yield NewCheck(table, replace(column, name=was[column.name]), step.path)
+            elif name in self.table_check_names:
+                condition = self.new_table_checks[at][self.table_check_names[name]]
+                if all(self._keeps_type(at, column) for column in checks.columns_of(condition)):
+                    yield NewCheck(table, checks.renamed(condition, was), step.path)
+
+    def _keeps_type(self, at: str, column: str) -> bool:
+        """Whether the column of a table that lives on is there already, with the same type in PostgreSQL."""
+        becomes = self.new.tables[at].all_columns[column]
+        if becomes.implicit:
+            return True
+        continued = self.renamed.columns[at].get(column)
+        was = self.old.tables[self.renamed.tables[at]].columns[continued] if continued else None
+        return was is not None and SQL_TYPES[was.type] == SQL_TYPES[becomes.type]
 
     def _new_uniques(self, steps: Collection[Step]) -> Iterator[NewUnique]:
         for step in steps:
@@ -390,13 +446,33 @@ class _Planning:
                 let_go |= {was.references, old.name}
         return pointed_to, let_go
 
+    def _changed_condition(self, was: str, table: str, condition: str) -> str:
+        """Names the rules that use the condition, before or after the change."""
+        rules = [
+            *self._conditions_before.get((was, condition), ()),
+            *self._conditions_after.get((table, condition), ()),
+        ]
+        return f"change condition {condition} of {table}{_affected(rules)}"
+
+    @cached_property
+    def _conditions_before(self) -> Mapping[named.Name, list[str]]:
+        return named.used_by_rules(self.old)
+
+    @cached_property
+    def _conditions_after(self) -> Mapping[named.Name, list[str]]:
+        return named.used_by_rules(self.new)
+
     def _notes(self) -> Iterator[str]:
+        yield from user_field_changes.changes(self.old.users, self.new.users)
         for name, table in self.new.tables.items():
             was = self.old.tables.get(self.renamed.tables.get(name, ""))
             if was is None:
                 continue
-            if _plain(was.rules) != _plain(table.rules):
+            if plain_rules(was.rules) != plain_rules(table.rules):
                 yield f"change rules of {name}"
+            for condition in sorted(was.conditions.keys() | table.conditions.keys()):
+                if was.conditions.get(condition) != table.conditions.get(condition):
+                    yield self._changed_condition(was.name, name, condition)
             if was.id_prefix != table.id_prefix:
                 yield f"change id prefix of {name}"
         for _, new, column_was, becomes in self._pairs():
@@ -405,7 +481,13 @@ class _Planning:
                 yield f"alter column {new.name}.{becomes.key}"
 
 
-def _plain(rules: Mapping[str, Any]) -> dict[str, Any]:
+def _affected(rules: Iterable[str]) -> str:
+    listed = sorted(set(rules))
+    more = f" and {len(listed) - _RULES_SHOWN} more" if len(listed) > _RULES_SHOWN else ""
+    return f"; affects {', '.join(listed[:_RULES_SHOWN])}{more}" if listed else ""
+
+
+def plain_rules(rules: Mapping[str, Any]) -> dict[str, Any]:
     return {
         role: {
             action: [(spec.where, spec.check, dict(spec.set), spec.columns) for spec in specs]

@@ -14,6 +14,8 @@ from psycopg import sql
 
 from platform_site.http.errors import FieldError
 from rows.query import table_models
+from rows.query.table_checks import constraint_name
+from rows.rules.checks import renamed
 from rows.schema import identifiers
 from rows.schema.model import Column, ColumnType, Errors, IndexSpec, InvalidDocument, Schema, Table
 
@@ -54,9 +56,9 @@ class Statement:
 class Renamed:
     """`schema` is the old schema under the new names.
 
-    `tables` and `columns` say what each new name continues (`columns` by new table); what is missing there is new.
-    `was_table` and `was_column` give the old name of everything in `schema`, also of what goes away: that may have
-    had to step aside from a name that the new schema uses. `unconstrained` are references that are text so far.
+    `tables` and `columns` map each new name to the old one that it continues (`columns` by new table); a missing name
+    is new. `was_table` and `was_column` have the old name of everything in `schema`, including what is dropped, which
+    may be renamed aside for a new name. `unconstrained` are references that are text so far.
     """
 
     schema: Schema
@@ -66,6 +68,8 @@ class Renamed:
     was_table: Mapping[str, str]
     was_column: Mapping[tuple[str, str], str]
     unconstrained: frozenset[tuple[str, str]]
+    checks: table_models.Checks
+    """Those of `schema`, whose documents have the old names."""
 
     @property
     def record(self) -> dict[str, dict[str, object]]:
@@ -160,6 +164,10 @@ class _Renaming:
             was_table={m: o for o, m in self.middle_names.items()},
             was_column=was_column,
             unconstrained=frozenset(self.unconstrained),
+            checks={
+                self.middle_names[o]: {name: renamed(check, column_names[o]) for name, check in found.items()}
+                for o, found in table_models.checks_of(self.old).items()
+            },
         )
 
     # ── What continues what ─────────────────────────────────────────────────────────────────────────────────────────
@@ -195,7 +203,7 @@ class _Renaming:
         return found
 
     def _column_moves(self, old: Table, new: Table) -> dict[str, str]:
-        """Old column → its new name, or a name aside for one that goes away and is in the way of the new."""
+        """Old column → new name, or a temporary name for a dropped column whose name is needed."""
         moves = {o: n for n, o in self.columns[new.name].items()}
         fields = {table_models.field_name(column) for column in new.columns.values()}
         for name, column in old.columns.items():
@@ -258,7 +266,7 @@ class _Renaming:
         if was.is_reference:
             alter(sql.SQL("DROP CONSTRAINT {}"), table_models.foreign_key_name(table, was.name))
         if becomes.is_reference:
-            if was.type == "enum":
+            if table_models.check_of(was) is not None:
                 alter(sql.SQL("DROP CONSTRAINT {}"), table_models.check_name(table, was.name))
             if was.max_length is not None:
                 alter(sql.SQL("ALTER COLUMN {} TYPE text COLLATE {}"), was.name, table_models.COLLATION)
@@ -327,6 +335,8 @@ class _Renaming:
             for spec, spec_now in zip(old_table.indexes, at.indexes, strict=True):
                 columns = [key.column for key in spec.keys]
                 follow(indexes, table_models.index_name(o, spec), table_models.index_name(at.name, spec_now), columns)
+            for check in old_table.checks:
+                follow(constraints, constraint_name(o, check), constraint_name(at.name, check), ())
             for name, column in old_table.columns.items():
                 now = moved[o][name]
                 if column.is_reference:

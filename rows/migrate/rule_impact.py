@@ -1,9 +1,9 @@
-"""What a change of rules would do before it is applied: how many rows become visible or hidden, and to whom.
+"""Impact of a rule change before it is applied: how many rows become visible or hidden, and to whom.
 
-The rules of the proposed document are put over the tables as they are now and asked of the same rows as today's, in one
-statement for each table and onlooker, by the translation that enforces rules. It costs what it is allowed to: the
-newest SAMPLES rows, a statement timeout, and a deadline for all of it; what was not found out says so. Rules that speak
-of what the change itself makes can only be told after it. Called by the console.
+The proposed rules are evaluated over the current tables and the same rows as the current rules, in one statement per
+table and subject, by the compiler that enforces rules. The cost is bounded by SAMPLES rows, a statement timeout and a
+total deadline; the result says what was not evaluated. Rules that use what the change itself creates cannot be
+evaluated before it. Called by the console.
 """
 
 import time
@@ -15,14 +15,16 @@ from typing import Any, Final
 from django.db import DatabaseError, connections, transaction
 
 from accounts.models import User
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import sqlstates
 from platform_site.postgres.prepared import run
+from rows.migrate import planner
 from rows.migrate import service as schema_service
 from rows.query import schema_cache
-from rows.query.schema_cache import Environment
-from rows.query.select import Statement, Writer, numbered, together
+from rows.query.schema_cache import CompiledSchema
+from rows.query.select import Statement, Writer, assign_parameter_numbers, combine
 from rows.query.sql import boolean
+from rows.rules import named
 from rows.rules.rules import ANONYMOUS, MEMBER, SERVER, USER, Principal
 from rows.schema import model as schema_model
 from rows.schema.model import InvalidDocument
@@ -30,14 +32,14 @@ from rows.schema.model import InvalidDocument
 SAMPLES: Final = (50_000, 2_000)
 """Rows that are looked at; the smaller number where the larger takes too long."""
 STATEMENT_MS: Final = 1_000
-ALTOGETHER: Final = 6.0
+TOTAL_SECONDS: Final = 6.0
 """Seconds for all tables; the rest is not counted."""
 USERS_PER_ROLE: Final = 2
 _USERS_LOOKED_AT: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Onlooker:
+class ImpactSubject:
     """Somebody through whose eyes a table is looked at."""
 
     label: str
@@ -45,7 +47,7 @@ class Onlooker:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class VisibleRows:
     """Counts of rows. `is_sample`: the table has more rows than were looked at, so each number is "at least"."""
 
     before: int
@@ -62,13 +64,13 @@ class Impact:
 
     table: str
     label: str
-    seen: Seen | None
+    seen: VisibleRows | None
     why_not: str = ""
     columns_appearing: tuple[str, ...] = ()
     columns_vanishing: tuple[str, ...] = ()
 
 
-def of_change(place: Place, raw: Any, *, users: Sequence[User] = ()) -> list[Impact]:
+def of_change(place: EnvironmentRef, raw: Any, *, users: Sequence[User] = ()) -> list[Impact]:
     """The impact of making `raw` the schema, for every table whose rules it changes: on each role that they name, on a
     few users of the roles of users, and on `users`.
 
@@ -78,33 +80,45 @@ def of_change(place: Place, raw: Any, *, users: Sequence[User] = ()) -> list[Imp
     if state.record is None:
         return []
     today, proposed = state.record.document, raw
-    changed = _tables_with_other_rules(today["tables"], proposed["tables"])
+    changed = _tables_with_other_rules(state.schema, schema_service.read(raw))
     if not changed:
         return []
     hybrid, untold = _rules_of(proposed, today, changed)
     before = schema_cache.current(place)
-    after = Environment(place.environment_id, place.cluster, state.version, hybrid, set())
+    after = CompiledSchema(place.environment_id, place.cluster, state.version, hybrid, set())
     told = [Impact(table, "", None, why) for table, why in untold.items()]
-    deadline = time.monotonic() + ALTOGETHER
+    deadline = time.monotonic() + TOTAL_SECONDS
     pool = _Pool(place)
     for table in changed:
         if table in untold:
             continue
         rules = (today["tables"][table].get("rules") or {}, proposed["tables"][table].get("rules") or {})
-        for onlooker in _onlookers({*rules[0], *rules[1]}, pool, users):
+        for onlooker in _impact_subjects({*rules[0], *rules[1]}, pool, users):
             told.append(_impact(before, after, table, onlooker, deadline))
     return told
 
 
-def _tables_with_other_rules(today: Mapping[str, Any], proposed: Mapping[str, Any]) -> list[str]:
-    """Tables that stay what they are and get other rules; what is new, renamed or dropped has no "before"."""
+def _tables_with_other_rules(today: schema_model.Schema, proposed: schema_model.Schema) -> list[str]:
+    """Tables that stay what they are and get other rules, or rules with other named conditions. What is new, renamed or
+    dropped has no "before"."""
     return [
         name
-        for name, table in today.items()
-        if name in proposed
-        and not proposed[name].get("renamed_from")
-        and (table.get("rules") or {}) != (proposed[name].get("rules") or {})
+        for name, table in today.tables.items()
+        if (becomes := proposed.tables.get(name)) is not None
+        and becomes.renamed_from is None
+        and (
+            planner.plain_rules(table.rules) != planner.plain_rules(becomes.rules)
+            or _conditions(today, table) != _conditions(proposed, becomes)
+        )
     ]
+
+
+def _conditions(schema: schema_model.Schema, table: schema_model.Table) -> dict[named.Name, Any]:
+    """The named conditions that the table's rules use, as written."""
+    rules = [
+        (spec.where, spec.check) for actions in table.rules.values() for specs in actions.values() for spec in specs
+    ]
+    return {name: schema.tables[name[0]].conditions[name[1]] for name in named.uses(schema, table, rules)}
 
 
 def _rules_of(
@@ -112,6 +126,9 @@ def _rules_of(
 ) -> tuple[schema_model.Schema, dict[str, str]]:
     """Today's tables under the proposed rules, and the tables whose proposed rules do not fit today's columns."""
     document = deepcopy(dict(today))
+    for name, table in document["tables"].items():
+        if name in proposed["tables"]:
+            table["conditions"] = proposed["tables"][name].get("conditions") or {}
     for name in changed:
         document["tables"][name]["rules"] = proposed["tables"][name].get("rules") or {}
     untold: dict[str, str] = {}
@@ -119,19 +136,20 @@ def _rules_of(
         try:
             return schema_service.read(document), untold
         except InvalidDocument as error:  # which names so many errors at once: those of further tables come next
-            named = {each.field.split(".")[1] for each in error.errors if "." in each.field}
-            wrong = named.intersection(changed).difference(untold)
+            tables = {each.field.split(".")[1] for each in error.errors if "." in each.field}
+            wrong = tables.intersection(document["tables"]).difference(untold)
             if not wrong:
                 raise
             for name in wrong:
-                untold[name] = "These rules speak of what the change makes: it can be told once that is there."
-                document["tables"][name]["rules"] = today["tables"][name].get("rules") or {}
+                untold[name] = "These rules use what the change creates: their effect is known after it."
+                for part in ("rules", "conditions"):
+                    document["tables"][name][part] = today["tables"][name].get(part) or {}
 
 
 class _Pool:
     """The newest users of the environment, by what role rules would call them. One query, at first use."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: EnvironmentRef) -> None:
         self._pool_id = place.pool_id
         self._users: list[User] | None = None
 
@@ -143,27 +161,29 @@ class _Pool:
         return wanted[:USERS_PER_ROLE]
 
 
-def _onlookers(roles: Iterable[str], pool: _Pool, users: Sequence[User]) -> Iterator[Onlooker]:
+def _impact_subjects(roles: Iterable[str], pool: _Pool, users: Sequence[User]) -> Iterator[ImpactSubject]:
     named = sorted(roles)
     if SERVER in named:
-        yield Onlooker("role server", Principal("key"))
+        yield ImpactSubject("role server", Principal("key"))
     if MEMBER in named:
-        yield Onlooker("role member", Principal("account"))
+        yield ImpactSubject("role member", Principal("account"))
     if ANONYMOUS in named:
-        yield Onlooker("role anonymous, with a publishable key", Principal("anonymous"))
+        yield ImpactSubject("role anonymous, with a publishable key", Principal("anonymous"))
     chosen = {each.pk for each in users}
     for user in users:
-        yield Onlooker(f"{user.email} (chosen)", Principal.of_user(user))
+        yield ImpactSubject(f"{user.email} (chosen)", Principal.of_user(user))
     for role in named:
         if role in (SERVER, MEMBER, ANONYMOUS):
             continue
-        yield Onlooker(f"role {role}, whoever it is", Principal("user", role=None if role == USER else role))
+        yield ImpactSubject(f"role {role}, whoever it is", Principal("user", role=None if role == USER else role))
         for user in pool.with_role(role, named):
             if user.pk not in chosen:
-                yield Onlooker(f"{user.email} (role {role})", Principal.of_user(user))
+                yield ImpactSubject(f"{user.email} (role {role})", Principal.of_user(user))
 
 
-def _impact(before: Environment, after: Environment, table: str, onlooker: Onlooker, deadline: float) -> Impact:
+def _impact(
+    before: CompiledSchema, after: CompiledSchema, table: str, onlooker: ImpactSubject, deadline: float
+) -> Impact:
     old, new = _columns(before, table, onlooker), _columns(after, table, onlooker)
     seen, why_not = None, "Not counted: it takes too long."
     for sample in SAMPLES:
@@ -182,12 +202,14 @@ def _impact(before: Environment, after: Environment, table: str, onlooker: Onloo
     )
 
 
-def _columns(environment: Environment, table: str, onlooker: Onlooker) -> tuple[str, ...]:
-    read = environment.rules.access(table, environment.rules.standing(onlooker.principal)).read
+def _columns(environment: CompiledSchema, table: str, onlooker: ImpactSubject) -> tuple[str, ...]:
+    read = environment.rules.access(table, environment.rules.role_key(onlooker.principal)).read
     return read.columns if read else ()
 
 
-def _counted(before: Environment, after: Environment, table: str, principal: Principal, sample: int) -> Seen | None:
+def _counted(
+    before: CompiledSchema, after: CompiledSchema, table: str, principal: Principal, sample: int
+) -> VisibleRows | None:
     """The counts over the newest `sample` rows; None if PostgreSQL gave up."""
     statement = _statement(before, after, table, principal, sample)
     using = before.alias
@@ -201,20 +223,22 @@ def _counted(before: Environment, after: Environment, table: str, principal: Pri
             raise
         return None
     old, new, appearing, vanishing, looked_at = [int(cell or 0) for cell in row]
-    return Seen(old, new, appearing, vanishing, min(looked_at, sample), is_sample=looked_at > sample)
+    return VisibleRows(old, new, appearing, vanishing, min(looked_at, sample), is_sample=looked_at > sample)
 
 
-def _statement(before: Environment, after: Environment, table: str, principal: Principal, sample: int) -> Statement:
+def _statement(
+    before: CompiledSchema, after: CompiledSchema, table: str, principal: Principal, sample: int
+) -> Statement:
     """Both rules asked of the same rows. Only the newest `sample` count; one more is read to know of more."""
-    viewers = [each.open_viewer(each.rules.standing(principal)) for each in (before, after)]
+    role_views = [each.open_role_view(each.rules.role_key(principal)) for each in (before, after)]
     flags = {
-        name: boolean("(", viewer.may_read(table), " IS TRUE)")
-        for name, viewer in zip(("_before", "_after"), viewers, strict=True)
+        name: boolean("(", role_view.may_read(table), " IS TRUE)")
+        for name, role_view in zip(("_before", "_after"), role_views, strict=True)
     }
     rows = before.models[table].unruled.using(before.alias).annotate(**flags).order_by("-id")
-    inner = Writer(viewers[0]).queryset(rows.values_list(*flags)[: sample + 1])
-    return numbered(
-        *together(
+    inner = Writer(role_views[0]).queryset(rows.values_list(*flags)[: sample + 1])
+    return assign_parameter_numbers(
+        *combine(
             "SELECT count(*) FILTER (WHERE b), count(*) FILTER (WHERE a), count(*) FILTER (WHERE a AND NOT b),"
             " count(*) FILTER (WHERE b AND NOT a), count(*) FROM (",
             inner,

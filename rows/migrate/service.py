@@ -1,8 +1,8 @@
-"""The verbs of an environment's schema: read it, change it, rehearse a change, go back.
+"""Service of an environment's schema: read, change, dry-run, revert.
 
-Every door (the API, `manage.py schema`, the console) calls these, so confirmation, audit and events never depend on
-the door. A change runs in one transaction of the region: the tables, the version's record, the current version that
-compiled statements test, and what receivers of `schema_migrated` write.
+The API, `manage.py schema` and the console all call it, so that confirmation, audit and events are always the same. A
+change is one transaction of the region: the tables, the version record, the current version that compiled statements
+test, and what receivers of `schema_migrated` write.
 """
 
 import json
@@ -19,19 +19,20 @@ from django.db import Error as DatabaseError
 from django.db.models import QuerySet
 
 from accounts.audit import Actor
+from accounts.keys.publishable_key_exposure import OpenRows
 from platform_site.background import dispatch
-from platform_site.background.periodic import apart
+from platform_site.background.periodic import log_failures
 from platform_site.http.errors import FieldError
 from platform_site.http.requests import current_request_id
 from platform_site.identity import signals
-from platform_site.identity.callers import Caller, Place
+from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
 from platform_site.postgres import sqlstates
 from projects.directory import locks as environment_locks
 from projects.errors import SchemaLost
 from projects.models import Environment
 from projects.provisioning import failpoints, schemas
-from rows.migrate import apply, concurrent_unique_indexes, lint, planner
+from rows.migrate import apply, concurrent_unique_indexes, lint, old_names, planner
 from rows.migrate.apply import LockNotWon, Operation
 from rows.migrate.planner import NewUnique, Plan
 from rows.models import CurrentVersion, SchemaVersion
@@ -39,7 +40,7 @@ from rows.outbox import audit as audit_outbox
 from rows.rules import rules
 from rows.schema import model as schema_model
 from rows.schema import parser
-from rows.schema.model import ACTIONS, EMPTY, InvalidDocument, Schema
+from rows.schema.model import ACTIONS, EMPTY, MAX_ERRORS, InvalidDocument, Schema
 
 T = TypeVar("T")
 
@@ -53,7 +54,7 @@ class SchemaError(Exception):
 
 
 class Unconfirmed(SchemaError):
-    """The change would lose data, and nobody said that it may. `operations` are the names to confirm."""
+    """The change would lose data and was not confirmed. `operations` are the names to confirm."""
 
     def __init__(self, operations: Collection[str]) -> None:
         self.operations = sorted(operations)
@@ -91,7 +92,7 @@ class State:
     version: int
     schema: Schema
     record: SchemaVersion | None
-    """None at version 0, which nobody applied."""
+    """None at version 0."""
     indexes_due: bool = False
 
 
@@ -110,7 +111,7 @@ class Outcome:
 # ── Reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def current(place: Place) -> State:
+def current(place: EnvironmentRef) -> State:
     """The schema as it is now. Two queries."""
     row = CurrentVersion.objects.using(place.cluster).filter(environment_id=place.environment_id).first()
     if row is None or row.version == 0:
@@ -119,7 +120,7 @@ def current(place: Place) -> State:
     return State(row.version, parser.parse(record.document), record, row.indexes_due)
 
 
-def version(place: Place, number: int) -> SchemaVersion:
+def version(place: EnvironmentRef, number: int) -> SchemaVersion:
     """One version. Raises NoSuchVersion."""
     record = history(place).filter(version=number).first() if number < 2**31 else None
     if record is None:
@@ -127,7 +128,7 @@ def version(place: Place, number: int) -> SchemaVersion:
     return record
 
 
-def history(place: Place) -> "QuerySet[SchemaVersion]":
+def history(place: EnvironmentRef) -> "QuerySet[SchemaVersion]":
     """All versions, unordered."""
     return SchemaVersion.objects.using(place.cluster).filter(environment_id=place.environment_id)
 
@@ -138,15 +139,17 @@ def current_versions(cluster: str, environment_ids: Collection[str]) -> dict[str
     return dict(found.values_list("environment_id", "version"))
 
 
-def count_tables(place: Place) -> int:
+def count_tables(place: EnvironmentRef) -> int:
     """How many tables the environment has. Two queries."""
     return len(current(place).schema.tables)
 
 
-def open_to_strangers(place: Place) -> dict[str, list[str]]:
-    """The tables whose rules name role `anonymous`, each with the actions that are named. Two queries."""
-    named = {table.name: [*table.rules.get(rules.ANONYMOUS, ())] for table in current(place).schema.tables.values()}
-    return {name: [each for each in ACTIONS if each in actions] for name, actions in named.items() if actions}
+def open_to_anonymous(place: EnvironmentRef) -> OpenRows:
+    """The tables whose rules name role `anonymous`, and the fields of users that it sees. Two queries."""
+    schema = current(place).schema
+    named = {table.name: table.rules.get(rules.ANONYMOUS, ()) for table in schema.tables.values()}
+    tables = {name: [each for each in ACTIONS if each in actions] for name, actions in named.items() if actions}
+    return OpenRows(tables, schema.users.get(rules.ANONYMOUS, ()))
 
 
 def read(raw: object) -> Schema:
@@ -157,15 +160,41 @@ def read(raw: object) -> Schema:
     return schema
 
 
+def _read_with_misfits(place: EnvironmentRef, raw: object) -> Schema:
+    """As `read`, but the errors of the rules come together with those of existing rows, so that one answer has all."""
+    schema = parser.parse(raw)
+    if errors := rules.validate(schema):
+        raise InvalidDocument([*errors, *_misfits(place, schema)][:MAX_ERRORS])
+    return schema
+
+
+def _misfits(place: EnvironmentRef, schema: Schema) -> list[FieldError]:
+    """Existing rows that the columns of `schema` do not fit. Its rules and checks are not read: they may be invalid."""
+    tables = {name: replace(table, rules={}, conditions={}, checks={}) for name, table in schema.tables.items()}
+    try:
+        plan = planner.plan(current(place).schema, replace(schema, tables=tables))
+        if plan.gaps or plan.new_checks:
+            apply.refuse_misfits(place.cluster, place.environment_id, plan)
+    except InvalidDocument as error:
+        return error.errors
+    except apply.TookTooLong:
+        return []
+    return []
+
+
 # ── Changing ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def rehearse(place: Place, raw: object, *, expected: int | None = None) -> Outcome:
+def rehearse(
+    place: EnvironmentRef, raw: object, *, actor: Caller | Actor | None = None, expected: int | None = None
+) -> Outcome:
     """What `change` would do, statement by statement. Touches no living table and waits for no lock.
+
+    The warnings are about what `actor` may read; None may read everything.
 
     Raises as `change`, but never for want of confirmation.
     """
-    schema = read(raw)
+    schema = _read_with_misfits(place, raw)
     state = _at(place, expected)
     hold_to_plan(place, state.schema, schema)
     plan = planner.plan(state.schema, schema)
@@ -173,11 +202,12 @@ def rehearse(place: Place, raw: object, *, expected: int | None = None) -> Outco
     if _is_same(state, raw, schema, plan):
         return Outcome(state.version, (), changed=False, warnings=warnings)
     operations = apply.rehearse(place.cluster, place.environment_id, plan)
+    warnings += old_names.warnings(place, plan, actor)
     return Outcome(state.version, operations, changed=True, warnings=warnings)
 
 
 def change(
-    place: Place,
+    place: EnvironmentRef,
     raw: object,
     *,
     actor: Caller | Actor,
@@ -187,15 +217,15 @@ def change(
     unhurried: bool = False,
     progress: concurrent_unique_indexes.Progress = lambda name: None,
 ) -> Outcome:
-    """Make the document `raw` the environment's schema: all of it or nothing. The same document again changes nothing.
+    """Make the document `raw` the environment's schema: completely or not at all. The same document changes nothing.
 
-    `expected` is the version that the author believes in; None takes whatever is current when the call begins. Either
-    way, of two changes at the same time one wins. `confirm` names the operations that may lose data. New uniques of
-    large tables take as long as the tables are large (`rows.migrate.concurrent_unique_indexes`): at most
-    SCHEMA_STATEMENT_TIMEOUT_MS unless `unhurried`, and `progress` is told of each. Raises InvalidDocument,
-    TablesQuotaReached, Unconfirmed, VersionMoved, SchemaLost, TablesBusy and TookTooLong.
+    `expected` is the version that the author edited; None takes the current one. Of two concurrent changes one wins.
+    `confirm` names the operations that may lose data. New unique constraints take time in proportion to their tables
+    (`rows.migrate.concurrent_unique_indexes`): at most SCHEMA_STATEMENT_TIMEOUT_MS unless `unhurried`; `progress` is
+    called for each. Raises InvalidDocument, TablesQuotaReached, Unconfirmed, VersionMoved, SchemaLost, TablesBusy and
+    TookTooLong.
     """
-    schema = read(raw)
+    schema = _read_with_misfits(place, raw)
     state = _at(place, expected)
     hold_to_plan(place, state.schema, schema)
     plan = planner.plan(state.schema, schema)
@@ -204,6 +234,7 @@ def change(
         return Outcome(state.version, (), changed=False, warnings=warnings)
     if missing := plan.destructive.difference(confirm):
         raise Unconfirmed(missing)
+    warnings += old_names.warnings(place, plan, actor)
     with _migrating(place), ExitStack() as until_done:
         made = concurrent_unique_indexes.wanted(place, plan)
         if made:
@@ -221,7 +252,7 @@ def change(
     return replace(outcome, warnings=warnings)
 
 
-def document_to_revert_to(place: Place, number: int) -> dict[str, Any]:
+def document_to_revert_to(place: EnvironmentRef, number: int) -> dict[str, Any]:
     """The document of version `number`, with `renamed_from` wherever a name has changed since, so that what was renamed
     since is renamed back. Versions are read one by one: there may be thousands, of half a megabyte each.
 
@@ -254,7 +285,7 @@ def document_to_revert_to(place: Place, number: int) -> dict[str, Any]:
 
 
 def _moved(names: Mapping[str, str], renames: Mapping[str, str], present: Collection[str]) -> dict[str, str]:
-    """Where each name stands one version later; what was dropped is left out. `renames` is new name → old name."""
+    """Where each name is one version later; dropped names are left out. `renames` maps new names to old ones."""
     moved = {old: new for new, old in renames.items()}
     found = {}
     for origin, name in names.items():
@@ -265,7 +296,7 @@ def _moved(names: Mapping[str, str], renames: Mapping[str, str], present: Collec
     return found
 
 
-def _at(place: Place, expected: int | None) -> State:
+def _at(place: EnvironmentRef, expected: int | None) -> State:
     state = current(place)
     if expected is not None and expected != state.version:
         raise VersionMoved(state.version)
@@ -274,7 +305,7 @@ def _at(place: Place, expected: int | None) -> State:
     return state
 
 
-def hold_to_plan(place: Place, old: Schema, new: Schema) -> None:
+def hold_to_plan(place: EnvironmentRef, old: Schema, new: Schema) -> None:
     """A schema that grew under a larger plan may stay as it is, and shrink."""
     limit = plan_limits(place.plan).tables_per_environment
     if len(new.tables) > max(limit, len(old.tables)):
@@ -308,8 +339,8 @@ def _with_patience(attempted: Callable[[], T]) -> T:
     raise AssertionError("unreachable")
 
 
-def _require_version(place: Place, number: int) -> None:
-    """Raises VersionMoved if the schema is not at this version, LockNotWon while somebody holds it."""
+def _require_version(place: EnvironmentRef, number: int) -> None:
+    """Raises VersionMoved if the schema is not at this version, LockNotWon while another change holds it."""
     with transaction.atomic(using=place.cluster):
         row = locked_version(place)
         transaction.set_rollback(True, using=place.cluster)  # lets go of it, also within another transaction
@@ -318,7 +349,7 @@ def _require_version(place: Place, number: int) -> None:
 
 
 def _change_once(
-    place: Place,
+    place: EnvironmentRef,
     raw: object,
     state: State,
     plan: Plan,
@@ -365,7 +396,7 @@ def _change_once(
     return Outcome(record.version, applied.operations, changed=True, indexes_due=indexes_due)
 
 
-def locked_version(place: Place) -> CurrentVersion:
+def locked_version(place: EnvironmentRef) -> CurrentVersion:
     """The environment's row, locked until the end of the transaction; made if this is its first change.
 
     Raises LockNotWon while another change is under way, NoSuchEnvironment or SchemaLost where its PostgreSQL schema is
@@ -375,7 +406,7 @@ def locked_version(place: Place) -> CurrentVersion:
     with connections[place.cluster].cursor() as cursor:
         cursor.execute("SELECT set_config('lock_timeout', %s, true)", [str(settings.SCHEMA_LOCK_TIMEOUT_MS)])
     try:
-        environment_locks.stay_in_region(place.environment_id, place.cluster)
+        environment_locks.lock_shared_in_region(place.environment_id, place.cluster)
         found.bulk_create([CurrentVersion(environment_id=place.environment_id, version=0)], ignore_conflicts=True)
         return found.select_for_update().get(environment_id=place.environment_id)
     except DatabaseError as error:
@@ -385,15 +416,15 @@ def locked_version(place: Place) -> CurrentVersion:
 
 
 @contextmanager
-def _migrating(place: Place) -> Generator[None]:
-    """The environment says `migrating` meanwhile. It is a word for people: what keeps two changes apart is the lock,
-    and what goes wrong with it at the end is left to the sweep (`rows.tasks`), as after a crash."""
+def _migrating(place: EnvironmentRef) -> Generator[None]:
+    """Set the environment's status to `migrating` meanwhile. The status is for display; the lock keeps two changes
+    apart. If resetting it fails, a periodic job does it (`rows.tasks`), as after a crash."""
     status = Environment.Status
     meant = Environment.objects.filter(pk=place.environment_id)
     meant.filter(status=status.READY).update(status=status.MIGRATING)
     try:
         yield
     finally:
-        # What was changed stays so, though the control database went away meanwhile.
-        with apart(f"{place.environment_id}, still called migrating", using=DEFAULT_DB_ALIAS):
+        # The change is committed, even if the control database became unavailable meanwhile.
+        with log_failures(f"{place.environment_id}, still called migrating", using=DEFAULT_DB_ALIAS):
             meant.filter(status=status.MIGRATING).update(status=status.READY)

@@ -1,35 +1,35 @@
-"""The trail of what changes in a region: written down there in the transaction of the change, and brought to the
-control database once that has committed.
+"""Audit outbox: entries about changes in a region, written in the transaction of the change and moved to the audit log
+in the control database after its commit.
 
     with transaction.atomic(using=place.cluster):
         …                                          # the change
-        trail.record(place, "webhook.created", actor=actor, target_id=webhook.pk, url=webhook.url)
+        audit_outbox.record(place, "webhook.created", actor=actor, target_id=webhook.pk, url=webhook.url)
 
-So an entry exists if and only if its change does, though the trail is in another database (`accounts.audit`). Whoever
-changed something brings its entry at once; where the control database is away, or whoever it was died, `bring_oldest`
-does it in a sweep. An entry is taken away here only after it was committed there. Cut off in between it is brought once
-more, and is known by its id.
+So an entry exists if and only if its change does, although the audit log is in another database (`accounts.audit`).
+The process that made the change moves its entry at once. If the control database is unavailable or the process dies,
+`flush_oldest` does it in a periodic job. An entry is deleted here only after its commit there; moving it twice has no
+effect, because its id is the same.
 """
 
 from collections.abc import Sequence
 from typing import Any, Final
 
-from django.db import DEFAULT_DB_ALIAS, connections, models, transaction
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
 from accounts import audit
 from accounts.audit import Actor
 from accounts.models import AuditEntry
 from platform_site.background import dispatch
-from platform_site.background.periodic import after_commit, apart
+from platform_site.background.periodic import after_commit, log_failures
 from platform_site.http.requests import current_request_id
-from platform_site.identity.callers import Caller, Place
-from rows.models import TrailEntry
+from platform_site.identity.callers import Caller, EnvironmentRef
+from rows.models import AuditOutboxEntry
 
 BATCH: Final = 200
-_WHAT: Final = "an entry of the trail"
+_WHAT: Final = "an audit entry"
 
 
-def record(place: Place, action: str, *, actor: Caller | Actor, target_id: str, **detail: Any) -> None:
+def record(place: EnvironmentRef, action: str, *, actor: Caller | Actor, target_id: str, **detail: Any) -> None:
     """Write one entry, in the transaction at hand of the place's region. Two statements, and two after the commit,
     which fail nothing. `detail` as of `audit.record`."""
     using = place.cluster
@@ -43,7 +43,7 @@ def record(place: Place, action: str, *, actor: Caller | Actor, target_id: str, 
         detail=detail,
     )
     entry.refresh_from_db(using=using, fields=["at"])
-    after_commit(_WHAT, _bring_at_once, using, entry, using=using, committed=using)
+    after_commit(_WHAT, _flush_now, using, entry, using=using, committed=using)
 
 
 def note(using: str, action: str, *, target_id: str, environment_id: str, **detail: Any) -> None:
@@ -53,46 +53,45 @@ def note(using: str, action: str, *, target_id: str, environment_id: str, **deta
         using, action, actor=audit.SYSTEM, target_id=target_id, project_id=None, environment_id=environment_id,
         detail=detail,
     )  # fmt: skip
-    dispatch.send("rows.tasks.bring_trail", using, using=using)
+    dispatch.send("rows.tasks.flush_audit_outbox", using, using=using)
 
 
-def _written(using: str, action: str, *, actor: Caller | Actor, **facts: Any) -> TrailEntry:
+def _written(using: str, action: str, *, actor: Caller | Actor, **facts: Any) -> AuditOutboxEntry:
     if not connections[using].in_atomic_block:
-        raise transaction.TransactionManagementError("an entry of the trail belongs to the transaction of its change")
-    return TrailEntry.objects.using(using).create(
+        raise transaction.TransactionManagementError("an audit entry belongs to the transaction of its change")
+    return AuditOutboxEntry.objects.using(using).create(
         action=action, actor_kind=actor.kind, actor_id=actor.id, request_id=current_request_id(), **facts
     )
 
 
-def _bring_at_once(using: str, entry: TrailEntry) -> None:
-    # Never within somebody's transaction of the control database: rolled back, it would take along what was brought.
+def _flush_now(using: str, entry: AuditOutboxEntry) -> None:
+    # Never inside a transaction of the control database: its rollback would also undo the entry.
     after_commit(_WHAT, _hand_over, using, entry, using=DEFAULT_DB_ALIAS)
 
 
-def _hand_over(using: str, entry: TrailEntry) -> None:
-    _bring([entry])
-    with apart(_WHAT, using=using):
-        _forget(using, [entry])
+def _hand_over(using: str, entry: AuditOutboxEntry) -> None:
+    _flush([entry])
+    with log_failures(_WHAT, using=using):
+        _delete(using, [entry])
 
 
-def bring_oldest(using: str, of: type[models.Model] = TrailEntry, **also: Any) -> int:
-    """Bring the oldest entries of the region's table `of`, at most BATCH, with the facts `also` that it has no columns
-    for. Returns how many.
+def flush_oldest(using: str) -> int:
+    """Move the oldest entries of the region to the audit log, at most BATCH. Returns how many.
 
-    Raises DatabaseError, with no entry lost, if either database is away. Must not be called within a transaction.
+    Raises DatabaseError, with no entry lost, if either database is unavailable. Must not be called in a transaction.
     """
-    found = list(of._default_manager.using(using).order_by("pk")[:BATCH])
+    found = list(AuditOutboxEntry.objects.using(using).order_by("pk")[:BATCH])
     if found:
-        _bring(found, **also)
-        _forget(using, found)
+        _flush(found)
+        _delete(using, found)
     return len(found)
 
 
-def _bring(found: Sequence[Any], **also: Any) -> None:
-    names = [field.attname for field in found[0]._meta.concrete_fields]
+def _flush(found: Sequence[AuditOutboxEntry]) -> None:
+    names = [field.attname for field in AuditOutboxEntry._meta.concrete_fields]
     with transaction.atomic(durable=True):
-        audit.bring(AuditEntry(**{name: getattr(each, name) for name in names}, **also) for each in found)
+        audit.write_all(AuditEntry(**{name: getattr(each, name) for name in names}) for each in found)
 
 
-def _forget(using: str, found: Sequence[Any]) -> None:
-    type(found[0])._default_manager.using(using).filter(pk__in=[each.pk for each in found]).delete()
+def _delete(using: str, found: Sequence[AuditOutboxEntry]) -> None:
+    AuditOutboxEntry.objects.using(using).filter(pk__in=[each.pk for each in found]).delete()

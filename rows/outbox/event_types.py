@@ -61,11 +61,10 @@ def matches(patterns: Iterable[str], event_type: str) -> bool:
 
 
 def interests(patterns: Iterable[str]) -> set[tuple[str, str]]:
-    """The (table, action) pairs, `*` for any, whose writes must leave an event in the outbox for these patterns.
+    """The (table, action) pairs, `*` for any, whose writes must record an event for these patterns.
 
-    System events stand by what happens, such as `("function.run", "*")`; a table may be called `schema` all the same,
-    and then leaves events that `matches` finds nobody for. `("*", "*")` is all that happens, rows or not; `("*",
-    "insert")` is rows alone.
+    System events use their own names, such as `("function.run", "*")`. A table may be called `schema` as well; its
+    events then match no subscription. `("*", "*")` is everything, `("*", "insert")` is rows only.
     """
     found = set()
     for pattern in patterns:

@@ -1,8 +1,8 @@
-"""The outbox: an event for each row write that somebody wants to hear of, in the transaction of the write.
+"""The transactional outbox: one event for each row write that has subscribers, in the transaction of the write.
 
-`rows.write.statements` puts the insert into the very statement that writes the row; system events (`schema.migrated`,
-`function.run.failed`) come through `record`. `rows.outbox.subscriptions` keeps `EventInterest` filled; `webhooks`
-relays what is here, and purges. An event whose insert fails takes the write with it.
+`rows.write.statements` puts the insert into the statement that writes the row; system events (`schema.migrated`,
+`function.run.failed`) use `record`. `rows.outbox.subscriptions` maintains `EventInterest`. `webhooks` relays and purges
+the events. If an event cannot be inserted, the write fails as well.
 """
 
 import json
@@ -16,6 +16,20 @@ from platform_site.http.requests import current_request_id
 from platform_site.identity import ids
 
 ANY = "*"
+
+
+class TransactionIdField(models.Field):  # type: ignore[type-arg]
+    """PostgreSQL's `xid8`: a transaction's id, which is never used again."""
+
+    def db_type(self, connection: Any) -> str:
+        return "xid8"
+
+
+class CurrentTransaction(models.Func):
+    """The id of the transaction at hand."""
+
+    function = "pg_current_xact_id"
+    output_field = TransactionIdField()
 
 
 class OutboxEvent(models.Model):
@@ -43,6 +57,9 @@ class OutboxEvent(models.Model):
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     relayed_at = models.DateTimeField(null=True)
     """When every delivery of it existed; null is due."""
+    transaction = TransactionIdField(null=True, db_default=CurrentTransaction(), editable=False)
+    """By which it was written. Sequences are not committed in their order; a snapshot tells by this which events a
+    reader has not seen (`rows.changes`). Null in events of releases before this column."""
 
     class Meta:
         constraints: ClassVar = [models.UniqueConstraint(fields=["event_id"], name="outbox_event_once")]
@@ -56,6 +73,9 @@ class OutboxEvent(models.Model):
             ),
             models.Index(fields=["environment_id", "-sequence"], name="outbox_of_environment"),
             models.Index(fields=["relayed_at"], condition=models.Q(relayed_at__isnull=False), name="outbox_done"),
+            # For live changes: what a snapshot has not seen. With the environment first, and without statistics, the
+            # relay's questions about one environment would take this index and read all of its events.
+            models.Index(fields=["transaction", "environment_id"], name="outbox_of_transaction"),
             # For the console: what a request changed, and what happened to a row.
             models.Index(fields=["request_id"], condition=models.Q(request_id__isnull=False), name="outbox_of_request"),
             models.Index(
@@ -89,6 +109,27 @@ class EventInterest(models.Model):
 
     def __str__(self) -> str:
         return f"{self.table_name}.{self.action} of {self.environment_id}"
+
+
+class WatchedTable(models.Model):
+    """A table to which a stream of live changes subscribes (`rows.changes`), or did until recently."""
+
+    environment_id = models.CharField(max_length=30)
+    table_name = models.CharField(max_length=48)
+    generation = models.CharField(max_length=32)
+    """Random. A stream that resumes with another one may have missed events."""
+    transaction = TransactionIdField(db_default=CurrentTransaction(), editable=False)
+    """The one that registered it: writes that do not see it record no events."""
+    expires_at = models.DateTimeField()
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["environment_id", "table_name"], name="watched_table_once")
+        ]
+        indexes: ClassVar = [models.Index(fields=["expires_at"], name="watched_table_expiry")]
+
+    def __str__(self) -> str:
+        return f"{self.table_name} of {self.environment_id}"
 
 
 def record(

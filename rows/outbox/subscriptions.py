@@ -21,7 +21,7 @@ PatternsOf = Callable[[str, str], Iterable[Sequence[str]]]
 """`(environment_id, using)` to the event patterns of each subscription. One query."""
 
 
-class Taking(Protocol):
+class ConsumerInterest(Protocol):
     """What a taker makes of the events of one turn."""
 
     count: int
@@ -34,11 +34,11 @@ class Taking(Protocol):
         """Once, at the end of the turn."""
 
 
-Taker = Callable[[Collection[str], str], Taking]
+Consumer = Callable[[Collection[str], str], ConsumerInterest]
 """`(environment ids, using)`: called at the beginning of a turn about events of these environments."""
 
 _sources: Final[list[PatternsOf]] = []
-_takers: Final[list[Taker]] = []
+_consumers: Final[list[Consumer]] = []
 
 
 def register(patterns_of: PatternsOf) -> None:
@@ -46,19 +46,19 @@ def register(patterns_of: PatternsOf) -> None:
     _sources.append(patterns_of)
 
 
-def register_taker(taker: Taker) -> None:
+def register_consumer(taker: Consumer) -> None:
     """Called once at start by an app that makes something of events beside webhooks."""
-    _takers.append(taker)
+    _consumers.append(taker)
 
 
-def takings(environment_ids: Collection[str], using: str) -> list[Taking]:
+def interests_of_consumers(environment_ids: Collection[str], using: str) -> list[ConsumerInterest]:
     """Of a turn that begins, one of each taker."""
-    return [taker(environment_ids, using) for taker in _takers]
+    return [taker(environment_ids, using) for taker in _consumers]
 
 
 def refresh(environment_id: str, using: str) -> None:
-    """Make the outbox's table of interests equal to the subscriptions, in the transaction at hand, which has the `lock`
-    unless nobody else knows the environment yet."""
+    """Make the table of event interests equal to the subscriptions, in the current transaction, which holds the `lock`
+    unless the environment is still being created."""
     wanted = {
         pair
         for patterns_of in _sources
@@ -75,7 +75,7 @@ def refresh(environment_id: str, using: str) -> None:
 
 
 def is_wanted(event_type: str, environment_id: str, using: str) -> bool:
-    """Whether somebody wants this system event: by its name, or everything. One query."""
+    """Whether this system event has a subscriber, by its name or by `*`. One query."""
     [(name, action)] = event_types.interests([event_type])
     by_name_or_all = Q(table_name=name, action=action) | Q(table_name=ANY, action=ANY)
     return EventInterest.objects.using(using).filter(by_name_or_all, environment_id=environment_id).exists()

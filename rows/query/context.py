@@ -1,10 +1,8 @@
-"""One run of a verb: who asks, where, against which version of the schema, and with which statements.
+"""Query context: one operation of one principal, against one version of the schema, with its compiled statements.
 
-**Never from a stale schema.** Each statement tests the version it was compiled for. Where it finds another, where
-PostgreSQL says that a column or a plan is gone, or before anything is refused on the strength of the schema in this
-process's memory, the environment is loaded anew and the verb runs once more (`asked`).
-
-Used by `reads`, `writes` and `explaining`, which hold the verbs.
+**Never a stale schema.** Each statement tests the version that it was compiled for. If the version differs, if
+PostgreSQL reports a missing column or plan, or before an error is returned that depends on the schema in memory, the
+schema is loaded again and the operation runs once more (`run`).
 """
 
 import random
@@ -16,16 +14,23 @@ from django.db import DatabaseError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from platform_site.concurrency import server_hints
-from platform_site.fastpath.settings_cache import kept
+from platform_site.fastpath.settings_cache import cached_settings
 from platform_site.http.errors import ApiError, NotFound, Unavailable
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import replicas, sqlstates
-from platform_site.postgres.prepared import Row, run_again_if_lost, run_on, run_on_replica
+from platform_site.postgres.prepared import (
+    Row,
+    retry_if_lost,
+    run_in_transaction,
+    run_limited,
+    run_on,
+    run_on_replica,
+)
 from platform_site.postgres.replicas import Freshness
 from rows.memo import Memo
 from rows.query import schema_cache
-from rows.query.role_view import CLOCK, Viewer
-from rows.query.schema_cache import Environment
+from rows.query.role_view import CLOCK, RoleView
+from rows.query.schema_cache import CompiledSchema
 from rows.query.select import ENVIRONMENT, VERSION, Statement
 from rows.rules.rules import Access, Principal
 from rows.schema import identifiers
@@ -50,16 +55,16 @@ class StaleVersion(Exception):
     """The statement was compiled for a version that is no more."""
 
 
-class Asking:
+class QueryContext:
     """A principal before one version of an environment's schema, for the length of one verb."""
 
-    __slots__ = ("connection", "environment", "freshness", "is_verified", "place", "principal", "sight", "standing")
+    __slots__ = ("connection", "environment", "freshness", "is_verified", "place", "principal", "resolver", "role_key")
 
     def __init__(
         self,
-        place: Place,
+        place: EnvironmentRef,
         principal: Principal,
-        environment: Environment,
+        environment: CompiledSchema,
         connection: BaseDatabaseWrapper,
         freshness: Freshness | None = None,
     ) -> None:
@@ -68,19 +73,19 @@ class Asking:
         self.environment = environment
         self.connection = connection
         """This thread's, to the region's primary."""
-        self.standing = environment.rules.standing(principal)
-        self.sight = environment.rules.sight(self.standing)
+        self.role_key = environment.rules.role_key(principal)
+        self.resolver = environment.rules.resolver(self.role_key)
         self.freshness = freshness
         """What a replica must show to answer what this verb reads; None where only the primary may."""
         self.is_verified = False
-        """The version was found to be current afterwards, so what was concluded from it stands."""
+        """The version was confirmed as current, so conclusions from the schema are valid."""
 
     def table(self, name: str) -> tuple[Table, Access]:
         """The table, and what this principal may do with it. Raises NotFound where it may not know of the table."""
         table = self.environment.schema.tables.get(name)
         if table is None:
             raise self._no_table(name)
-        access = self.environment.rules.access(name, self.standing)
+        access = self.environment.rules.access(name, self.role_key)
         if access.read is None and access.insert is None:
             raise self._no_table(name)
         return table, access
@@ -89,7 +94,7 @@ class Asking:
         """The same for a table that is not there and one that this principal may do nothing with. Names the
         environment, since a table that is missed is most often in another one."""
         rules = self.environment.rules
-        accesses = {known: rules.access(known, self.standing) for known in self.environment.schema.tables}
+        accesses = {known: rules.access(known, self.role_key) for known in self.environment.schema.tables}
         open_ones = [known for known, access in accesses.items() if access.read or access.insert]
         slip = identifiers.did_you_mean(name, open_ones) or "."
         shown = f'no table "{name}"' if identifiers.PATTERN.fullmatch(name) else "no such table"
@@ -102,32 +107,51 @@ class Asking:
             raise NotFound(f"The rows of {name} can be written and not read in {self.environment.id}.")
         return table
 
-    def statement(self, shape: Any, compile: Callable[[Viewer, Any], Statement]) -> Statement:
-        """The statement that `compile` makes of `shape` for this standing and version; made once and remembered."""
-        key = (self.sight.token, compile, shape)
+    def statement(self, shape: Any, compile: Callable[[RoleView, Any], Statement]) -> Statement:
+        """The statement that `compile` makes of `shape` for this role_key and version; made once and remembered."""
+        key = (self.resolver.token, compile, shape)
         found = _statements.get(key)
         if found is None:
-            found = compile(self.environment.open_viewer(self.standing), shape)
+            found = compile(self.environment.open_role_view(self.role_key), shape)
             _statements.put(key, found)
         return found
 
-    def read(self, statement: Statement, named: Mapping[Any, bytes | None], wires: Sequence[bytes] = ()) -> list[Row]:
-        """Run a statement that changes nothing; once more if the connection turns out to be dead.
+    def read(
+        self,
+        statement: Statement,
+        named: Mapping[Any, bytes | None],
+        wires: Sequence[bytes] = (),
+        limit_ms: int | None = None,
+    ) -> list[Row]:
+        """Run a statement that changes nothing; once more if the connection turns out to be dead. With `limit_ms` that
+        is its statement timeout.
 
         What a replica finds is an answer, that it finds nothing is none: it may have another version of the schema. And
         a replica's clock is another one than that which stamped the rows.
         """
         values = self._bound(statement, named, wires)
         if self.freshness is not None and CLOCK not in statement.sql:
-            found = run_on_replica(self.environment.alias, self.freshness, statement.sql, values)
+            found = run_on_replica(self.environment.alias, self.freshness, statement.sql, values, limit_ms)
             if found:
                 return found
-        return run_again_if_lost(self.connection, statement.sql, values)
+        if limit_ms is not None:
+            return run_limited(self.connection, statement.sql, values, limit_ms)
+        return retry_if_lost(self.connection, statement.sql, values)
 
     def write(self, statement: Statement, named: Mapping[Any, bytes | None], wires: Sequence[bytes] = ()) -> list[Row]:
-        server_hints.begin()  # what is written is committed, here or later, and a commit waits for the disk
+        server_hints.will_block()  # what is written is committed, here or later, and a commit waits for the disk
         found = run_on(self.connection, statement.sql, self._bound(statement, named, wires))
-        if kept.REPLICAS:
+        if cached_settings.REPLICAS:
+            replicas.written(self.environment.alias, self.environment.id)
+        return found
+
+    def write_all(self, writes: Sequence[tuple[Statement, Mapping[Any, bytes | None]]]) -> list[list[Row]]:
+        """As `write` for each, in one round trip, inside of a transaction. Raises the first error."""
+        server_hints.will_block()
+        found = run_in_transaction(
+            self.connection, [(statement.sql, self._bound(statement, named, ())) for statement, named in writes]
+        )
+        if cached_settings.REPLICAS:
             replicas.written(self.environment.alias, self.environment.id)
         return found
 
@@ -147,8 +171,8 @@ class Asking:
             self.is_verified = True
 
 
-def asked(
-    place: Place, principal: Principal, verb: Callable[[Asking], T], freshness: Freshness | None = None
+def run(
+    place: EnvironmentRef, principal: Principal, verb: Callable[[QueryContext], T], freshness: Freshness | None = None
 ) -> T:  # fmt: skip
     """Run `verb` against the schema as this process knows it, and again against a newer one where that was stale.
 
@@ -157,10 +181,10 @@ def asked(
     Also again where PostgreSQL undid it (deadlock, serialization), unless a transaction around it would have to run
     again as a whole: its owner does that (`platform_site.http.views`).
     """
-    environment = schema_cache.environment(place)
+    environment = schema_cache.compiled_schema(place)
     for runs_left in reversed(range(MAX_RUNS)):
         connection = connections[environment.alias]
-        asking = Asking(place, principal, environment, connection, freshness)
+        asking = QueryContext(place, principal, environment, connection, freshness)
         try:
             if not connection.in_atomic_block:
                 return verb(asking)
@@ -183,7 +207,7 @@ def asked(
     raise Unavailable("The schema is changing. Try again shortly.")
 
 
-def _is_worth_another_run(environment: Environment, error: DatabaseError) -> bool:
+def _is_worth_another_run(environment: CompiledSchema, error: DatabaseError) -> bool:
     connection = connections[environment.alias]
     state = sqlstates.sqlstate(error)
     if connection.needs_rollback or not connection.is_usable():

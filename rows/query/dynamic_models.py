@@ -18,9 +18,9 @@ from django.db import models
 from django.db.models import Expression
 
 from rows.query.managers import RowManager, UnruledManager
-from rows.query.role_view import Viewer, bound_operand
+from rows.query.role_view import RoleView, bound_operand
 from rows.rules.conditions import Operand
-from rows.rules.rules import Principal, Ruleset, Standing
+from rows.rules.rules import Principal, RoleKey, Ruleset
 from rows.schema.model import Column, Schema, Table
 
 LABEL: Final = "tenant"
@@ -99,13 +99,13 @@ class RowModels(Mapping[str, type[RowModel]]):
                     found = self._made[name] = _model(table, self._environment_id, self)
         return found
 
-    def viewer(self, standing: Standing, operand: Callable[[Operand], Expression]) -> Viewer:
-        """A standing's view of all of them, with its values as `operand` spells them."""
-        return Viewer(self._schema, self, self._rules, standing, self._alias, operand)
+    def role_view(self, role_key: RoleKey, operand: Callable[[Operand], Expression]) -> RoleView:
+        """A role_key's view of all of them, with its values as `operand` spells them."""
+        return RoleView(self._schema, self, self._rules, role_key, self._alias, operand)
 
-    def viewer_of(self, principal: Principal) -> Viewer:
+    def viewer_of(self, principal: Principal) -> RoleView:
         """`principal`'s view with its values bound, for querysets that Django runs."""
-        return self.viewer(self._rules.standing(principal), bound_operand(principal))
+        return self.role_view(self._rules.role_key(principal), bound_operand(principal))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._schema.tables)

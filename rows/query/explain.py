@@ -1,9 +1,9 @@
-"""Why a row is seen or not, clause by clause: for the people who write the rules.
+"""Explains why a row is visible or not, clause by clause, for the authors of rules.
 
-Who asks must itself see the row, and learns of cells no more than it may read: a clause's verdict is told, the value
-behind it only where the asker could have read it; a user's e-mail, role and claims only where it manages users. What a
-quantifier inside of a clause comes to is told where all rows and cells that it asks about are open to the asker. The
-verdicts come from PostgreSQL, by the same translation that the rules are enforced with, so they cannot differ from it.
+The asking caller must see the row itself and learns nothing that it may not read: it gets each clause's verdict, the
+value behind it only if it may read that value, and a user's email, role and claims only if it manages users. The result
+of a quantifier is shown if all rows and cells that it uses are visible to the caller. PostgreSQL computes the verdicts
+with the same compiled conditions that enforce the rules.
 """
 
 import json
@@ -14,11 +14,11 @@ from typing import Any, Final, TypeVar
 
 from platform_site.http import exact_json
 from platform_site.http.errors import NotFound
-from platform_site.identity.callers import Place
-from rows.query.context import Asking, asked
-from rows.query.role_view import Viewer
-from rows.query.select import ROW_ID, Statement, Writer, is_current, is_row, numbered
-from rows.query.service import spelled
+from platform_site.identity.callers import EnvironmentRef
+from rows.query.context import QueryContext, run
+from rows.query.role_view import RoleView
+from rows.query.select import ROW_ID, Statement, Writer, assign_parameter_numbers, is_current, is_row
+from rows.query.service import canonical_text
 from rows.query.sql import Sql, boolean
 from rows.rules.conditions import (
     TRUE,
@@ -35,7 +35,7 @@ from rows.rules.conditions import (
     parts,
     paths_of,
 )
-from rows.rules.grammar import Sight, read_rule
+from rows.rules.grammar import NameResolver, read_rule
 from rows.rules.operators import QUANTIFIERS
 from rows.rules.rules import Access, Clause, Principal, resolve
 from rows.schema.model import Table
@@ -43,7 +43,7 @@ from rows.schema.values import ROW_ID as ROW_ID_PATTERN
 
 T = TypeVar("T")
 
-_TOLD_TO_ALL: Final = frozenset({"user.id", "key.id", "now"})
+_PUBLIC_VARIABLES: Final = frozenset({"user.id", "key.id", "now"})
 """Variables whose values say nothing of a user but who it is."""
 
 
@@ -64,15 +64,15 @@ class _Cells:
 
 
 def explain_row(
-    place: Place, asker: Principal, table: str, row_id: str, seen_as: Principal, *, knows_users: bool
+    place: EnvironmentRef, asker: Principal, table: str, row_id: str, seen_as: Principal, *, knows_users: bool
 ) -> dict[str, Any]:
     """`{"visible", "rules": [{"role", "action", "verdict", "clauses": [{"clause", "verdict", "why"}]}],
     "hidden_columns": [{"column", "why"}]}` for `seen_as`.
 
-    `knows_users`: the asker may be told what is stored of `seen_as` (e-mail, role, claims), beyond its id. Raises
-    NotFound where `asker` itself sees no such row. Two or three statements.
+    `knows_users`: the asking caller may see the email, role and claims of `seen_as`. Raises NotFound if `asker` itself
+    does not see the row. Two or three statements.
     """
-    return asked(place, asker, lambda asking: _explain(asking, table, row_id, seen_as, knows_users or seen_as == asker))
+    return run(place, asker, lambda asking: _explain(asking, table, row_id, seen_as, knows_users or seen_as == asker))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class _Rule:
     clauses: tuple[Clause, ...]
 
 
-def _asked_of(access: Access) -> list[_Rule]:
+def _subject_of(access: Access) -> list[_Rule]:
     """The rules about a row that is there. Of a read with several grants, each is one."""
     found = [_Rule("read", grant.where, grant.clauses) for grant in access.read.grants] if access.read else []
     for action, rule in (("update", access.update), ("delete", access.delete)):
@@ -91,13 +91,13 @@ def _asked_of(access: Access) -> list[_Rule]:
     return found
 
 
-def _explain(asking: Asking, name: str, row_id: str, seen_as: Principal, knows_users: bool) -> dict[str, Any]:
+def _explain(asking: QueryContext, name: str, row_id: str, seen_as: Principal, knows_users: bool) -> dict[str, Any]:
     table = asking.readable(name)
     if not ROW_ID_PATTERN.fullmatch(row_id):
         raise NotFound
-    other = Asking(asking.place, seen_as, asking.environment, asking.connection)
-    access = asking.environment.rules.access(name, other.standing)
-    rules = _asked_of(access)
+    other = QueryContext(asking.place, seen_as, asking.environment, asking.connection)
+    access = asking.environment.rules.access(name, other.role_key)
+    rules = _subject_of(access)
     clauses = [clause for rule in rules for clause in rule.clauses]
     paths = _once(path for clause in clauses for path in _paths(clause.condition) if _is_known(asking, name, path))
     author = asking.environment.rules.author
@@ -106,7 +106,7 @@ def _explain(asking: Asking, name: str, row_id: str, seen_as: Principal, knows_u
         each.condition
         for clause in clauses
         for each in quantifiers[clause]
-        if (knows_users or _tells_of_nobody(each.condition)) and _is_open(asking, name, each.condition)
+        if (knows_users or _names_no_user(each.condition)) and _is_open(asking, name, each.condition)
     )
     named = {ROW_ID: row_id.encode()}
     shown = asking.read(asking.statement(_Cells(name, paths), _cells), named)
@@ -122,7 +122,7 @@ def _explain(asking: Asking, name: str, row_id: str, seen_as: Principal, knows_u
     held = {condition: next(verdicts) for condition in quantified}
     now = datetime.fromisoformat((shown[0][1] or b"").decode())
     facts = _Facts(cells, quantifiers, held, other.principal, now, knows_users)
-    told = [_tell(rule, access, verdicts, facts) for rule in rules]
+    told = [_explanation_of(rule, access, verdicts, facts) for rule in rules]
     for action in ("read", "update", "delete"):
         if not any(rule["action"] == action for rule in told):
             told.append({"role": access.role, "action": action, "verdict": False, "clauses": []})
@@ -143,13 +143,13 @@ class _Facts:
     cells: dict[Path, Any]
     quantifiers: Mapping[Clause, list["_Quantifier"]]
     held: Mapping[Condition, bool]
-    """What those quantifiers came to that may be told."""
+    """The results of the quantifiers that may be shown."""
     principal: Principal
     now: datetime
     knows_users: bool
 
 
-def _tell(rule: _Rule, access: Access, verdicts: Any, facts: _Facts) -> dict[str, Any]:
+def _explanation_of(rule: _Rule, access: Access, verdicts: Any, facts: _Facts) -> dict[str, Any]:
     verdict = next(verdicts)
     return {
         "role": access.role,
@@ -164,7 +164,9 @@ def _tell(rule: _Rule, access: Access, verdicts: Any, facts: _Facts) -> dict[str
 def _why(clause: Clause, facts: _Facts) -> str:
     """What the row, related rows and the principal hold that the clause speaks about."""
     cells = facts.cells
-    told = [f"{spelled(path)} is {_json(cells[path])}" for path in _once(_paths(clause.condition)) if path in cells]
+    told = [
+        f"{canonical_text(path)} is {_json(cells[path])}" for path in _once(_paths(clause.condition)) if path in cells
+    ]
     for each in facts.quantifiers[clause]:
         if each.condition in facts.held:
             told.append(f"{each.path} is {_json(facts.held[each.condition])}")
@@ -174,7 +176,7 @@ def _why(clause: Clause, facts: _Facts) -> str:
         value = resolve(variable, facts.principal, facts.now)
         if value is None:
             told.append(f"${variable.name} is missing, which makes the clause false")
-        elif facts.knows_users or variable.name in _TOLD_TO_ALL:
+        elif facts.knows_users or variable.name in _PUBLIC_VARIABLES:
             told.append(f"${variable.name} is {_json(value)}")
         else:
             told.append(f"${variable.name} has a value")
@@ -217,7 +219,7 @@ class _Quantifier:
     condition: Condition
 
 
-def _quantifiers(document: Mapping[str, Any], table: str, author: Sight, at: str = "") -> Iterator[_Quantifier]:
+def _quantifiers(document: Mapping[str, Any], table: str, author: NameResolver, at: str = "") -> Iterator[_Quantifier]:
     """Those of a clause, each by itself; not those inside of another one, which are asked of each of its rows."""
     for key, value in document.items():
         if key in ("$and", "$or"):
@@ -232,7 +234,7 @@ def _quantifiers(document: Mapping[str, Any], table: str, author: Sight, at: str
                     yield _Quantifier(f"{at}{key}.{word}", condition)
 
 
-def _is_open(asking: Asking, table: str, condition: Condition) -> bool:
+def _is_open(asking: QueryContext, table: str, condition: Condition) -> bool:
     """Whether the asker sees each row and cell that decides a condition over rows of `table`, so that what it comes to
     is no secret."""
     for part in parts(condition):
@@ -251,76 +253,76 @@ def _is_open(asking: Asking, table: str, condition: Condition) -> bool:
     return True
 
 
-def _sees_whole(asking: Asking, table: str, hop: Hop) -> bool:
+def _sees_whole(asking: QueryContext, table: str, hop: Hop) -> bool:
     """Whether the asker finds every row that the hop leads to."""
-    far = asking.environment.rules.access(hop.table, asking.standing).read
+    far = asking.environment.rules.access(hop.table, asking.role_key).read
     return (
-        asking.sight.relation(table, hop.relation) == hop
+        asking.resolver.relation(table, hop.relation) == hop
         and far is not None
         and far.where == TRUE
         and _sees_column(asking, hop.table if hop.many else table, hop.column)
     )
 
 
-def _sees_column(asking: Asking, table: str, column: str) -> bool:
+def _sees_column(asking: QueryContext, table: str, column: str) -> bool:
     """Whether the asker may read the column in each row that it sees."""
-    rule = asking.environment.rules.access(table, asking.standing).read
+    rule = asking.environment.rules.access(table, asking.role_key).read
     return rule is not None and rule.cell(column) == TRUE
 
 
-def _tells_of_nobody(condition: Condition) -> bool:
+def _names_no_user(condition: Condition) -> bool:
     """Whether nothing that is stored of a user but its id decides."""
-    return all(variable.name in _TOLD_TO_ALL for variable in _variables(condition))
+    return all(variable.name in _PUBLIC_VARIABLES for variable in _variables(condition))
 
 
 def _ways(condition: Condition) -> Iterable[str]:
-    """The relations whose rows a condition asks about, such as `board.members`: where the asker may not know of all
-    rows none is told, only that the cells which are told are not all that decides."""
+    """The relations whose rows a condition uses, such as `board.members`. If the caller may not see all of those rows,
+    the explanation only says that other rows matter as well."""
     for part in parts(condition):
         if isinstance(part, Quantified):
             further = [f"{part.hop.relation}.{way}" for way in _ways(part.condition)]
             yield from further or [part.hop.relation]
 
 
-def _is_known(asking: Asking, table: str, path: Path) -> bool:
+def _is_known(asking: QueryContext, table: str, path: Path) -> bool:
     """Whether the asker may know of every name on the path."""
     for hop in path.hops:
-        if asking.sight.relation(table, hop.relation) != hop:
+        if asking.resolver.relation(table, hop.relation) != hop:
             return False
         table = hop.table
-    return asking.sight.column(table, path.column) is not None
+    return asking.resolver.column(table, path.column) is not None
 
 
-def _hidden(asking: Asking, table: Table, access: Access, masks: dict[str, bool]) -> Iterable[dict[str, str]]:
+def _hidden(asking: QueryContext, table: Table, access: Access, masks: dict[str, bool]) -> Iterable[dict[str, str]]:
     """The columns that `access` does not show of this row, as far as the asker may know of them."""
     shown = access.read.columns if access.read else ()
-    for name in asking.sight.columns(table.name):
+    for name in asking.resolver.columns(table.name):
         if name not in shown:
             yield {"column": name, "why": "No read rule of this role shows the column."}
         elif not masks.get(name, True):
             yield {"column": name, "why": "No read rule that matches this row shows the column."}
 
 
-def _cells(viewer: Viewer, shape: _Cells) -> Statement:
-    rows = viewer.models[shape.table].objects.visible_to(viewer)
+def _cells(role_view: RoleView, shape: _Cells) -> Statement:
+    rows = role_view.models[shape.table].objects.visible_to(role_view)
     values = {
-        f"_p{index}": Sql("to_json(", viewer.reading.value(path, shape.table), ")")
+        f"_p{index}": Sql("to_json(", role_view.reading.value(path, shape.table), ")")
         for index, path in enumerate(shape.paths)
     }
     now = Sql("to_char(statement_timestamp(), 'YYYY-MM-DD HH24:MI:SS.USOF')")
     rows = rows.filter(is_row(), is_current()).annotate(_now=now, **values)
-    return numbered(*Writer(viewer).queryset(rows.values_list("id", "_now", *values)))
+    return assign_parameter_numbers(*Writer(role_view).queryset(rows.values_list("id", "_now", *values)))
 
 
-def _verdicts(viewer: Viewer, shape: _Verdicts) -> Statement:
-    access = viewer.access(shape.table)
+def _verdicts(role_view: RoleView, shape: _Verdicts) -> Statement:
+    access = role_view.access(shape.table)
     conditions: list[Condition] = [*shape.quantified]
-    for rule in _asked_of(access):
+    for rule in _subject_of(access):
         conditions += [rule.condition, *(clause.condition for clause in rule.clauses)]
     conditions += access.read.partial.values() if access.read else []
     flags = {
-        f"_f{index}": boolean("(", viewer.rules.condition(condition, shape.table), " IS TRUE)")
+        f"_f{index}": boolean("(", role_view.rules.condition(condition, shape.table), " IS TRUE)")
         for index, condition in enumerate(conditions or [TRUE])
     }
-    rows = viewer.models[shape.table].unruled.using(viewer.alias).filter(is_row(), is_current())
-    return numbered(*Writer(viewer).queryset(rows.annotate(**flags).values_list(*flags)))
+    rows = role_view.models[shape.table].unruled.using(role_view.alias).filter(is_row(), is_current())
+    return assign_parameter_numbers(*Writer(role_view).queryset(rows.annotate(**flags).values_list(*flags)))

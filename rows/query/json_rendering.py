@@ -17,7 +17,8 @@ _FRAGMENTS: Final[dict[ColumnType, tuple[str, str]]] = {
 
 
 def fragment(column: Column) -> tuple[str, str]:
-    """What stands before and after the reference to a cell of `column`, so that `row_to_json` shows it as we do."""
+    """The SQL before and after the reference to a cell of `column`, so that `row_to_json` renders it in the API's
+    format."""
     if column.type == "decimal":
         # A JSON number would lose digits in every client that reads it as a float. Always the column's scale: "1.50".
         return "round(", f", {column.scale or 0:d})::text"

@@ -1,11 +1,13 @@
-"""The door to the rows: nothing is read from a tenant's table but through `visible_to(principal)`, or `unruled`.
+"""Managers and querysets of tenant rows: rows are only read through `visible_to(principal)` or `unruled`.
 
-`RowManager` is the default and the base manager of every dynamic model. Each method of a manager passes through
-`get_queryset`, which raises; so all the forms that nobody thought of are closed, too. A queryset made here carries a
-`RuledQuery`, and only a `RuledQuery` may run SQL over tenant tables: `execution.refuse_strangers` stops what was built
-past the managers (`QuerySet(model)`, `instance.delete()`). Querysets are for reading; `rows.services` writes.
+    Task.objects.visible_to(principal).filter(...)
 
-The statements that answer the API are these querysets, compiled (`rows.query.select`).
+`RowManager` is the default and base manager of every dynamic model. All its methods use `get_queryset`, which raises,
+so no form of access is left open. Its querysets carry a `RuledQuery`, and only a `RuledQuery` may run SQL over tenant
+tables: `prepared.forbid_unruled_statements` stops everything built without the managers (`QuerySet(model)`,
+`instance.delete()`). Querysets only read; `rows.write` writes.
+
+`rows.query.select` compiles these querysets into the statements of the API.
 """
 
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -14,15 +16,15 @@ from django.db import models
 from django.db.models.sql import Query
 from django.db.models.sql.compiler import SQLCompiler
 
-from platform_site.postgres.prepared import opened_door
+from platform_site.postgres.prepared import row_access
 from rows.rules.rules import Principal
 
 if TYPE_CHECKING:
-    from rows.query.role_view import Viewer
+    from rows.query.role_view import RoleView
 
 
 class PrincipalRequired(RuntimeError):
-    """Rows were asked for in nobody's name. A programming error, never a client's."""
+    """Rows were read without a principal. A programming error."""
 
 
 class ReadOnly(RuntimeError):
@@ -30,14 +32,14 @@ class ReadOnly(RuntimeError):
 
 
 class RuledQuery(Query):
-    """A query that came out of a row manager; its compiler opens the door for its own execution."""
+    """A query of a row manager; its compiler permits its own execution."""
 
     def get_compiler(self, *args: Any, **kwargs: Any) -> SQLCompiler:
         compiler: SQLCompiler = super().get_compiler(*args, **kwargs)
         execute = compiler.execute_sql
 
         def execute_sql(*args: Any, **kwargs: Any) -> Any:
-            with opened_door():
+            with row_access():
                 return execute(*args, **kwargs)
 
         vars(compiler)["execute_sql"] = execute_sql
@@ -67,24 +69,24 @@ class RowManager(models.Manager.from_queryset(RowQuerySet)):  # type: ignore[mis
     def get_queryset(self) -> NoReturn:
         raise PrincipalRequired("read rows through visible_to(principal)")
 
-    def visible_to(self, principal: "Principal | Viewer") -> RowQuerySet:
+    def visible_to(self, principal: "Principal | RoleView") -> RowQuerySet:
         """The rows that `principal` may read, by the read rules of its role; without a rule, none. No query.
 
         These rows still hold the cells that it may not read: a `Viewer` says which, and `rows.query.select` asks it.
         """
-        viewer = self._viewer(principal)
-        return self._rows(viewer).filter(viewer.may_read(self.model.TABLE.name))
+        role_view = self._role_view(principal)
+        return self._rows(role_view).filter(role_view.may_read(self.model.TABLE.name))
 
-    def changeable_by(self, principal: "Principal | Viewer", action: Literal["update", "delete"]) -> RowQuerySet:
+    def changeable_by(self, principal: "Principal | RoleView", action: Literal["update", "delete"]) -> RowQuerySet:
         """The rows that `principal` may update or delete: what it may read, and the action's own rule allows."""
-        viewer = self._viewer(principal)
-        return self._rows(viewer).filter(viewer.may_change(self.model.TABLE.name, action))
+        role_view = self._role_view(principal)
+        return self._rows(role_view).filter(role_view.may_change(self.model.TABLE.name, action))
 
-    def _viewer(self, principal: "Principal | Viewer") -> "Viewer":
+    def _role_view(self, principal: "Principal | RoleView") -> "RoleView":
         return self.model.SIBLINGS.viewer_of(principal) if isinstance(principal, Principal) else principal
 
-    def _rows(self, viewer: "Viewer") -> RowQuerySet:
-        return RowQuerySet(self.model, using=self._db or viewer.alias)
+    def _rows(self, role_view: "RoleView") -> RowQuerySet:
+        return RowQuerySet(self.model, using=self._db or role_view.alias)
 
 
 class UnruledManager(models.Manager.from_queryset(RowQuerySet)):  # type: ignore[misc]

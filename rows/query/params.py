@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from platform_site.http.errors import ValidationFailed
 from rows.memo import Memo
 from rows.rules.conditions import Hop, Path
-from rows.rules.grammar import MAX_HOPS, Sight, shown
+from rows.rules.grammar import MAX_HOPS, NameResolver, shown, user_column
 from rows.schema.identifiers import did_you_mean
 from rows.schema.model import ID, SQL_TYPES
 from rows.schema.types import Type
@@ -22,7 +22,7 @@ from rows.schema.types import Type
 MAX_ORDER: Final = 3
 MAX_RELATIONS: Final = 10
 MAX_CHOSEN: Final = 100
-"""Names in a caller's `columns`: half of what a table can have; of more, the others can be taken away from all."""
+"""Maximum names in a caller's `columns`: half of a table's maximum, because the other half can be excluded by name."""
 MAX_COLUMNS_TEXT: Final = 4_000
 _MAX_TEXT: Final = 1_000
 
@@ -52,9 +52,9 @@ def _worded(
     member: str,
     text: Any,
     table: str,
-    sight: Sight,
+    resolver: NameResolver,
     memo: Memo[tuple[int, str, str], Made],
-    read: Callable[[str, str, Sight], Made],
+    read: Callable[[str, str, NameResolver], Made],
     longest: int = _MAX_TEXT,
 ) -> Made:
     """What `read` makes of a text of bounded length, remembered in `memo`. Raises ValidationFailed on `member`."""
@@ -62,35 +62,35 @@ def _worded(
         raise ValidationFailed.of(member, "wrong_type", "Must be a string.")
     if len(text) > longest:
         raise ValidationFailed.of(member, "too_long", f"Must have at most {longest} characters.")
-    key = (sight.token, table, text)
+    key = (resolver.token, table, text)
     found = memo.get(key)
     if found is None:
         if not all(map(str.strip, text.split(","))):
             message = f'A name is empty: names stand between commas. To ask for none, leave "{member}" out.'
             raise ValidationFailed.of(member, "unknown", message)
-        found = read(text, table, sight)
+        found = read(text, table, resolver)
         memo.put(key, found)
     return found
 
 
-def parse_order(order: Any, table: str, sight: Sight) -> tuple[OrderKey, ...]:
+def parse_order(order: Any, table: str, resolver: NameResolver) -> tuple[OrderKey, ...]:
     """A caller's `order`, or None for the order of ids: at most MAX_ORDER keys, and `id` last in the direction of the
     key before, so that the order is total. Raises ValidationFailed on the field `order`.
     """
     if order is None:
         return DEFAULT_ORDER
-    return _worded("order", order, table, sight, _orders, _read_order)
+    return _worded("order", order, table, resolver, _orders, _read_order)
 
 
-def _read_order(order: str, table: str, sight: Sight) -> tuple[OrderKey, ...]:
+def _read_order(order: str, table: str, resolver: NameResolver) -> tuple[OrderKey, ...]:
     texts = order.split(",", MAX_ORDER + 1)
     if len(texts) > MAX_ORDER:
         raise ValidationFailed.of("order", "too_many", f"At most {MAX_ORDER} columns.")
     keys: list[OrderKey] = []
     for text in texts:
-        key = _order_key(text.strip(), table, sight)
+        key = order_key(text.strip(), table, resolver)
         if any(key.path == other.path for other in keys):
-            raise ValidationFailed.of("order", "invalid", f"{shown(text)}: stands there twice.")
+            raise ValidationFailed.of("order", "invalid", f"{shown(text)}: is named twice.")
         keys.append(key)
     for number, key in enumerate(keys, 1):
         if key.path == ID_KEY.path:
@@ -99,22 +99,26 @@ def _read_order(order: str, table: str, sight: Sight) -> tuple[OrderKey, ...]:
     return (*keys, OrderKey(ID_KEY.path, "text", last.descending, last.descending))
 
 
-def _order_key(text: str, table: str, sight: Sight) -> OrderKey:
+def order_key(text: str, table: str, resolver: NameResolver) -> OrderKey:
+    """One key of an order, such as `due_on.desc.nullslast`. Raises ValidationFailed on the field `order`."""
     parts = text.split(".", MAX_HOPS + 3)
     nulls = parts.pop() if len(parts) > 1 and parts[-1] in ("nullsfirst", "nullslast") else None
     direction = parts.pop() if len(parts) > 1 and parts[-1] in ("asc", "desc") else "asc"
     hops: list[Hop] = []
     *steps, name = parts
     for step in steps:
-        hop = sight.relation(table, step)
+        hop = resolver.relation(table, step)
         if hop is None or hop.many or len(hops) == MAX_HOPS:
-            if hop is None and sight.column(table, step) is not None:
-                message = f"{shown(text)}: behind a column stands asc or desc, then nullsfirst or nullslast."
+            if hop is None and (user := user_column(table, step, resolver)):
+                message = f"{shown(text)}: rows cannot be ordered by fields of users, only by {user}."
+                raise ValidationFailed.of("order", "unknown", message)
+            if hop is None and resolver.column(table, step) is not None:
+                message = f"{shown(text)}: after the column comes asc or desc, then nullsfirst or nullslast."
                 raise ValidationFailed.of("order", "invalid", message)
             raise _unknown_order(text)
         hops.append(hop)
         table = hop.table
-    column = sight.column(table, name)
+    column = resolver.column(table, name)
     if column is None:
         raise _unknown_order(text)
     if column.type in ("json", "text[]"):
@@ -143,32 +147,46 @@ class With:
     """A relation to embed, those to embed in it, and which columns of its rows to show; None: all that may be read."""
 
     hop: Hop
-    inside: "tuple[With, ...]" = ()
+    inside: "tuple[With | WithUser, ...]" = ()
     columns: tuple[str, ...] | None = None
 
+    @property
+    def name(self) -> str:
+        return self.hop.relation
 
-_withs: Final[Memo[tuple[int, str, str], tuple[With, ...]]] = Memo(1_024)
+
+@dataclass(frozen=True, slots=True)
+class WithUser:
+    """A user to embed as `name`: the one whose id is in `column`."""
+
+    name: str
+    column: str
 
 
-def parse_with(text: Any, table: str, sight: Sight) -> tuple[With, ...]:
-    """A caller's `with`, or None for nothing: at most MAX_RELATIONS relations, MAX_HOPS deep, each once.
+Withs = tuple[With | WithUser, ...]
+
+_withs: Final[Memo[tuple[int, str, str], Withs]] = Memo(1_024)
+
+
+def parse_with(text: Any, table: str, resolver: NameResolver) -> Withs:
+    """A caller's `with`, or None for nothing: at most MAX_RELATIONS relations and users, MAX_HOPS deep, each once.
 
     A path may not come back to a table that it has been to, but for rows of one table that refer to each other
     (`parent.parent`). Raises ValidationFailed on the field `with`.
     """
     if text is None:
         return ()
-    return _worded("with", text, table, sight, _withs, _read_with)
+    return _worded("with", text, table, resolver, _withs, _read_with)
 
 
-def _read_with(text: str, table: str, sight: Sight) -> tuple[With, ...]:
+def _read_with(text: str, table: str, resolver: NameResolver) -> Withs:
     paths = text.split(",", MAX_RELATIONS + 1)
     if len(paths) > MAX_RELATIONS:
         raise ValidationFailed.of("with", "too_many", f"At most {MAX_RELATIONS} relations.")
-    tree: dict[Hop, Any] = {}
+    tree: dict[Hop | WithUser, Any] = {}
     for path in paths:
         branch = tree
-        for hop in _with_hops(path.strip(), table, sight):
+        for hop in _with_hops(path.strip(), table, resolver):
             branch = branch.setdefault(hop, {})
     found = _grown(tree)
     if sum(1 for _ in _walk_with(found)) > MAX_RELATIONS:
@@ -176,20 +194,20 @@ def _read_with(text: str, table: str, sight: Sight) -> tuple[With, ...]:
     return found
 
 
-def _with_hops(path: str, table: str, sight: Sight) -> Iterator[Hop]:
+def _with_hops(path: str, table: str, resolver: NameResolver) -> Iterator[Hop | WithUser]:
     steps = path.split(".", MAX_HOPS + 1)
     visited = {table}
     for number, step in enumerate(steps):
-        hop = sight.relation(table, step)
-        if hop is None:
-            if (column := sight.column(table, f"{step}_id")) is not None and column.type == "user":
-                told = f"{shown(path)}: users are not rows and cannot be embedded; {column.name} has the id."
-                raise ValidationFailed.of("with", "unknown", told)
-            known = [name for name in sight.names(table) if sight.relation(table, name)]
-            slip = did_you_mean(step, known) or "."
+        hop = resolver.relation(table, step)
+        user = None if hop else user_column(table, step, resolver)
+        if hop is None and user is None:
+            slip = did_you_mean(step, _embeddable(table, resolver)) or "."
             raise ValidationFailed.of("with", "unknown", f"{shown(path)}: there is no such relation{slip}")
         if number == MAX_HOPS:
             raise ValidationFailed.of("with", "too_deep", f"{shown(path)}: relations nest {MAX_HOPS} deep at most.")
+        if hop is None:
+            yield _with_user(path, step, number == len(steps) - 1, resolver)
+            return
         if hop.table in visited and hop.table != table:
             raise ValidationFailed.of("with", "cyclic", f"{shown(path)}: comes back to {hop.table}.")
         visited.add(hop.table)
@@ -197,14 +215,33 @@ def _with_hops(path: str, table: str, sight: Sight) -> Iterator[Hop]:
         yield hop
 
 
-def _grown(tree: Mapping[Hop, Any]) -> tuple[With, ...]:
-    return tuple(With(hop, _grown(inside)) for hop, inside in tree.items())
+def _embeddable(table: str, resolver: NameResolver) -> Iterator[str]:
+    for name in resolver.names(table):
+        column = resolver.column(table, name)
+        if column is None:
+            yield name
+        elif column.is_user and resolver.user_fields:
+            yield column.key
 
 
-def _walk_with(withs: tuple[With, ...]) -> Iterator[With]:
+def _with_user(path: str, name: str, is_last: bool, resolver: NameResolver) -> WithUser:
+    if not resolver.user_fields:
+        message = f'{shown(path)}: no field of users is open to your role. "users" of the schema document opens them.'
+        raise ValidationFailed.of("with", "unknown", message)
+    if not is_last:
+        raise ValidationFailed.of("with", "unknown", f"{shown(path)}: {name} is a user, which has no relations.")
+    return WithUser(name, f"{name}_id")
+
+
+def _grown(tree: Mapping[Hop | WithUser, Any]) -> Withs:
+    return tuple(one if isinstance(one, WithUser) else With(one, _grown(inside)) for one, inside in tree.items())
+
+
+def _walk_with(withs: Withs) -> Iterator[With | WithUser]:
     for one in withs:
         yield one
-        yield from _walk_with(one.inside)
+        if isinstance(one, With):
+            yield from _walk_with(one.inside)
 
 
 # Columns
@@ -218,9 +255,7 @@ may be read. They stand in the table's order, so that every spelling of one choi
 _choices: Final[Memo[tuple[int, str, str], Chosen]] = Memo(512)
 
 
-def parse_columns(
-    text: Any, table: str, sight: Sight, withs: tuple[With, ...]
-) -> tuple[tuple[str, ...] | None, tuple[With, ...]]:
+def parse_columns(text: Any, table: str, resolver: NameResolver, withs: Withs) -> tuple[tuple[str, ...] | None, Withs]:
     """A caller's `columns`, or None for all: the columns to show of a row, and `withs` narrowed to those to show there.
 
     Names, `*` for all, and with `*` also `-name`, as in a rule's `columns`; each may stand behind the way to a relation
@@ -229,7 +264,7 @@ def parse_columns(
     """
     if text is None:
         return None, withs
-    chosen = _worded("columns", text, table, sight, _choices, _read_columns, MAX_COLUMNS_TEXT)
+    chosen = _worded("columns", text, table, resolver, _choices, _read_columns, MAX_COLUMNS_TEXT)
     if len(chosen) == 1 and () in chosen:
         return chosen[()], withs
     found: set[Hops] = {()}
@@ -241,17 +276,20 @@ def parse_columns(
     return chosen.get(()), narrowed
 
 
-def _narrowed(withs: tuple[With, ...], chosen: Chosen, way: Hops, found: set[Hops]) -> tuple[With, ...]:
+def _narrowed(withs: Withs, chosen: Chosen, way: Hops, found: set[Hops]) -> Withs:
     """The tree with what is chosen of each relation; the ways to all of them are added to `found`."""
-    made = []
+    made: list[With | WithUser] = []
     for one in withs:
+        if isinstance(one, WithUser):
+            made.append(one)
+            continue
         here = (*way, one.hop)
         found.add(here)
         made.append(With(one.hop, _narrowed(one.inside, chosen, here, found), chosen.get(here)))
     return tuple(made)
 
 
-def _read_columns(text: str, table: str, sight: Sight) -> Chosen:
+def _read_columns(text: str, table: str, resolver: NameResolver) -> Chosen:
     texts = text.split(",", MAX_CHOSEN + 1)
     if len(texts) > MAX_CHOSEN:
         raise ValidationFailed.of("columns", "too_many", f"At most {MAX_CHOSEN} names.")
@@ -259,7 +297,7 @@ def _read_columns(text: str, table: str, sight: Sight) -> Chosen:
     named: dict[Hops, set[str]] = {}
     denied: dict[Hops, dict[str, str]] = {}
     for pattern in map(str.strip, texts):
-        hops, far, name = _chosen(pattern, table, sight)
+        hops, far, name = _chosen(pattern, table, resolver)
         tables[hops] = far
         if pattern.startswith("-"):
             denied.setdefault(hops, {})[name] = pattern
@@ -269,31 +307,39 @@ def _read_columns(text: str, table: str, sight: Sight) -> Chosen:
     for hops, far in tables.items():
         names, without = named.get(hops, set()), denied.get(hops, {})
         if without and "*" not in names:
-            message = f'{shown(next(iter(without.values())))}: takes away from nothing: put "*" beside it.'
+            message = f'{shown(next(iter(without.values())))}: an exclusion needs "*" beside it.'
             raise ValidationFailed.of("columns", "invalid", message)
-        known = [name for name in sight.names(far) if sight.column(far, name)]
+        known = [name for name in resolver.names(far) if resolver.column(far, name)]
         kept = [name for name in known if name == ID.name or (name in names or "*" in names) and name not in without]
         chosen[hops] = None if kept == known else tuple(kept)
     return chosen
 
 
-def _chosen(pattern: str, table: str, sight: Sight) -> tuple[Hops, str, str]:
+def _chosen(pattern: str, table: str, resolver: NameResolver) -> tuple[Hops, str, str]:
     """The way to the rows that one name of `columns` is about, their table, and the name of their column, or `*`."""
     *steps, name = pattern.removeprefix("-").split(".", MAX_HOPS + 1)
     hops: list[Hop] = []
     for step in steps:
-        hop = sight.relation(table, step) if len(hops) < MAX_HOPS else None
+        hop = resolver.relation(table, step) if len(hops) < MAX_HOPS else None
+        if hop is None and user_column(table, step, resolver):
+            message = f'{shown(pattern)}: the fields of a user are chosen by "users" of the schema document.'
+            raise ValidationFailed.of("columns", "invalid", message)
         if hop is None:
-            raise _unknown_column(pattern, step, [one for one in sight.names(table) if sight.relation(table, one)])
+            raise _unknown_column(
+                pattern, step, [one for one in resolver.names(table) if resolver.relation(table, one)]
+            )
         hops.append(hop)
         table = hop.table
     if name == "*" and not pattern.startswith("-"):
         return tuple(hops), table, name
-    if sight.column(table, name) is None:
-        if sight.relation(table, name) is not None:
-            message = f'{shown(pattern)}: is a relation: "with" embeds it, and behind it stands a column ({name}.id).'
+    if resolver.column(table, name) is None:
+        if user_column(table, name, resolver):
+            message = f'{shown(pattern)}: is a user: its id is {name}_id, and "with" embeds it.'
             raise ValidationFailed.of("columns", "invalid", message)
-        raise _unknown_column(pattern, name, [one for one in sight.names(table) if sight.column(table, one)])
+        if resolver.relation(table, name) is not None:
+            message = f'{shown(pattern)}: is a relation: embed it by "with", or add a column ({name}.id).'
+            raise ValidationFailed.of("columns", "invalid", message)
+        raise _unknown_column(pattern, name, [one for one in resolver.names(table) if resolver.column(table, one)])
     if name == ID.name and pattern.startswith("-"):
         raise ValidationFailed.of("columns", "invalid", f"{shown(pattern)}: the id is always there.")
     return tuple(hops), table, name

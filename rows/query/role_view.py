@@ -1,8 +1,8 @@
-"""Who looks, made ready for the compiler: one standing before one schema version, and what stands for its values.
+"""Who looks, made ready for the compiler: one role_key before one schema version, and what stands for its values.
 
 A `Viewer` answers, as expressions over a table's row: which rows may be read, which cells, and what a caller's
 condition means (`reading`) as opposed to a rule's (`rules`). With its operands left open it compiles statements that
-serve every principal of the standing (`Environment.open_viewer`); with a principal's values bound it makes querysets
+serve every principal of the role_key (`Environment.open_role_view`); with a principal's values bound it makes querysets
 that Django runs (`RowModels.viewer_of`). The SQL is the same.
 """
 
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final, Literal
 from django.db.models import Expression
 
 from rows.query.sql import NEVER, Parameter, Sql
-from rows.query.sql_conditions import HERE, Ground, Translator
-from rows.rules.conditions import TRUE, Condition, Constant, Operand, Slot, Variable
-from rows.rules.rules import Access, Principal, Ruleset, Standing, bind
+from rows.query.sql_conditions import CURRENT_ROW, ConditionCompiler, RowSource
+from rows.rules.conditions import TRUE, Condition, Constant, Operand, OtherCell, Slot, Variable
+from rows.rules.rules import Access, Principal, RoleKey, Ruleset, bind
 from rows.schema.model import Column, Schema
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ def open_operand(operand: Operand) -> Expression:
             return Parameter(operand, operand.type)
         case Constant():
             return Parameter(operand, operand.type, operand.wire)
+        case OtherCell():
+            raise TypeError("a cell is no parameter: `ConditionCompiler` compares it")
 
 
 def bound_operand(principal: Principal) -> Callable[[Operand], Expression]:
@@ -56,45 +58,45 @@ def bound_operand(principal: Principal) -> Callable[[Operand], Expression]:
     return operand_of
 
 
-class Viewer:
-    """One standing's view of one schema version, on the database `alias`."""
+class RoleView:
+    """One role_key's view of one schema version, on the database `alias`."""
 
     def __init__(
         self,
         schema: Schema,
         models: "Mapping[str, type[RowModel]]",
         ruleset: Ruleset,
-        standing: Standing,
+        role_key: RoleKey,
         alias: str,
         operand: Callable[[Operand], Expression],
     ) -> None:
         self.schema = schema
         self.models = models
         self.alias = alias
-        self.standing = standing
+        self.role_key = role_key
         self._ruleset = ruleset
         self.operand = operand
-        self.sight = ruleset.sight(standing)
+        self.resolver = ruleset.resolver(role_key)
         self.remembered: dict[Hashable, object] = {}
         """What others worked out about this view, which does not change."""
 
     @property
-    def rules(self) -> Translator:
+    def rules(self) -> ConditionCompiler:
         """Conditions of rules: their paths see every row."""
         # Made each time, as is `reading`: kept here, it would be a circle, which only the collector undoes.
         return self.rules_with(None)
 
     @property
-    def reading(self) -> Translator:
-        """Conditions of this viewer: their paths see what it may see."""
-        return Translator(self.schema, self._seen, self.readable, self.operand, rule=self.may_read)
+    def reading(self) -> ConditionCompiler:
+        """Conditions of this role_view: their paths see what it may see."""
+        return ConditionCompiler(self.schema, self._seen, self.readable, self.operand, rule=self.may_read)
 
-    def rules_with(self, old: Ground | None) -> Translator:
+    def rules_with(self, old: RowSource | None) -> ConditionCompiler:
         """As `rules`, where `$old` is the row at `old`."""
-        return Translator(self.schema, self._all, _always, self.operand, old)
+        return ConditionCompiler(self.schema, self._all, _always, self.operand, old)
 
     def access(self, table: str) -> Access:
-        return self._ruleset.access(table, self.standing)
+        return self._ruleset.access(table, self.role_key)
 
     def may_read(self, table: str) -> Expression:
         """The condition under which the row at hand may be read; no rule means no row."""
@@ -124,10 +126,10 @@ class Viewer:
         everything = self.schema.tables[table].all_columns
         return rule is not None and rule.where == TRUE and not rule.partial and len(rule.columns) == len(everything)
 
-    def readable(self, table: str, column: str, ground: Ground) -> Expression | None:
-        """`mask` as an expression over the row at `ground`."""
+    def readable(self, table: str, column: str, source: RowSource) -> Expression | None:
+        """`mask` as an expression over the row at `source`."""
         mask = self.mask(table, column)
-        return None if mask is None else self.rules.condition(mask, table, ground)
+        return None if mask is None else self.rules.condition(mask, table, source)
 
     def _all(self, table: str) -> "RowQuerySet":
         rows: RowQuerySet = self.models[table].unruled.using(self.alias)
@@ -137,5 +139,5 @@ class Viewer:
         return self.models[table].objects.visible_to(self)
 
 
-def _always(table: str, column: str, ground: Ground = HERE) -> None:
+def _always(table: str, column: str, source: RowSource = CURRENT_ROW) -> None:
     return None

@@ -13,22 +13,22 @@ from typing import Final
 
 from django.db.models import Subquery
 
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import EnvironmentRef
 from rows.models import CurrentVersion, SchemaVersion
 from rows.outbox.models import ANY, EventInterest
 from rows.query.dynamic_models import RowModels
-from rows.query.role_view import Viewer, open_operand
-from rows.rules.rules import Ruleset, Standing
+from rows.query.role_view import RoleView, open_operand
+from rows.rules.rules import RoleKey, Ruleset
 from rows.schema import parser
 from rows.schema.model import EMPTY, Schema
 
 MAX_ENVIRONMENTS: Final = 200
 MAX_COLUMNS: Final = 200_000
-"""Of all tables that are kept, about 0.5 KB each: 200 environments of 60 tables of 15, or ten of the largest documents
-that there can be (20,000, which take 0.25 s to load), so that a few of these do not push everybody else out."""
+"""Maximum columns of all cached schemas, about 0.5 KB each: 200 environments of 60 tables of 15 columns, or ten of the
+largest documents (20,000 columns, 0.25 s to load), so that a few large ones do not evict all others."""
 
 
-class Environment:
+class CompiledSchema:
     """One environment at one schema version, compiled. Shared by threads; what it gathers is gathered alike by all.
 
     There is no circle in it, so all of it (some 400 objects with ten tables) goes as the last request lets go of it.
@@ -48,17 +48,17 @@ class Environment:
         self.models = RowModels(environment_id, alias, schema, self.rules)
         self._interests = interests
         self._wanted: dict[tuple[str, str], bool] = {}
-        self._open_viewers: dict[Standing, Viewer] = {}
+        self._open_role_views: dict[RoleKey, RoleView] = {}
 
-    def open_viewer(self, standing: Standing) -> Viewer:
-        """A standing's view with all values open, for compiling statements."""
-        found = self._open_viewers.get(standing)
+    def open_role_view(self, role_key: RoleKey) -> RoleView:
+        """A role_key's view with all values open, for compiling statements."""
+        found = self._open_role_views.get(role_key)
         if found is None:
-            found = self._open_viewers.setdefault(standing, self.models.viewer(standing, open_operand))
+            found = self._open_role_views.setdefault(role_key, self.models.role_view(role_key, open_operand))
         return found
 
     def wants_events(self, table: str, action: str) -> bool:
-        """Whether somebody wants to hear of this action, as far as this process knows; the statement tests it."""
+        """Whether this action has subscribers, as far as this process knows; the statement tests it."""
         known = self._wanted.get((table, action))
         if known is None:
             known = any((t, a) in self._interests for t in (table, ANY) for a in (action, ANY))
@@ -66,7 +66,7 @@ class Environment:
         return known
 
     def set_interests(self, interests: set[tuple[str, str]]) -> None:
-        """Forget what was learned: this is all that anybody listens to."""
+        """Replace the known interests."""
         self._interests, self._wanted = interests, {}
 
     def learn_interest(self, table: str, action: str, wanted: bool) -> None:
@@ -77,12 +77,12 @@ class Environment:
 
 
 _lock = threading.Lock()
-_known: OrderedDict[str, Environment] = OrderedDict()
+_known: OrderedDict[str, CompiledSchema] = OrderedDict()
 _columns = 0
 """Of everything in `_known`."""
 
 
-def environment(place: Place) -> Environment:
+def compiled_schema(place: EnvironmentRef) -> CompiledSchema:
     """What is known of the environment of `place`; loaded if it is not."""
     with _lock:
         found = _known.get(place.environment_id)
@@ -92,7 +92,7 @@ def environment(place: Place) -> Environment:
     return reload(place)
 
 
-def reload(place: Place) -> Environment:
+def reload(place: EnvironmentRef) -> CompiledSchema:
     """The environment as the database has it now. An environment without a version is empty."""
     global _columns
     made = _load(place)
@@ -105,20 +105,20 @@ def reload(place: Place) -> Environment:
     return made
 
 
-def current(place: Place) -> Environment:
+def current(place: EnvironmentRef) -> CompiledSchema:
     """The environment at the version that it has now: for those whose statements do not test it. One query, or those of
     `reload`."""
-    known = environment(place)
+    known = compiled_schema(place)
     return known if is_current(known) else reload(place)
 
 
-def forget(environment_id: str) -> None:
+def evict(environment_id: str) -> None:
     """Let go of an environment, after its deletion."""
     with _lock:
         _drop(environment_id)
 
 
-def forget_all() -> None:
+def evict_all() -> None:
     with _lock:
         for environment_id in list(_known):
             _drop(environment_id)
@@ -131,7 +131,7 @@ def _drop(environment_id: str) -> None:
         _columns -= dropped.columns
 
 
-def is_current(known: Environment) -> bool:
+def is_current(known: CompiledSchema) -> bool:
     """Whether the environment still is at the version that is known of it. One query."""
     current = (
         CurrentVersion.objects.using(known.alias).filter(environment_id=known.id).values_list("version", flat=True)
@@ -139,7 +139,7 @@ def is_current(known: Environment) -> bool:
     return (current.first() or 0) == known.version
 
 
-def _load(place: Place) -> Environment:
+def _load(place: EnvironmentRef) -> CompiledSchema:
     alias = place.cluster
     current = CurrentVersion.objects.using(alias).filter(environment_id=place.environment_id).values("version")
     found = SchemaVersion.objects.using(alias).filter(
@@ -151,5 +151,5 @@ def _load(place: Place) -> Environment:
         .values_list("table_name", "action")
     )
     if found is None:
-        return Environment(place.environment_id, alias, 0, EMPTY, interests)
-    return Environment(place.environment_id, alias, found.version, parser.parse(found.document), interests)
+        return CompiledSchema(place.environment_id, alias, 0, EMPTY, interests)
+    return CompiledSchema(place.environment_id, alias, found.version, parser.parse(found.document), interests)

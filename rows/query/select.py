@@ -1,9 +1,9 @@
-"""From querysets to statements: what a request of one shape runs, compiled once.
+"""Compiles querysets into prepared statements: one per shape of a request.
 
-In: a `Viewer` whose operands are parameters, and the shape of a request (a condition, an order, relations, columns),
-all without values. Out: a `Statement`, one text with `$1 … $n` and the names of the values to bind. The innermost
-select of each *is* the row manager's queryset, compiled by Django; around it stands the JSON, above the LIMIT, so that
-it is made for the rows that are sent and for no others (155 ms against 17 ms).
+In: a `RoleView` whose operands are parameters, and the shape of a request (a condition, an order, relations, columns)
+without values. Out: a `Statement`, one text with `$1 … $n` and the names of the values to bind. Its innermost select
+*is* the row manager's queryset, compiled by Django. The JSON is rendered outside of the LIMIT, only for the rows that
+are sent (17 ms instead of 155 ms).
 
     SELECT row_to_json(_q), row_to_json(_w), _r."due_on"::text, …          one row per row: Python joins the bytes
     FROM (<the ruled queryset>) _r
@@ -11,11 +11,11 @@ it is made for the rows that are sent and for no others (155 ms against 17 ms).
     CROSS JOIN LATERAL (SELECT (SELECT … far row …) AS "list", …) _w        `with`
     WHERE <the environment is still at the version this was compiled for>
 
-Names that begin with an underscore are ours: no column can have one. Called by `rows.query.context`, which remembers
-what was made of which shape; `rows.write.statements` has the statements that write. Pure but for Django's compiler, and
-runs no query.
+Names that begin with an underscore are reserved: no column can have one. `rows.query.context` calls it and caches the
+statements; `rows.write.statements` has the statements that write. Runs no query.
 """
 
+import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -26,17 +26,17 @@ from django.db.models import Expression, F, OrderBy, QuerySet
 from django.db.models.sql import Query
 
 from platform_site.http import cursors
-from rows.query import json_rendering, table_models
-from rows.query.params import OrderKey, With
+from rows.query import embedded_users, json_rendering, table_models
+from rows.query.params import OrderKey, With, Withs, WithUser
 from rows.query.sql import NEVER, Parameter, Piece, Sql, boolean, joined
-from rows.query.sql_conditions import Alias, Ground
-from rows.rules.conditions import TRUE, Condition, Variable
+from rows.query.sql_conditions import AliasedRow, RowSource
+from rows.rules.conditions import TRUE, Condition, Hop, Variable
 from rows.rules.rules import Principal, bind
 from rows.schema.model import Table
 
 if TYPE_CHECKING:
     from rows.query.managers import RowQuerySet
-    from rows.query.role_view import Viewer
+    from rows.query.role_view import RoleView
 
 MAX_EMBEDDED: Final = 100
 """Rows of a to-many relation that are embedded in one row."""
@@ -95,7 +95,7 @@ class Statement:
         return values
 
 
-def numbered(sql: str, params: Iterable[Any]) -> Statement:
+def assign_parameter_numbers(sql: str, params: Iterable[Any]) -> Statement:
     """The finished statement: `%s` becomes `$n`, one number for each (key, type) however often it occurs."""
     numbers: dict[tuple[Key, str], int] = {}
     spelled: list[str] = []
@@ -117,9 +117,9 @@ def numbered(sql: str, params: Iterable[Any]) -> Statement:
 class Writer:
     """Puts a statement together: texts of this module, and what Django compiles."""
 
-    def __init__(self, viewer: "Viewer") -> None:
-        self.viewer = viewer
-        self.connection = connections[viewer.alias]
+    def __init__(self, role_view: "RoleView") -> None:
+        self.role_view = role_view
+        self.connection = connections[role_view.alias]
         self._numbers = count()
 
     def number(self) -> int:
@@ -134,14 +134,14 @@ class Writer:
         return sql, list(params)
 
     def expression(self, expression: Any, table: str) -> Piece:
-        """An expression that stands outside of any queryset: it speaks of aliases and parameters only."""
-        query = Query(self.viewer.models[table])
+        """An expression outside of any queryset: it only refers to aliases and parameters."""
+        query = Query(self.role_view.models[table])
         compiler = query.get_compiler(connection=self.connection)
         sql, params = compiler.compile(expression.resolve_expression(query))
         return sql, list(params)
 
 
-def together(*parts: "str | Piece") -> Piece:
+def combine(*parts: "str | Piece") -> Piece:
     """One piece of several."""
     texts: list[str] = []
     params: list[Any] = []
@@ -158,7 +158,7 @@ def listed(pieces: Iterable["str | Piece"], separator: str = ", ") -> Piece:
     parts: list[str | Piece] = []
     for piece in pieces:
         parts += [piece, separator]
-    return together(*parts[:-1])
+    return combine(*parts[:-1])
 
 
 def is_current() -> Sql:
@@ -173,7 +173,7 @@ def is_current() -> Sql:
 
 
 def is_row() -> Sql:
-    """The row at hand is the one that the request addresses."""
+    """The condition that the current row is the one that the request addresses."""
     return boolean("(", F("id"), " = ", Parameter(ROW_ID, "text"), ")")
 
 
@@ -181,101 +181,115 @@ def is_row() -> Sql:
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
-    """A row under an alias, and which of its columns were asked for: nobody need read the others."""
+class TrackedRow:
+    """A row under an alias, which records the columns that are used, so that no others are read."""
 
     alias: str
     asked: set[str] = field(default_factory=set)
 
     def column(self, name: str, depth: int = 0) -> Any:
         self.asked.add(name)
-        return Alias(self.alias).column(name, depth)
+        return AliasedRow(self.alias).column(name, depth)
 
 
 def cells(
-    viewer: "Viewer",
+    role_view: "RoleView",
     table: Table,
-    ground: Ground,
+    source: RowSource,
     masked: Callable[[Condition], Any] | None = None,
     chosen: Collection[str] | None = None,
 ) -> list[Any]:
-    """The select list that makes a row's JSON: each readable cell of the row at `ground`, through `json_rendering`.
+    """The select list that makes a row's JSON: each readable cell of the row at `source`, through `json_rendering`.
 
     `masked` gives the expression of a condition under which a cell may be read; `chosen` names the columns to show,
     `id` among them, None all.
     """
-    ask = masked or (lambda mask: viewer.rules.condition(mask, table.name, ground))
+    ask = masked or (lambda mask: role_view.rules.condition(mask, table.name, source))
     made: list[Any] = []
-    for column in viewer.columns(table.name):
+    for column in role_view.columns(table.name):
         if chosen is not None and column.name not in chosen:
             continue
         before, after = json_rendering.fragment(column)
-        mask = viewer.mask(table.name, column.name)
-        spelled: list[Any] = [before, ground.column(column.name), after]
+        mask = role_view.mask(table.name, column.name)
+        spelled: list[Any] = [before, source.column(column.name), after]
         if mask is not None:
             spelled = ["CASE WHEN ", ask(mask), " THEN ", *spelled, " END"]
         made += [*spelled, f' AS "{column.name}"', ", "]
     return made[:-1]
 
 
-def whole_row(table: Table, ground: Ground) -> list[Any]:
+def whole_row(table: Table, source: RowSource) -> list[Any]:
     """As `cells`, for the whole row, whoever looks: what events carry."""
     made: list[Any] = []
     for column in table.all_columns.values():
         before, after = json_rendering.fragment(column)
-        made += [before, ground.column(column.name), after, f' AS "{column.name}"', ", "]
+        made += [before, source.column(column.name), after, f' AS "{column.name}"', ", "]
     return made[:-1]
 
 
-def etag(viewer: "Viewer", table: Table, ground: Ground) -> Sql:
-    """The SHA-256, in hex, of the row's JSON as this viewer sees it, without `with`."""
+def etag(role_view: "RoleView", table: Table, source: RowSource) -> Sql:
+    """The SHA-256, in hex, of the row's JSON as this role_view sees it, without `with`."""
     return Sql(
         "(SELECT encode(sha256(convert_to(row_to_json(_q)::text, 'UTF8')), 'hex') FROM (SELECT ",
-        *cells(viewer, table, ground),
+        *cells(role_view, table, source),
         ") _q)",
     )
 
 
 def shown(
-    writer: Writer, table: Table, ground: Ground, chosen: Collection[str] | None = None
+    writer: Writer, table: Table, source: RowSource, chosen: Collection[str] | None = None
 ) -> tuple[Piece, Piece]:  # fmt: skip
-    """`cells` of the row at `ground`, and what must be joined for them."""
-    viewer = writer.viewer
+    """`cells` of the row at `source`, and what must be joined for them."""
+    role_view = writer.role_view
     masks: dict[Condition, int] = {}
     flags = f"_m{writer.number()}"
 
     def flag(mask: Condition) -> Sql:
         return Sql(f"{flags}._m{masks.setdefault(mask, len(masks))}")
 
-    select = writer.expression(Sql(*cells(viewer, table, ground, flag, chosen)), table.name)
+    select = writer.expression(Sql(*cells(role_view, table, source, flag, chosen)), table.name)
     if not masks:
         return select, ("", [])
     asked = [
-        together(writer.expression(viewer.rules.condition(mask, table.name, ground), table.name), f" AS _m{number}")
+        combine(writer.expression(role_view.rules.condition(mask, table.name, source), table.name), f" AS _m{number}")
         for mask, number in masks.items()
     ]
     # OFFSET 0 keeps the planner from copying each condition into each cell that asks for it.
-    return select, together(" CROSS JOIN LATERAL (SELECT ", listed(asked), f" OFFSET 0) {flags}")
+    return select, combine(" CROSS JOIN LATERAL (SELECT ", listed(asked), f" OFFSET 0) {flags}")
 
 
-def embedded(writer: Writer, one: With, table: str, ground: Ground) -> Piece:
-    """The JSON of relation `one` of the row at `ground`: the far row or null, or an array of at most MAX_EMBEDDED.
+def _relation(writer: Writer, one: With | WithUser, table: str, source: RowSource) -> Piece:
+    """What `one` puts under its name into the JSON of the row at `source`."""
+    if isinstance(one, WithUser):
+        user_id = writer.role_view.reading.cell(table, one.column, source)
+        found = writer.expression(embedded_users.mark(user_id), table)
+    else:
+        found = embedded(writer, one, table, source)
+    return combine(found, f' AS "{one.name}"')
+
+
+def embedded(writer: Writer, one: With, table: str, source: RowSource) -> Piece:
+    """The JSON of relation `one` of the row at `source`: the far row or null, or an array of at most MAX_EMBEDDED.
+
+    Where there are more, the array has one more element, between two tabs: the values of a cursor (CONTINUATION).
 
     An array of more than MAX_ANSWER_BYTES is never put together: in its place is a text that is longer than that, so
     that whatever it becomes a part of is left out as well.
     """
-    far = writer.viewer.schema.tables[one.hop.table]
-    seen, guard = writer.viewer.reading.linked(one.hop, table, ground)
+    far = writer.role_view.schema.tables[one.hop.table]
+    seen, guard = writer.role_view.reading.linked(one.hop, table, source)
     number = writer.number()
-    row, made = Noted(f"_r{number}"), f"_q{number}"
+    row, made = TrackedRow(f"_r{number}"), f"_q{number}"
     select, joins = shown(writer, far, row, one.columns)
-    inside = [together(embedded(writer, inner, far.name, row), f' AS "{inner.hop.relation}"') for inner in one.inside]
+    inside = [_relation(writer, inner, far.name, row) for inner in one.inside]
     rows: QuerySet[Any, Any] = seen.values_list(*_needed(far, row, one.columns))
     if one.hop.many:
-        rows = rows.order_by("id")[:MAX_EMBEDDED]
-    found = together(
+        near = writer.role_view.schema.tables[table]
+        is_taken = f"{one.hop.relation}_next" in {*near.all_columns, *near.relations}
+        rows = rows.order_by("id")[: MAX_EMBEDDED if is_taken else MAX_EMBEDDED + 1]
+    found = combine(
         "(SELECT ",
-        f"row_to_json({made}) AS _j",
+        f"row_to_json({made}) AS _j" + (f', {row.alias}."id" AS _id' if one.hop.many else ""),
         " FROM (",
         writer.queryset(rows),
         f") {row.alias}",
@@ -286,21 +300,37 @@ def embedded(writer: Writer, one: With, table: str, ground: Ground) -> Piece:
         " OFFSET 0)" if one.hop.many else ")",
     )
     if one.hop.many:
-        found = together(
+        found = combine(
             "(SELECT CASE WHEN count(_b._j) < count(*) THEN ",
             _TOO_LARGE,
             " ELSE coalesce(array_to_json(array_agg(_b._j)), '[]'::json) END FROM (SELECT ",
-            _held("_a._j", "pg_column_size(_a._j)"),
-            " AS _j FROM ",
+            f"CASE WHEN row_number() OVER () <= {MAX_EMBEDDED} THEN ",
+            held("_a._j", "pg_column_size(_a._j)"),
+            " ELSE ",
+            writer.expression(_continuation(one.hop, source), table),
+            " END AS _j FROM ",
             found,
             " _a) _b)",
         )
     if guard is None:
         return found
-    return together("CASE WHEN ", writer.expression(guard, table), " THEN ", found, " END")
+    return combine("CASE WHEN ", writer.expression(guard, table), " THEN ", found, " END")
 
 
-def _needed(table: Table, row: Noted, chosen: Collection[str] | None) -> list[str]:
+def _continuation(hop: Hop, source: RowSource) -> Sql:
+    """The element after the last embedded row of `_a`. PostgreSQL writes no tab into JSON by itself, and escapes those
+    of texts, so that no cell can look like it."""
+    names = f"'{hop.relation}', '{hop.table}', '{hop.column}', "
+    values = [names, source.column("id"), ", lag(_a._id) OVER ()"]
+    return Sql("(chr(9) || json_build_array(", *values, ")::text || chr(9))::json")
+
+
+CONTINUATION: Final = re.compile(rb",\t(\[[^\t]*\])\t\]")
+"""In JSON: where an array of `embedded` rows goes on, up to its end. The group is an array of the texts relation, far
+table, its column, the id in it, and the id of the last row."""
+
+
+def _needed(table: Table, row: TrackedRow, chosen: Collection[str] | None) -> list[str]:
     """The columns that the innermost select has to have, once everything above it was written: all of them, or, where
     some were chosen, what was asked of `row` for these and for the rules and relations that lean on others."""
     return [name for name in table.all_columns if chosen is None or name in row.asked]
@@ -311,7 +341,7 @@ _TOO_LARGE: Final = f"to_json(repeat('.', {MAX_ANSWER_BYTES} + 0 * count(*)::int
 _EARLIER: Final = "OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
 
 
-def _held(json: str, size: str) -> str:
+def held(json: str, size: str) -> str:
     """`json`, but null once the rows before it have more than MAX_ANSWER_BYTES. `size` is an expression of one row's.
 
     Written for a query around the one that makes the JSON, so that each is made once.
@@ -330,30 +360,28 @@ class ReadShape:
     table: str
     where: Condition = TRUE
     order: tuple[OrderKey, ...] | None = None
-    withs: tuple[With, ...] = ()
+    withs: Withs = ()
     after: tuple[bool, ...] | None = None
     columns: tuple[str, ...] | None = None
 
 
-def read(viewer: "Viewer", shape: ReadShape) -> Statement:
+def read(role_view: "RoleView", shape: ReadShape) -> Statement:
     """The statement of a list, or of one row.
 
     Its columns: the row as JSON; where there are `withs`, the relations as JSON; for a list the text of each order key,
     for the cursor. JSON of rows behind more than MAX_ANSWER_BYTES is null, as are relations of more than that.
     """
-    writer = Writer(viewer)
-    table = viewer.schema.tables[shape.table]
-    row = Noted("_r")
+    writer = Writer(role_view)
+    table = role_view.schema.tables[shape.table]
+    row = TrackedRow("_r")
     select, joins = shown(writer, table, row, shape.columns)
     columns: list[str | Piece] = ["row_to_json(_q)"]
     joined_with: str | Piece = ""
     if shape.withs:
         columns.append("row_to_json(_w)")
-        relations = [
-            together(embedded(writer, one, table.name, row), f' AS "{one.hop.relation}"') for one in shape.withs
-        ]
-        joined_with = together(" CROSS JOIN LATERAL (SELECT ", listed(relations), ") _w")
-    rows: QuerySet[Any, Any] = _filtered(viewer, shape)
+        relations = [_relation(writer, one, table.name, row) for one in shape.withs]
+        joined_with = combine(" CROSS JOIN LATERAL (SELECT ", listed(relations), ") _w")
+    rows: QuerySet[Any, Any] = filtered(role_view, shape)
     needed = _needed(table, row, shape.columns)
     if shape.order is None:
         inner, keys = writer.queryset(rows.filter(is_row()).values_list(*needed)), []
@@ -361,7 +389,7 @@ def read(viewer: "Viewer", shape: ReadShape) -> Statement:
         inner, names = _page(writer, table, rows, needed, shape.order, shape.after)
         # Of a text as long as that there is no cursor anyway, and each row carries it a second time.
         keys = [f'left(_r."{name}"{AS_TEXT}, {cursors.MAX_CHARACTERS})' for name in names]
-    found = together(
+    found = combine(
         "SELECT ",
         listed([*columns, *keys]),
         " FROM (",
@@ -376,8 +404,8 @@ def read(viewer: "Viewer", shape: ReadShape) -> Statement:
         writer.expression(is_current(), table.name),
     )
     if shape.order is None and not shape.withs:
-        return numbered(*found)
-    return numbered(*_bounded(found, shape, len(keys)))
+        return assign_parameter_numbers(*found)
+    return assign_parameter_numbers(*_bounded(found, shape, len(keys)))
 
 
 def _bounded(found: Piece, shape: ReadShape, keys: int) -> Piece:
@@ -388,9 +416,9 @@ def _bounded(found: Piece, shape: ReadShape, keys: int) -> Piece:
         names, size = ["_j", "_k"], f"{size} + pg_column_size(_s._k)"
     shown = ["_s._j", relations][: len(names)]
     if shape.order is not None:
-        shown = [_held(json, size) for json in shown]
+        shown = [held(json, size) for json in shown]
     texts = [f"_o{number}" for number in range(keys)]
-    return together(
+    return combine(
         "SELECT ",
         listed([*shown, *(f"_s.{text}" for text in texts)]),
         " FROM (",
@@ -409,14 +437,14 @@ class CountShape:
     most: int | None
 
 
-def counted(viewer: "Viewer", shape: CountShape) -> Statement:
+def counted(role_view: "RoleView", shape: CountShape) -> Statement:
     """The number of rows of a list without its page. No row comes back where the version is stale."""
-    writer = Writer(viewer)
+    writer = Writer(role_view)
     limit = "" if shape.most is None else f" LIMIT {shape.most:d}"
-    return numbered(
-        *together(
+    return assign_parameter_numbers(
+        *combine(
             "SELECT count(*) FROM (",
-            writer.queryset(_filtered(viewer, shape.rows).values_list("id")),
+            writer.queryset(filtered(role_view, shape.rows).values_list("id")),
             limit,
             ") _r HAVING ",
             writer.expression(is_current(), shape.rows.table),
@@ -424,17 +452,17 @@ def counted(viewer: "Viewer", shape: CountShape) -> Statement:
     )
 
 
-def planned(viewer: "Viewer", shape: ReadShape) -> Statement:
+def planned(role_view: "RoleView", shape: ReadShape) -> Statement:
     """PostgreSQL's plan for a list without its page, as JSON."""
-    sql, params = Writer(viewer).queryset(_filtered(viewer, shape).values_list("id"))
-    return numbered(*together("EXPLAIN (FORMAT JSON) ", (sql, params)))
+    sql, params = Writer(role_view).queryset(filtered(role_view, shape).values_list("id"))
+    return assign_parameter_numbers(*combine("EXPLAIN (FORMAT JSON) ", (sql, params)))
 
 
-def _filtered(viewer: "Viewer", shape: ReadShape) -> "RowQuerySet":
-    rows = viewer.models[shape.table].objects.visible_to(viewer)
+def filtered(role_view: "RoleView", shape: ReadShape) -> "RowQuerySet":
+    rows = role_view.models[shape.table].objects.visible_to(role_view)
     if shape.where == TRUE:
         return rows
-    return viewer.reading.narrowed(rows, shape.where, shape.table, viewer.may_read(shape.table))
+    return role_view.reading.narrowed(rows, shape.where, shape.table, role_view.may_read(shape.table))
 
 
 # ── Pages ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -458,10 +486,10 @@ def _page(
     extra: dict[str, Any] = {}
     for index, key in enumerate(order):
         path = key.path
-        if not path.hops and writer.viewer.mask(table.name, path.column) is None:
+        if not path.hops and writer.role_view.mask(table.name, path.column) is None:
             keys.append((key, path.column, F(path.column)))
         else:
-            extra[f"_k{index}"] = value = writer.viewer.reading.value(path, table.name)
+            extra[f"_k{index}"] = value = writer.role_view.reading.value(path, table.name)
             keys.append((key, f"_k{index}", value))
     limit: Piece = (" LIMIT %s::bigint", [Parameter(LIMIT, "bigint")])
     names = [name for _, name, _ in keys]
@@ -470,12 +498,12 @@ def _page(
         *[_order(key, F(name)) for key, name, _ in keys]
     )  # fmt: skip
     ranges = [[]] if after is None else list(_ranges([(key, value) for key, _, value in keys], after))
-    pages = [together(writer.queryset(rows.filter(*conditions)), limit) for conditions in ranges]
+    pages = [combine(writer.queryset(rows.filter(*conditions)), limit) for conditions in ranges]
     if len(pages) == 1:
         return pages[0], names
-    ordered = ", ".join(f'"{name}"{_direction(key)}' for key, name, _ in keys)
-    return together(
-        listed([together("(", page, ")") for page in pages], " UNION ALL "), f" ORDER BY {ordered}", limit
+    ordered = ", ".join(f'"{name}"{direction(key)}' for key, name, _ in keys)
+    return combine(
+        listed([combine("(", page, ")") for page in pages], " UNION ALL "), f" ORDER BY {ordered}", limit
     ), names
 
 
@@ -488,7 +516,7 @@ def _order(key: OrderKey, value: Any) -> OrderBy:
     )
 
 
-def _direction(key: OrderKey) -> str:
+def direction(key: OrderKey) -> str:
     nulls = "" if key.nulls_first == key.descending else " NULLS FIRST" if key.nulls_first else " NULLS LAST"
     return f"{' DESC' if key.descending else ''}{nulls}"
 

@@ -6,19 +6,19 @@ Contract sections 4.6 and 4.7.
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import orjson
 
 from platform_site.http import cursors
 from platform_site.http.errors import NotFound, ValidationFailed
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres.prepared import Row
 from platform_site.postgres.replicas import Freshness
 from rows.memo import Memo
-from rows.query import params, select
+from rows.query import embedded_users, params, select
 from rows.query import where as query_where
-from rows.query.context import Asking, StaleVersion, asked
+from rows.query.context import QueryContext, StaleVersion, run
 from rows.query.select import LIMIT, MAX_ANSWER_BYTES, ROW_ID, After, CountShape, ReadShape
 from rows.query.sql_conditions import hops_of
 from rows.rules.conditions import Condition, Filter, Path
@@ -29,7 +29,9 @@ from rows.schema.values import ROW_ID as ROW_ID_PATTERN
 COUNT_CEILING: Final = 10_000
 """As far as `count=estimated` counts itself."""
 _KIND: Final = "rows"
+_RELATION_KIND: Final = "rows of a relation"
 Count = Literal["exact", "estimated"]
+COUNTS: Final[tuple[Count, ...]] = get_args(Count)
 QUERY_MEMBERS: Final = frozenset({"where", "order", "limit", "cursor", "with", "columns", "count"})
 """What callers name a list by: as `ListQuery`."""
 
@@ -67,7 +69,7 @@ class RowAnswer:
 
 
 def list_rows(
-    place: Place, principal: Principal, table: str, query: ListQuery, freshness: Freshness | None = None
+    place: EnvironmentRef, principal: Principal, table: str, query: ListQuery, freshness: Freshness | None = None
 ) -> Page:
     """A page of the rows that `principal` may read: one statement, and one for a count. With `freshness` a replica may
     answer.
@@ -75,11 +77,11 @@ def list_rows(
     Raises NotFound (no such table for this principal) and ValidationFailed naming `where`, `order`, `with`, `columns`,
     `cursor`, or, where the answer would be too large, `limit`. Contract section 4.6.
     """
-    return asked(place, principal, lambda asking: _list(asking, table, query), freshness)
+    return run(place, principal, lambda asking: _list(asking, table, query), freshness)
 
 
 def retrieve_row(
-    place: Place,
+    place: EnvironmentRef,
     principal: Principal,
     table: str,
     row_id: str,
@@ -93,7 +95,7 @@ def retrieve_row(
     Raises NotFound (no such row or table for this principal) and ValidationFailed naming `with` or `columns`. Contract
     section 4.7.
     """
-    return asked(place, principal, lambda asking: _retrieve(asking, table, row_id, withs, columns), freshness)
+    return run(place, principal, lambda asking: _retrieve(asking, table, row_id, withs, columns), freshness)
 
 
 def etag_of(row: bytes) -> str:
@@ -101,10 +103,10 @@ def etag_of(row: bytes) -> str:
     return f'"{hashlib.sha256(row).hexdigest()}"'
 
 
-def _retrieve(asking: Asking, name: str, row_id: str, withs: Any, columns: Any) -> RowAnswer:
+def _retrieve(asking: QueryContext, name: str, row_id: str, withs: Any, columns: Any) -> RowAnswer:
     asking.readable(name)
-    embedded = params.parse_with(withs, name, asking.sight)
-    chosen, embedded = params.parse_columns(columns, name, asking.sight, embedded)
+    embedded = params.parse_with(withs, name, asking.resolver)
+    chosen, embedded = params.parse_columns(columns, name, asking.resolver, embedded)
     shape = ReadShape(name, withs=embedded, columns=chosen)
     rows = []
     if ROW_ID_PATTERN.fullmatch(row_id):
@@ -116,19 +118,26 @@ def _retrieve(asking: Asking, name: str, row_id: str, withs: Any, columns: Any) 
     if shape.withs:
         _hold_to_size(rows, "with", made=2)
     etag = etag_of(row[0] or b"") if chosen is None else None
-    return RowAnswer(row_id, _joined(row) if shape.withs else row[0] or b"", etag)
+    if not shape.withs:
+        return RowAnswer(row_id, row[0] or b"", etag)
+    return RowAnswer(row_id, _with_users(asking, _joined(asking, row)), etag)
 
 
-def _list(asking: Asking, name: str, query: ListQuery) -> Page:
+def _list(asking: QueryContext, name: str, query: ListQuery) -> Page:
     table = asking.readable(name)
-    where = query_where.parse_where(query.where, name, asking.sight)
-    order = params.parse_order(query.order, name, asking.sight)
-    withs = params.parse_with(query.withs, name, asking.sight)
-    columns, withs = params.parse_columns(query.columns, name, asking.sight, withs)
+    relation = _open_relation_cursor(asking, name, query)
+    if relation is None:
+        where = query_where.parse_where(query.where, name, asking.resolver)
+    else:
+        where = query_where.parse_where({relation.column: relation.id}, name, asking.resolver, "cursor")
+    order = params.parse_order(query.order, name, asking.resolver)
+    withs = params.parse_with(query.withs, name, asking.resolver)
+    columns, withs = params.parse_columns(query.columns, name, asking.resolver, withs)
     named: dict[Any, bytes | None] = {LIMIT: b"%d" % (query.limit + 1)}
     after: tuple[bool, ...] | None = None
     if query.cursor is not None:
-        ended = cursors.decode(_KIND, cursor_facts(asking, table, where, order), query.cursor)
+        facts = cursor_facts(asking, table, where, order)
+        ended = [relation.last] if relation else cursors.decode(_KIND, facts, query.cursor)
         after = tuple(value is None for value in ended)
         named |= {After(index): None if value is None else str(value).encode() for index, value in enumerate(ended)}
     statement = asking.statement(ReadShape(name, where.shape, order, withs, after, columns), select.read)
@@ -139,19 +148,23 @@ def _list(asking: Asking, name: str, query: ListQuery) -> Page:
     if len(rows) > query.limit:
         del rows[query.limit :]
         keys = rows[-1][2 if withs else 1 :]
-        next_cursor = _cursor(cursor_facts(asking, table, where, order), keys)
+        if relation is None:
+            next_cursor = _cursor(cursor_facts(asking, table, where, order), keys)
+        else:
+            next_cursor = _relation_cursor(asking, name, relation.column, relation.id, (keys[0] or b"").decode())
     if withs or len(rows) > 1:
         _hold_to_size(rows, "with" if len(rows) == 1 else "limit", made=2 if withs else 1)
-    parts = [b'{"data":[', b",".join([_joined(row) if withs else row[0] or b"" for row in rows]), b"]"]
+    parts = [b'{"data":[', b",".join([_joined(asking, row) if withs else row[0] or b"" for row in rows]), b"]"]
     if query.count is not None:
         parts.append(_count(asking, table, where, query.count))
     parts.append(b',"next_cursor":' + (b"null" if next_cursor is None else b'"%s"' % next_cursor.encode()) + b"}")
-    return Page(b"".join(parts), next_cursor)
+    body = b"".join(parts)
+    return Page(_with_users(asking, body) if withs else body, next_cursor)
 
 
 def _hold_to_size(rows: Sequence[Row], parameter: str, *, made: int) -> None:
-    """Raise ValidationFailed naming `parameter` if the rows are more than one answer holds: what PostgreSQL left out of
-    the first `made` cells is missing. One row by itself never is refused: nobody could ask for less of it."""
+    """Raise ValidationFailed naming `parameter` if the rows exceed the maximum size of a response: PostgreSQL leaves
+    out what is beyond it in the first `made` cells. A single row is never refused, since it cannot be made smaller."""
     cells = [cell for row in rows for cell in row[:made]]
     if None in cells or sum(map(len, cells)) > MAX_ANSWER_BYTES:  # type: ignore[arg-type]
         message = (
@@ -160,9 +173,26 @@ def _hold_to_size(rows: Sequence[Row], parameter: str, *, made: int) -> None:
         raise ValidationFailed.of(parameter, "too_large", message)
 
 
-def _joined(row: Row) -> bytes:
-    """A row and its relations, two JSON objects with at least one member each, as one."""
-    return (row[0] or b"")[:-1] + b"," + (row[1] or b"")[1:]
+def _with_users(asking: QueryContext, body: bytes) -> bytes:
+    """`body` with the users that are marked in it, in a second query if there are any."""
+    if embedded_users.SIGN not in body:
+        return body
+    return embedded_users.embed(body, asking.resolver.user_fields, asking.place.pool_id, MAX_ANSWER_BYTES)
+
+
+def _joined(asking: QueryContext, row: Row) -> bytes:
+    """A row and its relations, two JSON objects with at least one member each, as one. An array of relations that ends
+    early is followed by its cursor."""
+    relations = row[1] or b""
+    if b"\t" in relations:
+        relations = select.CONTINUATION.sub(lambda found: _continued(asking, found[1]), relations)
+    return (row[0] or b"")[:-1] + b"," + relations[1:]
+
+
+def _continued(asking: QueryContext, values: bytes) -> bytes:
+    relation, table, column, row_id, last = orjson.loads(values)
+    cursor = _relation_cursor(asking, table, column, row_id, last)
+    return b'],"%s_next":"%s"' % (relation.encode(), cursor.encode())
 
 
 # ── Cursors ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -176,17 +206,38 @@ def _cursor(facts: list[cursors.Fact], keys: Row) -> str:
         raise ValidationFailed.of("order", "too_long", message) from None
 
 
+@dataclass(frozen=True, slots=True)
+class _RelationPlace:
+    """A place in the rows whose `column` holds `id`, in the order of ids."""
+
+    column: str
+    id: str
+    last: str
+
+
+def _relation_cursor(asking: QueryContext, table: str, *place: str) -> str:
+    return cursors.encode(_RELATION_KIND, [asking.environment.id, table], place)
+
+
+def _open_relation_cursor(asking: QueryContext, table: str, query: ListQuery) -> _RelationPlace | None:
+    """What a `<relation>_next` says: it needs no filter beside it. None for the cursors of lists."""
+    if query.cursor is None or query.where is not None or query.order is not None:
+        return None
+    place = cursors.decode_if_of(_RELATION_KIND, [asking.environment.id, table], query.cursor)
+    return None if place is None else _RelationPlace(*map(str, place))
+
+
 def cursor_facts(
-    asking: Asking, table: Table, where: Filter, order: tuple[params.OrderKey, ...]
+    asking: QueryContext, table: Table, where: Filter, order: tuple[params.OrderKey, ...]
 ) -> list[cursors.Fact]:  # fmt: skip
     """What a cursor belongs to: everything of the list, nothing of the caller."""
     keys: list[cursors.Fact] = [
-        [spelled(key.path), key.type, key.descending, key.nulls_first] for key in order
+        [canonical_text(key.path), key.type, key.descending, key.nulls_first] for key in order
     ]  # fmt: skip
     return [asking.environment.id, table.name, keys, _digest(where)]
 
 
-def spelled(path: Path) -> str:
+def canonical_text(path: Path) -> str:
     """A path as callers write it: `list.name`."""
     return ".".join([*(hop.relation for hop in path.hops), path.column])
 
@@ -205,11 +256,11 @@ def _digest(where: Filter) -> str:
 # ── Counts ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _count(asking: Asking, table: Table, where: Filter, how: Count) -> bytes:
-    """The members of the answer that say how many rows the list has in all.
+def _count(asking: QueryContext, table: Table, where: Filter, how: Count) -> bytes:
+    """The fields of the response with the total number of rows.
 
-    An estimate is exact as far as COUNT_CEILING. Beyond it is the planner's, but only for who sees the whole table:
-    its statistics know of rows that others must not learn of. For them it says "at least".
+    An estimate is exact up to COUNT_CEILING. Beyond it is the planner's estimate, but only for callers that see the
+    whole table, because the statistics include hidden rows. For others it is "at_least".
     """
     shape = ReadShape(table.name, where.shape)
     most = None if how == "exact" else COUNT_CEILING + 1
@@ -226,6 +277,6 @@ def _count(asking: Asking, table: Table, where: Filter, how: Count) -> bytes:
     return b',"count":%d,"count_is":"%s"' % (number, kind.encode())
 
 
-def _sees_everything(asking: Asking, table: Table) -> bool:
-    viewer = asking.environment.open_viewer(asking.standing)
-    return viewer.sees_everything(table.name)
+def _sees_everything(asking: QueryContext, table: Table) -> bool:
+    role_view = asking.environment.open_role_view(asking.role_key)
+    return role_view.sees_everything(table.name)

@@ -24,9 +24,9 @@ _TEXT = TextField()
 class Parameter(Expression):
     """A value that the statement takes when it runs, cast to `sql_type`, the bare PostgreSQL type.
 
-    `key` names it: one that occurs twice is one `$n`. With `wire` (text as PostgreSQL reads it; bytes) the value is
-    known already: a constant of the schema document, or, in a queryset that Django itself runs, the caller's value.
-    The instance stands in Django's list of parameters as itself, so nothing converts or inspects the value on the way.
+    `key` names it: the same key is the same `$n`. With `wire` (text as PostgreSQL reads it; bytes) the value is known
+    already: a constant of the schema document, or, in a queryset that Django runs itself, the caller's value. The
+    instance itself is in Django's list of parameters, so nothing converts the value on the way.
     """
 
     conditional = False

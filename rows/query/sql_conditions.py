@@ -1,14 +1,12 @@
-"""Conditions become SQL: the one place where a filter or a rule turns into an expression over a table's columns.
+"""Compiles conditions (filters and rules) to SQL expressions over a table's columns.
 
-A condition is about *the row at hand*. Where that row stands decides how its columns are spelled, and that is a
-`Ground`: a queryset's own row (`HERE`), a row under an alias above the LIMIT or in RETURNING (`Alias`), or the row that
-a write would leave behind, most of whose cells are parameters (`Written`). The same translation serves all of them, so
-a rule means the same wherever it is asked.
+A condition is about one row. A `RowSource` says how to refer to that row's columns: a queryset's own row
+(`CURRENT_ROW`), a row under an alias (`AliasedRow`), or the row that a write would produce, whose new cells are
+parameters (`WrittenRow`). The same compiler serves all of them, so a rule always means the same.
 
-Two readings differ. A *rule's* own paths see far tables as they are: they are its author's words, and two tables that
-refer to each other would otherwise never end. A *caller's* paths see far rows through the far table's read rules, and
-cells through their columns'. Called through `viewers`, which say whose reading it is; `compiler` and
-`writing` say on which ground.
+A *rule's* paths see all rows of related tables, because its author wrote them and mutual rules would not terminate. A
+*caller's* paths see related rows and cells through the read rules of their tables. `RoleView` creates both kinds of
+compiler.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -31,6 +29,7 @@ from rows.rules.conditions import (
     Operand,
     Operator,
     Or,
+    OtherCell,
     Path,
     Present,
     Quantified,
@@ -61,15 +60,15 @@ _INFIX: Final = {
 _JSON_INFIX: Final = {"has_any": " ?| ", "has_all": " ?& "}
 
 
-class Ground(Protocol):
-    """Where a row stands."""
+class RowSource(Protocol):
+    """Says how to refer to a row's columns in SQL."""
 
     def column(self, name: str, depth: int = 0) -> Any:
         """The column as it is spelled `depth` subqueries further in."""
         ...
 
 
-class _Here:
+class _CurrentRow:
     """The row of the queryset that the condition filters."""
 
     def column(self, name: str, depth: int = 0) -> Any:
@@ -79,11 +78,11 @@ class _Here:
         return reference if depth else F(name)
 
 
-HERE: Final[Ground] = _Here()
+CURRENT_ROW: Final[RowSource] = _CurrentRow()
 
 
 @dataclass(frozen=True, slots=True)
-class Alias:
+class AliasedRow:
     """A row under an alias of this package's making: `_r`, `_n`. Names of columns hold no quotes (`names.PATTERN`)."""
 
     alias: str
@@ -95,12 +94,12 @@ class Alias:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenRow:
     """The row that a write leaves behind: `cells` are new, the others stay as they are in `before` (None: an
     insert)."""
 
     cells: Mapping[str, Any]
-    before: Ground | None = None
+    before: RowSource | None = None
 
     def column(self, name: str, depth: int = 0) -> Any:
         cell = self.cells.get(name)
@@ -112,23 +111,23 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Translator:
-    """One reading of conditions over one schema version.
+class ConditionCompiler:
+    """Compiles conditions over one schema version.
 
-    `far` gives the rows of a far table that this reading sees; `readable` the condition (None: always) under which it
-    sees a column's cell, as an expression over a ground; `operand` the parameter of an operand; `old` is where the row
-    before the write stands, for rules that name `$old`; `rule` the condition that is true of the rows of `far`.
+    `far` gives the visible rows of a related table; `readable` the condition (None: always) under which a column's cell
+    is visible, as an expression over a source; `operand` the parameter of an operand; `old` the source of the row
+    before the write, for rules with `$old`; `rule` the condition that is true of the rows of `far`.
     """
 
     schema: Schema
     far: Callable[[str], "RowQuerySet"]
-    readable: Callable[[str, str, Ground], Expression | None]
+    readable: Callable[[str, str, RowSource], Expression | None]
     operand: Callable[[Operand], Expression]
-    old: Ground | None = None
+    old: RowSource | None = None
     rule: Callable[[str], Expression] | None = None
 
-    def condition(self, node: Condition, table: str, ground: Ground = HERE, depth: int = 0) -> Expression:
-        """`node` about the row of `table` on `ground`; `depth` is how many subqueries stand around it.
+    def condition(self, node: Condition, table: str, source: RowSource = CURRENT_ROW, depth: int = 0) -> Expression:
+        """`node` about the row of `table` on `source`; `depth` is how many subqueries stand around it.
 
         True where the condition holds, and false or null where it does not.
         """
@@ -136,20 +135,20 @@ class Translator:
             case Always():
                 return ALWAYS if node.holds else NEVER
             case And():
-                return joined(" AND ", [self.condition(c, table, ground, depth) for c in node.conditions], ALWAYS)
+                return joined(" AND ", [self.condition(c, table, source, depth) for c in node.conditions], ALWAYS)
             case Or():
-                return joined(" OR ", [self.condition(c, table, ground, depth) for c in node.conditions], NEVER)
+                return joined(" OR ", [self.condition(c, table, source, depth) for c in node.conditions], NEVER)
             case Not(condition=IsNull() as leaf) if not leaf.path.hops:
-                return boolean("(", self.cell(table, leaf.path.column, ground), " IS NOT NULL)")
+                return boolean("(", self.cell(table, leaf.path.column, source), " IS NOT NULL)")
             case Not():
-                return boolean("(", self._leaf(node.condition, table, ground, depth), " IS NOT TRUE)")
+                return boolean("(", self._leaf(node.condition, table, source, depth), " IS NOT TRUE)")
             case Present():
                 return self._present(node.variable, depth)
             case Quantified():
-                found = self._through(node.hop, table, ground, depth, node.condition)
+                found = self._through(node.hop, table, source, depth, node.condition)
                 return found if node.kind == "some" else boolean("(", found, " IS NOT TRUE)")
             case Compare() | IsNull() | Search():
-                return self._leaf(node, table, ground, depth)
+                return self._leaf(node, table, source, depth)
 
     def narrowed(
         self, rows: "RowQuerySet", node: Condition, table: str, rule: Expression, depth: int = 0
@@ -162,15 +161,15 @@ class Translator:
         rule shows; no index answers it, and none is lost. docs/explanation/row-isolation.md.
         """
         if rule == ALWAYS:
-            return rows.filter(self.condition(node, table, HERE, depth))
+            return rows.filter(self.condition(node, table, CURRENT_ROW, depth))
         quick: list[Condition] = []
         slow: list[Condition] = []
         for part in node.conditions if isinstance(node, And) else (node,):
             (quick if self._is_quick(part, table) else slow).append(part)
         if quick:
-            rows = rows.filter(self.condition(all_of(quick), table, HERE, depth))
+            rows = rows.filter(self.condition(all_of(quick), table, CURRENT_ROW, depth))
         if slow:
-            asked = self.condition(all_of(slow), table, HERE, depth)
+            asked = self.condition(all_of(slow), table, CURRENT_ROW, depth)
             rows = rows.filter(boolean("(CASE WHEN ", rule, " THEN ", asked, " END)"))
         return rows
 
@@ -188,48 +187,52 @@ class Translator:
                 return self._is_quick(node.condition, node.hop.table)
             case Search():
                 return False
+            case Compare(operand=OtherCell()):
+                return False
             case Compare() | IsNull():
                 far = self.schema.tables[node.path.hops[-1].table if node.path.hops else table]
                 column = far.all_columns[node.path.column]
-                if self.readable(far.name, column.name, HERE) is not None:
+                if self.readable(far.name, column.name, CURRENT_ROW) is not None:
                     return False
                 return isinstance(node, IsNull) or is_quick(far, column, node.operator)
 
-    def cell(self, table: str, column: str, ground: Ground) -> Any:
+    def cell(self, table: str, column: str, source: RowSource) -> Any:
         """The cell as this reading sees it: null where it may not."""
-        spelled = ground.column(column)
-        readable = self.readable(table, column, ground)
+        spelled = source.column(column)
+        readable = self.readable(table, column, source)
         return spelled if readable is None else Sql("(CASE WHEN ", readable, " THEN ", spelled, " END)")
 
-    def value(self, path: Path, table: str, ground: Ground = HERE, depth: int = 0) -> Any:
+    def value(self, path: Path, table: str, source: RowSource = CURRENT_ROW, depth: int = 0) -> Any:
         """The cell at the end of `path` as a value: null where a hop has no row that this reading sees. To sort by."""
         if not path.hops:
-            return self.cell(table, path.column, ground)
+            return self.cell(table, path.column, source)
         hop, rest = path.hops[0], Path(path.hops[1:], path.column)
-        rows, guard = self.linked(hop, table, ground)
-        inner = self.value(rest, hop.table, HERE, depth + 1)
+        rows, guard = self.linked(hop, table, source)
+        inner = self.value(rest, hop.table, CURRENT_ROW, depth + 1)
         found = Sql(Subquery(rows.annotate(_value=inner).values("_value")))
         return found if guard is None else Sql("(CASE WHEN ", guard, " THEN ", found, " END)")
 
     # ── Leaves ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _leaf(self, leaf: Leaf, table: str, ground: Ground, depth: int) -> Expression:
+    def _leaf(self, leaf: Leaf, table: str, source: RowSource, depth: int) -> Expression:
         path = leaf.paths[0] if isinstance(leaf, Search) else leaf.path
         if path.hops:
             hop = path.hops[0]
             if isinstance(leaf, IsNull):  # null, or no row on the way: there is no row with a value
-                there = self._through(hop, table, ground, depth, Not(IsNull(_shorter(leaf.path))))
+                there = self._through(hop, table, source, depth, Not(IsNull(_shorter(leaf.path))))
                 return boolean("(", there, " IS NOT TRUE)")
-            return self._through(hop, table, ground, depth, _nearer(leaf))
+            return self._through(hop, table, source, depth, _nearer(leaf))
         if isinstance(leaf, IsNull):
-            return boolean("(", self.cell(table, leaf.path.column, ground), " IS NULL)")
+            return boolean("(", self.cell(table, leaf.path.column, source), " IS NULL)")
         if isinstance(leaf, Search):
             cells: list[Any] = []
             for one in leaf.paths:
-                cells += [", ", self.cell(table, one.column, ground)]
+                cells += [", ", self.cell(table, one.column, source)]
             operand = self._operand(leaf.operand, depth)
             return boolean(r"(concat_ws(E'\x1f'", *cells, ") ILIKE ALL (", operand, "))")
-        cell = self.cell(table, leaf.path.column, ground)
+        cell = self.cell(table, leaf.path.column, source)
+        if isinstance(leaf.operand, OtherCell):
+            return boolean("(", cell, _INFIX[leaf.operator], self.cell(table, leaf.operand.column, source), ")")
         operand = self._operand(leaf.operand, depth)
         if leaf.operator == "in":
             return boolean("(", cell, " = ANY (", operand, "))")
@@ -258,21 +261,21 @@ class Translator:
 
     # ── Hops ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _through(self, hop: Hop, table: str, ground: Ground, depth: int, node: Condition) -> Expression:
+    def _through(self, hop: Hop, table: str, source: RowSource, depth: int, node: Condition) -> Expression:
         """Whether a far row that this reading sees fulfils `node`."""
-        rows, guard = self.linked(hop, table, ground)
+        rows, guard = self.linked(hop, table, source)
         rule = ALWAYS if self.rule is None else self.rule(hop.table)
         found: Any = Exists(self.narrowed(rows, node, hop.table, rule, depth + 1))
         return found if guard is None else boolean("(", guard, " AND ", found, ")")
 
-    def linked(self, hop: Hop, table: str, ground: Ground) -> tuple["RowQuerySet", Expression | None]:
+    def linked(self, hop: Hop, table: str, source: RowSource) -> tuple["RowQuerySet", Expression | None]:
         """The far rows of one hop, and the condition under which the cell that links to them can be read."""
         rows = self.far(hop.table)
         if hop.many:
-            link = self.cell(hop.table, hop.column, HERE)
-            return rows.filter(boolean("(", link, " = ", ground.column("id", 1), ")")), None
-        link = ground.column(hop.column, 1)
-        return rows.filter(boolean("(", F("id"), " = ", link, ")")), self.readable(table, hop.column, ground)
+            link = self.cell(hop.table, hop.column, CURRENT_ROW)
+            return rows.filter(boolean("(", link, " = ", source.column("id", 1), ")")), None
+        link = source.column(hop.column, 1)
+        return rows.filter(boolean("(", F("id"), " = ", link, ")")), self.readable(table, hop.column, source)
 
 
 def _shorter(path: Path) -> Path:

@@ -5,8 +5,10 @@ keys, every unique, index and check a named object. Rows are read through other 
 Why it is so, and what broke otherwise: docs/adr/0002-schema-changes.md.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from decimal import Decimal
+from functools import reduce
+from operator import and_
 from typing import Any, Final
 
 from django.contrib.postgres.fields import ArrayField
@@ -15,10 +17,15 @@ from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.state import ModelState, ProjectState
 from django.db.models.expressions import Combinable
-from django.db.models.functions import Abs, Now
-from django.db.models.lookups import LessThan, LessThanOrEqual
+from django.db.models.functions import Abs, Length, Now
+from django.db.models.lookups import GreaterThanOrEqual, LessThan, LessThanOrEqual
 
+from rows.query import table_checks
+from rows.rules.checks import read_all
+from rows.rules.conditions import Condition
+from rows.rules.rules import Ruleset
 from rows.schema import identifiers, literals
+from rows.schema.formats import FORMATS
 from rows.schema.model import NOW, RANDOM, Column, IndexSpec, Schema, Table
 
 LABEL: Final = "tenant"
@@ -66,19 +73,34 @@ class TodayInUTC(models.Func):
     arity = 0
 
 
-def state_of(schema: Schema, *, unconstrained: Collection[tuple[str, str]] = ()) -> ProjectState:
+Checks = Mapping[str, Mapping[str, Condition]]
+"""Table → check → its condition."""
+
+
+def state_of(
+    schema: Schema, *, unconstrained: Collection[tuple[str, str]] = (), checks: Checks | None = None
+) -> ProjectState:
     """The state of a whole schema. Always fresh: the autodetector spoils the states it is given.
 
-    `unconstrained` names (table, column) references that have no foreign key yet.
+    `unconstrained` names (table, column) references that have no foreign key yet. `checks` are those of the tables,
+    where they are not the ones of the document.
     """
+    if checks is None:
+        checks = checks_of(schema)
     state = ProjectState()
     for table in schema.tables.values():
         loose = {column for owner, column in unconstrained if owner == table.name}
-        state.add_model(_model_state(table, loose))
+        state.add_model(_model_state(table, loose, checks.get(table.name, {})))
     return state
 
 
-def _model_state(table: Table, loose: Collection[str]) -> ModelState:
+def checks_of(schema: Schema) -> Checks:
+    """The checks of a schema that has been validated."""
+    author = Ruleset(schema).author
+    return {table.name: read_all(table, author) for table in schema.tables.values() if table.checks}
+
+
+def _model_state(table: Table, loose: Collection[str], checks: Mapping[str, Condition]) -> ModelState:
     fields = [(field_name(column), field_for(column, constrained=name not in loose))
               for name, column in table.all_columns.items()]  # fmt: skip
     constraints: list[models.BaseConstraint] = [
@@ -90,6 +112,7 @@ def _model_state(table: Table, loose: Collection[str]) -> ModelState:
     for column in table.columns.values():
         if condition := check_of(column):
             constraints.append(models.CheckConstraint(condition=condition, name=check_name(table.name, column.name)))
+    constraints += [table_checks.constraint(table, name, condition) for name, condition in checks.items()]
     options = {
         "db_table": table.name,
         "indexes": [index_for(table, spec) for spec in table.indexes],
@@ -162,17 +185,46 @@ def index_for(table: Table, spec: IndexSpec) -> models.Index:
 
 def check_of(column: Column) -> models.Q | None:
     """What PostgreSQL holds every value to beyond its type, also on paths that know no documents (COPY, `psql`)."""
+    found = list(_checks_of(column))
+    return reduce(and_, found) if found else None
+
+
+def _checks_of(column: Column) -> Iterator[models.Q]:
+    cell = models.F(column.name)
     if column.type == "enum":
-        return models.Q(**{f"{column.name}__in": sorted(column.values)})
+        yield models.Q(**{f"{column.name}__in": sorted(column.values)})
     if column.type == "decimal" and column.precision is not None and column.scale is not None:
-        number = models.F(column.name)
-        scale = models.Func(number, function="min_scale", output_field=models.IntegerField())
+        scale = models.Func(cell, function="min_scale", output_field=models.IntegerField())
         # NaN is greater than every number in PostgreSQL, so the second half refuses it too.
         ceiling = Decimal(10) ** (column.precision - column.scale)
-        return models.Q(LessThanOrEqual(scale, column.scale)) & models.Q(
-            LessThan(Abs(number, output_field=Numeric()), models.Value(ceiling, output_field=Numeric()))
-        )
-    return None
+        yield models.Q(LessThanOrEqual(scale, column.scale))
+        yield models.Q(LessThan(Abs(cell, output_field=Numeric()), models.Value(ceiling, output_field=Numeric())))
+    # The bounds carry their type, so that the constraint of a column that changes its type counts as another one.
+    if column.min is not None:
+        yield models.Q(GreaterThanOrEqual(cell, _literal(column, column.min)))
+    if column.max is not None:
+        yield models.Q(LessThanOrEqual(cell, _literal(column, column.max)))
+    if column.min_length is not None:
+        yield models.Q(GreaterThanOrEqual(Length(cell), column.min_length))
+    if column.format is not None:
+        wanted = FORMATS[column.format]
+        yield models.Q(**{f"{column.name}__regex": wanted.sql_pattern})
+        if wanted.max_length is not None:
+            yield models.Q(LessThanOrEqual(Length(cell), wanted.max_length))
+
+
+def check_sql(column: Column, connection: BaseDatabaseWrapper) -> str:
+    """The condition of the column's CHECK constraint; `true` if it has none."""
+    if (condition := check_of(column)) is None:
+        return "true"
+    state = ProjectState()
+    state.add_model(ModelState(LABEL, "checked", [("id", Text(primary_key=True)), (column.name, field_for(column))]))
+    constraint = models.CheckConstraint(condition=condition, name="_")
+    editor = connection.SchemaEditorClass(connection)
+    found: str = constraint._get_check_sql(  # type: ignore[attr-defined]  # django-stubs leaves out what is private
+        state.apps.get_model(LABEL, "checked"), editor
+    )
+    return found
 
 
 def field_for(column: Column, *, constrained: bool = True) -> "models.Field[Any, Any]":
@@ -193,7 +245,11 @@ def _default(column: Column) -> Combinable:
         return Now()
     if column.default == RANDOM and column.type == "uuid":
         return RandomUUID()
-    return models.Value(literals.value(column, column.default), output_field=_FIELDS[column.type](column, {}, False))
+    return _literal(column, literals.value(column, column.default))
+
+
+def _literal(column: Column, value: Any) -> models.Value:
+    return models.Value(value, output_field=_FIELDS[column.type](column, {}, False))
 
 
 def _reference(column: Column, options: Mapping[str, Any], constrained: bool) -> "models.Field[Any, Any]":

@@ -14,7 +14,7 @@ from platform_site.http.bodies import DuplicateName, object_of
 from platform_site.http.errors import ValidationFailed
 from rows.memo import Memo
 from rows.rules.conditions import NO_FILTER, Filter
-from rows.rules.grammar import MAX_DEPTH, InvalidCondition, Sight, read_filter, shown
+from rows.rules.grammar import MAX_DEPTH, InvalidCondition, NameResolver, read_filter, shown
 
 MAX_TEXT_BYTES: Final = 8 * 1024
 MAX_BODY_BYTES: Final = 64 * 1024
@@ -30,10 +30,10 @@ _DECODE: Final[Callable[[str], Any]] = json.JSONDecoder(object_pairs_hook=object
 _filters: Final[Memo[tuple[int, str, str], Filter]] = Memo(2_048)
 
 
-def parse_where(where: Any, table: str, sight: Sight) -> Filter:
+def parse_where(where: Any, table: str, resolver: NameResolver, field: str = "where") -> Filter:
     """A caller's `where`: a query parameter's text, an object from a body, or None for everything.
 
-    `table` must exist for the caller. Raises ValidationFailed on the field `where`, with the path of the offending
+    `table` must exist for the caller. Raises ValidationFailed on `field`, with the path of the offending
     node at the start of the message.
     """
     if where is None:
@@ -41,17 +41,17 @@ def parse_where(where: Any, table: str, sight: Sight) -> Filter:
     try:
         if not isinstance(where, str):
             _check_size(where)
-            return read_filter(where, table, sight)
-        key = (sight.token, table, where)
+            return read_filter(where, table, resolver)
+        key = (resolver.token, table, where)
         found = _filters.get(key)
         if found is None:
-            found = read_filter(_decode(where), table, sight)
+            found = read_filter(_decode(where), table, resolver)
             if len(where) <= _MEMOIZED_LENGTH:
                 _filters.put(key, found)
         return found
     except InvalidCondition as error:
         path = f"{shown(error.path)}: " if error.path else ""
-        raise ValidationFailed.of("where", error.code, f"{path}{error.message}") from None
+        raise ValidationFailed.of(field, error.code, f"{path}{error.message}") from None
 
 
 def _decode(text: str) -> Any:
@@ -62,7 +62,7 @@ def _decode(text: str) -> Any:
     try:
         return _DECODE(text)
     except DuplicateName:
-        raise InvalidCondition("", "invalid", "names a member of an object twice.") from None
+        raise InvalidCondition("", "invalid", "repeated key in a JSON object.") from None
     except RecursionError:
         raise InvalidCondition("", "too_deep", f"conditions may be nested {MAX_DEPTH} levels deep.") from None
     except ValueError:

@@ -1,17 +1,17 @@
-"""Conditions: the one tree that filters, rules and webhook filters become.
+"""Condition trees: the common form of filters, rules and webhook filters.
 
-`grammar` and `rules` make it, `translation` turns it into SQL, `evaluate` into a Python truth value. A tree holds no
-caller's values: they sit beside it and are bound by number (`Slot`), so that a tree is the *shape* of a condition, is
-hashable, and is the key under which a compiled statement is cached.
+`grammar` and `rules` build them, `sql_conditions` compiles them to SQL, `evaluator` evaluates them in Python. A tree
+has no values of a caller: they are bound by number (`Slot`), so that a tree is the *shape* of a condition, is hashable,
+and is the cache key of its compiled statement.
 
 **Two-valued.** Every node is true or false, never unknown. A leaf over a null cell is false, whatever its operator and
-operand, and `Not` is its plain opposite: `Not(Compare(priority, "gt", 3))` holds for a row without a priority. In SQL
+operand, and `Not` is its exact opposite: `Not(Compare(priority, "gt", 3))` holds for a row without a priority. In SQL
 a leaf `L` is therefore `L IS TRUE` where that matters, and `Not(L)` is `L IS NOT TRUE`. A path through a to-one
-relation whose row is absent, or not readable by the caller, reads null.
+relation whose row is absent, or not readable by the caller, is null.
 
-**Normal form.** What `grammar` and `rules` hand out is in negation normal form: `Not` stands directly above a leaf
-(`Compare`, `IsNull`, `Search`) and nowhere else, `$every` has become `none` of the negation, and `TRUE` and `FALSE`
-stand only alone or as a quantified condition. Build with `all_of`, `any_of`, `negate`, which keep it so.
+**Normal form.** `grammar` and `rules` return negation normal form: `Not` only occurs directly above a leaf (`Compare`,
+`IsNull`, `Search`), `$every` is `none` of the negation, and `TRUE` and `FALSE` only occur alone or in a quantified
+condition. Build trees with `all_of`, `any_of` and `negate`, which preserve it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,14 +22,13 @@ from typing import Any, ClassVar, Final, Literal, TypeAlias
 from rows.schema.types import Type
 
 Operator = Literal["eq", "lt", "lte", "gt", "gte", "in", "like", "ilike", "has_any", "has_all", "encloses"]
-"""What a leaf does with its cell `c` and operand `v`, in PostgreSQL's words:
+"""What a leaf does with its cell `c` and operand `v`, in SQL:
 
     eq lt lte gt gte   c = v, c < v, …                 (timestamps as instants, text by code point)
     in                 c = ANY(v)                      v is an array without nulls
-    like ilike         c LIKE v, c ILIKE v             v is a finished pattern, escaped by whoever made it
+    like ilike         c LIKE v, c ILIKE v             v is a complete, escaped pattern
     has_any has_all    c && v, c @> v                  text[]; for json (operand `text[]`): c ?| v, c ?& v
-    encloses           c @> v                          json
-"""
+    encloses           c @> v                          json"""
 
 Form = Literal["plain", "one", "like", "exact", "contains", "starts_with", "ends_with", "words"]
 """How a value becomes its operand: as it is, in a list of one, as a pattern, escaped into a pattern (whole, or part of
@@ -70,7 +69,7 @@ class _Hashed:
 
 @dataclass(frozen=True, slots=True)
 class Path(_Hashed):
-    """A cell: `hops` to-one steps away from the row at hand, then `column` (by its stored name, `list_id`)."""
+    """A cell: `hops` to-one steps away from the current row, then `column` (by its stored name, `list_id`)."""
 
     hops: tuple[Hop, ...]
     column: str
@@ -121,7 +120,15 @@ class Constant:
         return hash((self.wire, self.type))
 
 
-Operand: TypeAlias = Slot | Variable | Constant
+@dataclass(frozen=True, slots=True)
+class OtherCell:
+    """Another cell of the row that the compared cell belongs to: `{"$column": "ends_at"}`."""
+
+    column: str
+    type: Type
+
+
+Operand: TypeAlias = Slot | Variable | Constant | OtherCell
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +311,8 @@ def parts(condition: Condition) -> Iterator[Leaf | Present | Always | Quantified
 def paths_of(part: Condition) -> tuple[Path, ...]:
     """The cells that one of `parts` looks at itself."""
     match part:
+        case Compare(path=path, operand=OtherCell(column=column)):
+            return (path, Path(path.hops, column))
         case Compare() | IsNull():
             return (part.path,)
         case Search():

@@ -27,6 +27,7 @@ from rows.rules.conditions import (
     Not,
     Operand,
     Or,
+    OtherCell,
     Path,
     Present,
     Quantified,
@@ -47,11 +48,11 @@ _AT_ONCE: Final = 2
 
 
 def _no_variable(variable: Variable) -> Any:
-    raise LookupError(f"nobody said what ${variable.name} is")
+    raise LookupError(f"${variable.name} has no value")
 
 
 def _no_rows(hop: Hop, row: Row) -> Sequence[Row]:
-    raise LookupError(f"nobody said where {hop.relation} leads")
+    raise LookupError(f"the rows of {hop.relation} are not given")
 
 
 class TooCostly(Exception):
@@ -127,6 +128,10 @@ def _cell(path: Path, row: Row, facts: Facts) -> Any:
     return row.get(path.column)
 
 
+def _other_cell(path: Path, operand: OtherCell, row: Row, facts: Facts) -> Any:
+    return _typed(operand.type, _cell(Path(path.hops, operand.column), row, facts))
+
+
 def _operand(operand: Operand, facts: Facts) -> Any:
     match operand:
         case Slot():
@@ -137,6 +142,8 @@ def _operand(operand: Operand, facts: Facts) -> Any:
             return _typed(operand.type, facts.old.get(name.removeprefix(OLD)) if facts.old else None)
         case Variable():
             return facts.variable(operand)
+        case OtherCell():
+            raise TypeError("a cell belongs to a row: `_compare` reads it")
 
 
 def _is_present(variable: Variable, facts: Facts) -> bool:
@@ -155,7 +162,10 @@ def _typed(type_: Type, raw: Any) -> Any:
 
 def _compare(leaf: Compare, row: Row, facts: Facts) -> bool:
     raw = _cell(leaf.path, row, facts)
-    operand = _operand(leaf.operand, facts)
+    if isinstance(leaf.operand, OtherCell):
+        operand = _other_cell(leaf.path, leaf.operand, row, facts)
+    else:
+        operand = _operand(leaf.operand, facts)
     if raw is None or operand is None:
         return False
     type_ = leaf.operand.type
@@ -235,7 +245,7 @@ def _cost_of_like(text: str, pattern: str) -> int:
 
 
 class _Piece:
-    """What stands between two `%`: so many characters, of which some may be any (`_`)."""
+    """The part between two `%` of a pattern: characters, of which some may be any (`_`)."""
 
     __slots__ = ("_any", "_masks", "_words", "is_plain", "length")
 
@@ -290,7 +300,7 @@ def _pieces(pattern: str) -> tuple[_Piece, ...]:
             pieces.append([])
         else:
             pieces[-1].append(next(letters, "\\") if letter == "\\" else None if letter == "_" else letter)
-    # What stands between two `%` in a row is nothing, and found at once.
+    # An empty part between two `%` matches at once.
     return tuple(map(_Piece, pieces))
 
 

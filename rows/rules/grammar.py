@@ -31,6 +31,7 @@ from rows.rules.conditions import (
     Not,
     Operand,
     Or,
+    OtherCell,
     Path,
     Quantified,
     Search,
@@ -74,7 +75,7 @@ class InvalidCondition(Exception):
         super().__init__(f"{path}: {message}" if path else message)
 
 
-class Sight(Protocol):
+class NameResolver(Protocol):
     """What one caller may know of a schema: the only way from a name to a column or relation."""
 
     @property
@@ -90,8 +91,15 @@ class Sight(Protocol):
     def names(self, table: str) -> Iterable[str]:
         """All that `column` and `relation` know: what may be proposed in the place of a name that they do not."""
 
+    def named_condition(self, table: str, name: str) -> Mapping[str, Any] | None:
+        """The table's named condition as its author wrote it; None if there is none."""
+
     def searchable(self, table: str) -> tuple[str, ...]:
         """The readable columns of type text, without `id`: what a `$search` without a column looks through."""
+
+    @property
+    def user_fields(self) -> tuple[str, ...]:
+        """The fields of users that this caller may embed; none unless the document opens them."""
 
 
 Use = Literal["filter", "rule", "check", "record"]
@@ -109,12 +117,16 @@ class _Reader:
     """One walk over one document. A filter's values are numbered into slots, and a text that begins with `$` is the
     text it is; the other uses bind literals as constants and know variables."""
 
-    __slots__ = ("base", "is_loose", "nodes", "sight", "use", "values", "wires")
+    __slots__ = ("base", "expanding", "is_loose", "nodes", "resolver", "table", "use", "values", "wires")
 
-    def __init__(self, sight: Sight, table: str, use: Use) -> None:
-        self.sight = sight
+    def __init__(self, resolver: NameResolver, table: str, use: Use) -> None:
+        self.resolver = resolver
         self.base = table
+        self.table = table
+        """The table of the column that is being read, unless a path leads on from there."""
         self.use = use
+        self.expanding: list[str] = []
+        """The named conditions that the reader is inside of, outermost first."""
         self.nodes = 0
         self.is_loose = False
         """Some condition came out as TRUE or FALSE, and may have taken others, with their values, with it."""
@@ -156,23 +168,54 @@ class _Reader:
             case "$not":
                 return negate(self.condition(table, value, here, depth + 1))
             case "$search":
-                return self.search((), self.sight.searchable(table), value, here)
+                return self.search((), self.resolver.searchable(table), value, here)
+            case "$is":
+                return self.named_condition(table, value, here, depth)
         if key in ALL_OPERATORS:
             raise InvalidCondition(here, "misplaced", "needs a column or a relation before it.")
-        raise _unknown_operator(here, key, (*COMBINATORS, "$search"))
+        raise _unknown_operator(here, key, (*COMBINATORS, "$search", "$is"))
+
+    def named_condition(self, table: str, name: Any, path: str, depth: int) -> Condition:
+        """A condition that the table's author named, read in its place.
+
+        Rules read it with the author's rights. In a caller's filter it is read as if the caller had written it: what
+        the caller may not name, or a variable, makes it unknown.
+        """
+        if not isinstance(name, str):
+            raise InvalidCondition(path, "wrong_type", "must be the name of a condition.")
+        document = self.resolver.named_condition(table, name)
+        if document is None:
+            raise InvalidCondition(path, "unknown", _NO_CONDITION)
+        called = f"{table}.{name}"
+        if called in self.expanding:
+            chain = " → ".join([*self.expanding, called])
+            raise InvalidCondition(path, "cycle", f"conditions must not refer to each other in a cycle: {chain}.")
+        self.expanding.append(called)
+        try:
+            if self.use in ("rule", "check"):
+                return self.condition(table, document, path, depth + 1)
+            return self.condition(table, _without_variables(document, path), path, depth + 1)
+        except InvalidCondition as error:
+            if self.use in ("rule", "check") or error.code in ("too_deep", "too_many"):
+                raise
+            raise InvalidCondition(path, "unknown", _NO_CONDITION) from None
+        finally:
+            self.expanding.pop()
 
     def named(self, table: str, key: str, value: Any, path: str, depth: int) -> Condition:
-        column = self.sight.column(table, key)
+        self.table = table
+        column = self.resolver.column(table, key)
         if column is not None:
             return self.column(Path((), key), column, value, path)
         hops, far, last = self.walk(table, key, path)
         if hops:
-            column = self.sight.column(far, last)
+            column = self.resolver.column(far, last)
             if column is not None:
                 return self.column(Path(hops, last), column, value, path)
-        relation = self.sight.relation(far, last)
+        relation = self.resolver.relation(far, last)
         if relation is None:
-            _refuse_unknown(path, last, self.sight.names(far))
+            _refuse_user(path, far, last, self.resolver)
+            _refuse_unknown(path, last, self.resolver.names(far))
         return self.quantified(hops, relation, value, path, depth)
 
     def walk(self, table: str, dotted: str, path: str) -> tuple[tuple[Hop, ...], str, str]:
@@ -184,9 +227,10 @@ class _Reader:
         *steps, last = dotted.split(".", MAX_HOPS + 1)
         hops: list[Hop] = []
         for step in steps:
-            hop = self.sight.relation(table, step)
+            hop = self.resolver.relation(table, step)
             if hop is None:
-                _refuse_unknown(path, step, self.sight.names(table))
+                _refuse_user(path, table, step, self.resolver)
+                _refuse_unknown(path, step, self.resolver.names(table))
             if hop.many:
                 raise InvalidCondition(
                     path, "to_many", f'"{step}" leads to many rows: use {{"{step}": {{"$some": {{…}}}}}}.'
@@ -200,6 +244,8 @@ class _Reader:
     def quantified(self, hops: tuple[Hop, ...], relation: Hop, value: Any, path: str, depth: int) -> Condition:
         if self.use == "record":
             _refuse_unknown(path)
+        if isinstance(value, Mapping) and value.keys() == {"$is"} and not relation.many:
+            value = {"$some": value}
         if not isinstance(value, Mapping) or not value or not all(key in QUANTIFIERS for key in value):
             raise InvalidCondition(path, "wrong_type", _relation_takes(relation))
         found: list[Condition] = []
@@ -261,7 +307,9 @@ class _Reader:
             case "$between":
                 if not isinstance(value, list) or len(value) != 2:
                     raise InvalidCondition(path, "wrong_type", "must be a list of two values.")
-                low, high = (self.comparable(column, bound, _join(path, index)) for index, bound in enumerate(value))
+                low, high = (
+                    self.comparable(cell, column, bound, _join(path, index)) for index, bound in enumerate(value)
+                )
                 needs = tuple(bound for bound in (low, high) if isinstance(bound, Variable))
                 return all_of([Compare(cell, "gte", low, needs), Compare(cell, "lte", high, needs)])
             case "$iin":
@@ -271,16 +319,18 @@ class _Reader:
             case "$contains" if column.type == "json":
                 return Compare(cell, "encloses", self.operand("jsonb", value, path))
         if (range_operator := RANGE_OPERATORS.get(key)) is not None:
-            return Compare(cell, range_operator, self.comparable(column, value, path))
+            return Compare(cell, range_operator, self.comparable(cell, column, value, path))
         if key in MEMBER_OPERATORS:
             return self.member_of(cell, key, value, path)
         operator, form = PATTERN_FORMS[key]
+        if form == "exact":
+            self.check_email(column, value, path)
         return Compare(cell, operator, self.operand("text", value, path, form))
 
     def equal(self, cell: Path, column: Column, value: Any, path: str) -> Condition:
         if value is None:
             return IsNull(cell)
-        operand = self.comparable(column, value, path)
+        operand = self.comparable(cell, column, value, path)
         return _equals(cell, operand) if isinstance(operand, Variable) else Compare(cell, "eq", operand)
 
     def among(self, cell: Path, column: Column, value: Any, path: str) -> Condition:
@@ -310,6 +360,7 @@ class _Reader:
         for index, item in enumerate(value):
             here = _join(path, index)
             self.count(here)
+            self.check_email(column, item, here)
             found.append(
                 IsNull(cell) if item is None else Compare(cell, "ilike", self.operand("text", item, here, "exact"))
             )
@@ -331,20 +382,36 @@ class _Reader:
 
     # Operands
 
-    def comparable(self, column: Column, value: Any, path: str) -> Operand:
+    def comparable(self, cell: Path, column: Column, value: Any, path: str) -> Operand:
         """An operand that stands for one cell of `column`."""
         type_ = SQL_TYPES[column.type]
+        if isinstance(value, Mapping) and value.keys() == {"$column"} and column.type != "json":
+            return self.other_cell(cell, type_, value["$column"], path)
         if (variable := self.variable(type_, value, path)) is not None:
             return variable
         if column.type == "text[]":
             self.check_list(value, path)
         return self.bind(type_, self.literal(column, value, path))
 
+    def other_cell(self, cell: Path, type_: Type, name: Any, path: str) -> OtherCell:
+        """The operand `{"$column": name}`: a column of the table at the end of the path of `cell`."""
+        table = cell.hops[-1].table if cell.hops else self.table
+        if not isinstance(name, str):
+            raise InvalidCondition(path, "wrong_type", "$column must be the name of a column.")
+        column = self.resolver.column(table, name)
+        if column is None:
+            _refuse_unknown(path, name, self.resolver.names(table))
+        if SQL_TYPES[column.type] != type_:
+            raise InvalidCondition(path, "wrong_type", f"{name} is of type {column.type}, which does not fit.")
+        return OtherCell(name, type_)
+
     def literal(self, column: Column, value: Any, path: str) -> Any:
         if self.use == "filter" and isinstance(value, str) and value.startswith("$") and _holds_ids(column):
-            # It can be in no cell: whoever writes it means a rule's variable, and would take "no rows" for an answer.
+            # No id begins with `$`: the caller means a rule's variable and would take an empty list for a correct
+            # answer.
             message = 'is no id: variables such as "$user.id" stand in rules only, a filter gives the value itself.'
             raise InvalidCondition(path, "invalid", message)
+        self.check_email(column, value, path)
         try:
             return read_operand(column, self.unescaped(value, path))
         except InvalidValue as error:
@@ -365,6 +432,12 @@ class _Reader:
     def unescaped(self, value: Any, path: str) -> Any:
         return value if self.use == "filter" else read_literal(value, path)
 
+    def check_email(self, column: Column, value: Any, path: str) -> None:
+        """Refuse a filter for an email with a space: it would find nothing, because a URL turned a plus into it."""
+        if self.use == "filter" and column.format == "email" and isinstance(value, str) and " " in value:
+            message = 'must be an email, which has no space. In a URL, "+" means a space: write "%2B".'
+            raise InvalidCondition(path, "invalid", message)
+
     def check_list(self, value: Any, path: str) -> None:
         if not isinstance(value, list):
             raise InvalidCondition(path, "wrong_type", "must be a list.")
@@ -383,7 +456,7 @@ class _Reader:
         """The variable that `value` names, typed by what it is compared with; None for a literal."""
         if self.use == "filter" or not isinstance(value, str) or not value.startswith("$") or value.startswith("$$"):
             return None
-        return read_variable(self.sight, self.base, value[1:], type_, form, path, self.use)
+        return read_variable(self.resolver, self.base, value[1:], type_, form, path, self.use)
 
 
 def _equals(cell: Path, variable: Variable) -> Condition:
@@ -394,10 +467,10 @@ def _equals(cell: Path, variable: Variable) -> Condition:
 
 
 def read_literal(value: Any, path: str) -> Any:
-    """A rule's literal, in which `$$` at the beginning of a text stands for `$`, however deep the text stands.
+    """A rule's literal, in which `$$` at the beginning of a text stands for `$`, at any depth.
 
-    Raises InvalidCondition for a text that begins with a single `$`: where it would have to be a literal, its author
-    meant a variable.
+    Raises InvalidCondition for a text that begins with a single `$`: its author meant a variable, which is not
+    allowed there.
     """
     if isinstance(value, str) and value.startswith("$"):
         if not value.startswith("$$"):
@@ -412,13 +485,13 @@ def read_literal(value: Any, path: str) -> Any:
 
 
 def read_variable(
-    sight: Sight, table: str, name: str, type_: Type, form: Form, path: str, use: Use = "rule"
+    resolver: NameResolver, table: str, name: str, type_: Type, form: Form, path: str, use: Use = "rule"
 ) -> Variable:
     """The variable `name` (without `$`) as an operand of `type_`. Raises InvalidCondition if there is none such, or if
     it can never have a value of that type. What a claim holds is only known, and checked, when it is bound.
     """
     if name.startswith(OLD) and use in ("check", "record"):
-        column = sight.column(table, name.removeprefix(OLD))
+        column = resolver.column(table, name.removeprefix(OLD))
         if column is None:
             raise InvalidCondition(path, "unknown", f"there is no column for ${name}.")
         if form != "plain":
@@ -444,6 +517,22 @@ def read_variable(
     return Variable(name, type_, form)
 
 
+_NO_CONDITION: Final = "there is no condition of this name that can be used here."
+
+
+def _without_variables(document: Any, path: str) -> Any:
+    """A named condition as a caller would write it: `$$` is one dollar sign. Raises InvalidCondition for a variable."""
+    if isinstance(document, str) and document.startswith("$"):
+        if not document.startswith("$$"):
+            raise InvalidCondition(path, "unknown", _NO_CONDITION)
+        return document[1:]
+    if isinstance(document, Mapping):
+        return {key: _without_variables(value, path) for key, value in document.items()}
+    if isinstance(document, list | tuple):
+        return [_without_variables(value, path) for value in document]
+    return document
+
+
 def _holds_ids(column: Column) -> bool:
     return column.is_reference or column.is_user or column is ID
 
@@ -464,6 +553,17 @@ def _refuse_unknown(path: str, word: str = "", known: Iterable[str] = ()) -> NoR
     raise InvalidCondition(path, "unknown", f"there is no such column or relation{slip or '.'}")
 
 
+def user_column(table: str, name: str, resolver: NameResolver) -> str | None:
+    """The readable column with the id of the user `name`: `owner_id` for `owner`."""
+    column = resolver.column(table, f"{name}_id")
+    return column.name if column is not None and column.is_user else None
+
+
+def _refuse_user(path: str, table: str, name: str, resolver: NameResolver) -> None:
+    if column := user_column(table, name, resolver):
+        raise InvalidCondition(path, "unknown", f"{name} is a user: conditions can only use {column}.")
+
+
 def _unknown_operator(path: str, word: str, known: Iterable[str]) -> InvalidCondition:
     """Names the operator that is most likely meant (other systems spell them `gte`, `_gte`, `starts_with`), or all that
     fit."""
@@ -475,27 +575,27 @@ def _unknown_operator(path: str, word: str, known: Iterable[str]) -> InvalidCond
 
 def _relation_takes(relation: Hop) -> str:
     takes = "is a relation: it takes $some, $none or $every"
-    return f"{takes}." if relation.many else f'{takes}; its id is "{relation.column}".'
+    return f"{takes}." if relation.many else f'{takes}, or $is; its id is "{relation.column}".'
 
 
-def read_rule(document: Mapping[str, Any], table: str, sight: Sight, use: Use = "rule") -> Condition:
+def read_rule(document: Mapping[str, Any], table: str, resolver: NameResolver, use: Use = "rule") -> Condition:
     """A rule's `where` (or `check`), in normal form and not yet guarded (`conditions.guarded`). Raises
     InvalidCondition."""
-    return _Reader(sight, table, use).condition(table, document, "", 1)
+    return _Reader(resolver, table, use).condition(table, document, "", 1)
 
 
-def read_record(document: Mapping[str, Any], table: str, sight: Sight) -> Condition:
+def read_record(document: Mapping[str, Any], table: str, resolver: NameResolver) -> Condition:
     """A webhook's filter: the columns of one record and `$old.<column>`, without relations. Raises InvalidCondition.
 
     To be evaluated by `evaluate` with the record as row and the old record beside it. It is guarded: a comparison with
     an old value that is missing (every insert) or null is false, negated or not.
     """
-    return guarded(_Reader(sight, table, "record").condition(table, document, "", 1))
+    return guarded(_Reader(resolver, table, "record").condition(table, document, "", 1))
 
 
-def read_filter(document: Any, table: str, sight: Sight) -> Filter:
+def read_filter(document: Any, table: str, resolver: NameResolver) -> Filter:
     """A caller's filter from parsed JSON. Raises InvalidCondition."""
-    reader = _Reader(sight, table, "filter")
+    reader = _Reader(resolver, table, "filter")
     shape = reader.condition(table, document, "", 1)
     if not reader.wires:
         return Filter(shape) if shape != TRUE else NO_FILTER
@@ -504,7 +604,7 @@ def read_filter(document: Any, table: str, sight: Sight) -> Filter:
 
 
 def _compact(found: Filter) -> Filter:
-    """Without the values of conditions that fell away beside a TRUE or FALSE: every value is bound somewhere."""
+    """The filter without the values of conditions that a TRUE or FALSE made irrelevant: every value must be bound."""
     used = sorted({operand.index for operand in operands(found.shape) if isinstance(operand, Slot)})
     numbers = {old: new for new, old in enumerate(used)}
     return Filter(

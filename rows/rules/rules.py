@@ -1,9 +1,9 @@
 """Rules: what one role may read and write of one table, compiled from the schema document.
 
-A `Ruleset` belongs to one version of a schema. A request's `Principal` (who) has a `standing` in it (as what: `server`,
-`member`, `anonymous`, `user`, `user:editor`, …), and for a standing the ruleset gives the `Access` to each table and
+A `Ruleset` belongs to one version of a schema. A request's `Principal` (who) has a `role_key` in it (as what: `server`,
+`member`, `anonymous`, `user`, `user:editor`, …), and for a role_key the ruleset gives the `Access` to each table and
 the `Sight` by which `grammar` resolves names. Everything is compiled at first use and kept with the ruleset; a
-statement depends on the principal through its standing alone, and its variables are bound per request (`bind`).
+statement depends on the principal through its role_key alone, and its variables are bound per request (`bind`).
 
 Fails closed in each direction: a table without a rule for an app user's role, or for `anonymous`, is not there; an
 operand that is missing makes its clause false, negated or not; a rule that cannot be compiled, which
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from platform_site.http.errors import FieldError
 from platform_site.identity.callers import Caller, CallerKind
+from rows.rules import checks
 from rows.rules.conditions import (
     FALSE,
     TRUE,
@@ -38,6 +39,7 @@ from rows.rules.grammar import InvalidCondition, Use, read_literal, read_rule, r
 from rows.rules.operators import shape_operand
 from rows.schema import identifiers
 from rows.schema.model import ACTIONS, ID, SQL_TYPES, Action, Column, Errors, Relation, RuleSpec, Schema, Table
+from rows.schema.user_fields import visible_to
 from rows.schema.values import ELEMENTS, InvalidValue, read, read_cell, wire
 
 if TYPE_CHECKING:
@@ -47,22 +49,21 @@ USER: Final = "user"
 MEMBER: Final = "member"
 SERVER: Final = "server"
 ANONYMOUS: Final = "anonymous"
-"""Of whoever shows a publishable key. It became a word of ours after users could have been given it as their own role:
-such a user's standing is `user:anonymous` as ever, with the rules that its tables have for that name, so that this word
-took nothing from it. Nobody is given it any more (`accounts.users.service.RESERVED_ROLES`)."""
+"""The role of callers with a publishable key. Users cannot have it (`accounts.users.service.RESERVED_ROLES`); a user
+that has it from elsewhere gets `user:anonymous`, with the rules that tables have for that name."""
 
-Standing = str
-"""As what a principal stands before a ruleset: `all`, `server`, `member`, `viewer`, `anonymous`, `user`, or
-`user:<role>` for an app user whose role some table names. A few per schema version, so that it can be part of a
-statement's key."""
+RoleKey = str
+"""The role under which a principal is evaluated: `all`, `server`, `member`, `viewer`, `anonymous`, `user`, or
+`user:<role>` for an app user whose role a table names. Few per schema version, so that it can be part of a statement's
+cache key."""
 
-ALL: Final[Standing] = "all"
-VIEWER: Final[Standing] = "viewer"
+ALL: Final[RoleKey] = "all"
+VIEWER: Final[RoleKey] = "viewer"
 
 _tokens = count(1)
 
 
-class BrokenRule(RuntimeError):
+class InvalidRule(RuntimeError):
     """A stored rule cannot be compiled. It was valid when it was applied, so the defect is ours; nothing is read."""
 
 
@@ -82,7 +83,7 @@ class Principal:
     claims: Mapping[str, Any] = field(default_factory=dict, hash=False)
     key_id: str | None = None
     reads_only: bool = False
-    """A viewer of the project."""
+    """A role_view of the project."""
     bypass: bool = False
 
     @classmethod
@@ -151,7 +152,7 @@ def _raw(name: str, principal: Principal, now: datetime | None) -> Any:
 
 def bind(variable: Variable, principal: Principal) -> bytes | None:
     """The value of a variable on the wire, under a cast to `variable.type`; None as `resolve`. Never `$now`, which is
-    asked of the database's clock (`viewers`)."""
+    asked of the database's clock (`role_views`)."""
     value = resolve(variable, principal)
     return None if value is None else wire(variable.type, value)
 
@@ -211,7 +212,7 @@ class WriteRule:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a standing may do with a table; None for what it may not do at all. Without `read` the table is not there,
+    """What a role_key may do with a table; None for what it may not do at all. Without `read` the table is not there,
     but for inserting."""
 
     role: str | None
@@ -228,15 +229,15 @@ class Ruleset:
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
         self._rights = _Rights(schema)
-        self._roles = frozenset(role for table in schema.tables.values() for role in table.rules)
-        self._sights: dict[Standing, _RoleSight] = {}
+        self._roles = frozenset(role for table in schema.tables.values() for role in table.rules) | schema.users.keys()
+        self._resolvers: dict[RoleKey, _RoleNameResolver] = {}
 
     @property
-    def author(self) -> "_AuthorSight":
+    def author(self) -> "_AuthorNameResolver":
         """Everything there is: what rules themselves are read with."""
         return self._rights.author
 
-    def standing(self, principal: Principal) -> Standing:
+    def role_key(self, principal: Principal) -> RoleKey:
         if principal.bypass:
             return ALL
         if principal.kind == "key":
@@ -250,52 +251,58 @@ class Ruleset:
             return f"{USER}:{principal.role}"
         return USER
 
-    def access(self, table: str, standing: Standing) -> Access:
-        """What `standing` may do with the table of that name, which must be one. Raises BrokenRule."""
-        return self._rights.access(table, standing)
+    @property
+    def role_keys(self) -> dict[str, RoleKey]:
+        """The roles that rules name and the built-in ones, each with its role_key."""
+        own = sorted(self._roles - {USER, MEMBER, SERVER, ANONYMOUS})
+        return {role: role for role in (ANONYMOUS, USER, MEMBER, SERVER)} | {role: f"{USER}:{role}" for role in own}
 
-    def sight(self, standing: Standing) -> "_RoleSight":
-        """The names that `standing` may use in filters, orders and `with`."""
-        found = self._sights.get(standing)
+    def access(self, table: str, role_key: RoleKey) -> Access:
+        """What `role_key` may do with the table of that name, which must be one. Raises BrokenRule."""
+        return self._rights.access(table, role_key)
+
+    def resolver(self, role_key: RoleKey) -> "_RoleNameResolver":
+        """The names that `role_key` may use in filters, orders and `with`."""
+        found = self._resolvers.get(role_key)
         if found is None:
-            found = self._sights.setdefault(standing, _RoleSight(self._rights, standing))
+            found = self._resolvers.setdefault(role_key, _RoleNameResolver(self._rights, role_key))
         return found
 
 
 class _Rights:
-    """What each standing may do with each table, compiled at first use. Sights lean on it and it knows of none, so that
+    """What each role_key may do with each table, compiled at first use. Sights lean on it and it knows of none, so that
     nothing here is a circle: `rows.query.schema_cache` says why."""
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
-        self.author = _AuthorSight(schema)
-        self._known: dict[tuple[str, Standing], Access] = {}
+        self.author = _AuthorNameResolver(schema)
+        self._known: dict[tuple[str, RoleKey], Access] = {}
 
-    def access(self, table: str, standing: Standing) -> Access:
-        key = (table, standing)
+    def access(self, table: str, role_key: RoleKey) -> Access:
+        key = (table, role_key)
         found = self._known.get(key)
         if found is None:
-            found = self._known.setdefault(key, self._compile(self.schema.tables[table], standing))
+            found = self._known.setdefault(key, self._compile(self.schema.tables[table], role_key))
         return found
 
-    def _compile(self, table: Table, standing: Standing) -> Access:
-        role = None if standing == ALL else _role_in(table, standing)
+    def _compile(self, table: Table, role_key: RoleKey) -> Access:
+        role = None if role_key == ALL else _role_in(table, role_key)
         if role is None:
-            if standing.partition(":")[0] in (USER, ANONYMOUS):
+            if role_key.partition(":")[0] in (USER, ANONYMOUS):
                 return Access(None)
             access = _everything(table)
         else:
             try:
                 access = _RuleCompiler(self.author, table, role).access()
             except InvalidCondition as error:
-                raise BrokenRule(f"tables.{table.name}.rules.{role}: {error}") from error
-        if standing == VIEWER:
+                raise InvalidRule(f"tables.{table.name}.rules.{role}: {error}") from error
+        if role_key == VIEWER:
             return Access(access.role, read=access.read)
         return access
 
 
-def _role_in(table: Table, standing: Standing) -> str | None:
-    base, _, own = standing.partition(":")
+def _role_in(table: Table, role_key: RoleKey) -> str | None:
+    base, _, own = role_key.partition(":")
     if own in table.rules:
         return own
     role = MEMBER if base == VIEWER else base
@@ -317,7 +324,7 @@ class _RuleCompiler:
     """The rules of one role of one table. Raises InvalidCondition with a path inside the role's rules, or, with a list
     of errors, notes them there by their whole paths and goes on, as far as the list takes them."""
 
-    def __init__(self, author: "_AuthorSight", table: Table, role: str, errors: Errors | None = None):
+    def __init__(self, author: "_AuthorNameResolver", table: Table, role: str, errors: Errors | None = None):
         self.author = author
         self.table = table
         self.role = role
@@ -369,7 +376,7 @@ class _RuleCompiler:
             return WriteRule(all_of([read.where if read else FALSE, where]), where_clauses=where_clauses)
         forced = {name: operand for name, operand in self.forced(spec.set, f"{action}.set")}
         if spec.check is None and action == "update":
-            # As PostgreSQL's policies do: who may only change its own rows may not give them away either.
+            # As in PostgreSQL's policies: a caller that may only change its own rows may not give them away.
             check, check_clauses = where, where_clauses
         else:
             use: Use = "check" if action == "update" else "rule"
@@ -425,7 +432,7 @@ class _RuleCompiler:
             elif "*" in patterns:
                 denied.add(column.name)
             else:
-                self.fail(InvalidCondition(here, "invalid", 'takes away from nothing: put "*" beside it.'))
+                self.fail(InvalidCondition(here, "invalid", 'an exclusion needs "*" beside it.'))
         return frozenset(chosen - denied)
 
     def forced(self, document: Mapping[str, Any], path: str) -> Iterator[tuple[str, Operand | None]]:
@@ -472,13 +479,18 @@ class _RuleCompiler:
 # What callers may know
 
 
-class _Sight:
+class _NameResolver:
+    user_fields: tuple[str, ...] = ()
+
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
         self.token = next(_tokens)
 
+    def named_condition(self, table: str, name: str) -> Mapping[str, Any] | None:
+        return self.schema.tables[table].conditions.get(name)
 
-class _AuthorSight(_Sight):
+
+class _AuthorNameResolver(_NameResolver):
     """The whole schema, as the author of its rules sees it."""
 
     def column(self, table: str, name: str) -> Column | None:
@@ -496,26 +508,27 @@ class _AuthorSight(_Sight):
         return _texts(self.schema.tables[table], self.schema.tables[table].columns)
 
 
-class _RoleSight(_Sight):
-    """What one standing may know: `grammar.Sight`, answered from its read rules."""
+class _RoleNameResolver(_NameResolver):
+    """What one role_key may know: `grammar.Sight`, answered from its read rules."""
 
-    def __init__(self, rights: _Rights, standing: Standing) -> None:
+    def __init__(self, rights: _Rights, role_key: RoleKey) -> None:
         super().__init__(rights.schema)
-        self.standing = standing
+        self.role_key = role_key
+        self.user_fields = _user_fields(rights.schema, role_key)
         self._rights = rights
         self._columns: dict[str, Mapping[str, Column]] = {}
         self._relations: dict[str, Mapping[str, Hop]] = {}
         self._searchable: dict[str, tuple[str, ...]] = {}
 
     def columns(self, table: str) -> Mapping[str, Column]:
-        """The readable columns by name, in the table's order; `null` says whether this standing may find null there."""
+        """The readable columns by name, in the table's order; `null` says whether this role_key may find null there."""
         found = self._columns.get(table)
         if found is None:
             found = self._columns.setdefault(table, self._readable(table))
         return found
 
     def _readable(self, table: str) -> Mapping[str, Column]:
-        rule = self._rights.access(table, self.standing).read
+        rule = self._rights.access(table, self.role_key).read
         if rule is None:
             return {}
         known = self.schema.tables[table].all_columns
@@ -525,7 +538,7 @@ class _RoleSight(_Sight):
         return self.columns(table).get(name)
 
     def relations(self, table: str) -> Mapping[str, Hop]:
-        """The relations that exist for this standing, by name."""
+        """The relations that exist for this role_key, by name."""
         found = self._relations.get(table)
         if found is None:
             found = self._relations.setdefault(table, dict(self._visible(self.schema.tables[table])))
@@ -551,6 +564,12 @@ class _RoleSight(_Sight):
         return found
 
 
+def _user_fields(schema: Schema, role_key: RoleKey) -> tuple[str, ...]:
+    """The fields of users that `role_key` sees. `rows:bypass_rules` adds none: the key has those of `server`."""
+    base, _, own = role_key.partition(":")
+    return visible_to(schema.users, own, {ALL: SERVER, VIEWER: MEMBER}.get(base, base))
+
+
 def _hop(relation: Relation) -> Hop:
     return Hop(relation.name, relation.target, relation.column, relation.many)
 
@@ -568,13 +587,26 @@ def _texts(table: Table, readable: Iterable[str]) -> tuple[str, ...]:
 
 
 def validate(schema: Schema) -> list[FieldError]:
-    """Everything that is wrong with the rules of a document, each with its path such as
+    """Everything that is wrong with the rules and checks of a document, each with its path such as
     `tables.tasks.rules.user.read.where.$or.1.list.nme`; an empty list if nothing is. Asked before a version is applied.
     Raises InvalidDocument if there are more than are named.
     """
-    author = _AuthorSight(schema)
+    author = _AuthorNameResolver(schema)
     found = Errors()
     for table in schema.tables.values():
+        for name in table.conditions:
+            try:
+                read_rule({"$is": name}, table.name, author)
+            except InvalidCondition as error:
+                inside = error.path.removeprefix("$is").removeprefix(".")
+                path = f"tables.{table.name}.conditions.{name}"
+                found.append(FieldError(f"{path}.{inside}" if inside else path, error.code, error.message))
+        for name in table.checks:
+            try:
+                checks.read(table, name, author)
+            except InvalidCondition as error:
+                path = f"tables.{table.name}.checks.{name}"
+                found.append(FieldError(f"{path}.{error.path}" if error.path else path, error.code, error.message))
         for role in table.rules:
             _RuleCompiler(author, table, role, found).access()
     return found

@@ -18,8 +18,9 @@ SYSTEM_COLUMNS: Final = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "
 
 _COMPARED: Final = 60
 
-Kind = Literal["pk", "uq", "nu", "ix", "fk", "ck"]
-"""`nu` is the index of a unique that is not yet one (`rows.migrate.concurrent_unique_indexes`)."""
+Kind = Literal["pk", "uq", "nu", "ix", "fk", "ck", "tc"]
+"""`nu` is the index of a unique that is not yet one (`rows.migrate.concurrent_unique_indexes`), `ck` the check of one
+column, `tc` a check of the table."""
 
 
 def problem(name: object) -> str | None:

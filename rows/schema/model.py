@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 
 from platform_site.http.errors import FieldError
 from rows.schema.types import Type
+from rows.schema.user_fields import UserFields
 
 ColumnType = Literal[
     "text",
@@ -72,7 +73,7 @@ class InvalidDocument(Exception):
 
 
 MAX_ERRORS: Final = 100
-"""So many errors are named at once. Each costs time, for a word that might have been meant, and room in the answer."""
+"""Maximum errors of one response. Each costs time to find a suggestion, and space in the response."""
 
 
 class Errors(list[FieldError]):
@@ -101,6 +102,13 @@ class Column:
     default: Any = None
     max_length: int | None = None
     """Characters, for text; None is unbounded."""
+    min_length: int | None = None
+    """Characters, for text."""
+    format: str | None = None
+    """A key of `rows.schema.formats.FORMATS`, for text."""
+    min: Any = None
+    """The least value of a number, date or timestamp, in Python's spelling (`rows.schema.values`); None: no limit."""
+    max: Any = None
     precision: int | None = None
     """All digits of a decimal; `scale` are those after the point."""
     scale: int | None = None
@@ -206,6 +214,10 @@ class Table:
     unique: tuple[tuple[str, ...], ...] = ()
     indexes: tuple[IndexSpec, ...] = ()
     rules: Rules = field(default_factory=dict)
+    conditions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Named conditions as written; `rows.rules.grammar` reads them where `$is` names one."""
+    checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Conditions about a row's own cells, as written; `rows.rules.checks` reads them."""
     id_prefix: str = DEFAULT_ID_PREFIX
     renamed_from: str | None = None
     """For the step to this document only: the table's name before. Never stored."""
@@ -229,6 +241,8 @@ class Schema:
 
     tables: Mapping[str, Table]
     document: Mapping[str, Any] = field(compare=False, repr=False)
+    users: UserFields = field(default_factory=dict)
+    """The fields of users that rows may embed, by role."""
 
     @property
     def digest(self) -> str:

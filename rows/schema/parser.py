@@ -1,8 +1,8 @@
-"""From a developer's JSON to a `Schema`, or to the complete list of what is wrong with it.
+"""Parses a schema document into a `Schema`, or into the complete list of its errors.
 
-Every error carries the path of its place (`tables.tasks.columns.owner.to`) and, where a name looks like a slip, the
-name that was probably meant. What stands inside `where`, `check`, `set` and `columns` of a rule is only held to its
-shape here; `rows.rules.rules` resolves it against the finished schema. Pure: no database, no settings.
+Each error has its path (`tables.tasks.columns.owner.to`) and, for a misspelled name, a suggestion. Of a rule's `where`,
+`check`, `set` and `columns` only the shape is checked here; `rows.rules.rules` resolves their names against the
+complete schema. Pure: no database, no settings.
 """
 
 import json
@@ -13,7 +13,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from platform_site.http.errors import FieldError
-from rows.schema import identifiers, literals
+from rows.schema import identifiers, literals, user_fields, values
+from rows.schema.formats import FORMATS
 from rows.schema.model import (
     ACTIONS,
     DEFAULT_ID_PREFIX,
@@ -44,14 +45,17 @@ MAX_TEXT_LENGTH: Final = 1_000_000
 MAX_PRECISION: Final = 100
 MAX_ROLES: Final = 32
 MAX_READ_RULES: Final = 16
+MAX_CONDITIONS: Final = 50
+MAX_CHECKS: Final = 20
 
-_DOCUMENT_KEYS: Final = ("tables",)
-_TABLE_KEYS: Final = ("id_prefix", "columns", "unique", "indexes", "rules", "renamed_from")
+_DOCUMENT_KEYS: Final = ("tables", "users")
+_TABLE_KEYS: Final = ("id_prefix", "columns", "unique", "indexes", "rules", "conditions", "checks", "renamed_from")
 _COMMON_KEYS: Final = ("type", "null", "renamed_from", "backfill")
 _TYPE_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     **{type_: ("default",) for type_ in SQL_TYPES},
-    "text": ("default", "max_length"),
-    "decimal": ("default", "precision", "scale"),
+    **{type_: ("default", "min", "max") for type_ in ("integer", "float", "date", "timestamp")},
+    "text": ("default", "max_length", "min_length", "format"),
+    "decimal": ("default", "precision", "scale", "min", "max"),
     "enum": ("default", "values"),
     "reference": ("to", "on_delete", "related_name"),
     "user": ("on_delete",),
@@ -87,7 +91,7 @@ def stored(raw: Mapping[str, Any]) -> dict[str, Any]:
             for key, column in table["columns"].items()
         }
         tables[table_name] = kept
-    return {"tables": tables}
+    return {"tables": tables, **{key: raw[key] for key in ("users",) if key in raw}}
 
 
 def _shown(name: object) -> str:
@@ -97,7 +101,7 @@ def _shown(name: object) -> str:
 
 
 class _Path:
-    """Where the reader stands; `/` goes deeper."""
+    """The current path; `/` goes deeper."""
 
     __slots__ = ("text",)
 
@@ -168,6 +172,7 @@ class _Reader:
             self.known_keys(_Path(), top, _DOCUMENT_KEYS, "a document")
             if "tables" not in top:
                 self.fail(_Path("tables"), "required", "a document needs its tables")
+        users = user_fields.parse_user_fields(top.get("users", {}), self.errors)
         path = _Path("tables")
         declared = self.mapping(path, top.get("tables", {}))
         if len(declared) > MAX_TABLES:
@@ -191,7 +196,7 @@ class _Reader:
         tables = {name: table.finish(relations[name]) for name, table in reading.items()}
         if self.errors:
             raise InvalidDocument(self.errors)
-        return Schema(MappingProxyType(tables), stored(top))
+        return Schema(MappingProxyType(tables), stored(top), users)
 
     def _renames(self, path: _Path, sources: Mapping[str, str | None], what: str) -> None:
         """No two may come from one."""
@@ -337,21 +342,45 @@ class _TableReader:
             renamed_from=self._renamed_from(path, raw, "column"),
             **facts,
         )
-        values: dict[str, Any] = {}
+        if "min" in allowed:
+            column = self._with_bounds(path, raw, column)
+        given: dict[str, Any] = {}
         for word in {"default", "backfill"} & allowed:
             if (value := raw.get(word)) is not None:
                 if problem := literals.problem(column, value):
                     reader.fail(path / word, "invalid", problem)
                 else:
-                    values[word] = value
-        if "backfill" in values and null:
+                    given[word] = value
+        if "backfill" in given and null:
             reader.fail(path / "backfill", "invalid", "is for a column that is not null")
-        return replace(column, **values)
+        return replace(column, **given)
+
+    def _with_bounds(self, path: _Path, raw: dict[str, Any], column: Column) -> Column:
+        """The column with its `min` and `max`, which are values of its type."""
+        found: dict[str, Any] = {}
+        for word in ("min", "max"):
+            if raw.get(word) is not None:
+                try:
+                    found[word] = values.read_cell(column, raw[word])
+                except values.InvalidValue as error:
+                    self.reader.fail(path / word, "invalid", error.continued)
+        if len(found) == 2 and found["min"] > found["max"]:
+            self.reader.fail(path / "min", "invalid", "must not be greater than max")
+            return column
+        return replace(column, **found)
 
     def _text_facts(self, path: _Path, raw: dict[str, Any], null: bool) -> dict[str, Any]:
-        if raw.get("max_length") is None:
-            return {}
-        return {"max_length": self.reader.whole(path / "max_length", raw["max_length"], 1, MAX_TEXT_LENGTH)}
+        facts: dict[str, Any] = {
+            word: self.reader.whole(path / word, raw[word], 1, MAX_TEXT_LENGTH)
+            for word in ("min_length", "max_length")
+            if raw.get(word) is not None
+        }
+        shortest, longest = facts.get("min_length"), facts.get("max_length")
+        if shortest and longest and shortest > longest:
+            self.reader.fail(path / "min_length", "invalid", "must not be greater than max_length")
+        if raw.get("format") is not None:
+            facts["format"] = self.reader.one_of(path / "format", raw["format"], FORMATS)
+        return facts
 
     def _decimal_facts(self, path: _Path, raw: dict[str, Any], null: bool) -> dict[str, Any]:
         facts: dict[str, Any] = {}
@@ -377,7 +406,7 @@ class _TableReader:
                     path / "values" / index, "invalid", f"must be a string of 1-{MAX_VALUE_LENGTH} characters"
                 )
             elif value in values[:index]:
-                self.reader.fail(path / "values" / index, "taken", "stands there twice")
+                self.reader.fail(path / "values" / index, "taken", "is listed twice")
         return {"values": tuple(values)}
 
     def _reference_facts(self, path: _Path, raw: dict[str, Any], null: bool) -> dict[str, Any]:
@@ -419,6 +448,8 @@ class _TableReader:
             unique=self._unique(),
             indexes=self._indexes(),
             rules=self._rules(),
+            conditions=self._conditions("conditions", MAX_CONDITIONS),
+            checks=self._conditions("checks", MAX_CHECKS),
             id_prefix=self.id_prefix,
             renamed_from=self.renamed_from,
         )
@@ -457,7 +488,7 @@ class _TableReader:
             elif len(set(chosen)) < len(chosen):
                 reader.fail(here, "taken", "names a column twice")
             elif chosen in found:
-                reader.fail(here, "taken", "stands there twice")
+                reader.fail(here, "taken", "is listed twice")
             found[chosen] = None
         return tuple(found)
 
@@ -480,7 +511,7 @@ class _TableReader:
                 reader.fail(here, "invalid", "id can only be the last of several keys (and is appended by itself)")
             spec = _complete(chosen)
             if spec in found:
-                reader.fail(here, "taken", "stands there twice")
+                reader.fail(here, "taken", "is listed twice")
             found[spec] = None
         for column in self.columns.values():
             if column.is_reference or column.is_user:
@@ -523,6 +554,18 @@ class _TableReader:
                 actions[action] = self._rules_of(here / action, action, rules)
             roles[role] = MappingProxyType(actions)
         return MappingProxyType(roles)
+
+    def _conditions(self, word: str, most: int) -> Mapping[str, Mapping[str, Any]]:
+        """The `conditions` or `checks`, by name."""
+        reader, path = self.reader, self.path / word
+        declared = reader.mapping(path, self.raw.get(word, {}))
+        if len(declared) > most:
+            reader.fail(path, "too_many", f"at most {most} {word}, not {len(declared)}")
+            return {}
+        for name in declared:
+            if not _ROLE.fullmatch(name):
+                reader.fail(path / name, "invalid", "a name is 1-48 of a-z, 0-9 and _, beginning with a letter")
+        return MappingProxyType({name: reader.mapping(path / name, raw) for name, raw in declared.items()})
 
     def _rules_of(self, path: _Path, action: Action, raw: object) -> tuple[RuleSpec, ...]:
         if isinstance(raw, list):

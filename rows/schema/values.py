@@ -17,6 +17,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from platform_site.identity import ids
+from rows.schema.formats import FORMATS
 from rows.schema.model import ID, SQL_TYPES, Column, ColumnType, Table
 from rows.schema.types import Type
 
@@ -38,7 +39,7 @@ ELEMENTS: Final[Mapping[Type, Type]] = {array: element for element, array in ARR
 
 ROW_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 RESERVED_IDS: Final = frozenset({"query", "explain"})
-"""Words that stand where a row's id does in an address."""
+"""Words that are endpoints in the place of a row's id."""
 _DECIMAL: Final = re.compile(r"-?[0-9]{1,500}(\.[0-9]{1,500})?", re.ASCII)
 _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 _TIMESTAMP: Final = re.compile(
@@ -62,7 +63,7 @@ class InvalidValue(Exception):
 
     @property
     def continued(self) -> str:
-        """The message as it stands behind other words."""
+        """The message without its capital letter, to follow other words."""
         return self.message[0].lower() + self.message[1:]
 
 
@@ -72,7 +73,7 @@ def missing_row() -> InvalidValue:
 
 
 def missing_user() -> InvalidValue:
-    """For a user column naming nobody of the environment's pool."""
+    """The error for a user column whose id is not a user of the environment."""
     return InvalidValue("no_such_user", "There is no such user.")
 
 
@@ -321,12 +322,22 @@ def read_cell(column: Column, value: Any) -> Any:
 
     Whether the row of a reference, or the user, exists is not asked here.
     """
+    cell = read_unbounded(column, value)
+    if cell is not None and (column.min is not None or column.max is not None):
+        _check_range(column, cell)
+    return cell
+
+
+def read_unbounded(column: Column, value: Any) -> Any:
+    """As `read_cell`, with no regard to `min` and `max`: for what is added to a cell."""
     if value is None and column.null:
         return None
     cell = read(SQL_TYPES[column.type], value)
     match column.type:
         case "text":
             _check_length(column, cell)
+            if column.format is not None and not FORMATS[column.format].matches(cell):
+                raise InvalidValue("invalid", FORMATS[column.format].message)
         case "text[]":
             for part in cell:
                 _check_length(column, part)
@@ -346,6 +357,28 @@ def read_cell(column: Column, value: Any) -> Any:
     return cell
 
 
+def _check_range(column: Column, cell: Any) -> None:
+    if column.min is not None and cell < column.min:
+        raise InvalidValue("out_of_range", f"Must be at least {_spelled(column, column.min)}.")
+    if column.max is not None and cell > column.max:
+        raise InvalidValue("out_of_range", f"Must be at most {_spelled(column, column.max)}.")
+
+
+def _spelled(column: Column, cell: Any) -> str:
+    return wire(SQL_TYPES[column.type], cell).decode()
+
+
+def misfit(column: Column) -> InvalidValue:
+    """The error for a value that the column's CHECK constraint refused: which one it is, PostgreSQL does not say."""
+    least, greatest = (None if end is None else _spelled(column, end) for end in (column.min, column.max))
+    match least, greatest:
+        case None, None:
+            return InvalidValue("invalid", "The column does not allow this value.")
+        case str(), str():
+            return InvalidValue("out_of_range", f"Must be from {least} to {greatest}.")
+    return InvalidValue("out_of_range", f"Must be at least {least}." if least else f"Must be at most {greatest}.")
+
+
 def _not_among(column: Column) -> InvalidValue:
     return InvalidValue("not_among", f"Must be one of {', '.join(column.values)}.")
 
@@ -353,6 +386,8 @@ def _not_among(column: Column) -> InvalidValue:
 def _check_length(column: Column, text: str) -> None:
     if column.max_length is not None and len(text) > column.max_length:
         raise InvalidValue("too_long", f"Must have at most {column.max_length} characters.")
+    if column.min_length is not None and len(text) < column.min_length:
+        raise InvalidValue("too_short", f"Must have at least {column.min_length} characters.")
 
 
 def _check_digits(column: Column, value: Decimal) -> None:

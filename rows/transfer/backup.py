@@ -1,14 +1,13 @@
-"""Backups of one environment: everything of it that lives in its region, in one file, and back.
+"""Backups of one environment: everything that is in its region, in one file, and restoring it.
 
     projects ─▶ rows: versions, tables, rows by COPY ─▶ archives (the file)
                 webhooks, functions: a part each (`register_part`)
 
-A backup is one moment: one REPEATABLE READ transaction, in which the schema's version is held and no table can be
-dropped. It is held to what a restore asks of it before the file has its name. Restoring verifies the whole file before
-it changes anything, and then is one transaction as well: into a new preview branch, or into an environment, whose
-tables are replaced at its end, in an instant. Users, keys and settings
-live in the control database and are in no backup of an environment. Operator's doors: no rule is asked, no event is
-made. Format and use: docs/how-to/operations/backups.md.
+A backup is one snapshot: one REPEATABLE READ transaction in which the schema version is locked and no table can be
+dropped. It is checked like a restore before the file gets its name. A restore verifies the whole file before it changes
+anything, and is one transaction: into a new preview branch, or into an environment, whose tables it replaces at the
+end. Users, keys and settings are in the control database and in no backup. For operators: no rules are applied and no
+events recorded. Format and use: docs/how-to/operations/backups.md.
 """
 
 import json
@@ -26,22 +25,23 @@ from django.utils.dateparse import parse_datetime
 from psycopg import sql
 
 from accounts.audit import Actor
-from platform_site.background.periodic import apart
+from platform_site.background.periodic import log_failures
 from platform_site.http.requests import current_request_id
 from platform_site.identity import ids, signals
-from platform_site.identity.callers import Caller, Place
+from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.postgres import limits, sqlstates
-from platform_site.postgres.prepared import opened_door
+from platform_site.postgres.prepared import row_access
 from projects import services as projects
+from rows.changes import watched_tables
 from rows.migrate import apply
 from rows.migrate import service as schema_service
-from rows.models import CurrentVersion, DepartureDue, SchemaVersion
+from rows.models import CurrentVersion, PendingUserReferences, SchemaVersion
 from rows.outbox import audit as audit_outbox
 from rows.query import schema_cache
 from rows.schema import model as schema_model
 from rows.schema.model import EMPTY, InvalidDocument, Schema, Table
 from rows.transfer import branch_copy
-from rows.transfer.backup_file import Archive, Damaged, Progress, Writer
+from rows.transfer.backup_file import Archive, DamagedArchive, Progress, Writer
 from rows.write import deleted_users
 
 _SCHEMA: Final = "schema.json"
@@ -55,16 +55,16 @@ _VERSION_FIELDS: Final = (
 class Part(Protocol):
     """What an app above keeps of an environment in the region, as JSON objects. Called in the region's transaction."""
 
-    def dump(self, place: Place) -> Mapping[str, Iterator[Mapping[str, Any]]]:
+    def dump(self, place: EnvironmentRef) -> Mapping[str, Iterator[Mapping[str, Any]]]:
         """Everything worth keeping, never a secret: members of the file by name, each of records that begin with what
         tells them apart. A record is read as one piece, so what can be many (versions, say) has a member of its own."""
 
-    def load(self, place: Place, records: Callable[[str], Iterator[Mapping[str, Any]]]) -> int:
+    def load(self, place: EnvironmentRef, records: Callable[[str], Iterator[Mapping[str, Any]]]) -> int:
         """Make them anew in an environment that has none, from the records of each member; none of one that the backup
         does not have. Returns how many. Raises QuotaExceeded; may stumble (KeyError, TypeError, ValueError,
         AttributeError) over records that `dump` never wrote."""
 
-    def is_empty(self, place: Place) -> bool:
+    def is_empty(self, place: EnvironmentRef) -> bool:
         """Whether the environment has none."""
 
 
@@ -81,7 +81,7 @@ class NotRestorable(Exception):
 
 
 class NotEmpty(Exception):
-    """The environment has tables, and nobody said that they may be replaced."""
+    """The environment has tables, and replacing them was not confirmed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,34 +94,38 @@ class Summary:
     parts: Mapping[str, int]
     """Of a backup by member, of a restore by part; those that were left out are not there."""
     is_ready: bool = True
-    """False for a restored branch that the next sweep will call ready, and nobody can reach before."""
+    """False for a restored branch that becomes ready at the next periodic job and is not reachable before."""
 
 
 # ── Making one ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def backup(
-    place: Place, path: Path, *, replace: bool = False, progress: Callable[[str, int], None] = lambda table, rows: None
+    place: EnvironmentRef,
+    path: Path,
+    *,
+    replace: bool = False,
+    progress: Callable[[str, int], None] = lambda table, rows: None,
 ) -> Summary:
-    """Write all of the environment into a new file at `path`, as of one moment.
+    """Write a snapshot of the environment into a new file at `path`.
 
-    `progress` is told how many rows of a table were written. Raises FileExistsError unless `replace`, NotRestorable,
-    OSError, DatabaseError.
+    `progress` is called with the number of rows written per table. Raises FileExistsError unless `replace`,
+    NotRestorable, OSError, DatabaseError.
     """
     with Writer(path, replace=replace) as writer:
-        with _one_moment(place) as taken_at:
+        with _snapshot(place) as taken_at:
             summary = _write(writer, place, taken_at, progress)
         _read_back(writer)
     return summary
 
 
-def _write(writer: Writer, place: Place, taken_at: datetime, progress: Callable[[str, int], None]) -> Summary:
+def _write(writer: Writer, place: EnvironmentRef, taken_at: datetime, progress: Callable[[str, int], None]) -> Summary:
     connection = connections[place.cluster]
     state = schema_service.current(place)
     tables = state.schema.tables.values()
     _write_versions(writer, place, state.version, state.schema)
     for table in tables:
-        _refuse_strange(connection, place, table)
+        _refuse_invalid_rows(connection, place, table)
     rows = {table.name: _write_rows(writer, connection, place, table, progress) for table in tables}
     parts = {
         name: writer.json_lines(f"{name}.ndjson", records)
@@ -154,12 +158,12 @@ def _read_back(writer: Writer) -> None:
     try:
         with Archive(writer.unfinished) as archive:
             _content(archive)
-    except Damaged as error:
+    except DamagedArchive as error:
         raise NotRestorable(str(error)) from error
 
 
 @contextmanager
-def _one_moment(place: Place) -> Iterator[datetime]:
+def _snapshot(place: EnvironmentRef) -> Iterator[datetime]:
     """The region's transaction of a backup. Gives the moment by the clock of the control database, no later than it."""
     taken_at = deleted_users.now()
     connection = connections[place.cluster]
@@ -172,7 +176,7 @@ def _one_moment(place: Place) -> Iterator[datetime]:
         yield taken_at
 
 
-def _write_versions(writer: Writer, place: Place, version: int, schema: Schema) -> None:
+def _write_versions(writer: Writer, place: EnvironmentRef, version: int, schema: Schema) -> None:
     with writer.member(_SCHEMA) as write:
         write(json.dumps(schema.document, ensure_ascii=False, indent=1).encode())
     # One by one: behind a pooler there is no cursor that would not hold them all.
@@ -184,26 +188,30 @@ def _version_record(record: SchemaVersion) -> dict[str, Any]:
     return {field: getattr(record, field) for field in _VERSION_FIELDS} | {"applied_at": record.applied_at.isoformat()}
 
 
-def _refuse_strange(connection: BaseDatabaseWrapper, place: Place, table: Table) -> None:
+def _refuse_invalid_rows(connection: BaseDatabaseWrapper, place: EnvironmentRef, table: Table) -> None:
     """Raise NotRestorable for rows that would be no rows to a restore. One look at the whole table."""
-    with apply.inside(connection, place.environment_id, limited=False), opened_door():
+    with apply.inside(connection, place.environment_id, limited=False), row_access():
         strange = apply.unreadable_cell(connection, table)
     if strange is not None:
-        raise NotRestorable(_strange(table, *strange))
+        raise NotRestorable(_invalid_rows(table, *strange))
 
 
-def _strange(table: Table, row_id: str, column: str) -> str:
+def _invalid_rows(table: Table, row_id: str, column: str) -> str:
     return f"the row {row_id!a} of {table.name} holds what its column {column} cannot"
 
 
 def _write_rows(
-    writer: Writer, connection: BaseDatabaseWrapper, place: Place, table: Table, progress: Callable[[str, int], None]
+    writer: Writer,
+    connection: BaseDatabaseWrapper,
+    place: EnvironmentRef,
+    table: Table,
+    progress: Callable[[str, int], None],
 ) -> int:
     copy = sql.SQL("COPY {} ({}) TO STDOUT").format(
         sql.Identifier(place.environment_id, table.name), branch_copy.columns_of(table)
     )
     rows = told = 0
-    with writer.member(_member_of(table)) as write, opened_door(), connection.cursor() as cursor:
+    with writer.member(_member_of(table)) as write, row_access(), connection.cursor() as cursor:
         pending: Any = cursor
         chunk: list[bytes] = []
         size = 0
@@ -260,24 +268,24 @@ def _content(archive: Archive) -> Content:
         tables = {table["name"]: (list(table["columns"]), int(table["rows"])) for table in manifest["tables"]}
         parts = {str(name): int(count) for name, count in manifest["parts"].items()}
     except InvalidDocument as error:
-        raise Damaged(f"its schema is not valid here: {error}") from error
+        raise DamagedArchive(f"its schema is not valid here: {error}") from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise Damaged("its manifest is not complete") from error
+        raise DamagedArchive("its manifest is not complete") from error
     if taken_at is None or taken_at.tzinfo is None:
-        raise Damaged("its manifest is not complete")
+        raise DamagedArchive("its manifest is not complete")
     if {name: list(table.all_columns) for name, table in schema.tables.items()} != {
         name: columns for name, (columns, _) in tables.items()
     }:
-        raise Damaged("its tables are not those of its schema")
+        raise DamagedArchive("its tables are not those of its schema")
     latest = None
     for number, record in enumerate(archive.json_lines(_VERSIONS), 1):
         latest = _version_of(record, number)
     last = (latest.version, latest.document) if latest else (0, EMPTY.document)
     if last != (version, schema.document):
-        raise Damaged("its schema is not the last of its versions")
+        raise DamagedArchive("its schema is not the last of its versions")
     for name, count in parts.items():
         if sum(1 for _ in archive.json_lines(f"{name}.ndjson")) != count:
-            raise Damaged(f"{name}.ndjson does not hold as many lines as the manifest says")
+            raise DamagedArchive(f"{name}.ndjson does not hold as many lines as the manifest says")
     return Content(archive, schema, version, taken_at, source_id, frozenset(parts))
 
 
@@ -296,14 +304,14 @@ def _version_of(record: Mapping[str, Any], number: int) -> SchemaVersion:
             and all(isinstance(was, str) for moved in made.renames["columns"].values() for was in moved.values())
         )
     except (AttributeError, KeyError, TypeError, ValueError, ValidationError, RecursionError) as error:
-        raise Damaged(f"{_VERSIONS} cannot be read") from error
+        raise DamagedArchive(f"{_VERSIONS} cannot be read") from error
     if not is_whole:
-        raise Damaged(f"{_VERSIONS} does not have each version once, in order")
+        raise DamagedArchive(f"{_VERSIONS} does not have each version once, in order")
     return made
 
 
 def _cell_of(field: Any, value: Any) -> Any:
-    """`value` as a column of ours takes it. Raises ValidationError, TypeError."""
+    """`value` as the model field takes it. Raises ValidationError, TypeError."""
     if value is None and field.null:
         return None
     cell = field.to_python(value)
@@ -318,7 +326,7 @@ def _cell_of(field: Any, value: Any) -> Any:
 
 def restore_as_branch(
     content: Content, project_id: str, name: str, *, actor: Caller | Actor, progress: Progress = lambda count: None
-) -> tuple[Place, Summary]:
+) -> tuple[EnvironmentRef, Summary]:
     """A new preview branch of the project's production with everything in the backup: all of it, or no branch.
 
     Users who were deleted since are let go of, as far as other rows allow. Raises Damaged, TablesQuotaReached,
@@ -332,16 +340,16 @@ def restore_as_branch(
         if content.version:
             _restore_versions(place, content, indexes_due)
         parts = {name: _load_part(place, name, content) for name in _parts}
-        deleted_users.let_go(place, content.taken_at)
+        deleted_users.delete_references(place, content.taken_at)
     is_ready = False
-    with apart(f"whether {place.environment_id} is ready"):
+    with log_failures(f"whether {place.environment_id} is ready"):
         is_ready = projects.is_ready(place.environment_id)
     return place, Summary(content.version, rows, parts, is_ready)
 
 
 def restore_into(
     content: Content,
-    place: Place,
+    place: EnvironmentRef,
     *,
     replace: bool = False,
     actor: Caller | Actor,
@@ -357,16 +365,16 @@ def restore_into(
     try:
         summary, due = _restore_into(content, place, replace, actor, progress)
     except BaseException:
-        schema_cache.forget(place.environment_id)  # which may know the version that was taken back
+        schema_cache.evict(place.environment_id)  # which may know the version that was taken back
         raise
-    with apart(f"users who are gone, in {place.environment_id}"):
+    with log_failures(f"users who are gone, in {place.environment_id}"):
         deleted_users.settle(place, due)
     return summary
 
 
 def _restore_into(
-    content: Content, place: Place, replace: bool, actor: Caller | Actor, progress: Progress
-) -> tuple[Summary, DepartureDue]:
+    content: Content, place: EnvironmentRef, replace: bool, actor: Caller | Actor, progress: Progress
+) -> tuple[Summary, PendingUserReferences]:
     began = deleted_users.now()
     connection = connections[place.cluster]
     beside = f"restore_{ids.suffix()}"
@@ -384,9 +392,10 @@ def _restore_into(
         schema_service.hold_to_plan(place, old, content.schema)
         apply.exchange(connection, place.environment_id, old, beside, content.schema)
         version = _next_version(place, row, old, content, actor, indexes_due)
-        deleted_users.let_go(place, content.taken_at)
+        deleted_users.delete_references(place, content.taken_at)
         parts = {name: _load_part(place, name, content) for name, part in _parts.items() if part.is_empty(place)}
-        due = deleted_users.put_down(place, began)
+        due = deleted_users.schedule(place, began)
+        watched_tables.renew(place.environment_id, place.cluster)
         audit_outbox.record(
             place,
             "environment.restored",
@@ -411,22 +420,22 @@ def _build(
             counted[table.name] = _load_rows(connection, into, table, content.archive, progress)
         for table in content.schema.tables.values():
             if strange := apply.unreadable_cell(connection, table):
-                raise Damaged(_strange(table, *strange))
+                raise DamagedArchive(_invalid_rows(table, *strange))
         with connection.cursor() as cursor:
             for table in content.schema.tables.values():
                 cursor.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(into, table.name)))
 
     try:
         # COPY is psycopg's own: without the wrapper its errors would not be Django's.
-        with connection.wrap_database_errors, apply.inside(connection, into, limited=False), opened_door():
+        with connection.wrap_database_errors, apply.inside(connection, into, limited=False), row_access():
             built = apply.build(connection, content.schema, fill)
     except DatabaseError as error:
         if (sqlstates.sqlstate(error) or "").startswith(("22", "23")):
-            raise Damaged("its rows do not fit its schema") from error
+            raise DamagedArchive("its rows do not fit its schema") from error
         raise
     expected = {table["name"]: table["rows"] for table in content.archive.manifest["tables"]}
     if counted != expected:
-        raise Damaged("it does not hold as many rows as it says")
+        raise DamagedArchive("it does not hold as many rows as it says")
     return counted, built.indexes_due
 
 
@@ -440,7 +449,7 @@ def _load_rows(connection: BaseDatabaseWrapper, into: str, table: Table, archive
         return int(cursor.rowcount)
 
 
-def _restore_versions(place: Place, content: Content, indexes_due: bool) -> None:
+def _restore_versions(place: EnvironmentRef, content: Content, indexes_due: bool) -> None:
     for number, line in enumerate(content.archive.json_lines(_VERSIONS), 1):
         record = _version_of(line, number)
         record.environment_id = place.environment_id
@@ -451,7 +460,7 @@ def _restore_versions(place: Place, content: Content, indexes_due: bool) -> None
 
 
 def _next_version(
-    place: Place, row: CurrentVersion, old: Schema, content: Content, actor: Caller | Actor, indexes_due: bool
+    place: EnvironmentRef, row: CurrentVersion, old: Schema, content: Content, actor: Caller | Actor, indexes_due: bool
 ) -> int:
     """Never a number again that the environment had: processes know schemas by them."""
     name = f"restore the backup of {content.source_id} taken at {content.taken_at.isoformat()}"
@@ -475,7 +484,7 @@ def _next_version(
     return record.version
 
 
-def _load_part(place: Place, name: str, content: Content) -> int:
+def _load_part(place: EnvironmentRef, name: str, content: Content) -> int:
     def records(member: str) -> Iterator[Mapping[str, Any]]:
         # One that is not there was made before there was such a member.
         return content.archive.json_lines(f"{member}.ndjson") if member in content.parts else iter(())
@@ -483,4 +492,4 @@ def _load_part(place: Place, name: str, content: Content) -> int:
     try:
         return _parts[name].load(place, records)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise Damaged(f"its {name} cannot be read") from error
+        raise DamagedArchive(f"its {name} cannot be read") from error

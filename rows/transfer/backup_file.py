@@ -1,9 +1,8 @@
-"""The file of a backup: a ZIP archive that says what it is and proves that it is whole.
+"""The backup file: a ZIP archive with a manifest and checksums.
 
-`Writer` makes one, `Archive` reads one. The last member, `manifest.json`, names every other with its size and SHA-256;
-`Archive.verify` reads all of it once before anybody acts on it. Members are read and written in pieces, so that memory
-does not grow with them. What the members mean is the business of `rows.transfer.backup`. Format:
-docs/how-to/operations/backups.md.
+`Writer` writes one, `Archive` reads one. The last entry, `manifest.json`, has the size and SHA-256 of all others;
+`Archive.verify` checks all of it before it is used. Entries are read and written in pieces, so that memory stays
+constant. `rows.transfer.backup` defines their contents. Format: docs/how-to/operations/backups.md.
 """
 
 import hashlib
@@ -18,12 +17,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from rows.transfer.partial_file import beside
+from rows.transfer.partial_file import open_partial_file
 
 FORMAT: Final = "backend-platform.environment"
-FORMAT_VERSION: Final = 2
-_READ: Final = (1, 2)
-"""The versions of the format that this release reads. In 1 a function was one line with all its versions."""
+FORMAT_VERSION: Final = 1
 MANIFEST: Final = "manifest.json"
 PIECE: Final = 256 * 1024
 _LARGEST_JSON: Final = 64 * 1024 * 1024
@@ -33,19 +30,19 @@ _QUOTED: Final = 120
 """Bytes of a line that tell which record it is."""
 
 Progress = Callable[[int], None]
-"""Told how many bytes were read or written since it was told last."""
+"""Called with the number of bytes read or written since the last call."""
 
 
-class Damaged(Exception):
+class DamagedArchive(Exception):
     """The file is no whole backup. The message says what is wrong, for an operator."""
 
 
-class NotUnderstood(Exception):
+class UnsupportedFormat(Exception):
     """The file is a backup of a format that this release does not read."""
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ArchiveEntry:
     size: int
     sha256: str
 
@@ -63,10 +60,10 @@ class Writer:
         if path.exists() and not replace:
             raise FileExistsError(path)
         self.path = path
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, ArchiveEntry] = {}
 
     def __enter__(self) -> Self:
-        descriptor, self.unfinished = beside(self.path)
+        descriptor, self.unfinished = open_partial_file(self.path)
         self._file = os.fdopen(descriptor, "wb")
         self._zip = zipfile.ZipFile(self._file, "w", zipfile.ZIP_DEFLATED, compresslevel=1)
         return self
@@ -97,7 +94,7 @@ class Writer:
                 target.write(piece)
 
             yield write
-        self._members[name] = Member(size, digest.hexdigest())
+        self._members[name] = ArchiveEntry(size, digest.hexdigest())
 
     def json_lines(self, name: str, records: Iterator[Mapping[str, Any]]) -> int:
         """A member with a JSON object on each line. Returns how many."""
@@ -131,7 +128,7 @@ class Archive:
         try:
             self._zip = zipfile.ZipFile(path)
         except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError) as error:
-            raise Damaged("it is no ZIP archive, or its end is missing") from error
+            raise DamagedArchive("it is no ZIP archive, or its end is missing") from error
         try:
             self.manifest = self._read_manifest()
             self.members = self._read_members()
@@ -151,20 +148,20 @@ class Archive:
                 text = member.read(_LARGEST_JSON + 1)
             manifest = json.loads(text)
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-            raise Damaged("it is no backup of an environment")
-        if (version := manifest.get("format_version")) not in _READ:
-            raise NotUnderstood(f"it has the format {version}, and this release reads those up to {FORMAT_VERSION}")
+            raise DamagedArchive("it is no backup of an environment")
+        if (version := manifest.get("format_version")) != FORMAT_VERSION:
+            raise UnsupportedFormat(f"its format is {version}; this release reads format {FORMAT_VERSION}")
         return manifest
 
-    def _read_members(self) -> dict[str, Member]:
+    def _read_members(self) -> dict[str, ArchiveEntry]:
         with _damage_named(MANIFEST):
             members = {
-                name: Member(int(facts["size"]), str(facts["sha256"]))
+                name: ArchiveEntry(int(facts["size"]), str(facts["sha256"]))
                 for name, facts in self.manifest["members"].items()
             }
         found = [info.filename for info in self._zip.infolist() if info.filename != MANIFEST]
         if sorted(found) != sorted(members) or len(self._zip.infolist()) != len(found) + 1:
-            raise Damaged("its members are not those that its manifest names")
+            raise DamagedArchive("its members are not those that its manifest names")
         return members
 
     @property
@@ -182,7 +179,7 @@ class Archive:
         """A member in pieces. Raises Damaged, at the latest after the last piece."""
         expected = self.members.get(name)
         if expected is None:
-            raise Damaged(f"it has no {name}")
+            raise DamagedArchive(f"it has no {name}")
         digest = hashlib.sha256()
         size = 0
         with _damage_named(name), self._zip.open(name) as member:
@@ -194,12 +191,12 @@ class Archive:
                 progress(len(piece))
                 yield piece
         if size != expected.size or digest.hexdigest() != expected.sha256:
-            raise Damaged(f"{name} is not what was written")
+            raise DamagedArchive(f"{name} is not what was written")
 
     def json(self, name: str) -> Any:
         """A member that is one JSON value."""
         if name in self.members and self.members[name].size > _LARGEST_JSON:
-            raise Damaged(f"{name} is too large")
+            raise DamagedArchive(f"{name} is too large")
         with _damage_named(name):
             return json.loads(b"".join(self.read(name)))
 
@@ -214,7 +211,7 @@ class Archive:
             length += len(end)
             if length > _LARGEST_JSON:
                 beginning = b"".join(begun[:2])[:_QUOTED].decode(errors="replace")
-                raise Damaged(
+                raise DamagedArchive(
                     f"line {number} of {name} has more than {_LARGEST_JSON >> 20} MB; it begins {beginning!a}"
                 )
             for start in further:
@@ -228,7 +225,7 @@ class Archive:
         with _damage_named(name):
             found = json.loads(line)
         if not isinstance(found, dict):
-            raise Damaged(f"{name} cannot be read")
+            raise DamagedArchive(f"{name} cannot be read")
         return found
 
 
@@ -237,6 +234,6 @@ def _damage_named(name: str) -> Generator[None]:
     try:
         yield
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, TypeError, ValueError, NotImplementedError) as error:
-        raise Damaged(f"{name} cannot be read") from error
+        raise DamagedArchive(f"{name} cannot be read") from error
     except RuntimeError as error:  # what `zipfile` raises for an entry that says it is encrypted
-        raise Damaged(f"{name} cannot be read") from error
+        raise DamagedArchive(f"{name} cannot be read") from error

@@ -1,9 +1,9 @@
-"""The rows' part of a preview branch: its tables, versions and, if asked for, all rows of its source.
+"""The rows' part of a preview branch: tables, versions and, if requested, all rows of its source.
 
-Runs inside the region's transaction that makes the branch (`projects.provisioning.branching`), which is REPEATABLE
-READ: what is copied is the source at one moment. The source's version is held in share mode, so its tables stand still
-until the end; a change that was under way undoes the copy, which is then begun again. An operator's door: no rule is
-asked, no event is made. docs/adr/0003-preview-branches.md.
+Runs in the REPEATABLE READ transaction of the region that creates the branch (`projects.provisioning.branching`), so
+the copy is one snapshot of the source. The source's version is locked in share mode, so its tables do not change; a
+concurrent schema change aborts the copy, which then starts again. No rules are applied and no events recorded.
+docs/adr/0003-preview-branches.md.
 """
 
 from functools import partial
@@ -13,8 +13,8 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import sql
 
-from platform_site.identity.callers import Place
-from platform_site.postgres.prepared import opened_door
+from platform_site.identity.callers import EnvironmentRef
+from platform_site.postgres.prepared import row_access
 from projects.provisioning import branching, failpoints
 from rows.migrate import apply
 from rows.models import CurrentVersion, SchemaVersion
@@ -27,7 +27,9 @@ _MODEL_COLUMNS: Final = [
 ]
 
 
-def follow_branch(*, source: Place, target: Place, data: branching.Data, using: str, **_: Any) -> None:
+def follow_branch(
+    *, source: EnvironmentRef, target: EnvironmentRef, data: branching.Data, using: str, **_: Any
+) -> None:
     """Receiver of `environment_branched`: build the tables of the source's current schema, with its rows for
     `data="full"`, and take over its versions.
 
@@ -44,7 +46,7 @@ def follow_branch(*, source: Place, target: Place, data: branching.Data, using: 
         lock_against_deletion(connection, source.environment_id, schema)
         branching.require_both(source, target)
         fill = partial(_copy_rows, connection, source, target, schema)
-    with apply.inside(connection, target.environment_id, limited=False), opened_door():
+    with apply.inside(connection, target.environment_id, limited=False), row_access():
         built = apply.build(connection, schema, fill)
     _copy_versions(connection, source, target, version, indexes_due=built.indexes_due)
 
@@ -64,11 +66,11 @@ def lock_against_deletion(connection: BaseDatabaseWrapper, schema_name: str, sch
     """Let no table of an environment be dropped until the end of the transaction. Readers and writers go on."""
     if schema.tables:
         tables = sql.SQL(", ").join(sql.Identifier(schema_name, name) for name in sorted(schema.tables))
-        with opened_door(), connection.cursor() as cursor:
+        with row_access(), connection.cursor() as cursor:
             cursor.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(tables))
 
 
-def _copy_rows(connection: BaseDatabaseWrapper, source: Place, target: Place, schema: Schema) -> None:
+def _copy_rows(connection: BaseDatabaseWrapper, source: EnvironmentRef, target: EnvironmentRef, schema: Schema) -> None:
     with connection.cursor() as cursor:
         for table in schema.tables.values():
             names = columns_of(table)
@@ -93,7 +95,7 @@ def columns_of(table: Table) -> sql.Composed:
 
 
 def _copy_versions(
-    connection: BaseDatabaseWrapper, source: Place, target: Place, version: int, *, indexes_due: bool
+    connection: BaseDatabaseWrapper, source: EnvironmentRef, target: EnvironmentRef, version: int, *, indexes_due: bool
 ) -> None:
     """The branch counts on from the source's versions, and can go back to each of them."""
     columns = sql.SQL(", ").join(sql.Identifier(name) for name in _MODEL_COLUMNS)

@@ -1,7 +1,7 @@
-"""All rows of a table into a file, by COPY: CSV or NDJSON that `rows.transfer.importer` reads back to the same rows.
+"""Exports all rows of a table by COPY: CSV or NDJSON that `rows.transfer.importer` reads back to the same rows.
 
-PostgreSQL makes every byte, by the renderer that the API's answers come from (`rows.query.json_rendering`); one
-statement, so the file is the table at one moment. An operator's door: no rule is asked.
+PostgreSQL renders the cells exactly as in API responses (`rows.query.json_rendering`), in one statement, so the file is
+a snapshot. For operators: no rules are applied.
 """
 
 from collections.abc import Collection, Iterator
@@ -10,9 +10,9 @@ from typing import Any, Final
 from django.db import connections, transaction
 from psycopg import sql
 
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import limits
-from platform_site.postgres.prepared import opened_door
+from platform_site.postgres.prepared import row_access
 from rows.migrate import service as schema_service
 from rows.query import json_rendering
 from rows.schema.model import Column, Table
@@ -33,7 +33,7 @@ class NoSuchColumn(Exception):
     """The table has no such column."""
 
 
-def table_of(place: Place, name: str) -> Table:
+def table_of(place: EnvironmentRef, name: str) -> Table:
     """The table as the environment's schema has it now. Raises NoSuchTable."""
     known = schema_service.current(place).schema.tables
     if name not in known:
@@ -41,7 +41,7 @@ def table_of(place: Place, name: str) -> Table:
     return known[name]
 
 
-def estimates(place: Place) -> dict[str, int]:
+def estimates(place: EnvironmentRef) -> dict[str, int]:
     """About how many rows each table has, by its name: counting them would cost a scan each. One query."""
     with connections[place.cluster].cursor() as cursor:
         cursor.execute(
@@ -54,7 +54,7 @@ def estimates(place: Place) -> dict[str, int]:
 
 
 def export_rows(
-    place: Place, table: Table, form: Format, columns: Collection[str] | None = None
+    place: EnvironmentRef, table: Table, form: Format, columns: Collection[str] | None = None
 ) -> Iterator[tuple[bytes, int]]:
     """The file in pieces, each with the number of rows in it, in the order of ids.
 
@@ -66,7 +66,7 @@ def export_rows(
         select, sql.Identifier(place.environment_id, table.name), _OPTIONS[form]
     )
     connection = connections[place.cluster]
-    with transaction.atomic(using=place.cluster), opened_door(), connection.cursor() as cursor:
+    with transaction.atomic(using=place.cluster), row_access(), connection.cursor() as cursor:
         limits.lift(cursor)
         pending: Any = cursor
         with connection.wrap_database_errors, pending.copy(copy) as reading:

@@ -4,6 +4,7 @@ A record is a mapping of column names to JSON values, as a body of the API would
 knows only text and nothing) is read by the column's type. Memory does not grow with the file.
 """
 
+import codecs
 import gzip
 import re
 import zlib
@@ -41,7 +42,7 @@ def format_of(name: str) -> Format | None:
 
 @dataclass
 class RecordFile:
-    """One open file. `progress` is told now and then how many of its bytes were read."""
+    """One open file. `progress` is called now and then with the number of bytes read."""
 
     file: IO[bytes]
     format: Format
@@ -73,7 +74,9 @@ class RecordFile:
 
     def _ndjson(self, table: Table) -> Iterator[tuple[int, Mapping[str, Any] | str]]:
         for number, line in enumerate(self._lines(), 1):
-            if line.isspace():
+            if number == 1:
+                line = line.removeprefix(codecs.BOM_UTF8)
+            if not line or line.isspace():
                 continue
             try:
                 record = exact_json.loads(line)
@@ -98,14 +101,14 @@ class RecordFile:
                     for (name, empty, parse), cell in zip(readers, cells, strict=True):
                         if cell is not None:
                             record[name] = cell if parse is None else parse(cell)
-                        elif empty is not _LEFT_OUT:
+                        elif empty is not _OMITTED:
                             record[name] = empty
                     yield number, record
         except csv_reader.EndlessRecord as error:
             raise InvalidFile(f"Line {error.number}: {error.message}.") from None
 
 
-_LEFT_OUT: Final = object()
+_OMITTED: Final = object()
 
 
 def _columns(table: Table, header: Sequence[str | None] | InvalidRecord) -> list[Column]:
@@ -138,7 +141,7 @@ def _empty(column: Column) -> Any:
         return None
     if column.type == "text" and not column.implicit:
         return ""
-    return _LEFT_OUT if column.default is not None or column.implicit else None
+    return _OMITTED if column.default is not None or column.implicit else None
 
 
 def _integer(cell: str) -> Any:

@@ -1,9 +1,8 @@
-"""Rows by the million: from records of a file, through COPY, into a table; all of them, or the good ones, or none.
+"""Imports rows by COPY from a file: all of them, or the valid ones, or none.
 
-Each cell is read exactly as the API reads it (`rows.schema.values`), so that nothing gets in that a write could not
-have made. Then everything goes by COPY into a temporary table, where PostgreSQL finds what one row alone cannot tell:
-ids and uniques that are taken, references to rows that are not there. Only then, with every bad line known by its
-number, are rows inserted. One transaction throughout. An operator's door: no rule is asked.
+Each cell is read exactly as the API reads it (`rows.schema.values`), so that only valid values get in. All rows go into
+a temporary table first, where PostgreSQL finds taken ids, violated unique constraints and missing references. Rows are
+inserted when every invalid line is known by its number. One transaction. For operators: no rules are applied.
 """
 
 import re
@@ -20,16 +19,17 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import sql
 
 from accounts.models import User
-from platform_site.background.periodic import apart
+from platform_site.background.periodic import log_failures
 from platform_site.http.requests import current_request_id
 from platform_site.identity import ids
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import limits, replicas, sqlstates
-from platform_site.postgres.prepared import opened_door
+from platform_site.postgres.prepared import row_access
+from rows.changes import watched_tables
 from rows.migrate import apply
 from rows.migrate import service as schema_service
 from rows.outbox.models import ANY, EventInterest
-from rows.query import json_rendering, table_models
+from rows.query import json_rendering, table_checks, table_models
 from rows.schema import identifiers, values
 from rows.schema.model import ID, NOW, RANDOM, SQL_TYPES, Column, Table
 from rows.schema.values import LONG_TYPES, MAX_ROW_BYTES, RESERVED_IDS, InvalidValue
@@ -94,14 +94,14 @@ class NoSuchTable(ImportFailed):
 
 
 class BadLines(ImportFailed):
-    """Lines are bad and nobody said to skip them: nothing was imported."""
+    """There are invalid lines and skipping them was not requested: nothing was imported."""
 
     def __init__(self, report: Report) -> None:
         self.report = report
         super().__init__(f"{report.bad_lines} bad lines")
 
 
-class Interfered(ImportFailed):
+class ChangedDuringImport(ImportFailed):
     """Others changed the schema, or wrote conflicting rows, at the same time, or are still at it: nothing was
     imported."""
 
@@ -119,7 +119,7 @@ class Source(Protocol):
 
 
 def import_rows(
-    place: Place,
+    place: EnvironmentRef,
     table_name: str,
     source: Source,
     *,
@@ -129,24 +129,24 @@ def import_rows(
 ) -> Report:
     """Insert the rows of `source` into the table, in one transaction.
 
-    With `skip_bad` bad lines are left out and reported, otherwise they raise BadLines and nothing is imported. With
-    `events` an event is recorded for each row, if somebody in the environment wants inserts of this table. `dry_run`
-    does it all and takes it back. Users who were deleted meanwhile are let go of at the end. Raises NoSuchTable,
-    BadLines, TooLong, Interfered.
+    With `skip_bad`, invalid lines are skipped and reported; otherwise they raise BadLines and nothing is imported. With
+    `events`, an event is recorded for each row if inserts of this table have subscribers. `dry_run` undoes everything
+    at the end. References to users that were deleted meanwhile are resolved by `on_delete`. Raises NoSuchTable,
+    BadLines, TooLong, ChangedDuringImport.
     """
     state = schema_service.current(place)
     table = state.schema.tables.get(table_name)
     if table is None:
         raise NoSuchTable(table_name, state.schema.tables)
     since = deleted_users.now()
-    with _interference(), transaction.atomic(using=place.cluster), opened_door():
-        job = _Import(place, state.version, table, skip_bad=skip_bad, events=events)
+    with _interference(), transaction.atomic(using=place.cluster), row_access():
+        job = _Import(place, state, table, skip_bad=skip_bad, events=events)
         report = job.run(source)
         replicas.written(place.cluster, place.environment_id)
-        due = deleted_users.put_down(place, since)
+        due = deleted_users.schedule(place, since)
         transaction.set_rollback(dry_run, using=place.cluster)
     if not dry_run:
-        with apart(f"users who are gone, in {place.environment_id}"):
+        with log_failures(f"users who are gone, in {place.environment_id}"):
             deleted_users.settle(place, due)
     return report
 
@@ -158,15 +158,18 @@ def _interference() -> Generator[None]:
         yield
     except DatabaseError as error:
         if sqlstates.sqlstate(error) in sqlstates.INTERFERED:
-            raise Interfered from error
+            raise ChangedDuringImport from error
         raise
 
 
 class _Import:
     """One import, inside its transaction."""
 
-    def __init__(self, place: Place, version: int, table: Table, *, skip_bad: bool, events: bool) -> None:
-        self.place, self.version, self.table, self.skip_bad = place, version, table, skip_bad
+    def __init__(
+        self, place: EnvironmentRef, state: schema_service.State, table: Table, *, skip_bad: bool, events: bool
+    ) -> None:
+        self.place, self.version, self.table, self.skip_bad = place, state.version, table, skip_bad
+        self.checks = table_models.checks_of(state.schema).get(table.name, {})
         self.connection: BaseDatabaseWrapper = connections[place.cluster]
         self.columns = list(table.all_columns.values())
         self.events = events and self._wanted()
@@ -189,7 +192,7 @@ class _Import:
                 self._insert()
             except DatabaseError as error:
                 if sqlstates.sqlstate(error) in sqlstates.CONFLICTS:
-                    raise Interfered from error
+                    raise ChangedDuringImport from error
                 if sqlstates.sqlstate(error) == sqlstates.TOO_LONG_FOR_AN_INDEX:
                     raise TooLong(*table_models.too_long_together(self.table, sqlstates.constraint(error))) from error
                 raise
@@ -261,6 +264,14 @@ class _Import:
         for column in self.columns:
             if column.is_user:
                 self._complain_of_users(column)
+            if column.default == NOW and not column.implicit and (column.min is not None or column.max is not None):
+                self._complain_of_check(
+                    table_models.check_sql(column, self.connection), [column.name], "is out of range"
+                )
+        for name, condition in self.checks.items():
+            self._complain_of_check(
+                table_checks.text_of(self.table, condition), (), f'does not meet the check "{name}"'
+            )
         self._complain_of_references()
 
     def _complain(self, bad: sql.Composable, columns: Collection[str], message: str) -> None:
@@ -269,11 +280,15 @@ class _Import:
         for (line,) in self.cursor.fetchall():
             self.report.complain([BadLine(line, ", ".join(columns) or None, message)])
 
+    def _complain_of_check(self, condition: str, columns: Collection[str], message: str) -> None:
+        bad = sql.SQL("SELECT _line FROM {} WHERE NOT ({})").format(_STAGE, sql.SQL(condition))
+        self._complain(bad, columns, message)
+
     def _complain_of_size(self) -> None:
         long = [column for column in self.columns if column.type in LONG_TYPES and not column.implicit]
         if long and self.long_lines:
             bad = sql.SQL("SELECT _line FROM {} WHERE _line = ANY({}::bigint[]) AND {}").format(
-                _STAGE, sql.Literal(self.long_lines), apply.is_giant(long)
+                _STAGE, sql.Literal(self.long_lines), apply.is_row_too_large(long)
             )
             self._complain(bad, (), f"holds more than {MAX_ROW_BYTES >> 20} MB")
 
@@ -358,7 +373,7 @@ class _Import:
             self.place.environment_id,
         )
         if self.cursor.fetchone() != (self.version,):
-            raise Interfered
+            raise ChangedDuringImport
 
     def _insert(self) -> None:
         self._execute(
@@ -367,6 +382,8 @@ class _Import:
         self.report.rows = self.cursor.rowcount
         if self.events:
             self._record_events()
+        else:
+            watched_tables.renew(self.place.environment_id, self.place.cluster)
         self._execute(sql.SQL("ANALYZE {}").format(self._target))
 
     def _record_events(self) -> None:
@@ -486,6 +503,8 @@ def _quick(table: Table, column: Column) -> Callable[[Any], bytes | None]:
             else None
         )
     match column.type:
+        case _ if any(each is not None for each in (column.min, column.max, column.min_length, column.format)):
+            return lambda value: None
         case "text":
             is_indexed = values.is_indexed(table, column)
             # A character takes at most four bytes, so below this no text can be too long for an index.

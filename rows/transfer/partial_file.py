@@ -4,11 +4,11 @@ import tempfile
 from pathlib import Path
 
 
-def beside(path: Path) -> tuple[int, Path]:
-    """A new file in the directory of `path`, open for writing, and where it is. Raises OSError.
+def open_partial_file(path: Path) -> tuple[int, Path]:
+    """A new file in the directory of `path`, open for writing, and its path. Raises OSError.
 
-    No two have the same name: what a process that was killed leaves is in nobody's way, though in a container the next
-    one has the same number.
+    Names are unique, so that the remains of a killed process do not conflict, even with the same process id in a
+    container.
     """
     descriptor, name = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".part", dir=path.parent)
     return descriptor, Path(name)

@@ -1,7 +1,7 @@
-"""Bodies of writes: an object of columns and values in, wire text by column out, or every field that is wrong with it.
+"""Parses the bodies of writes: an object of columns and values becomes wire text by column, or the list of all invalid
+fields.
 
-`writes` and `bulk` read here what a client sends; `values` says what a column takes. A caller is told of columns only
-what its rules let it know.
+`rows.schema.values` defines what a column accepts. Errors only mention columns that the caller may know.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,11 +17,11 @@ from rows.write.update_operators import Change
 
 Cells = Mapping[str, bytes | None]
 """Columns as wire text, None for null."""
-Further = Callable[[Cells, list[FieldError]], Iterable[FieldError]]
+ExtraField = Callable[[Cells, list[FieldError]], Iterable[FieldError]]
 """What only a database knows to be wrong with the cells that can be read, beside the errors of the others."""
 
 
-def nothing_further(cells: Cells, errors: list[FieldError]) -> Iterable[FieldError]:
+def no_extra_fields(cells: Cells, errors: list[FieldError]) -> Iterable[FieldError]:
     return ()
 
 
@@ -31,7 +31,7 @@ def read_insert(
     *,
     writable: Iterable[str],
     readable: Iterable[str],
-    further: Further = nothing_further,
+    further: ExtraField = no_extra_fields,
 ) -> dict[str, bytes | None]:
     """The columns of a new row that `body` sets, as wire text or None for null, in the order of the body.
 
@@ -56,7 +56,7 @@ def read_insert(
 
 
 def read_update(
-    table: Table, body: Any, *, writable: Iterable[str], readable: Iterable[str], further: Further = nothing_further
+    table: Table, body: Any, *, writable: Iterable[str], readable: Iterable[str], further: ExtraField = no_extra_fields
 ) -> tuple[dict[str, bytes | None], dict[str, Change]]:
     """The columns that `body` changes, as wire text or None for null, and which of these are to be computed, of which
     the text is the operand. Arguments and errors as for `read_insert`.
@@ -68,7 +68,7 @@ def read_update(
     return cells, changes
 
 
-def _refuse(errors: list[FieldError], cells: Cells, further: Further) -> None:
+def _refuse(errors: list[FieldError], cells: Cells, further: ExtraField) -> None:
     if len(errors) < MAX_ERRORS:
         errors += further(cells, errors)
     if errors:

@@ -12,18 +12,18 @@ from django.db import DatabaseError, transaction
 
 from platform_site.http import cursors
 from platform_site.http.errors import ValidationFailed
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import EnvironmentRef
 from rows.query import service as query_service
 from rows.query import where as query_where
-from rows.query.context import Asking, asked
+from rows.query.context import QueryContext, run
 from rows.query.params import DEFAULT_ORDER
 from rows.query.select import LIMIT, After, Cell
 from rows.rules.rules import Access, Principal
 from rows.schema.model import Table
 from rows.write import body_parsing, referential_actions, statements
 from rows.write import service as write_service
-from rows.write.errors import NotToBeWritten, refusal_by_constraint, unknown_users
-from rows.write.pending_write import Attempt, announce
+from rows.write.errors import WriteRefused, error_of_constraint, unknown_users
+from rows.write.pending_write import PendingWrite, announce
 from rows.write.statements import BulkShape, ChosenShape, UpdateShape
 
 MAX_ROWS: Final = 1_000
@@ -52,7 +52,7 @@ class Changed:
 
 
 def update_rows(
-    place: Place, principal: Principal, table: str, query: BulkQuery, body: Any, *, depth: int = 0
+    place: EnvironmentRef, principal: Principal, table: str, query: BulkQuery, body: Any, *, depth: int = 0
 ) -> Changed:
     """The columns in `body` changed in every row that `principal` sees, that fits, and that it may update.
 
@@ -60,22 +60,24 @@ def update_rows(
     (absent, not understood, or fitting more than MAX_ROWS without a limit), `cursor` or a column, and Conflict for a
     unique value that is taken. What a row is refused for begins with its id.
     """
-    return asked(place, principal, lambda asking: _update(asking, table, query, body, depth))
+    return run(place, principal, lambda asking: _update(asking, table, query, body, depth))
 
 
-def delete_rows(place: Place, principal: Principal, table: str, query: BulkQuery, *, depth: int = 0) -> Changed:
+def delete_rows(
+    place: EnvironmentRef, principal: Principal, table: str, query: BulkQuery, *, depth: int = 0
+) -> Changed:
     """Every row gone that `principal` sees, that fits, and that it may delete, with what refers to them as by
     `delete_row`.
 
     Raises as `update_rows`, and Conflict as `delete_row`.
     """
-    return asked(place, principal, lambda asking: _delete(asking, table, query, depth))
+    return run(place, principal, lambda asking: _delete(asking, table, query, depth))
 
 
-def _update(asking: Asking, name: str, query: BulkQuery, body: Any, depth: int) -> Changed:
+def _update(asking: QueryContext, name: str, query: BulkQuery, body: Any, depth: int) -> Changed:
     table, access = asking.table(name)
     if access.read is None or access.update is None:
-        raise NotToBeWritten
+        raise WriteRefused
     attempt = _change(asking, table, access, body, depth)
     with transaction.atomic(using=asking.environment.alias):
         chosen = _choose(asking, table, "update", query)
@@ -88,7 +90,7 @@ def _update(asking: Asking, name: str, query: BulkQuery, body: Any, depth: int) 
     return chosen
 
 
-def _change(asking: Asking, table: Table, access: Access, body: Any, depth: int) -> Attempt:
+def _change(asking: QueryContext, table: Table, access: Access, body: Any, depth: int) -> PendingWrite:
     """The update that `body` asks for, of no row in particular. Raises ValidationFailed."""
     rule = access.update
     assert rule is not None  # noqa: S101 - asked by the caller
@@ -96,22 +98,22 @@ def _change(asking: Asking, table: Table, access: Access, body: Any, depth: int)
         table,
         body,
         writable=rule.columns,
-        readable=asking.sight.columns(table.name),
+        readable=asking.resolver.columns(table.name),
         further=lambda cells, errors: unknown_users(asking, table, cells),
     )
     named = {Cell(column): cell for column, cell in cells.items()}
-    return Attempt(table, access, UpdateShape(table.name, tuple(sorted(cells))), named, depth).computing(changes)
+    return PendingWrite(table, access, UpdateShape(table.name, tuple(sorted(cells))), named, depth).computing(changes)
 
 
-def _update_at_once(asking: Asking, attempt: Attempt, ids: Sequence[str]) -> frozenset[str]:
+def _update_at_once(asking: QueryContext, attempt: PendingWrite, ids: Sequence[str]) -> frozenset[str]:
     """The rows that one statement wrote: not those that something refuses, and none where each has to be looked at."""
     shape = attempt.shape
     assert isinstance(shape, UpdateShape)  # noqa: S101 - for the type checker
-    viewer = asking.environment.open_viewer(asking.standing)
+    role_view = asking.environment.open_role_view(asking.role_key)
     if (
         not ids
         or write_service.is_large(attempt.table, attempt.named)
-        or statements.looks_back(viewer, shape.table, shape)
+        or statements.uses_old_row(role_view, shape.table, shape)
     ):
         return frozenset()
     wants = asking.environment.wants_events(shape.table, "update")
@@ -121,7 +123,7 @@ def _update_at_once(asking: Asking, attempt: Attempt, ids: Sequence[str]) -> fro
     try:
         rows = asking.write(statement, current.named | referential_actions.rows_and_events(0, ids))
     except DatabaseError as error:
-        if refusal := refusal_by_constraint(asking, attempt, error):
+        if refusal := error_of_constraint(asking, attempt, error):
             raise refusal from error
         raise
     written = frozenset((cell or b"").decode() for (cell,) in rows)
@@ -131,7 +133,7 @@ def _update_at_once(asking: Asking, attempt: Attempt, ids: Sequence[str]) -> fro
     return written
 
 
-def _update_one(asking: Asking, name: str, row_id: str, body: Any, depth: int) -> None:
+def _update_one(asking: QueryContext, name: str, row_id: str, body: Any, depth: int) -> None:
     try:
         write_service.update(asking, name, row_id, body, depth)
     except ValidationFailed as error:
@@ -139,10 +141,10 @@ def _update_one(asking: Asking, name: str, row_id: str, body: Any, depth: int) -
         raise ValidationFailed(fields=fields) from error
 
 
-def _delete(asking: Asking, name: str, query: BulkQuery, depth: int) -> Changed:
+def _delete(asking: QueryContext, name: str, query: BulkQuery, depth: int) -> Changed:
     table, access = asking.table(name)
     if access.read is None or access.delete is None:
-        raise NotToBeWritten
+        raise WriteRefused
     with transaction.atomic(using=asking.environment.alias):
         chosen = _choose(asking, table, "delete", query)
         if chosen.ids:
@@ -150,12 +152,12 @@ def _delete(asking: Asking, name: str, query: BulkQuery, depth: int) -> Changed:
     return chosen
 
 
-def _choose(asking: Asking, table: Table, action: Literal["update", "delete"], query: BulkQuery) -> Changed:
+def _choose(asking: QueryContext, table: Table, action: Literal["update", "delete"], query: BulkQuery) -> Changed:
     """The rows to change, locked, and where those begin that are left for another request."""
     if query.where is None:
         message = 'Say which rows to change, such as where={"done": true}; where={} is all of them.'
         raise ValidationFailed.of("where", "required", message)
-    where = query_where.parse_where(query.where, table.name, asking.sight)
+    where = query_where.parse_where(query.where, table.name, asking.resolver)
     facts = [action, *query_service.cursor_facts(asking, table, where, DEFAULT_ORDER)]
     most = query.limit or MAX_ROWS
     named: dict[Any, bytes | None] = {LIMIT: b"%d" % (most + 1)}

@@ -24,23 +24,25 @@ from platform_site.http.errors import (
 from platform_site.http.fields import WHOLE_BODY
 from platform_site.postgres import sqlstates
 from rows.query import table_models
-from rows.query.context import Asking
+from rows.query.context import QueryContext
 from rows.query.select import Cell
+from rows.query.table_checks import constraint_name
+from rows.rules import checks
 from rows.rules.conditions import Condition, Quantified, parts, paths_of
-from rows.rules.rules import Clause, WriteRule
+from rows.rules.rules import Clause, Ruleset, WriteRule
 from rows.schema import identifiers, values
 from rows.schema.model import Column, Table
 from rows.schema.values import MAX_ROW_BYTES
 from rows.write import body_parsing, row_size, statements, update_operators
-from rows.write.pending_write import Attempt, Named
+from rows.write.pending_write import Named, PendingWrite
 from rows.write.row_size import Shares
 from rows.write.statements import AfterwardsShape, DeleteShape, ProbeShape, UpdateShape
 from rows.write.update_operators import GROWING
 
 
-class NotToBeWritten(NotFound):
-    """The answer to a write of what is not there, is hidden from who asks, or may be seen by them and not changed: the
-    same for all three [contract 4.8], so its words must be true of all three."""
+class WriteRefused(NotFound):
+    """A write of a row that does not exist, is hidden from the caller, or may be seen but not changed. The response is
+    the same for all three (contract 4.8), so its message must fit all of them."""
 
     message = "There is nothing here that you may change."
 
@@ -48,28 +50,28 @@ class NotToBeWritten(NotFound):
 # ── What the probe found ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def probed(asking: Asking, attempt: Attempt) -> tuple[list[bool], ApiError | None]:
+def probed(asking: QueryContext, attempt: PendingWrite) -> tuple[list[bool], ApiError | None]:
     """What the probe says of a write that is still to be made: its verdicts from the second on, and what keeps the row
     itself from being written."""
     rows = asking.read(asking.statement(ProbeShape(attempt.shape), statements.probe), attempt.named)
     if not rows:
-        return [], NotToBeWritten()
+        return [], WriteRefused()
     matches, *rest = [cell == b"t" for cell in rows[0]]
     return rest, None if matches else PreconditionFailed()
 
 
-def refusal_of(asking: Asking, attempt: Attempt) -> ApiError | None:
-    """Why the write came to nothing; None if nothing stands in its way any more."""
+def error_of(asking: QueryContext, attempt: PendingWrite) -> ApiError | None:
+    """Why the write failed; None if nothing prevents it any more."""
     rest, refusal = probed(asking, attempt)
     if refusal is not None:
         return refusal
     needs_no_event, *verdicts = rest
-    if not needs_no_event:  # somebody has begun to listen: again, with an event
+    if not needs_no_event:  # a subscription began meanwhile: try again, with an event
         asking.environment.learn_interest(attempt.table.name, attempt.action, True)
         return None
     if isinstance(attempt.shape, DeleteShape):
         return None
-    viewer = asking.environment.open_viewer(asking.standing)
+    role_view = asking.environment.open_role_view(asking.role_key)
     if isinstance(attempt.shape, UpdateShape):
         of_computed = 2 * len(attempt.shape.computed)
         if errors := _not_computable(attempt.shape, verdicts[:of_computed]):
@@ -79,23 +81,23 @@ def refusal_of(asking: Asking, attempt: Attempt) -> ApiError | None:
             fits, *verdicts = verdicts
             if not fits:
                 grown = (name for name, operator in attempt.shape.computed if operator in GROWING)
-                return too_large(row_size.shares(viewer, attempt.table, _rule(attempt).columns), grown)
-    references = statements.references_of(viewer, attempt.table, attempt.shape)
+                return too_large(row_size.shares(role_view, attempt.table, _rule(attempt).columns), grown)
+    references = statements.references_of(role_view, attempt.table, attempt.shape)
     if unseen := _unseen(references, verdicts):
         return ValidationFailed(fields=unseen)
-    if statements.looks_back(viewer, attempt.table.name, attempt.shape):
+    if statements.uses_old_row(role_view, attempt.table.name, attempt.shape):
         return None  # its checks are asked afterwards
     return _checked(asking, attempt, verdicts[len(references) :])
 
 
 def _not_computable(shape: UpdateShape, verdicts: Sequence[bool]) -> list[FieldError]:
-    """Errors for the computed cells that this principal may not read, of which nothing else is told, and for those that
-    their columns have no room for."""
+    """Errors for computed cells that this principal may not read, without details, and for results that do not fit
+    their columns."""
     found: list[FieldError] = []
     for number, (column, operator) in enumerate(shape.computed):
         is_readable, has_room = verdicts[2 * number : 2 * number + 2]
         if not (is_readable and has_room):
-            problem = update_operators.no_room(operator) if is_readable else update_operators.unreadable()
+            problem = update_operators.too_large(operator) if is_readable else update_operators.unreadable()
             found.append(FieldError(column, problem.code, problem.message))
     return found
 
@@ -110,7 +112,7 @@ def _unseen(references: Sequence[Column], verdicts: Sequence[bool]) -> list[Fiel
     ]
 
 
-def refused_afterwards(asking: Asking, attempt: Attempt, old: Named) -> ApiError | None:
+def error_after_write(asking: QueryContext, attempt: PendingWrite, old: Named) -> ApiError | None:
     """Whether the row, as the write left it, fails its checks."""
     assert not isinstance(attempt.shape, DeleteShape)  # noqa: S101 - for the type checker
     statement = asking.statement(AfterwardsShape(attempt.shape), statements.probe_afterwards)
@@ -118,7 +120,7 @@ def refused_afterwards(asking: Asking, attempt: Attempt, old: Named) -> ApiError
     return _checked(asking, attempt, [cell == b"t" for cell in row])
 
 
-def _checked(asking: Asking, attempt: Attempt, verdicts: Sequence[bool]) -> ApiError | None:
+def _checked(asking: QueryContext, attempt: PendingWrite, verdicts: Sequence[bool]) -> ApiError | None:
     """The answer to a failed check. `verdicts` are those of its clauses, and last of the whole."""
     *clauses, passed = verdicts
     if passed:
@@ -128,21 +130,21 @@ def _checked(asking: Asking, attempt: Attempt, verdicts: Sequence[bool]) -> ApiE
     return _check_refused(asking, attempt, failed)
 
 
-def _rule(attempt: Attempt) -> WriteRule:
+def _rule(attempt: PendingWrite) -> WriteRule:
     rule: WriteRule | None = getattr(attempt.access, attempt.action)
     if rule is None:
-        raise NotToBeWritten
+        raise WriteRefused
     return rule
 
 
-def _check_refused(asking: Asking, attempt: Attempt, clauses: Iterable[Clause]) -> ApiError:
+def _check_refused(asking: QueryContext, attempt: PendingWrite, clauses: Iterable[Clause]) -> ApiError:
     """422 naming the columns that this principal may know of; without one, the row might as well not be there."""
-    known = {*asking.sight.columns(attempt.table.name), *_rule(attempt).columns}
+    known = {*asking.resolver.columns(attempt.table.name), *_rule(attempt).columns}
     named = dict.fromkeys(
         column for clause in clauses for column in _columns_of(clause.condition) if column in known
     )  # fmt: skip
     if not named:
-        return NotToBeWritten()
+        return WriteRefused()
     message = "The rules do not allow this value."
     return ValidationFailed(fields=[FieldError(column, "not_allowed", message) for column in named])
 
@@ -157,14 +159,14 @@ def _columns_of(condition: Condition) -> Iterable[str]:
             yield path.hops[0].column if path.hops else path.column
 
 
-def unseen_references(asking: Asking, attempt: Attempt) -> list[FieldError]:
-    """Errors for the references of a write that is refused for something else: to be named with that, not after it.
+def unseen_references(asking: QueryContext, attempt: PendingWrite) -> list[FieldError]:
+    """Errors for the references of a write that fails for another reason, so that all errors are reported together.
 
-    Empty where the row is not there for this principal, who is told nothing of what it refers to.
+    Empty if the row does not exist for this principal, which learns nothing about its references.
     """
     assert not isinstance(attempt.shape, DeleteShape)  # noqa: S101 - for the type checker
-    viewer = asking.environment.open_viewer(asking.standing)
-    references = statements.references_of(viewer, attempt.table, attempt.shape)
+    role_view = asking.environment.open_role_view(asking.role_key)
+    references = statements.references_of(role_view, attempt.table, attempt.shape)
     if not any(attempt.named.get(Cell(column.name)) for column in references):
         return []
     found, refusal = probed(asking, attempt.with_events(True))
@@ -174,7 +176,7 @@ def unseen_references(asking: Asking, attempt: Attempt) -> list[FieldError]:
 # ── What a constraint refused ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def refusal_by_constraint(asking: Asking, attempt: Attempt, error: DatabaseError) -> ApiError | None:
+def error_of_constraint(asking: QueryContext, attempt: PendingWrite, error: DatabaseError) -> ApiError | None:
     """What a constraint's or an index's refusal means. Its name says which columns; PostgreSQL's text, with its values,
     is not sent. None for an error of another kind.
 
@@ -184,9 +186,11 @@ def refusal_by_constraint(asking: Asking, attempt: Attempt, error: DatabaseError
     table = attempt.table
     name = sqlstates.constraint(error) or ""
     state = sqlstates.sqlstate(error)
-    known = {*asking.sight.columns(table.name), *(_rule(attempt).columns)}
+    known = {*asking.resolver.columns(table.name), *(_rule(attempt).columns)}
     if state == "23505":
         return _taken(table, name, known)
+    if state == "23514":
+        return _violated(asking, table, name, known)
     if state == "23503":
         missing = values.missing_row()
         for column in table.columns.values():
@@ -197,7 +201,25 @@ def refusal_by_constraint(asking: Asking, attempt: Attempt, error: DatabaseError
         if known.issuperset(long):
             return ValidationFailed(fields=[FieldError(column, "too_long", message) for column in long])
         return ValidationFailed.of(WHOLE_BODY, "too_long", "Values are too long together for an index.")
-    return sqlstates.answer_for(error) if isinstance(error, IntegrityError) else None
+    return sqlstates.error_for(error) if isinstance(error, IntegrityError) else None
+
+
+def _violated(asking: QueryContext, table: Table, name: str, known: set[str]) -> ApiError:
+    """What the CHECK constraint `name` refused: a check of the table, or a value that the rules set or that was
+    computed. A check is named together with the columns that the principal may know of, if there are any."""
+    for check in table.checks:
+        if name == constraint_name(table.name, check):
+            author = Ruleset(asking.environment.schema).author
+            named = sorted(checks.columns_of(checks.read(table, check, author)) & known)
+            message = f'The check "{check}" of {table.name} is not met.'
+            if named:
+                return ValidationFailed(fields=[FieldError(column, "check_failed", message) for column in named])
+            return ValidationFailed.of(WHOLE_BODY, "check_failed", "The row does not meet a check of its table.")
+    for column in table.columns.values():
+        if name == table_models.check_name(table.name, column.name) and column.name in known:
+            problem = values.misfit(column)
+            return ValidationFailed.of(column.name, problem.code, problem.message)
+    return ValidationFailed.of(WHOLE_BODY, "invalid", "A value that the rules set does not fit its column.")
 
 
 def _taken(table: Table, name: str, known: set[str]) -> ApiError:
@@ -218,8 +240,9 @@ def _taken(table: Table, name: str, known: set[str]) -> ApiError:
 # ── What is refused before the statement is run ─────────────────────────────────────────────────────────────────────
 
 
-def unknown_users(asking: Asking, table: Table, cells: body_parsing.Cells) -> list[FieldError]:
-    """Errors for the user columns in `cells` that name nobody of the pool. A query for each of them but the caller."""
+def unknown_users(asking: QueryContext, table: Table, cells: body_parsing.Cells) -> list[FieldError]:
+    """Errors for user columns in `cells` that name no user of the environment. One query for each except the caller
+    itself."""
     own = asking.principal.user_id if asking.principal.kind == "user" else None
     named = {column: cell.decode() for column in table.user_columns if (cell := cells.get(column)) is not None}
     if not named:

@@ -1,7 +1,7 @@
-"""One write of one row while it is being made: its shape, the values that its statements take, and its event.
+"""A pending write of one row: its shape, the values of its statements, and its event.
 
-`rows.write.service` makes these, `rows.write.errors` finds out why one came to nothing. Only an event that was recorded
-is announced to the floor above.
+`rows.write.service` creates these; `rows.write.errors` explains why one failed. Only recorded events are announced to
+higher layers.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,9 @@ from typing import Any, Literal
 from platform_site.http.requests import current_request_id
 from platform_site.identity import ids
 from platform_site.identity.signals import row_written
-from rows.query.context import Asking
+from platform_site.postgres.prepared import Row
+from rows.query.context import QueryContext
+from rows.query.service import RowAnswer, etag_of
 from rows.rules.rules import Access
 from rows.schema.model import Table
 from rows.write.statements import DEPTH, EVENT_ID, REQUEST, DeleteShape, InsertShape, UpdateShape
@@ -22,7 +24,7 @@ Named = dict[Any, bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class PendingWrite:
     """One write of one row: its shape, and the values that its statements take."""
 
     table: Table
@@ -41,7 +43,7 @@ class Attempt:
             case DeleteShape():
                 return "delete"
 
-    def computing(self, changes: Mapping[str, Change]) -> "Attempt":
+    def computing(self, changes: Mapping[str, Change]) -> "PendingWrite":
         """The same update, where these of its cells are computed and the values that it takes are operands."""
         assert isinstance(self.shape, UpdateShape)  # noqa: S101 - for the type checker
         operators = tuple(sorted((column, change.operator) for column, change in changes.items()))
@@ -51,7 +53,7 @@ class Attempt:
             named |= change.room
         return replace(self, shape=replace(self.shape, computed=operators, large=large), named=named)
 
-    def with_events(self, wanted: bool) -> "Attempt":
+    def with_events(self, wanted: bool) -> "PendingWrite":
         """The same write with an event, or without one."""
         if not wanted:
             return self if not self.shape.events else replace(self, shape=replace(self.shape, events=False))
@@ -69,8 +71,26 @@ def event_values(depth: int) -> Named:
     }
 
 
-def announce(asking: Asking, table: str, action: str, row_id: str) -> None:
-    """Say to the floor above that the statement at hand has recorded an event."""
+def announce(asking: QueryContext, table: str, action: str, row_id: str) -> None:
+    """Notify higher layers that the current statement has recorded an event."""
     row_written.send(
         sender=None, place=asking.place, table=table, action=action, row_id=row_id, using=asking.environment.alias
     )
+
+
+def announce_recorded(context: QueryContext, attempt: PendingWrite, row: Row) -> None:
+    """Announce the event that the statement of `attempt` recorded with `row`; remember if there were no subscribers."""
+    if not attempt.shape.events:
+        return
+    if row[-1] == b"f":
+        context.environment.learn_interest(attempt.table.name, attempt.action, False)
+        return
+    identity = row[0] if attempt.action == "delete" else row[1]
+    announce(context, attempt.table.name, attempt.action, (identity or b"").decode())
+
+
+def answer_of(row_id: str, body: bytes | None) -> RowAnswer:
+    """The row after its write; only its id where the principal may not read it any more."""
+    if body is None:
+        return RowAnswer(row_id, b'{"id":"%s"}' % row_id.encode(), None)
+    return RowAnswer(row_id, body, etag_of(body))

@@ -1,34 +1,35 @@
-"""What a deletion does to the rows that refer to what goes: the referential actions of the schema, under its events.
+"""Referential actions of the schema when rows or users are deleted, with events.
 
-PostgreSQL's own cascade would leave no event, so the rows are found and locked here, and go, or let go, in statements
-that record theirs (`rows.write.statements`). A user who is gone is let go of in the same way, by the policies of user
-columns. No rule is asked: what a rule allows is decided by whoever deletes the first row.
+PostgreSQL's own cascade would record no events, so the referring rows are found and locked here, and deleted or
+detached by statements that record theirs (`rows.write.statements`). Deleted users are handled in the same way, by the
+policies of user columns. No rules are applied: the caller was allowed to delete the first row.
 """
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 
 from platform_site.http.errors import Conflict
 from platform_site.identity import ids
-from platform_site.identity.callers import Place
-from rows.models import LeavingUser
+from platform_site.identity.callers import EnvironmentRef
+from platform_site.postgres import sqlstates
+from rows.models import PendingUserDeletion
 from rows.outbox.models import EventInterest
-from rows.query.context import Asking, asked
+from rows.query.context import QueryContext, run
 from rows.rules.rules import Principal
 from rows.schema import values
 from rows.schema.model import Column, Table
 from rows.write import statements
 from rows.write.pending_write import Named, announce, event_values
-from rows.write.statements import ChildrenShape, EventIds, Ids, ReleaseShape, RemovalShape
+from rows.write.statements import ChildrenShape, DeleteWithEventsShape, EventIds, Ids, ReleaseShape
 
 MAX_CASCADE: Final = 10_000
 """Rows that one delete may take with it or change."""
 
 
-def referring_columns(asking: Asking, name: str) -> list[tuple[Table, Column]]:
+def referring_columns(asking: QueryContext, name: str) -> list[tuple[Table, Column]]:
     """The references that lead to a table."""
     return [
         (table, column)
@@ -38,7 +39,7 @@ def referring_columns(asking: Asking, name: str) -> list[tuple[Table, Column]]:
     ]
 
 
-def delete_with_referrers(asking: Asking, table: Table, rows: Sequence[str], depth: int) -> None:
+def delete_with_referrers(asking: QueryContext, table: Table, rows: Sequence[str], depth: int) -> None:
     """Delete locked rows and what goes with them. Raises Conflict where another row keeps one of them, or where more
     than MAX_CASCADE would go or change.
 
@@ -57,7 +58,7 @@ _Found = dict[str, None]
 
 
 def _find_referrers(
-    asking: Asking, table: Table, rows: Sequence[str]
+    asking: QueryContext, table: Table, rows: Sequence[str]
 ) -> tuple[defaultdict[str, _Found], dict[tuple[str, str], _Found]]:
     """The rows that go with these, which are among them, by table; and those that let go of one, by table and column.
     All locked. Raises as `delete_with_referrers`."""
@@ -86,43 +87,52 @@ def _find_referrers(
                 waiting.append((child.name, fresh))
     # One that refers to what goes and goes itself, by another of its columns, holds nothing.
     if any(held - going[child].keys() for child, held in holding.items()):
-        raise Conflict("Other rows refer to this one and keep it from being deleted.")
+        raise _held()
     return going, freed
 
 
-def _referring(asking: Asking, table: Table, column: Column, targets: Sequence[str], most: int) -> list[str]:
+def _held() -> Conflict:
+    return Conflict("Other rows refer to this one and keep it from being deleted.")
+
+
+def _referring(asking: QueryContext, table: Table, column: Column, targets: Sequence[str], most: int) -> list[str]:
     """The rows of `table` whose `column` holds one of `targets`, locked."""
     statement = asking.statement(ChildrenShape(table.name, column.name, most), statements.children)
     rows = asking.write(statement, {Ids(): values.wire("text[]", tuple(targets))})
     return [(cell or b"").decode() for (cell,) in rows]
 
 
-def _refresh_interests(asking: Asking) -> None:
+def _refresh_interests(asking: QueryContext) -> None:
     """Know for sure who listens: these statements do not test it."""
     environment = asking.environment
     interests = EventInterest.objects.using(environment.alias).filter(environment_id=environment.id)
     environment.set_interests(set(interests.values_list("table_name", "action")))
 
 
-def _free(asking: Asking, table: str, column: str, rows: list[str], depth: int) -> None:
-    """Set the rows' `column` to null."""
+def _free(asking: QueryContext, table: str, column: str, rows: list[str], depth: int) -> None:
+    """Set the rows' `column` to null. Raises Conflict where a check of their table does not allow that."""
     if not rows:
         return
     wants = asking.environment.wants_events(table, "update")
     statement = asking.statement(ReleaseShape(table, column, wants), statements.release)
-    asking.write(statement, event_values(depth) | rows_and_events(0, rows))
+    try:
+        asking.write(statement, event_values(depth) | rows_and_events(0, rows))
+    except IntegrityError as error:
+        if sqlstates.sqlstate(error) == "23514":
+            raise _held() from error
+        raise
     if wants:
         for row_id in rows:
             announce(asking, table, "update", row_id)
 
 
-def _remove(asking: Asking, going: Mapping[str, list[str]], depth: int) -> None:
+def _remove(asking: QueryContext, going: Mapping[str, list[str]], depth: int) -> None:
     """Delete the rows of all these tables, in one statement."""
     parts = tuple((name, asking.environment.wants_events(name, "delete")) for name in sorted(going))
     named: Named = event_values(depth)
     for number, (name, _) in enumerate(parts):
         named |= rows_and_events(number, going[name])
-    asking.write(asking.statement(RemovalShape(parts), statements.removal), named)
+    asking.write(asking.statement(DeleteWithEventsShape(parts), statements.delete_with_events), named)
     for name, wants in parts:
         if wants:
             for row_id in going[name]:
@@ -142,7 +152,9 @@ _OPERATOR: Final = Principal("key", bypass=True)
 _BATCH: Final = 500
 
 
-def let_go_of_user(place: Place, user_id: str, *, leaving: LeavingUser | None, depth: int = 0) -> None:
+def apply_user_deletion(
+    place: EnvironmentRef, user_id: str, *, leaving: PendingUserDeletion | None, depth: int = 0
+) -> None:
     """Apply the policy of each user column to the rows that name a user who is no more: `null` or `delete`, in batches,
     each a transaction with its events. `depth` counts the webhooks and functions that led to it.
     may run twice.
@@ -151,10 +163,10 @@ def let_go_of_user(place: Place, user_id: str, *, leaving: LeavingUser | None, d
     row may not go because another refers to it, that raises Conflict, and batches before that one stay done. None: the
     user is gone already, and such a row stays as it is.
     """
-    asked(place, _OPERATOR, lambda asking: _let_go_of_user(asking, user_id, leaving, depth))
+    run(place, _OPERATOR, lambda asking: _apply_user_deletion(asking, user_id, leaving, depth))
 
 
-def _let_go_of_user(asking: Asking, user_id: str, leaving: LeavingUser | None, depth: int) -> None:
+def _apply_user_deletion(asking: QueryContext, user_id: str, leaving: PendingUserDeletion | None, depth: int) -> None:
     asking.verify()  # its statements do not test the version
     tables = asking.environment.schema.tables.values()
     for policy in ("delete", "null"):  # first what may be refused
@@ -162,16 +174,16 @@ def _let_go_of_user(asking: Asking, user_id: str, leaving: LeavingUser | None, d
             for column in table.columns.values():
                 if column.on_user_delete == policy:
                     staying: set[str] | None = None if leaving is not None else set()
-                    while _let_go_of_some(asking, table, column, user_id, leaving, staying, depth):
+                    while _apply_batch(asking, table, column, user_id, leaving, staying, depth):
                         pass
 
 
-def _let_go_of_some(
-    asking: Asking,
+def _apply_batch(
+    asking: QueryContext,
     table: Table,
     column: Column,
     user_id: str,
-    leaving: LeavingUser | None,
+    leaving: PendingUserDeletion | None,
     staying: set[str] | None,
     depth: int,
 ) -> bool:
@@ -181,27 +193,35 @@ def _let_go_of_some(
         found = _referring(asking, table, column, [user_id], _BATCH + len(staying or ()))
         rows = [row_id for row_id in found if row_id not in (staying or ())]
         if rows and leaving is not None:
-            LeavingUser.objects.using(using).bulk_create([leaving], ignore_conflicts=True)
-        if rows and column.on_user_delete == "delete":
-            if staying is None:
-                delete_with_referrers(asking, table, rows, depth)
-            else:
-                _delete_or_leave(asking, table, rows, staying, depth)
-        elif rows:
+            PendingUserDeletion.objects.using(using).bulk_create([leaving], ignore_conflicts=True)
+        if rows and column.on_user_delete == "null":
             _refresh_interests(asking)
-            _free(asking, table.name, column.name, rows, depth)
+        if rows and staying is None:
+            _let_go(asking, table, column, rows, depth)
+        elif rows and staying is not None:
+            _let_go_or_leave(asking, table, column, rows, staying, depth)
     return len(rows) == _BATCH
 
 
-def _delete_or_leave(asking: Asking, table: Table, rows: Sequence[str], staying: set[str], depth: int) -> None:
-    """`delete_with_referrers` what may go: all at once or, where some may not, each by itself."""
+def _let_go(asking: QueryContext, table: Table, column: Column, rows: list[str], depth: int) -> None:
+    """Delete the rows of a user, or set their column to null. Raises Conflict."""
+    if column.on_user_delete == "delete":
+        delete_with_referrers(asking, table, rows, depth)
+    else:
+        _free(asking, table.name, column.name, rows, depth)
+
+
+def _let_go_or_leave(
+    asking: QueryContext, table: Table, column: Column, rows: list[str], staying: set[str], depth: int
+) -> None:
+    """`_let_go` of what may go: all at once or, where some may not, each by itself."""
     try:
         with transaction.atomic(using=asking.environment.alias):
-            return delete_with_referrers(asking, table, rows, depth)
+            return _let_go(asking, table, column, rows, depth)
     except Conflict:
         if len(rows) == 1:
             staying.update(rows)
             return None
     for row_id in rows:
-        _delete_or_leave(asking, table, [row_id], staying, depth)
+        _let_go_or_leave(asking, table, column, [row_id], staying, depth)
     return None

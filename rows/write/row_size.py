@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from rows.query.sql import ALWAYS, Sql, boolean, joined
-from rows.query.sql_conditions import HERE
+from rows.query.sql_conditions import CURRENT_ROW
 from rows.rules.conditions import FALSE
 from rows.schema.model import Table
 from rows.schema.values import LONG_TYPES, MAX_ROW_BYTES
 
 if TYPE_CHECKING:
-    from rows.query.role_view import Viewer
+    from rows.query.role_view import RoleView
 
 LARGE_WRITE: Final = 16 * 1024
 """Bytes, as stored, of an update's new cells from which on the row's size is looked at. Smaller ones replace a cell
@@ -54,40 +54,40 @@ class Shares:
         return self.known - _HALF
 
 
-def shares(viewer: "Viewer", table: Table, writable: Collection[str]) -> Shares | None:
+def shares(role_view: "RoleView", table: Table, writable: Collection[str]) -> Shares | None:
     """None where the caller may read every long cell of a row that it may read."""
-    partial = [name for name in _long(table) if viewer.mask(table.name, name) is not None]
+    partial = [name for name in _long(table) if role_view.mask(table.name, name) is not None]
     unread = tuple(name for name in partial if name in writable)
     if not partial:
         return None
     return Shares(MAX_ROW_BYTES - _UNREAD, unread, _UNREAD // len(unread)) if unread else Shares(MAX_ROW_BYTES)
 
 
-def new_fits(viewer: "Viewer", table: Table, lengths: Mapping[str, int], writable: Collection[str]) -> bool:
+def new_fits(role_view: "RoleView", table: Table, lengths: Mapping[str, int], writable: Collection[str]) -> bool:
     """Whether a new row with cells of so many bytes, as stored, is small enough. What is not `writable` comes from the
     document."""
     whole = sum(lengths.values())
     if whole <= LARGE_WRITE:
         return True
-    shared = shares(viewer, table, writable)
+    shared = shares(role_view, table, writable)
     if shared is None:
         return whole <= MAX_ROW_BYTES
     sent = sum(length for name, length in lengths.items() if name in writable)
     hidden = max(_HALF, -(-(whole - sent) // _UNIT) * _UNIT)
-    never = (name for name in shared.unread if viewer.mask(table.name, name) == FALSE)
+    never = (name for name in shared.unread if role_view.mask(table.name, name) == FALSE)
     return sent + hidden <= MAX_ROW_BYTES and all(lengths.get(name, 0) <= shared.most_unread for name in never)
 
 
-def fits(viewer: "Viewer", table: Table, cells: Mapping[str, Any], writable: Collection[str]) -> Sql:
-    """The new ones of `cells` have at most LARGE_WRITE, or the row with them has room for them, or what the caller may
-    read has no more than before. PostgreSQL knows the length of a stored text without reading it."""
-    shared = shares(viewer, table, writable)
+def fits(role_view: "RoleView", table: Table, cells: Mapping[str, Any], writable: Collection[str]) -> Sql:
+    """Whether the new cells have at most LARGE_WRITE bytes, or the whole row fits, or the caller's readable part does
+    not grow. PostgreSQL knows the length of a stored text without reading it."""
+    shared = shares(role_view, table, writable)
     bound = shared or Shares(MAX_ROW_BYTES)
     long = _long(table)
     sent = [name for name in long if name in cells]
-    before = {name: HERE.column(name) for name in long}
+    before = {name: CURRENT_ROW.column(name) for name in long}
     after = {name: cells.get(name, before[name]) for name in long}
-    masks = {name: viewer.readable(table.name, name, HERE) for name in long}
+    masks = {name: role_view.readable(table.name, name, CURRENT_ROW) for name in long}
 
     def seen(names: Iterable[str], of: Mapping[str, Any]) -> Sql:
         return _size(_where(masks[name], of[name]) for name in names)
@@ -98,7 +98,7 @@ def fits(viewer: "Viewer", table: Table, cells: Mapping[str, Any], writable: Col
     rest: list[Any] = []
     if shared:
         units = _in_units(hidden(name for name in long if name not in shared.unread))
-        for name in shared.unread:  # longer than this caller makes it: somebody else did
+        for name in shared.unread:  # longer than this caller makes it, by another caller's write
             if name not in sent:
                 length = hidden([name])
                 longer = ("(CASE WHEN ", length, f" > {shared.most_unread} THEN ", *_in_units(length), " ELSE 0 END)")

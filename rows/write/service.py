@@ -1,9 +1,9 @@
-"""Verbs that change rows: insert, update, delete. Each is one statement where the rules allow it, else one transaction.
+"""Inserts, updates and deletes rows: one statement where the rules allow it, otherwise one transaction.
 
-A statement that came back with nothing wrote nothing. Then `rows.write.errors` says why: 404 for a row that is not
-there for this principal, 412 for another `If-Match`, 422 for a reference or a value that the rules refuse; or nothing
-stands in its way any more, because somebody else's change came between, and the write is tried again. What a deletion
-takes along is in `rows.write.referential_actions`. Contract section 4.8.
+A statement that returns no row wrote nothing. Then `rows.write.errors` finds the reason: 404 for a row that does not
+exist for this principal, 412 for another `If-Match`, 422 for a reference or value that the rules refuse. If there is no
+reason any more because of a concurrent change, the write is tried again. `rows.write.referential_actions` handles what
+else a deletion changes. Contract section 4.8.
 """
 
 import uuid
@@ -16,48 +16,48 @@ from django.db import DatabaseError, transaction
 from platform_site.http.errors import Conflict, FieldError, ValidationFailed
 from platform_site.http.fields import WHOLE_BODY
 from platform_site.identity import ids
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres.prepared import Row
 from rows.query import select
-from rows.query.context import MAX_RUNS, Asking, asked
+from rows.query.context import MAX_RUNS, QueryContext, run
 from rows.query.select import MAX_ANSWER_BYTES, ROW_ID, Cell, ReadShape
-from rows.query.service import RowAnswer, etag_of
+from rows.query.service import RowAnswer
 from rows.rules.rules import Access, Principal
 from rows.schema import values
 from rows.schema.model import MAX_ERRORS, NOW, RANDOM, SQL_TYPES, Column, Table
-from rows.write import body_parsing, referential_actions, row_size, statements
+from rows.write import body_parsing, insert_pipeline, referential_actions, row_size, statements
 from rows.write.errors import (
-    NotToBeWritten,
+    WriteRefused,
+    error_after_write,
+    error_of,
+    error_of_constraint,
     probed,
-    refusal_by_constraint,
-    refusal_of,
-    refused_afterwards,
     too_large,
     unknown_users,
     unseen_references,
 )
-from rows.write.pending_write import Attempt, Named, announce
+from rows.write.insert_pipeline import NotInOneTrip, insert_in_one_trip
+from rows.write.pending_write import Named, PendingWrite, announce_recorded, answer_of
 from rows.write.statements import ETAGS, DeleteShape, InsertShape, LockShape, OldCell, UpdateShape
 
 MAX_BATCH: Final = 100
 """Rows in one insert."""
 
 
-def insert_row(place: Place, principal: Principal, table: str, body: Any, *, depth: int = 0) -> RowAnswer:
+def insert_row(place: EnvironmentRef, principal: Principal, table: str, body: Any, *, depth: int = 0) -> RowAnswer:
     """One new row. `depth` counts the webhooks and functions that led to it.
 
     Raises NotFound, ValidationFailed naming every invalid column, and Conflict for an id that is taken.
     """
-    [made] = asked(place, principal, lambda asking: _insert(asking, table, [body], depth, numbered=False))
-    return made
+    return run(place, principal, lambda asking: insert(asking, table, body, depth))
 
 
 def insert_rows(
-    place: Place, principal: Principal, table: str, bodies: Sequence[Any], *, depth: int = 0
+    place: EnvironmentRef, principal: Principal, table: str, bodies: Sequence[Any], *, depth: int = 0
 ) -> list[RowAnswer]:
     """1 to MAX_BATCH new rows, all or none. Fields of errors begin with the row's number: `3.title`."""
     check_count(bodies)
-    return asked(place, principal, lambda asking: _insert(asking, table, bodies, depth, numbered=True))
+    return run(place, principal, lambda asking: _insert(asking, table, bodies, depth, numbered=True))
 
 
 def check_count(bodies: Sequence[Any]) -> None:
@@ -67,7 +67,7 @@ def check_count(bodies: Sequence[Any]) -> None:
 
 
 def update_row(
-    place: Place,
+    place: EnvironmentRef,
     principal: Principal,
     table: str,
     row_id: str,
@@ -82,11 +82,11 @@ def update_row(
     Nothing in `body` changes nothing and records no event. Raises NotFound (not there for this principal, or not to be
     changed by it), PreconditionFailed and ValidationFailed. Contract section 4.8.
     """
-    return asked(place, principal, lambda asking: update(asking, table, row_id, body, depth, matches))
+    return run(place, principal, lambda asking: update(asking, table, row_id, body, depth, matches))
 
 
 def delete_row(
-    place: Place,
+    place: EnvironmentRef,
     principal: Principal,
     table: str,
     row_id: str,
@@ -99,13 +99,13 @@ def delete_row(
     Raises NotFound, PreconditionFailed, and Conflict where a row refers to it that keeps it from going, or more than
     `referential_actions.MAX_CASCADE` would go or change.
     """
-    asked(place, principal, lambda asking: _delete(asking, table, row_id, matches, depth))
+    run(place, principal, lambda asking: delete(asking, table, row_id, matches, depth))
 
 
 # ── What all writes share ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _persist(asking: Asking, attempt: Attempt, compile: Callable[..., select.Statement]) -> Row:
+def _persist(asking: QueryContext, attempt: PendingWrite, compile: Callable[..., select.Statement]) -> Row:
     """Run the statement that `compile` makes of the attempt until it wrote a row, which it answers, or a probe says why
     it cannot.
 
@@ -117,58 +117,48 @@ def _persist(asking: Asking, attempt: Attempt, compile: Callable[..., select.Sta
         try:
             rows = asking.write(asking.statement(current.shape, compile), current.named)
         except DatabaseError as error:
-            if refusal := refusal_by_constraint(asking, attempt, error):
+            if refusal := error_of_constraint(asking, attempt, error):
                 raise refusal from error
             raise
         if rows:
-            _tell(asking, current, rows[0])
+            announce_recorded(asking, current, rows[0])
             return rows[0]
         asking.verify()
-        refusal = refusal_of(asking, current)
+        refusal = error_of(asking, current)
         if refusal is not None:
             raise refusal
     raise Conflict
 
 
-def _tell(asking: Asking, attempt: Attempt, row: Row) -> None:
-    """Where an event was recorded, say so to the floor above; where nobody listened any more, remember that."""
-    if not attempt.shape.events:
-        return
-    if row[-1] == b"f":
-        asking.environment.learn_interest(attempt.table.name, attempt.action, False)
-        return
-    identity = row[0] if attempt.action == "delete" else row[1]
-    announce(asking, attempt.table.name, attempt.action, (identity or b"").decode())
-
-
-def _answer_of(row_id: str, body: bytes | None) -> RowAnswer:
-    """The row after its write; only its id where the principal may not read it any more."""
-    if body is None:
-        return RowAnswer(row_id, b'{"id":"%s"}' % row_id.encode(), None)
-    return RowAnswer(row_id, body, etag_of(body))
-
-
-def _read_back(asking: Asking, table: str, row_id: str) -> RowAnswer:
+def _read_back(asking: QueryContext, table: str, row_id: str) -> RowAnswer:
     rows = asking.read(asking.statement(ReadShape(table), select.read), {ROW_ID: row_id.encode()})
-    return _answer_of(row_id, rows[0][0] if rows else None)
+    return answer_of(row_id, rows[0][0] if rows else None)
 
 
 # ── Insert ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _insert(asking: Asking, name: str, bodies: Sequence[Any], depth: int, *, numbered: bool) -> list[RowAnswer]:
+def insert(asking: QueryContext, name: str, body: Any, depth: int) -> RowAnswer:
+    """As `insert_row`, in the current transaction."""
+    [made] = _insert(asking, name, [body], depth, numbered=False)
+    return made
+
+
+def _insert(asking: QueryContext, name: str, bodies: Sequence[Any], depth: int, *, numbered: bool) -> list[RowAnswer]:
     attempts = new_rows(asking, name, bodies, depth, numbered=numbered)
     made = insert_all(asking, dict(enumerate(attempts)), numbered=numbered)
     return [made[number] for number in range(len(attempts))]
 
 
-def new_rows(asking: Asking, name: str, bodies: Sequence[Any], depth: int, *, numbered: bool) -> list[Attempt]:
+def new_rows(
+    asking: QueryContext, name: str, bodies: Sequence[Any], depth: int, *, numbered: bool
+) -> list[PendingWrite]:
     """The inserts that `body_parsing` ask for, none of them made yet. Raises NotFound, and ValidationFailed with the
     errors of all of them, which begin with the row's number if they are `numbered`."""
     table, access = asking.table(name)
     if access.insert is None:
-        raise NotToBeWritten(f"You may insert no rows into {name}.")
-    attempts: list[Attempt] = []
+        raise WriteRefused(f"You may insert no rows into {name}.")
+    attempts: list[PendingWrite] = []
     errors: list[FieldError] = []
     size = 0
     for number, body in enumerate(bodies):
@@ -187,13 +177,21 @@ def new_rows(asking: Asking, name: str, bodies: Sequence[Any], depth: int, *, nu
     return attempts
 
 
-def insert_all(asking: Asking, attempts: Mapping[int, Attempt], *, numbered: bool) -> dict[int, RowAnswer]:
+def insert_all(asking: QueryContext, attempts: Mapping[int, PendingWrite], *, numbered: bool) -> dict[int, RowAnswer]:
     """The rows, made in one transaction, by their number."""
     if len(attempts) == 1:
         [(number, attempt)] = attempts.items()
         return {number: _insert_one(asking, attempt, number, numbered=numbered)}
+    turns = _turns(attempts)
+    if all(insert_pipeline.is_possible(asking, attempt) for attempt in attempts.values()):
+        try:
+            with transaction.atomic(using=asking.environment.alias):
+                made = insert_in_one_trip(asking, [attempts[number] for number in turns])
+            return dict(zip(turns, made, strict=True))
+        except NotInOneTrip:
+            pass  # one by one says which is refused, and why
     with transaction.atomic(using=asking.environment.alias):
-        return {number: _insert_one(asking, attempts[number], number, numbered=numbered) for number in _turns(attempts)}
+        return {number: _insert_one(asking, attempts[number], number, numbered=numbered) for number in turns}
 
 
 def of_row(error: ValidationFailed, number: int, *, numbered: bool) -> ValidationFailed:
@@ -203,7 +201,7 @@ def of_row(error: ValidationFailed, number: int, *, numbered: bool) -> Validatio
     return ValidationFailed(fields=[replace(field, field=f"{number}.{field.field}") for field in error.fields])
 
 
-def _turns(attempts: Mapping[int, Attempt]) -> list[int]:
+def _turns(attempts: Mapping[int, PendingWrite]) -> list[int]:
     """In which order a batch is inserted: by id, so that two batches with ids in common wait for each other and do not
     deadlock; but a row that others of the batch refer to before these. Rows in a circle come last, to be refused."""
     numbers = {attempt.named[ROW_ID]: number for number, attempt in attempts.items()}
@@ -226,7 +224,7 @@ def _turns(attempts: Mapping[int, Attempt]) -> list[int]:
     return turns
 
 
-def _new_row(asking: Asking, table: Table, access: Access, body: Any, depth: int) -> Attempt:
+def _new_row(asking: QueryContext, table: Table, access: Access, body: Any, depth: int) -> PendingWrite:
     """The insert that `body` asks for. Raises ValidationFailed."""
     rule = access.insert
     assert rule is not None  # noqa: S101 - asked by the caller
@@ -237,11 +235,11 @@ def _new_row(asking: Asking, table: Table, access: Access, body: Any, depth: int
             found.append(FieldError(ROW_ID, "reserved", "Is a word of the API; choose another."))
         if errors or found:
             whole: Named = {Cell(name): cells.get(name) for name in table.columns} | {ROW_ID: b""}
-            found += unseen_references(asking, Attempt(table, access, InsertShape(table.name), whole))
+            found += unseen_references(asking, PendingWrite(table, access, InsertShape(table.name), whole))
         return found
 
     given = body_parsing.read_insert(
-        table, body, writable=rule.columns, readable=asking.sight.columns(table.name), further=further
+        table, body, writable=rule.columns, readable=asking.resolver.columns(table.name), further=further
     )
     named: Named = {}
     stamped: list[str] = []
@@ -255,10 +253,10 @@ def _new_row(asking: Asking, table: Table, access: Access, body: Any, depth: int
         else:
             named[Cell(column.name)] = _default(column)
     named[ROW_ID] = given.get(ROW_ID) or f"{table.id_prefix}{ids.suffix()}".encode()
-    viewer = asking.environment.open_viewer(asking.standing)
-    if not row_size.new_fits(viewer, table, _lengths(table, named), rule.columns):
-        raise too_large(row_size.shares(viewer, table, rule.columns))
-    return Attempt(table, access, InsertShape(table.name, tuple(stamped)), named, depth)
+    role_view = asking.environment.open_role_view(asking.role_key)
+    if not row_size.new_fits(role_view, table, _lengths(table, named), rule.columns):
+        raise too_large(row_size.shares(role_view, table, rule.columns))
+    return PendingWrite(table, access, InsertShape(table.name, tuple(stamped)), named, depth)
 
 
 def _lengths(table: Table, named: Named) -> dict[str, int]:
@@ -291,16 +289,14 @@ def _default(column: Column) -> bytes | None:
     return values.wire(type_, values.read_cell(column, column.default))
 
 
-def _insert_one(asking: Asking, attempt: Attempt, number: int, *, numbered: bool) -> RowAnswer:
-    assert isinstance(attempt.shape, InsertShape)  # noqa: S101 - for the type checker
-    viewer = asking.environment.open_viewer(asking.standing)
+def _insert_one(asking: QueryContext, attempt: PendingWrite, number: int, *, numbered: bool) -> RowAnswer:
     try:
-        if not statements.looks_back(viewer, attempt.table.name, attempt.shape):
+        if insert_pipeline.is_possible(asking, attempt):
             row = _persist(asking, attempt, statements.insert)
-            return _answer_of((row[1] or b"").decode(), row[0])
+            return answer_of((row[1] or b"").decode(), row[0])
         with transaction.atomic(using=asking.environment.alias):
             row = _persist(asking, attempt, statements.insert)
-            refusal = refused_afterwards(asking, attempt, {})
+            refusal = error_after_write(asking, attempt, {})
             if refusal is not None:
                 raise refusal
             return _read_back(asking, attempt.table.name, (row[1] or b"").decode())
@@ -312,12 +308,12 @@ def _insert_one(asking: Asking, attempt: Attempt, number: int, *, numbered: bool
 
 
 def update(
-    asking: Asking, name: str, row_id: str, body: Any, depth: int, matches: Sequence[str] | None = None
+    asking: QueryContext, name: str, row_id: str, body: Any, depth: int, matches: Sequence[str] | None = None
 ) -> RowAnswer:
-    """As `update_row`, in the transaction at hand."""
+    """As `update_row`, in the current transaction."""
     table, access = asking.table(name)
     if access.read is None or access.update is None or not values.ROW_ID.fullmatch(row_id):
-        raise NotToBeWritten
+        raise WriteRefused
     rule = access.update
 
     def further(cells: body_parsing.Cells, errors: list[FieldError]) -> list[FieldError]:
@@ -326,50 +322,50 @@ def update(
             references = {key: cell for key, cell in cells.items() if table.columns[key].is_reference}
             sent: Named = {Cell(key): cell for key, cell in references.items()} | {ROW_ID: row_id.encode()}
             found += unseen_references(
-                asking, Attempt(table, access, UpdateShape(name, tuple(sorted(references))), sent)
+                asking, PendingWrite(table, access, UpdateShape(name, tuple(sorted(references))), sent)
             )
         return found
 
     cells, changes = body_parsing.read_update(
-        table, body, writable=rule.columns, readable=asking.sight.columns(name), further=further
+        table, body, writable=rule.columns, readable=asking.resolver.columns(name), further=further
     )
     named: Named = {Cell(column): cell for column, cell in cells.items()}
     named[ROW_ID] = row_id.encode()
     if matches is not None:
         named[ETAGS] = values.wire("text[]", tuple(matches))
     shape = UpdateShape(name, tuple(sorted(cells)), matches is not None, large=is_large(table, named))
-    attempt = Attempt(table, access, shape, named, depth)
+    attempt = PendingWrite(table, access, shape, named, depth)
     if changes:
         attempt = attempt.computing(changes)
     if not cells:
         return _unchanged(asking, attempt, row_id)
-    if not statements.looks_back(asking.environment.open_viewer(asking.standing), name, shape):
+    if not statements.uses_old_row(asking.environment.open_role_view(asking.role_key), name, shape):
         row = _persist(asking, attempt, statements.update)
-        return _answer_of(row_id, row[0])
+        return answer_of(row_id, row[0])
     with transaction.atomic(using=asking.environment.alias):
         old = _lock(asking, attempt)
         _persist(asking, attempt, statements.update)
-        refusal = refused_afterwards(asking, attempt, old)
+        refusal = error_after_write(asking, attempt, old)
         if refusal is not None:
             raise refusal
         return _read_back(asking, name, row_id)
 
 
-def _lock(asking: Asking, attempt: Attempt) -> Named:
+def _lock(asking: QueryContext, attempt: PendingWrite) -> Named:
     """The cells of the row that its checks are to compare with, once it is locked. Of others nothing is read: its time
     would tell how long they are. Raises what keeps it from being changed."""
     assert isinstance(attempt.shape, UpdateShape)  # noqa: S101 - for the type checker
-    viewer = asking.environment.open_viewer(asking.standing)
-    columns = statements.compared_with(viewer, attempt.table, attempt.shape)
+    role_view = asking.environment.open_role_view(asking.role_key)
+    columns = statements.compared_with(role_view, attempt.table, attempt.shape)
     rows = asking.write(asking.statement(LockShape(attempt.shape, columns), statements.locked), attempt.named)
     if rows:
         return {OldCell(column): cell for column, cell in zip(columns, rows[0][1:], strict=True)}
     asking.verify()
-    refusal = refusal_of(asking, attempt.with_events(True))
+    refusal = error_of(asking, attempt.with_events(True))
     raise refusal or Conflict
 
 
-def _unchanged(asking: Asking, attempt: Attempt, row_id: str) -> RowAnswer:
+def _unchanged(asking: QueryContext, attempt: PendingWrite, row_id: str) -> RowAnswer:
     """The answer to an update of nothing: the row, if it may be updated and matches. Its check is not asked."""
     _, refusal = probed(asking, attempt.with_events(True))
     if refusal is not None:
@@ -377,21 +373,22 @@ def _unchanged(asking: Asking, attempt: Attempt, row_id: str) -> RowAnswer:
     rows = asking.read(asking.statement(ReadShape(attempt.table.name), select.read), attempt.named)
     if not rows:
         asking.verify()
-        raise NotToBeWritten
-    return _answer_of(row_id, rows[0][0])
+        raise WriteRefused
+    return answer_of(row_id, rows[0][0])
 
 
 # ── Delete ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _delete(asking: Asking, name: str, row_id: str, matches: Sequence[str] | None, depth: int) -> None:
+def delete(asking: QueryContext, name: str, row_id: str, matches: Sequence[str] | None, depth: int) -> None:
+    """As `delete_row`, in the current transaction."""
     table, access = asking.table(name)
     if access.read is None or access.delete is None or not values.ROW_ID.fullmatch(row_id):
-        raise NotToBeWritten
+        raise WriteRefused
     named: Named = {ROW_ID: row_id.encode()}
     if matches is not None:
         named[ETAGS] = values.wire("text[]", tuple(matches))
-    attempt = Attempt(table, access, DeleteShape(name, matches is not None), named, depth)
+    attempt = PendingWrite(table, access, DeleteShape(name, matches is not None), named, depth)
     if not referential_actions.referring_columns(asking, name):
         _persist(asking, attempt, statements.delete)
         return
@@ -400,14 +397,14 @@ def _delete(asking: Asking, name: str, row_id: str, matches: Sequence[str] | Non
         referential_actions.delete_with_referrers(asking, table, [row_id], depth)
 
 
-def _lock_for_delete(asking: Asking, attempt: Attempt) -> None:
+def _lock_for_delete(asking: QueryContext, attempt: PendingWrite) -> None:
     """Hold the row until the transaction ends. Raises what keeps it from being deleted."""
     assert isinstance(attempt.shape, DeleteShape)  # noqa: S101 - for the type checker
     for _ in range(MAX_RUNS):
         if asking.write(asking.statement(LockShape(attempt.shape), statements.locked), attempt.named):
             return
         asking.verify()
-        refusal = refusal_of(asking, attempt.with_events(True))
+        refusal = error_of(asking, attempt.with_events(True))
         if refusal is not None:
             raise refusal
     raise Conflict

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 from rows.query.select import Cell
 from rows.query.sql import ALWAYS, Parameter, Sql, boolean
 from rows.schema.model import SQL_TYPES, Column, ColumnType
-from rows.schema.values import MAX_INTEGER, MIN_INTEGER, InvalidValue, read_cell, wire
+from rows.schema.values import MAX_INTEGER, MIN_INTEGER, InvalidValue, read_cell, read_unbounded, wire
 
 Operator = Literal["$inc", "$append", "$add", "$remove"]
 
@@ -48,7 +48,7 @@ _INFINITE: Final = 2**1024 - 2**970
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class SizeLimit:
     """The least or the greatest number of a column to which the operand of its $inc can be added."""
 
     column: str
@@ -69,13 +69,13 @@ class Change:
         return wire(SQL_TYPES[self.column.type], self.operand)
 
     @property
-    def room(self) -> "dict[Room, bytes]":
+    def room(self) -> "dict[SizeLimit, bytes]":
         """The other values that `cell` and `has_room` take."""
         if self.operator != "$inc":
             return {}
         name, type_ = self.column.name, SQL_TYPES[self.column.type]
         least, greatest = _room(self.column, self.operand)
-        return {Room(name, "least"): wire(type_, least), Room(name, "greatest"): wire(type_, greatest)}
+        return {SizeLimit(name, "least"): wire(type_, least), SizeLimit(name, "greatest"): wire(type_, greatest)}
 
     def first(self) -> bytes:
         """The cell of a new row, computed from its column's default. Raises InvalidValue."""
@@ -84,7 +84,7 @@ class Change:
             least, greatest = _room(self.column, self.operand)
             number = 0 if default is None else read_cell(self.column, default)
             if not least <= number <= greatest:
-                raise no_room(self.operator)
+                raise too_large(self.operator)
             is_decimal = self.column.type == "decimal"
             return wire(type_, _EXACT.add(number, self.operand) if is_decimal else number + self.operand)
         texts: tuple[str, ...] = () if default is None else read_cell(self.column, default)
@@ -126,7 +126,7 @@ def read(column: Column, value: Mapping[str, Any]) -> Change | None:
 def _operand(column: Column, operator: Operator, value: Any) -> Any:
     if value is None:
         raise InvalidValue("null", "Must not be null.")
-    operand = read_cell(column, value)
+    operand = read_unbounded(column, value)
     if operator == "$inc":
         return operand
     if len(operand) > MAX_TEXTS:
@@ -139,24 +139,35 @@ def unreadable() -> InvalidValue:
     return InvalidValue("not_allowed", "An operator needs a value that you may read.")
 
 
-def no_room(operator: Operator) -> InvalidValue:
+def too_large(operator: Operator) -> InvalidValue:
     """For a sum that is no value of its column, and a list that is too long."""
     if operator == "$inc":
-        return InvalidValue("out_of_range", "$inc: the sum would be more than the column holds.")
+        return InvalidValue("out_of_range", "$inc: the sum would be outside of what the column holds.")
     return InvalidValue("too_long", f"{operator}: the list would have more than {MAX_LIST_BYTES >> 20} MB.")
 
 
 def _room(column: Column, operand: Any) -> tuple[Any, Any]:
     """The ends of what `operand` can be added to."""
+    least, greatest = column.min, column.max
     match column.type:
         case "integer":
-            return max(MIN_INTEGER, MIN_INTEGER - operand), min(MAX_INTEGER, MAX_INTEGER - operand)
+            lowest = (MIN_INTEGER if least is None else least) - operand
+            highest = (MAX_INTEGER if greatest is None else greatest) - operand
+            if lowest > MAX_INTEGER or highest < MIN_INTEGER:
+                return MAX_INTEGER, MIN_INTEGER  # to no number at all
+            return max(MIN_INTEGER, lowest), min(MAX_INTEGER, highest)
         case "decimal":
-            greatest = Decimal((0, (9,) * (column.precision or 0), -(column.scale or 0)))
-            return _EXACT.subtract(-greatest, operand), _EXACT.subtract(greatest, operand)
+            largest = Decimal((0, (9,) * (column.precision or 0), -(column.scale or 0)))
+            lowest, highest = (-largest if least is None else least), (largest if greatest is None else greatest)
+            return _EXACT.subtract(lowest, operand), _EXACT.subtract(highest, operand)
         case _:
-            least = -_greatest_below(_INFINITE - Fraction(max(-operand, 0.0)))
-            return least, _greatest_below(_INFINITE - Fraction(max(operand, 0.0)))
+            lowest = -_greatest_below(_INFINITE - Fraction(max(-operand, 0.0)))
+            highest = _greatest_below(_INFINITE - Fraction(max(operand, 0.0)))
+            # PostgreSQL's own sum may be rounded past the end: then the column's CHECK constraint refuses it.
+            return (
+                lowest if least is None else max(lowest, least - operand),
+                highest if greatest is None else min(highest, greatest - operand),
+            )
 
 
 def _greatest_below(bound: Fraction) -> float:
@@ -171,15 +182,15 @@ def _greatest_below(bound: Fraction) -> float:
 
 
 def cell(column: Column, operator: Operator, seen: Any) -> Sql:
-    """The new cell; null where a sum has no room. `seen` is what the caller sees of the old one: null where it may not.
+    """The new cell; null if a sum does not fit. `seen` is the old cell as the caller sees it: null if it may not.
 
-    Texts are looked for by hashing (`NOT IN (SELECT …)`), as `= ANY` of a list does not: a thousand in a list of 8 MB.
+    Texts are found by hashing (`NOT IN (SELECT …)`), unlike `= ANY` of a list: a thousand in a list of 8 MB.
     """
     operand = Parameter(Cell(column.name), SQL_TYPES[column.type])
     before = _before(column, seen)
     match operator:
         case "$inc":
-            return Sql("(CASE WHEN ", has_room(column, operator, seen), " THEN ", before, " + ", operand, " END)")
+            return Sql("(CASE WHEN ", fits(column, operator, seen), " THEN ", before, " + ", operand, " END)")
         case "$append":
             return Sql("(", before, " || ", operand, ")")
         case "$add":
@@ -194,14 +205,14 @@ def cell(column: Column, operator: Operator, seen: Any) -> Sql:
             )  # fmt: skip
 
 
-def has_room(column: Column, operator: Operator, seen: Any) -> Sql:
+def fits(column: Column, operator: Operator, seen: Any) -> Sql:
     """Whether the new cell is a value that the column may get so. How long the row becomes is asked of the row."""
     if operator == "$remove":
         return ALWAYS
     if operator != "$inc":
         return boolean("(octet_length(", cell(column, operator, seen), f"::text) <= {MAX_LIST_BYTES})")
     type_ = SQL_TYPES[column.type]
-    least, greatest = (Parameter(Room(column.name, end), type_) for end in ("least", "greatest"))
+    least, greatest = (Parameter(SizeLimit(column.name, end), type_) for end in ("least", "greatest"))
     return boolean("(", _before(column, seen), " BETWEEN ", least, " AND ", greatest, ")")
 
 

@@ -13,9 +13,9 @@ from typing import Any
 from django.db import transaction
 
 from platform_site.http.errors import Conflict, FieldError, NotFound, ValidationFailed
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import EnvironmentRef
 from rows.query import select
-from rows.query.context import MAX_RUNS, Asking, asked
+from rows.query.context import MAX_RUNS, QueryContext, run
 from rows.query.params import DEFAULT_ORDER
 from rows.query.select import LIMIT, ROW_ID, Cell, ReadShape
 from rows.query.service import RowAnswer
@@ -24,7 +24,7 @@ from rows.rules.rules import Principal
 from rows.schema.model import ID, SQL_TYPES
 from rows.write import service as write_service
 from rows.write import statements, update_operators
-from rows.write.pending_write import Attempt
+from rows.write.pending_write import PendingWrite
 from rows.write.statements import ChosenShape
 
 
@@ -36,14 +36,15 @@ class Upserted:
     is_new: bool
 
 
-def upsert_row(place: Place, principal: Principal, table: str, body: Any, key: str, *, depth: int = 0) -> Upserted:
+def upsert_row(
+    place: EnvironmentRef, principal: Principal, table: str, body: Any, key: str, *, depth: int = 0
+) -> Upserted:
     """One row, as `upsert_rows`. Fields of errors are not numbered."""
-    [made] = asked(place, principal, lambda asking: _upsert(asking, table, [body], key, depth, numbered=False))
-    return made
+    return run(place, principal, lambda asking: upsert(asking, table, body, key, depth))
 
 
 def upsert_rows(
-    place: Place, principal: Principal, table: str, bodies: Sequence[Any], key: str, *, depth: int = 0
+    place: EnvironmentRef, principal: Principal, table: str, bodies: Sequence[Any], key: str, *, depth: int = 0
 ) -> list[Upserted]:
     """1 to MAX_BATCH rows, in their order, all or none: inserted, or updated where one with the same `key` is there.
 
@@ -53,11 +54,17 @@ def upsert_rows(
     fields of rows as `insert_rows`, and Conflict for a row that is there and may not be updated.
     """
     write_service.check_count(bodies)
-    return asked(place, principal, lambda asking: _upsert(asking, table, bodies, key, depth, numbered=True))
+    return run(place, principal, lambda asking: _upsert(asking, table, bodies, key, depth, numbered=True))
+
+
+def upsert(asking: QueryContext, name: str, body: Any, key: str, depth: int) -> Upserted:
+    """As `upsert_row`, in the current transaction."""
+    [made] = _upsert(asking, name, [body], key, depth, numbered=False)
+    return made
 
 
 def _upsert(
-    asking: Asking, name: str, bodies: Sequence[Any], key: str, depth: int, *, numbered: bool
+    asking: QueryContext, name: str, bodies: Sequence[Any], key: str, depth: int, *, numbered: bool
 ) -> list[Upserted]:
     columns = _key_columns(asking, name, key)
     attempts = write_service.new_rows(asking, name, bodies, depth, numbered=numbered)
@@ -65,11 +72,11 @@ def _upsert(
     return _Upsert(asking, name, columns, bodies, attempts, depth, numbered).run()
 
 
-def _key_columns(asking: Asking, name: str, key: str) -> tuple[str, ...]:
+def _key_columns(asking: QueryContext, name: str, key: str) -> tuple[str, ...]:
     """The columns that `key` names. Raises NotFound, and ValidationFailed if no unique that the caller may know has
     them."""
     table, _ = asking.table(name)
-    known = frozenset(asking.sight.columns(name))
+    known = frozenset(asking.resolver.columns(name))
     keys = [(ID.name,), *(unique for unique in table.unique if known.issuperset(unique))]
     wanted = {column.strip() for column in key.split(",", len(table.all_columns))}
     for columns in keys:
@@ -80,9 +87,9 @@ def _key_columns(asking: Asking, name: str, key: str) -> tuple[str, ...]:
 
 
 def _refuse_computed(
-    attempts: Sequence[Attempt], bodies: Sequence[Mapping[str, Any]], key: Sequence[str], *, numbered: bool
+    attempts: Sequence[PendingWrite], bodies: Sequence[Mapping[str, Any]], key: Sequence[str], *, numbered: bool
 ) -> None:
-    """Raise ValidationFailed where an operator stands in the place of a part of the key: no row can be found by it."""
+    """Raise ValidationFailed if a part of the key is an operator, by which no row can be found."""
     for number, (attempt, body) in enumerate(zip(attempts, bodies, strict=True)):
         for name in key:
             if attempt.table.all_columns[name].type in update_operators.OPERATORS and isinstance(body.get(name), dict):
@@ -94,11 +101,11 @@ def _refuse_computed(
 class _Upsert:
     """One request: what was sent, read as inserts, and the columns by which a row is found."""
 
-    asking: Asking
+    asking: QueryContext
     name: str
     key: tuple[str, ...]
     bodies: Sequence[Mapping[str, Any]]
-    attempts: Sequence[Attempt]
+    attempts: Sequence[PendingWrite]
     depth: int
     numbered: bool
 
@@ -133,7 +140,7 @@ class _Upsert:
                 there[number] = found
         return there
 
-    def _find(self, attempt: Attempt) -> str | None:
+    def _find(self, attempt: PendingWrite) -> str | None:
         """The id of the row that has the attempt's key, if the caller sees that it has."""
         key = self._key_of(attempt)
         if key is None:
@@ -147,7 +154,7 @@ class _Upsert:
         _, row_id = rows[0]  # the row as JSON, and what a cursor would name
         return (row_id or b"").decode()
 
-    def _still_has_key(self, attempt: Attempt, row_id: str) -> bool:
+    def _still_has_key(self, attempt: PendingWrite, row_id: str) -> bool:
         """Lock the row that has the attempt's key and may be updated: whether it is this one. Another transaction may
         have given it another key since it was found."""
         key = self._key_of(attempt)
@@ -158,7 +165,7 @@ class _Upsert:
         rows = self.asking.write(self.asking.statement(shape, statements.chosen), {LIMIT: b"1"}, wires)
         return rows == [(row_id.encode(),)]
 
-    def _key_of(self, attempt: Attempt) -> tuple[Condition, list[bytes]] | None:
+    def _key_of(self, attempt: PendingWrite) -> tuple[Condition, list[bytes]] | None:
         """The condition that a row has the attempt's key, and its values; None where no row can have it."""
         table, rule = attempt.table, attempt.access.insert
         forced: Mapping[str, Operand | None] = rule.set if rule else {}

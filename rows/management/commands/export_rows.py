@@ -17,7 +17,7 @@ from rows.transfer import exporter
 from rows.transfer.exporter import NoSuchColumn
 from rows.transfer.file_formats import FORMATS, format_of
 from rows.transfer.importer import NoSuchTable
-from rows.transfer.partial_file import beside
+from rows.transfer.partial_file import open_partial_file
 
 
 class Command(BaseCommand):
@@ -75,7 +75,7 @@ def _target(name: str) -> Generator[IO[bytes]]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    descriptor, unfinished = beside(Path(name))
+    descriptor, unfinished = open_partial_file(Path(name))
     try:
         with os.fdopen(descriptor, "wb") as file:
             if name.lower().endswith(".gz"):

@@ -10,11 +10,11 @@ from django.core.management.base import CommandError
 from tqdm import tqdm
 
 from accounts.management.terminal import ENVIRONMENT, place_named
-from platform_site.cli.argument_types import whole
-from platform_site.cli.base import ExemplifiedCommand
+from platform_site.cli.argument_types import whole_number
+from platform_site.cli.base import CommandWithExamples
 from rows.transfer import importer
 from rows.transfer.file_formats import FORMATS, InvalidFile, RecordFile, format_of
-from rows.transfer.importer import BadLines, Interfered, NoSuchTable, Report, TooLong
+from rows.transfer.importer import BadLines, ChangedDuringImport, NoSuchTable, Report, TooLong
 
 _EPILOG: Final = """
 The file is UTF-8, plain or gzipped (.gz). CSV begins with a header of column names; an empty cell is null (or the
@@ -31,7 +31,7 @@ examples:
 """
 
 
-class Command(ExemplifiedCommand):
+class Command(CommandWithExamples):
     help = "Import the rows of a CSV or NDJSON file into a table of an environment: all of them, or none."
     epilog = _EPILOG
 
@@ -45,7 +45,11 @@ class Command(ExemplifiedCommand):
         parser.add_argument("--events", action="store_true", help="record an event for each row, where a webhook asks")
         parser.add_argument("--dry-run", action="store_true", help="check everything and import nothing")
         parser.add_argument(
-            "--show", type=whole(0, importer.SHOWN), default=20, metavar="N", help="bad lines to print (default 20)"
+            "--show",
+            type=whole_number(0, importer.SHOWN),
+            default=20,
+            metavar="N",
+            help="bad lines to print (default 20)",
         )
         parser.add_argument("--no-progress", action="store_true")
 
@@ -93,7 +97,7 @@ class Command(ExemplifiedCommand):
                     f"A row's values{of} are too long together for one of the table's indexes (about 2,700 bytes). "
                     "Nothing was imported."
                 ) from None
-            except Interfered:
+            except ChangedDuringImport:
                 raise CommandError(
                     "Somebody changed the schema or wrote rows with the same keys meanwhile, or is still at it. "
                     "Nothing was imported; try again."

@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from accounts import audit
 from accounts.management.terminal import place_named
-from platform_site.cli.base import ExemplifiedCommand
+from platform_site.cli.base import CommandWithExamples
 from platform_site.http.errors import QuotaExceeded
 from platform_site.postgres import sqlstates
 from projects.api.serializers import NewBranch
@@ -19,7 +19,7 @@ from rows.migrate.apply import LockNotWon
 from rows.migrate.service import TablesQuotaReached
 from rows.transfer import backup
 from rows.transfer.backup import Content, NotEmpty, Summary
-from rows.transfer.backup_file import Archive, Damaged, NotUnderstood
+from rows.transfer.backup_file import Archive, DamagedArchive, UnsupportedFormat
 
 _EPILOG: Final = """
 The whole file is read and held to its checksums before anything is changed. Then all of it comes back, or nothing.
@@ -35,7 +35,7 @@ examples:
 """
 
 
-class Command(ExemplifiedCommand):
+class Command(CommandWithExamples):
     help = "Restore a backup of an environment into a new preview branch, or into an environment."
     epilog = _EPILOG
 
@@ -67,9 +67,9 @@ class Command(ExemplifiedCommand):
                     return
                 with self._bar(archive.size, "restoring", options) as bar:
                     self._restore(content, bar.update, options)
-        except Damaged as error:
+        except DamagedArchive as error:
             raise CommandError(f"{path} is damaged: {error}. Nothing was changed.") from None
-        except NotUnderstood as error:
+        except UnsupportedFormat as error:
             raise CommandError(f"{path} cannot be read: {error}.") from None
         except OSError as error:
             raise CommandError(f"{path} cannot be read: {error.strerror}.") from None
@@ -107,8 +107,8 @@ class Command(ExemplifiedCommand):
         if not summary.is_ready:
             where = f"GET /v1/projects/{place.project_id}/environments/{place.environment_id}"
             self.stdout.write(
-                "All of it is there. The branch is still `creating`, and cannot be reached, until the next sweep of a "
-                f"worker says `ready`: see `status` in {where}."
+                "The restore is complete. The branch has the status `creating` until the next periodic job of a "
+                f"worker sets it to `ready`: see `status` in {where}."
             )
 
     def _say(self, text: str) -> None:

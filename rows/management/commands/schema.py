@@ -19,12 +19,12 @@ from django.db import Error as DatabaseError
 
 from accounts import audit
 from accounts.management.terminal import ENVIRONMENT, place_named
-from platform_site.cli.argument_types import whole
-from platform_site.cli.base import ExemplifiedCommand
+from platform_site.cli.argument_types import whole_number
+from platform_site.cli.base import CommandWithExamples
 from platform_site.http import bodies
 from platform_site.http.errors import ApiError
 from platform_site.http.fields import timestamp
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import sqlstates
 from projects.errors import NoSuchEnvironment, SchemaLost
 from rows.migrate import concurrent_indexes
@@ -49,7 +49,7 @@ examples:
 """
 
 
-class Command(ExemplifiedCommand):
+class Command(CommandWithExamples):
     help = "Show, plan, apply and revert the schema document of an environment."
     epilog = _EXAMPLES
 
@@ -73,7 +73,7 @@ class Command(ExemplifiedCommand):
         history = verbs.add_parser("history", help="list all versions, the newest first")
         history.add_argument("environment", metavar="ENV", help=ENVIRONMENT)
         history.add_argument(
-            "--limit", type=whole(1, 9_999_999), default=20, metavar="N", help="at most so many (default 20)"
+            "--limit", type=whole_number(1, 9_999_999), default=20, metavar="N", help="at most so many (default 20)"
         )
         history.add_argument("--json", action="store_true", help="one JSON object a line")
 
@@ -105,7 +105,7 @@ class Command(ExemplifiedCommand):
 
     # ── Verbs ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def show(self, place: Place, options: dict[str, Any]) -> None:
+    def show(self, place: EnvironmentRef, options: dict[str, Any]) -> None:
         if options["number"] is None:
             state = schema_service.current(place)
             record, document = state.record, state.schema.document
@@ -125,7 +125,7 @@ class Command(ExemplifiedCommand):
         self._say(f"{place.environment_name} ({place.environment_id}): {said}")
         self.stdout.write(json.dumps(document, indent=2, ensure_ascii=False))
 
-    def plan(self, place: Place, options: dict[str, Any]) -> None:
+    def plan(self, place: EnvironmentRef, options: dict[str, Any]) -> None:
         outcome = schema_service.rehearse(place, _document(options["file"]))
         if options["json"]:
             self._print_outcome(outcome)
@@ -137,14 +137,14 @@ class Command(ExemplifiedCommand):
         if options["check"] and outcome.changed:
             sys.exit(_DIFFERS)
 
-    def apply(self, place: Place, options: dict[str, Any]) -> None:
+    def apply(self, place: EnvironmentRef, options: dict[str, Any]) -> None:
         self._change(place, _document(options["file"]), options)
 
-    def revert(self, place: Place, options: dict[str, Any]) -> None:
+    def revert(self, place: EnvironmentRef, options: dict[str, Any]) -> None:
         document = schema_service.document_to_revert_to(place, options["number"])
         self._change(place, document, options, reverts_to=options["number"])
 
-    def history(self, place: Place, options: dict[str, Any]) -> None:
+    def history(self, place: EnvironmentRef, options: dict[str, Any]) -> None:
         records = list(schema_service.history(place).defer("document_text").order_by("-version")[: options["limit"]])
         if not records and not options["json"]:
             self._say("No schema was applied yet.")
@@ -168,7 +168,7 @@ class Command(ExemplifiedCommand):
     # ── Changing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _change(
-        self, place: Place, document: object, options: dict[str, Any], *, reverts_to: int | None = None
+        self, place: EnvironmentRef, document: object, options: dict[str, Any], *, reverts_to: int | None = None
     ) -> None:
         confirm = list(options["confirm"])
         expected = options["if_version"]
@@ -201,7 +201,7 @@ class Command(ExemplifiedCommand):
         if not options["json"]:
             self._show_warnings(outcome)
 
-    def _make_indexes(self, place: Place, version: int) -> None:
+    def _make_indexes(self, place: EnvironmentRef, version: int) -> None:
         making = ""
 
         def say(name: str) -> None:
@@ -265,7 +265,7 @@ class Command(ExemplifiedCommand):
         self.stderr.write(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", text), style or (lambda plain: plain))
 
 
-def _mark(command: ExemplifiedCommand, operation: Operation) -> tuple[str, Callable[[str], str]]:
+def _mark(command: CommandWithExamples, operation: Operation) -> tuple[str, Callable[[str], str]]:
     verb = operation.name.partition(" ")[0]
     if operation.destructive:
         return "-", command.style.ERROR

@@ -1,0 +1,66 @@
+"""`POST /v1/changes`: what changes in the rows of several tables, as Server-Sent Events."""
+
+from typing import Any, Final
+
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+from rest_framework import serializers
+
+from platform_site.concurrency import server_hints
+from platform_site.http import fields
+from platform_site.http.errors import FieldError, NotFound, ValidationFailed
+from platform_site.http.event_streams import EventStreamResponse
+from platform_site.http.views import ApiViewSet
+from platform_site.identity.callers import Caller
+from rows.changes import open_stream
+from rows.changes.positions import HEADER
+
+_LAST_EVENT_ID: Final = OpenApiParameter(
+    HEADER, str, OpenApiParameter.HEADER, description="The last `id` of an earlier stream, to go on behind it."
+)
+
+
+class ChangesRequest(fields.Serializer):
+    subscriptions = serializers.DictField(
+        child=serializers.DictField(),
+        help_text="By a name of the client's: `{table, where?, columns?}`, as of a list. 1 to 20.",
+    )
+
+
+class ChangesViewSet(ApiViewSet):
+    """Live changes."""
+
+    required_scopes = {"create": "rows:read"}
+    query_parameters = {"create": frozenset[str]()}
+    safe_posts = frozenset({"create"})
+    also_raises = {"create": (NotFound,)}
+
+    @extend_schema(
+        operation_id="streamChanges",
+        parameters=[_LAST_EVENT_ID],
+        request=ChangesRequest,
+        responses={
+            (200, "text/event-stream"): OpenApiResponse(
+                OpenApiTypes.STR,
+                description="Events `ready`, `row`, `gone`, `reset`, `ping` and `bye`, until one side ends it.",
+            )
+        },
+    )
+    def create(self, request: HttpRequest) -> HttpResponseBase:
+        """A stream of what changes in the rows that the caller may read. It changes nothing."""
+        body: dict[str, Any] = self.read_object()
+        if unknown := body.keys() - {"subscriptions"}:
+            message = "There is no such field. The field is subscriptions."
+            raise ValidationFailed(
+                fields=[FieldError(name[:100], "unknown_field", message) for name in sorted(unknown)]
+            )
+        last_id = self.request._request.META.get("HTTP_LAST_EVENT_ID")
+        stream = open_stream.open_stream(self.place, self.caller, body, last_id, self._authenticate_again)
+        return EventStreamResponse(stream.queue)
+
+    def _authenticate_again(self) -> Caller:
+        """Who the caller is by now. It is the same request: it is not counted again."""
+        self.request._request.__dict__[server_hints.REPEATED] = True
+        return self._authenticate()

@@ -1,0 +1,20 @@
+"""The caller that a member names to see rows as: a user of the environment, or a role that is no user's."""
+
+from accounts.models import User
+from platform_site.http.errors import ValidationFailed
+from rows.rules.rules import Principal
+
+
+def principal_named(pool_id: str, name: str) -> Principal:
+    """Raises ValidationFailed on the field `as`."""
+    if name == "server":
+        return Principal("key")
+    if name == "member":
+        return Principal("account")
+    if name == "anonymous":
+        return Principal("anonymous")
+    user = User.objects.in_pool(pool_id).filter(pk=name).first()
+    if user is None:
+        message = "Must be a user of this environment, or anonymous, server or member."
+        raise ValidationFailed.of("as", "no_such_user", message)
+    return Principal.of_user(user)

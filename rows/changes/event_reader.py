@@ -1,0 +1,151 @@
+"""Reads, in one snapshot of a region, the events that streams have not seen, and whether their positions still hold."""
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from django.db import connections
+
+from platform_site.http import exact_json
+from rows.changes.positions import Position, digest
+from rows.changes.streams import Stream, Subscription
+
+MAX_EVENTS: Final = 5_000
+MAX_BYTES: Final = 32 * 2**20
+"""Of one pass. A stream that is further behind gets a reset."""
+
+# One statement, hence one snapshot, which it also returns. `unseen` is not in order: a stream that is further behind
+# than its limit is not sent them, and must not cost a sort of them.
+_READ: Final = """
+WITH unseen AS (
+    SELECT environment_id, sequence, data
+      FROM platform.rows_outboxevent
+     WHERE environment_id = ANY (%(environments)s) AND subject IS NOT NULL
+       AND transaction >= pg_snapshot_xmin(%(since)s::pg_snapshot)
+       AND NOT pg_visible_in_snapshot(transaction, %(since)s::pg_snapshot)
+     LIMIT %(limit)s
+), sized AS (
+    SELECT environment_id, sequence,
+           CASE WHEN sum(octet_length(data)) OVER (ORDER BY sequence) <= %(bytes)s THEN data END AS data
+      FROM unseen
+)
+SELECT pg_current_snapshot()::text, (SELECT timeline_id FROM pg_control_checkpoint()),
+       pg_snapshot_xmax(%(since)s::pg_snapshot) <= pg_snapshot_xmax(pg_current_snapshot()),
+       (SELECT json_agg(json_build_array(environment_id, table_name, generation))
+          FROM platform.rows_watchedtable WHERE environment_id = ANY (%(environments)s)),
+       (SELECT json_object_agg(environment_id, version)
+          FROM platform.rows_currentversion WHERE environment_id = ANY (%(environments)s)),
+       (SELECT array_agg(environment_id ORDER BY sequence) FROM sized),
+       (SELECT array_agg(data ORDER BY sequence) FROM sized)
+"""
+# A statement that began before the table was watched records no event, so a stream is ready when all of those are over.
+_UNSETTLED: Final = """
+SELECT w.environment_id, w.table_name
+  FROM platform.rows_watchedtable w
+ WHERE w.environment_id = ANY (%s)
+   AND EXISTS (SELECT FROM pg_stat_activity a
+                WHERE a.backend_xmin IS NOT NULL AND a.pid <> pg_backend_pid()
+                  AND a.datid = (SELECT oid FROM pg_database WHERE datname = current_database())
+                  AND coalesce(a.backend_type, 'client backend') = 'client backend'
+                  AND age(a.backend_xmin) >= age(w.transaction::xid))
+"""
+
+Event = Mapping[str, Any]
+Events = Mapping[str, list[Event]]
+"""Of one environment by table, in the order of writing."""
+
+Message = tuple[str, str]
+"""Its event and its data, as JSON."""
+Messages = dict[Hashable, list[Message] | None]
+"""Those for one subscription, for streams of the same caller that ask the same; None if it is too costly to say."""
+
+
+@dataclass(slots=True)
+class Pass:
+    """What is known of the streams of one position at one snapshot."""
+
+    snapshot: str
+    timeline: int
+    watched: dict[str, dict[str, str]]
+    """By environment: the generations of its watched tables."""
+    unsettled: set[tuple[str, str]]
+    """Tables whose watching some running statement does not see; of environments with a stream that is not ready."""
+    versions: dict[str, int]
+    events: dict[str, Events] | None
+    """By environment; None if there are too many, or the position is none of this database."""
+    messages: Messages = field(default_factory=dict)
+    _by_cell: dict[tuple[str, str, str], dict[str, list[Event]]] = field(default_factory=dict)
+    _positions: dict[tuple[str, frozenset[str]], Position | None] = field(default_factory=dict)
+
+    def events_for(self, environment_id: str, subscription: Subscription) -> Sequence[Event]:
+        """The events of its table, without those of rows that its caller may read neither before nor after."""
+        events = (self.events or {})[environment_id].get(subscription.table, [])
+        if not events or subscription.required_cell is None:
+            return events
+        column, value = subscription.required_cell
+        key = environment_id, subscription.table, column
+        if key not in self._by_cell:
+            by_value: dict[str, list[Event]] = defaultdict(list)
+            for event in events:
+                cells = {record[column] for record in _records(event) if isinstance(record.get(column), str)}
+                for cell in cells:
+                    by_value[cell].append(event)
+            self._by_cell[key] = dict(by_value)
+        return self._by_cell[key].get(value, ())
+
+    def position_of(self, environment_id: str, tables: frozenset[str]) -> Position | None:
+        """Of a stream that has seen all of this pass; None if one of its tables is not watched."""
+        key = environment_id, tables
+        if key not in self._positions:
+            watched = self.watched.get(environment_id, {})
+            is_watched = watched.keys() >= tables
+            generations = digest(tuple((table, watched[table]) for table in sorted(tables))) if is_watched else ""
+            self._positions[key] = Position(self.snapshot, self.timeline, generations) if is_watched else None
+        return self._positions[key]
+
+
+def _records(event: Event) -> Iterator[Mapping[str, Any]]:
+    return (record for record in (event["old_record"], event["record"]) if record is not None)
+
+
+def read(using: str, streams: Sequence[Stream]) -> Iterator[tuple[list[Stream], Pass]]:
+    """What has happened since the positions of these streams, one round trip for each position."""
+    groups: dict[str | None, list[Stream]] = defaultdict(list)
+    for each in streams:
+        groups[each.position.snapshot if each.position else None].append(each)
+    for since, group in groups.items():
+        yield from _read_group(using, since, group)
+
+
+def _read_group(using: str, since: str | None, streams: list[Stream]) -> Iterator[tuple[list[Stream], Pass]]:
+    by_environment: dict[str, list[Stream]] = defaultdict(list)
+    for each in streams:
+        by_environment[each.place.environment_id].append(each)
+    found = _read(using, since, sorted(by_environment))
+    if since is not None and found.events is None and len(by_environment) > 1:
+        for of_one in by_environment.values():  # too much for one pass is too much of one: it is not the others' fault
+            yield from _read_group(using, since, of_one)
+    else:
+        yield streams, found
+
+
+def _read(using: str, since: str | None, environments: list[str]) -> Pass:
+    asked = {"environments": environments, "since": since, "limit": MAX_EVENTS + 1, "bytes": MAX_BYTES}
+    with connections[using].cursor() as cursor:
+        cursor.execute(_READ, asked)
+        snapshot, timeline, is_past, tables, versions, ids, data = cursor.fetchone()
+        watched: dict[str, dict[str, str]] = defaultdict(dict)
+        for environment_id, table, generation in tables or ():
+            watched[environment_id][table] = generation
+        found = Pass(snapshot, timeline, watched, set(), versions or {}, None)
+        if since is None:
+            cursor.execute(_UNSETTLED, [environments])
+            found.unsettled = set(cursor.fetchall())
+        elif is_past and len(ids or ()) <= MAX_EVENTS and None not in (data or ()):
+            events: dict[str, dict[str, list[Event]]] = {each: defaultdict(list) for each in environments}
+            for environment_id, text in zip(ids or (), data or (), strict=True):
+                event = exact_json.loads(text)
+                events[environment_id][event["table"]].append(event)
+            found.events = dict(events)
+    return found

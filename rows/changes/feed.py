@@ -1,0 +1,300 @@
+"""Reads a region's events and sends each stream what its caller may see of them: one feed per process and region.
+
+A pass: read, in one snapshot, the events that each stream has not seen; compare for each changed row what the caller
+could see before and what it sees now; send the difference. Between two passes it waits for
+a notification of a write, at most POLL_SECONDS. Without streams it has no thread and runs no query.
+"""
+
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import timedelta
+from queue import SimpleQueue
+from typing import Final
+
+from django.db import Error, close_old_connections, connections
+
+from platform_site.http.errors import ApiError
+from platform_site.identity.plans import plan_limits
+from rows.changes import stream_counts, watched_tables
+from rows.changes.differences import changes
+from rows.changes.event_reader import Pass, read
+from rows.changes.positions import Position
+from rows.changes.streams import Stream, compile_subscriptions
+from rows.changes.wake_ups import POLL_SECONDS, Listener
+from rows.rules.rules import Principal
+
+logger = logging.getLogger("platform.changes")
+
+WORKERS: Final = 4
+SETTLE_POLL_SECONDS: Final = 0.05
+PAUSE_SECONDS: Final = 0.01
+"""Between the beginnings of two passes: under load each serves the writes of that time together."""
+AUTHENTICATE_SECONDS: Final = 0.8
+"""How often a stream's credential is checked: it ends within a second after that is revoked."""
+WATCH_SECONDS: Final = 60
+"""A table is watched for ten minutes at least after each time (`change_retention_seconds`)."""
+PING_SECONDS: Final = 15
+SETTLE_SECONDS: Final = 10
+
+
+class Feed:
+    """The streams of one region in this process.
+
+    Its thread reads; WORKERS others send. At most one of them is at work for an environment, so slow streams of one
+    environment do not delay those of others.
+    """
+
+    def __init__(self, using: str) -> None:
+        self._using = using
+        self._lock = threading.Lock()
+        self._streams: list[Stream] = []
+        self._thread: threading.Thread | None = None
+        self._woken = threading.Event()
+        self._counted_at = self._watched_at = 0.0
+        self._tasks: SimpleQueue[tuple[str, list[tuple[Stream, Pass]]] | None] = SimpleQueue()
+        self._busy: set[str] = set()
+        """The environments that a worker is sending to."""
+        self._skipped: set[str] = set()
+        """Those of them with streams that a pass has skipped."""
+
+    # ── From other threads ──
+
+    def add(self, stream: Stream) -> None:
+        """Serve this stream until one side ends it."""
+        with self._lock:
+            self._streams.append(stream)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=f"changes-{self._using}", daemon=True)
+                self._thread.start()
+                Listener(self._using, self.wake, self._is_needed).start()
+        if is_ending():
+            stream.end("restarting")
+            stream_counts.leave([stream])
+        self._woken.set()
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def _is_needed(self) -> bool:
+        return self._thread is not None
+
+    def open_streams(self) -> list[Stream]:
+        with self._lock:
+            return [each for each in self._streams if not each.queue.is_closed]
+
+    # ── In its thread ──
+
+    def _run(self) -> None:
+        for number in range(WORKERS):
+            threading.Thread(target=self._work, name=f"changes-{self._using}-{number}", daemon=True).start()
+        failed_at, pause, began = 0.0, POLL_SECONDS, 0.0
+        try:
+            while True:
+                self._woken.wait(pause)
+                time.sleep(max(0.0, began + PAUSE_SECONDS - time.monotonic()))
+                self._woken.clear()
+                began = time.monotonic()
+                streams = self._take_streams()
+                if not streams:
+                    return
+                try:
+                    close_old_connections()
+                    self._pass(streams)
+                    failed_at = 0.0
+                    pause = POLL_SECONDS if all(each.position for each in streams) else SETTLE_POLL_SECONDS
+                except Error as error:
+                    logger.warning("region %s: changes could not be read: %s", self._using, type(error).__name__)
+                    connections[self._using].close()
+                    failed_at = failed_at or time.monotonic()
+                    if time.monotonic() - failed_at > SETTLE_SECONDS:
+                        for stream in streams:
+                            stream.end("unavailable")
+                    time.sleep(POLL_SECONDS)
+        except BaseException:
+            logger.exception("region %s: the feed of changes ended", self._using)
+            with self._lock:
+                self._thread = None
+                streams, self._streams = self._streams, []
+            for stream in streams:
+                stream.end("internal")
+        finally:
+            for _ in range(WORKERS):
+                self._tasks.put(None)
+            connections.close_all()
+
+    def _take_streams(self) -> list[Stream]:
+        """The open ones. Without one the feed ends."""
+        with self._lock:
+            ended = [each for each in self._streams if each.queue.is_closed]
+            self._streams = [each for each in self._streams if not each.queue.is_closed]
+            streams = list(self._streams)
+            if not streams:
+                self._thread = None
+        stream_counts.leave(ended)
+        return streams
+
+    def _pass(self, streams: Sequence[Stream]) -> None:
+        self._renew(streams)
+        groups: dict[str, list[Stream]] = defaultdict(list)
+        for stream in streams:
+            groups[stream.place.environment_id].append(stream)
+        with self._lock:
+            self._skipped = groups.keys() & self._busy
+            for environment_id in self._skipped:
+                del groups[environment_id]
+            self._busy |= groups.keys()
+        if not groups:
+            return
+        try:
+            tasks: dict[str, list[tuple[Stream, Pass]]] = defaultdict(list)
+            for of_position, found in read(self._using, [stream for group in groups.values() for stream in group]):
+                for stream in of_position:
+                    tasks[stream.place.environment_id].append((stream, found))
+        except BaseException:
+            with self._lock:
+                self._busy -= groups.keys()
+            raise
+        for task in tasks.items():
+            self._tasks.put(task)
+
+    # ── In a worker ──
+
+    def _work(self) -> None:
+        try:
+            while (task := self._tasks.get()) is not None:
+                environment_id, streams = task
+                close_old_connections()
+                for stream, found in streams:
+                    self._serve(stream, found)
+                with self._lock:
+                    self._busy.discard(environment_id)
+                    was_skipped = environment_id in self._skipped
+                if was_skipped:
+                    self.wake()
+        finally:
+            connections.close_all()
+
+    def _serve(self, stream: Stream, found: Pass) -> None:
+        try:
+            if self._is_authorized(stream):
+                self._advance(stream, found)
+            stream.failed_at = 0.0
+        except ApiError as error:
+            stream.end(error.code)
+        except Error as error:  # the position stays: the next pass tries again
+            logger.warning("region %s: changes could not be sent: %s", self._using, type(error).__name__)
+            connections.close_all()
+            stream.failed_at = stream.failed_at or time.monotonic()
+            if time.monotonic() - stream.failed_at > SETTLE_SECONDS:
+                stream.end("unavailable")
+        except Exception:
+            logger.exception("a stream of %s ended", stream.place.environment_id)
+            stream.end("internal")
+
+    def _is_authorized(self, stream: Stream) -> bool:
+        """Check the credential, now and then. A caller whose role, claims or email changed gets a reset. Raises
+        ApiError where the request would be refused by now."""
+        now = time.monotonic()
+        if now - stream.authenticated_at < AUTHENTICATE_SECONDS:
+            return not stream.queue.is_closed
+        stream.authenticated_at = now
+        caller = stream.authenticate()
+        caller.need("rows:read")
+        if caller != stream.caller:
+            stream.caller, principal = caller, Principal.of(caller)
+            if principal != stream.principal or principal.claims != stream.principal.claims:
+                stream.principal, stream.environment = principal, None
+        return not stream.queue.is_closed
+
+    def _renew(self, streams: Sequence[Stream]) -> None:
+        """Renew the counts and the watched tables while streams are open."""
+        now = time.monotonic()
+        if now - self._counted_at >= stream_counts.REFRESH_SECONDS and not is_ending():
+            self._counted_at = now
+            stream_counts.refresh(streams)
+        if now - self._watched_at < WATCH_SECONDS:
+            return
+        self._watched_at = now
+        tables: dict[str, set[str]] = defaultdict(set)
+        plans = {each.place.environment_id: each.place.plan for each in streams}
+        for each in streams:
+            tables[each.place.environment_id] |= each.tables
+        for environment_id, names in tables.items():
+            watched_tables.watch(environment_id, names, self._using, retention_of(plans[environment_id]))
+
+    # ── One stream ──
+
+    def _advance(self, stream: Stream, found: Pass) -> None:
+        """Bring a stream to the snapshot of the pass. Raises ApiError where it can go on no longer."""
+        environment_id = stream.place.environment_id
+        is_new = stream.environment is None or stream.environment.version != found.versions.get(environment_id, 0)
+        if is_new:
+            stream.environment = compile_subscriptions(stream.place, stream.principal, stream.subscriptions)
+            stream.reset_all()
+        now = found.position_of(environment_id, stream.tables)
+        if now is None:
+            watched_tables.watch(environment_id, stream.tables, self._using, retention_of(stream.place.plan))
+            stream.forget_position()
+            return
+        seen = stream.position
+        if seen is None:
+            self._make_ready(stream, found, now)
+            return
+        if found.events is None or (seen.timeline, seen.generations) != (now.timeline, now.generations):
+            # Too many, of another server, or not all of them were recorded.
+            stream.forget_position()
+            return
+        messages = [] if is_new else changes(self._using, stream, found)
+        stream.position = now
+        messages += stream.due_resets(time.monotonic())
+        if messages:
+            stream.send_all(messages)
+        elif time.monotonic() - stream.sent_at >= PING_SECONDS:
+            stream.send("ping", has_id=not stream.is_reset_due)
+
+    def _make_ready(self, stream: Stream, found: Pass, now: Position) -> None:
+        """Begin at the snapshot of the pass, once all writes that began before the tables were watched are over."""
+        is_settled = all((stream.place.environment_id, table) not in found.unsettled for table in stream.tables)
+        if not is_settled and time.monotonic() - stream.opened_at < SETTLE_SECONDS:
+            return
+        stream.position = now
+        if stream.must_relist or not is_settled:
+            stream.reset_all()
+            stream.send_all(list(stream.due_resets(time.monotonic())))
+        else:
+            for each in stream.subscriptions:
+                each.needs_reset = False
+            stream.send("ready", has_id=True)
+
+
+def retention_of(plan: str) -> timedelta:
+    return timedelta(seconds=plan_limits(plan).change_retention_seconds)
+
+
+_feeds: Final[dict[str, Feed]] = {}
+"""By region."""
+
+
+def feed_of(using: str) -> Feed:
+    return _feeds.setdefault(using, Feed(using))
+
+
+_is_ending: Final = threading.Event()
+
+
+def is_ending() -> bool:
+    """Whether this process opens no more streams."""
+    return _is_ending.is_set()
+
+
+def end_all() -> None:
+    """This process is about to end, and so is every stream that is opened from now on."""
+    _is_ending.set()
+    for feed in _feeds.values():
+        streams = feed.open_streams()
+        for stream in streams:
+            stream.end("restarting")
+        stream_counts.leave(streams)  # here: the threads may end before they come to it

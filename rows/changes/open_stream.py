@@ -1,0 +1,43 @@
+"""Opens a stream of changes."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from platform_site.http.errors import Unavailable
+from platform_site.identity.callers import Caller, EnvironmentRef
+from rows.changes import stream_counts, watched_tables
+from rows.changes.feed import feed_of, is_ending, retention_of
+from rows.changes.positions import seal_of
+from rows.changes.streams import Stream, compile_subscriptions, read_subscriptions
+from rows.rules.rules import Principal
+
+
+def open_stream(
+    place: EnvironmentRef,
+    caller: Caller,
+    body: Mapping[str, Any],
+    last_id: str | None,
+    authenticate: Callable[[], Caller],
+) -> Stream:
+    """A stream for the `subscriptions` of `body`, behind the position `last_id`.
+
+    Raises ValidationFailed naming the subscription or `Last-Event-ID`, NotFound (a table that the caller cannot read),
+    RateLimited (too many streams), and Unavailable where this process is about to end.
+    """
+    if is_ending():
+        raise Unavailable
+    subscriptions = read_subscriptions(body)
+    principal = Principal.of(caller)
+    environment = compile_subscriptions(place, principal, subscriptions)
+    seal = seal_of(place, caller, body["subscriptions"])
+    position = None if last_id is None else seal.read(last_id)
+    stream = Stream(place, caller, principal, subscriptions, environment, authenticate, seal, position)
+    stream.must_relist = position is not None
+    stream_counts.enter(stream)
+    try:
+        watched_tables.watch(place.environment_id, stream.tables, place.cluster, retention_of(place.plan))
+    except BaseException:
+        stream_counts.leave([stream])
+        raise
+    feed_of(place.cluster).add(stream)
+    return stream

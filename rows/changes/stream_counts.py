@@ -1,0 +1,79 @@
+"""Counts the open streams of all web processes in Redis, by environment and by caller. Without Redis there is no limit.
+
+A stream is a member of a sorted set by the time when its process last said that it is open.
+"""
+
+import logging
+import time
+from collections.abc import Iterable
+from typing import Any, Final
+
+import redis
+
+from platform_site.http.errors import RateLimited
+from platform_site.identity.callers import Caller, EnvironmentRef
+from platform_site.identity.plans import plan_limits
+from rows.changes import wake_ups
+from rows.changes.streams import Stream
+
+logger = logging.getLogger("platform.changes")
+
+REFRESH_SECONDS: Final = 5
+_GONE_SECONDS: Final = 3 * REFRESH_SECONDS
+"""After this a process that was killed counts no more."""
+_RETRY_SECONDS: Final = 5
+
+
+def _keys(place: EnvironmentRef, caller: Caller) -> tuple[str, str]:
+    return f"streams:{place.environment_id}", f"streams:{place.environment_id}:{caller.id}"
+
+
+def enter(stream: Stream) -> None:
+    """Count a stream that is about to open. Raises RateLimited where the plan allows no more."""
+    place, caller = stream.place, stream.caller
+    allowed = plan_limits(place.plan)
+    own = allowed.streams_per_environment // 2 if caller.kind == "anonymous" else allowed.streams_per_caller
+    keys = _keys(place, caller)
+    try:
+        with wake_ups.connect().pipeline() as pipe:
+            for key in keys:
+                pipe.zremrangebyscore(key, 0, time.time() - _GONE_SECONDS)
+                _add(pipe, key, stream)
+                pipe.zcard(key)
+            found = pipe.execute()
+    except (redis.RedisError, OSError) as error:
+        logger.warning("streams are not counted: %s", type(error).__name__)
+        return
+    in_all, of_caller = found[3], found[7]
+    if in_all > allowed.streams_per_environment or of_caller > own:
+        leave([stream])
+        message = "The environment has too many open streams."
+        if of_caller > own:
+            message = f"This caller has {own} open streams. Put several subscriptions into one stream."
+        raise RateLimited(_RETRY_SECONDS, message)
+
+
+def _add(pipe: Any, key: str, stream: Stream) -> None:
+    pipe.zadd(key, {stream.id: time.time()})
+    pipe.expire(key, 2 * _GONE_SECONDS)
+
+
+def refresh(streams: Iterable[Stream]) -> None:
+    """They are open still."""
+    _execute(streams, _add)
+
+
+def leave(streams: Iterable[Stream]) -> None:
+    """They have ended."""
+    _execute(streams, lambda pipe, key, stream: pipe.zrem(key, stream.id))
+
+
+def _execute(streams: Iterable[Stream], command: Any) -> None:
+    try:
+        with wake_ups.connect().pipeline(transaction=False) as pipe:
+            for stream in streams:
+                for key in _keys(stream.place, stream.caller):
+                    command(pipe, key, stream)
+            pipe.execute()
+    except (redis.RedisError, OSError) as error:
+        logger.warning("streams are not counted: %s", type(error).__name__)

@@ -1,0 +1,213 @@
+"""One stream: its subscriptions, compiled for what its caller is now, and what it has been told."""
+
+import random
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from platform_site.http import exact_json
+from platform_site.http.errors import FieldError, ValidationFailed
+from platform_site.http.event_streams import MessageQueue, message
+from platform_site.identity.callers import Caller, EnvironmentRef
+from rows.changes.positions import Position, Seal
+from rows.events.payloads import columns_by_table
+from rows.query import params
+from rows.query import where as query_where
+from rows.query.context import QueryContext, run
+from rows.query.schema_cache import CompiledSchema
+from rows.query.sql_conditions import hops_of
+from rows.rules import grammar
+from rows.rules.conditions import And, Compare, Condition, Path, Variable
+from rows.rules.rules import Principal, resolve
+
+MAX_SUBSCRIPTIONS: Final = 20
+MAX_WAITING_BYTES: Final = 4 * 2**20
+"""Of messages that a client has not taken: an import of ten thousand rows may come at once."""
+MEMBERS: Final = frozenset({"table", "where", "columns"})
+
+
+@dataclass(slots=True)
+class Subscription:
+    """What one subscription asks, and what that means under the rules of now."""
+
+    name: str
+    table: str
+    where: Any
+    columns: Any
+    chosen: tuple[str, ...] | None = None
+    condition: Condition | None = None
+    """`where`, to be decided by a record alone; None where there is none, or where it leads to other rows."""
+    is_decided_by_record: bool = True
+    """Neither the rule nor `where` leads to other rows."""
+    related: dict[str, set[str]] = field(default_factory=dict)
+    """The columns that the rule and `where` ask of other rows, by table: they decide which rows are visible."""
+    required_cell: tuple[str, str] | None = None
+    """A column, and the text that it has in every row that the caller may read; None if the rule has no such part."""
+    needs_reset: bool = False
+    reset_at: float = 0.0
+    key: str = field(init=False)
+    """Equal for subscriptions that ask the same."""
+
+    def __post_init__(self) -> None:
+        self.key = exact_json.dumps([self.table, self.where, self.columns])
+
+    def compile(self, asking: QueryContext) -> None:
+        """Raises NotFound (no such table for this caller) and ValidationFailed."""
+        asking.readable(self.table)
+        where = query_where.parse_where(self.where, self.table, asking.resolver)
+        self.chosen, _ = params.parse_columns(self.columns, self.table, asking.resolver, ())
+        self.related = defaultdict(set)
+        self._relate(self.table, [where.shape, *_rule(asking, self.table)])
+        for hop in hops_of(where.shape):  # a filter sees what the caller may read there
+            self._relate(hop.table, _rule(asking, hop.table))
+        self.is_decided_by_record = not self.related
+        self.required_cell = _required_cell(asking, self.table)
+        self.condition = None
+        if self.where is not None:
+            try:
+                document = exact_json.loads(self.where) if isinstance(self.where, str) else self.where
+                self.condition = grammar.read_record(document, self.table, asking.resolver)
+            except grammar.InvalidCondition:
+                self.is_decided_by_record = False
+
+    def _relate(self, table: str, conditions: Sequence[Condition]) -> None:
+        """Note what conditions on rows of `table` ask of others, and of these rows where they are others themselves."""
+        asked = columns_by_table(conditions, table)
+        reached = {hop.table for condition in conditions for hop in hops_of(condition)}
+        for name in reached | ({table} & self.related.keys()):
+            self.related[name] |= asked[name]
+
+
+def _rule(asking: QueryContext, table: str) -> list[Condition]:
+    rule = asking.environment.rules.access(table, asking.role_key).read
+    return [] if rule is None else [grant.where for grant in rule.grants]
+
+
+def _required_cell(asking: QueryContext, table: str) -> tuple[str, str] | None:
+    rule = asking.environment.rules.access(table, asking.role_key).read
+    if rule is None:
+        return None
+    for part in rule.where.conditions if isinstance(rule.where, And) else (rule.where,):
+        match part:
+            case Compare(Path((), column), "eq", Variable(name, form="plain") as variable) if name.startswith("user."):
+                value = resolve(variable, asking.principal)
+                if isinstance(value, str):
+                    return column, value
+    return None
+
+
+def read_subscriptions(body: Mapping[str, Any]) -> list[Subscription]:
+    """The `subscriptions` of a request. Raises ValidationFailed."""
+    asked = body.get("subscriptions")
+    if not isinstance(asked, dict) or not 1 <= len(asked) <= MAX_SUBSCRIPTIONS:
+        message = f"Must be an object of 1 to {MAX_SUBSCRIPTIONS} subscriptions by name."
+        raise ValidationFailed.of("subscriptions", "invalid", message)
+    errors, found = [], []
+    for name, each in asked.items():
+        path = f"subscriptions.{name[:64]}"
+        if not name.isascii() or not name.isidentifier() or len(name) > 64:
+            errors.append(FieldError(path, "invalid", "A name has at most 64 letters, digits and underscores."))
+        elif not isinstance(each, dict) or not isinstance(each.get("table"), str):
+            errors.append(FieldError(path, "invalid", 'Must be an object with "table".'))
+        elif unknown := each.keys() - MEMBERS:
+            message = f"There is no such field. The fields are {', '.join(sorted(MEMBERS))}."
+            errors += [FieldError(f"{path}.{field[:64]}", "unknown_field", message) for field in sorted(unknown)]
+        else:
+            found.append(Subscription(name, each["table"], each.get("where"), each.get("columns")))
+    if errors:
+        raise ValidationFailed(fields=errors)
+    return found
+
+
+def compile_subscriptions(
+    place: EnvironmentRef, principal: Principal, subscriptions: Sequence[Subscription]
+) -> CompiledSchema:
+    """Prepare them for the schema and the caller of now. Returns that schema. Raises NotFound, ValidationFailed."""
+
+    def verb(asking: QueryContext) -> CompiledSchema:
+        for each in subscriptions:
+            try:
+                each.compile(asking)
+            except ValidationFailed as error:
+                path = f"subscriptions.{each.name}"
+                fields = [replace(field, field=f"{path}.{field.field}") for field in error.fields]
+                raise ValidationFailed(fields=fields) from None
+        asking.verify()
+        return asking.environment
+
+    return run(place, principal, verb)
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """One open stream. Only its feed's thread changes it."""
+
+    place: EnvironmentRef
+    caller: Caller
+    principal: Principal
+    subscriptions: list[Subscription]
+    environment: CompiledSchema | None
+    """For which the subscriptions are compiled; None where the caller has changed since."""
+    authenticate: Callable[[], Caller]
+    """Who the caller is now. Raises ApiError if the request would be refused by now."""
+    seal: Seal
+    position: Position | None
+    """What it has seen; None before it is ready."""
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    queue: MessageQueue = field(default_factory=lambda: MessageQueue(MAX_WAITING_BYTES))
+    must_relist: bool = False
+    """It was ready before and has missed events: its client must list the rows again."""
+    opened_at: float = field(default_factory=time.monotonic)
+    authenticated_at: float = field(default_factory=time.monotonic)
+    sent_at: float = field(default_factory=time.monotonic)
+    failed_at: float = 0.0
+    """Since when it could not be served; 0 if it can."""
+
+    @property
+    def tables(self) -> frozenset[str]:
+        """All whose changes matter to it."""
+        return frozenset(table for each in self.subscriptions for table in (each.table, *each.related))
+
+    # ── Messages ──
+
+    def send(self, event: str, data: str = "{}", *, has_id: bool = False) -> None:
+        """With `has_id` a client that reconnects goes on behind this message."""
+        self.queue.put(message(event, data, self._last_id() if has_id else None))
+        self.sent_at = time.monotonic()
+
+    def send_all(self, messages: Sequence[tuple[str, str]]) -> None:
+        """Only the last one has an id: a client that is cut off within them is sent all of them again."""
+        *others, (event, data) = messages
+        last_id = None if self.is_reset_due else self._last_id()
+        self.queue.put(b"".join([*(message(*each) for each in others), message(event, data, last_id)]))
+        self.sent_at = time.monotonic()
+
+    def _last_id(self) -> str | None:
+        return self.seal.write(self.position) if self.position else None
+
+    @property
+    def is_reset_due(self) -> bool:
+        return any(each.needs_reset for each in self.subscriptions)
+
+    def forget_position(self) -> None:
+        """Begin again at the next pass, with a `reset` of each subscription."""
+        self.position, self.must_relist, self.opened_at = None, True, time.monotonic()
+
+    def reset_all(self) -> None:
+        for each in self.subscriptions:
+            each.needs_reset = True
+
+    def due_resets(self, now: float) -> Iterator[tuple[str, str]]:
+        """At most one a second for each subscription, since each makes the client list its rows."""
+        for each in self.subscriptions:
+            if each.needs_reset and now - each.reset_at >= 1:
+                each.needs_reset, each.reset_at = False, now
+                yield "reset", exact_json.dumps({"subscription": each.name})
+
+    def end(self, reason: str) -> None:
+        """Send `bye` and close. The random delay keeps clients from reconnecting all at once."""
+        self.queue.put(message("bye", exact_json.dumps({"reason": reason, "retry_ms": random.randint(200, 3_000)})))  # noqa: S311
+        self.queue.close()

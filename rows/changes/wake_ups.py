@@ -1,0 +1,75 @@
+"""Notifies the feeds of all web processes of committed events, through Redis. Without Redis they only poll."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final
+
+import redis
+from django.conf import settings
+
+from platform_site.background.debounce import Debouncer
+
+logger = logging.getLogger("platform.changes")
+
+POLL_SECONDS: Final = 0.5
+"""How often a feed polls."""
+_RETRY_SECONDS: Final = 2.0
+_LISTEN_SECONDS: Final = 1.0
+
+
+def _channel(using: str) -> str:
+    return f"changes:{using}"
+
+
+_silent_until = 0.0
+"""No notifications until then: Redis is unavailable, or no process is subscribed."""
+
+
+@cache
+def connect() -> "redis.Redis":
+    """This process's client, which has a pool of connections."""
+    timeout = settings.REDIS_TIMEOUT
+    return redis.Redis.from_url(settings.REDIS_URL, socket_timeout=timeout, socket_connect_timeout=timeout)
+
+
+def _publish(using: str) -> None:
+    global _silent_until
+    if time.monotonic() < _silent_until:
+        return
+    try:
+        if connect().publish(_channel(using), b"") == 0:
+            _silent_until = time.monotonic() + POLL_SECONDS
+    except (redis.RedisError, OSError) as error:
+        _silent_until = time.monotonic() + _RETRY_SECONDS
+        logger.warning("feeds were not notified of changes: %s", type(error).__name__)
+
+
+_wake_ups: Final = Debouncer("change-wakeups", _publish, pause=0.002)
+
+
+def after_commit(*, using: str, **_: Any) -> None:
+    """Receiver of `row_written`."""
+    _wake_ups.after_commit(using)
+
+
+class Listener(threading.Thread):
+    """Calls `wake` for each notification of a region, while `is_needed()`."""
+
+    def __init__(self, using: str, wake: Callable[[], None], is_needed: Callable[[], bool]) -> None:
+        super().__init__(name=f"changes-listener-{using}", daemon=True)
+        self._using, self._wake, self._is_needed = using, wake, is_needed
+
+    def run(self) -> None:
+        while self._is_needed():
+            try:
+                with connect().pubsub(ignore_subscribe_messages=True) as subscription:  # type: ignore[no-untyped-call]
+                    subscription.subscribe(_channel(self._using))
+                    while self._is_needed():
+                        if subscription.get_message(timeout=_LISTEN_SECONDS) is not None:
+                            self._wake()
+            except (redis.RedisError, OSError) as error:
+                logger.warning("notifications of changes are not received: %s", type(error).__name__)
+                time.sleep(_RETRY_SECONDS)

@@ -1,0 +1,55 @@
+"""The watched tables: their writes record events while a stream subscribes to them, and for some time after."""
+
+import uuid
+from collections.abc import Collection, Iterable, Sequence
+from datetime import timedelta
+
+from django.db import transaction
+from django.db.models.functions import Now
+
+from rows.models import WatchedTable
+from rows.outbox import subscriptions
+
+
+def patterns_of(environment_id: str, using: str) -> Iterable[Sequence[str]]:
+    """What `subscriptions.refresh` asks."""
+    watched = WatchedTable.objects.using(using).filter(environment_id=environment_id)
+    return [[f"{table}.*"] for table in watched.values_list("table_name", flat=True)]
+
+
+def watch(environment_id: str, tables: Collection[str], using: str, keep: timedelta) -> dict[str, str]:
+    """Watch `tables` for the time `keep` from now. Returns their generations."""
+    watched = WatchedTable.objects.using(using).filter(environment_id=environment_id)
+    with transaction.atomic(using=using):
+        watched.filter(table_name__in=tables).update(expires_at=Now() + keep)
+        if watched.filter(table_name__in=tables).count() < len(tables):
+            subscriptions.lock(environment_id, using)
+            WatchedTable.objects.using(using).bulk_create(
+                [
+                    WatchedTable(
+                        environment_id=environment_id,
+                        table_name=table,
+                        generation=uuid.uuid4().hex,
+                        expires_at=Now() + keep,
+                    )
+                    for table in tables
+                ],
+                ignore_conflicts=True,
+            )
+            subscriptions.refresh(environment_id, using)
+        return dict(watched.filter(table_name__in=tables).values_list("table_name", "generation"))
+
+
+def renew(environment_id: str, using: str) -> None:
+    """Called in a transaction that writes rows without events: each stream of the environment sends a reset."""
+    WatchedTable.objects.using(using).filter(environment_id=environment_id).update(generation=uuid.uuid4().hex)
+
+
+def expire(using: str) -> None:
+    """Delete the watched tables without streams, so that their writes record no more events for live changes."""
+    over = WatchedTable.objects.using(using).filter(expires_at__lt=Now())
+    for environment_id in over.values_list("environment_id", flat=True).distinct():
+        with transaction.atomic(using=using):
+            subscriptions.lock(environment_id, using)
+            over.filter(environment_id=environment_id).delete()
+            subscriptions.refresh(environment_id, using)

@@ -1,0 +1,243 @@
+"""The OpenAPI description of one environment: `GET /v1/openapi.json?environment=env_…`.
+
+It is the platform's own description, in which each operation under `/v1/rows/{table}` is replaced by one per table
+that the role may use, with the columns of that table. All tables share the components of parameters and errors.
+
+    /v1/rows/{table}      listRows, body NewRows, …
+    /v1/rows/tasks        tasks_list, body tasks_new, …
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from rows.codegen.role_tables import RoleTable, RoleTables
+from rows.schema.model import ID, Column, ColumnType
+from rows.schema.values import MAX_INTEGER, MIN_INTEGER, ROW_ID
+from rows.write.update_operators import OPERATORS
+
+Json = dict[str, Any]
+
+_GENERIC: Final = "/v1/rows/{table}"
+_OPERATIONS: Final[Mapping[str, tuple[str, Callable[[RoleTable], bool]]]] = {
+    "listRows": ("list", lambda table: bool(table.columns)),
+    "queryRows": ("query", lambda table: bool(table.columns)),
+    "getRow": ("get", lambda table: bool(table.columns)),
+    "aggregateRows": ("aggregate", lambda table: bool(table.columns)),
+    "explainRow": ("explain", lambda table: bool(table.columns)),
+    "insertRows": ("insert", lambda table: table.insert is not None),
+    "updateRow": ("update", lambda table: table.update is not None),
+    "updateRows": ("update_rows", lambda table: table.update is not None),
+    "deleteRow": ("delete", lambda table: table.may_delete),
+    "deleteRows": ("delete_rows", lambda table: table.may_delete),
+}
+"""Generic operation id → suffix of the table's own id, and whether a role has the operation.
+
+No suffix may end with an underscore and another suffix: the ids of two tables could then be equal."""
+_COMPONENTS: Final = {
+    "Row": "row",
+    "RowPage": "page",
+    "NewRows": "new",
+    "CreatedRows": "created",
+    "PatchedCells": "changes",
+}
+"""Generic component of a body or response → suffix of the table's own."""
+_TYPES: Final[Mapping[ColumnType, Json]] = {
+    "text": {"type": "string"},
+    "integer": {"type": "integer", "format": "int64"},
+    "decimal": {"type": "string", "format": "decimal"},
+    "float": {"type": "number", "format": "double"},
+    "boolean": {"type": "boolean"},
+    "date": {"type": "string", "format": "date"},
+    "timestamp": {"type": "string", "format": "date-time"},
+    "uuid": {"type": "string", "format": "uuid"},
+    "json": {},
+    "text[]": {"type": "array", "items": {"type": "string"}},
+    "enum": {"type": "string"},
+    "reference": {"type": "string"},
+    "user": {"type": "string"},
+}
+
+
+def environment_description(platform: Mapping[str, Any], described: RoleTables) -> Json:
+    """The description of one environment, made of the platform's own."""
+    paths: Json = {path: item for path, item in platform["paths"].items() if not path.startswith(_GENERIC)}
+    generic = {path: item for path, item in platform["paths"].items() if path.startswith(_GENERIC)}
+    components: dict[str, Json] = {kind: dict(of) for kind, of in platform["components"].items()}
+    components |= {"parameters": {}, "responses": {}}
+    shared = {
+        operation["operationId"]: _share(operation, components)
+        for item in generic.values()
+        for operation in item.values()
+    }
+    for table in described.tables.values():
+        components["schemas"] |= _schemas(table, described.tables)
+        for path, item in generic.items():
+            found = {
+                method: _of_table(shared[operation["operationId"]], table)
+                for method, operation in item.items()
+                if _OPERATIONS[operation["operationId"]][1](table)
+            }
+            if found:
+                paths[path.replace("{table}", table.name)] = found
+    return {**platform, "info": _info(platform["info"], described), "paths": paths, "components": components}
+
+
+def _info(info: Mapping[str, Any], described: RoleTables) -> Json:
+    of = (
+        f"This description has the tables of {described.environment_id} at schema version {described.version}, "
+        f'as the role "{described.role}" may use them.'
+    )
+    return {**info, "description": f"{of}\n\n{info['description']}"}
+
+
+def _share(operation: Mapping[str, Any], components: dict[str, Json]) -> Json:
+    """A generic operation without `table` and without examples, its parameters and errors put into `components`."""
+    name = operation["operationId"]
+    parameters = {each["name"]: {**each} for each in operation["parameters"] if each["name"] != "table"}
+    for parameter in parameters.values():
+        parameter.pop("example", None)
+    errors = {status: response for status, response in operation["responses"].items() if status >= "400"}
+    components["parameters"] |= {f"{name}_{each}": parameter for each, parameter in parameters.items()}
+    components["responses"] |= {f"{name}_{status}": response for status, response in errors.items()}
+    return {
+        **operation,
+        "parameters": [{"$ref": f"#/components/parameters/{name}_{each}"} for each in parameters],
+        "responses": operation["responses"]
+        | {status: {"$ref": f"#/components/responses/{name}_{status}"} for status in errors},
+    }
+
+
+def _of_table(operation: Mapping[str, Any], table: RoleTable) -> Json:
+    """The operation of one table: its own id, and its own components in body and responses."""
+    found: Json = {
+        **operation,
+        "operationId": f"{table.name}_{_OPERATIONS[operation['operationId']][0]}",
+        "summary": f"{table.name}: {operation['summary']}",
+        "responses": {
+            status: {**response, "content": _contents(response["content"], table)}
+            if "content" in response
+            else response
+            for status, response in operation["responses"].items()
+        },
+    }
+    if "requestBody" in operation:
+        body = operation["requestBody"]
+        found["requestBody"] = {**body, "content": _contents(body["content"], table)}
+    return found
+
+
+def _contents(contents: Mapping[str, Json], table: RoleTable) -> Json:
+    return {media: {"schema": _own(content["schema"], table)} for media, content in contents.items()}
+
+
+def _own(schema: Json, table: RoleTable) -> Json:
+    name = schema.get("$ref", "").rpartition("/")[2]
+    return _reference(table.name, _COMPONENTS[name]) if name in _COMPONENTS else schema
+
+
+def _reference(table: str, suffix: str) -> Json:
+    return {"$ref": f"#/components/schemas/{table}_{suffix}"}
+
+
+# Components
+
+
+def _schemas(table: RoleTable, tables: Mapping[str, RoleTable]) -> Iterator[tuple[str, Json]]:
+    row = _reference(table.name, "row")
+    data = {"type": "array", "items": row}
+    # `columns` can leave out every column but `id`, and so does a write to a row that its caller may not read.
+    yield (
+        f"{table.name}_row",
+        {
+            "type": "object",
+            "description": f"A row of {table.name}: all columns, or those that `columns` names. A relation is present "
+            "if `with` names it.",
+            "properties": {ID.name: {"type": "string"}}
+            | {name: _nullable(_read(column), column.null) for name, column in table.columns.items()}
+            | {name: _embedded(relation.target, relation.many) for name, relation in table.relations.items()}
+            | {name: _user(fields) for name, fields in table.users.items()},
+            "required": [ID.name],
+        },
+    )
+    if table.columns:
+        yield (
+            f"{table.name}_page",
+            {
+                "type": "object",
+                "properties": {
+                    "data": data,
+                    "next_cursor": {"type": ["string", "null"], "description": "Pass it as `cursor`; null at the end."},
+                    "count": {"type": "integer", "description": "Only with `count`: the number of rows in all."},
+                    "count_is": {"type": "string", "enum": ["exact", "estimated", "at_least"]},
+                },
+                "required": ["data", "next_cursor"],
+            },
+        )
+    if table.insert is not None:
+        yield f"{table.name}_insert", _sent(table, table.insert, is_insert=True)
+        insert = _reference(table.name, "insert")
+        yield (
+            f"{table.name}_new",
+            {"oneOf": [insert, {"type": "array", "items": insert, "minItems": 1, "maxItems": 100}]},
+        )
+        several = {"type": "object", "properties": {"data": data}, "required": ["data"], "additionalProperties": False}
+        yield f"{table.name}_created", {"oneOf": [row, several]}
+    if table.update is not None:
+        yield f"{table.name}_changes", _sent(table, table.update, is_insert=False)
+
+
+def _embedded(target: str, many: bool) -> Json:
+    row = _reference(target, "row")
+    return {"type": "array", "items": row} if many else {"oneOf": [row, {"type": "null"}]}
+
+
+def _user(fields: Iterable[str]) -> Json:
+    return {"type": ["object", "null"], "properties": {name: {"type": "string"} for name in fields}}
+
+
+def _sent(table: RoleTable, columns: Mapping[str, Column], *, is_insert: bool) -> Json:
+    """The body of an insert or update. The server refuses names that are not in it."""
+    found: Json = {
+        "type": "object",
+        "properties": {name: _written(column, name in table.columns) for name, column in columns.items()},
+        "additionalProperties": False,
+    }
+    required = [
+        name for name, column in columns.items() if not (column.null or column.default is not None or column is ID)
+    ]
+    if is_insert and required:
+        found["required"] = required
+    return found
+
+
+def _read(column: Column) -> Json:
+    return {**_TYPES[column.type], "enum": list(column.values)} if column.type == "enum" else dict(_TYPES[column.type])
+
+
+def _written(column: Column, may_compute: bool) -> Json:
+    """What a write may send for a cell. An operator needs a cell that the role may read."""
+    cell = _read(column)
+    if column is ID:
+        cell["pattern"] = f"^{ROW_ID.pattern}$"
+    elif column.type == "decimal":
+        cell = {"type": ["string", "number"], "format": "decimal"}
+    elif column.type == "integer":
+        cell |= {"minimum": MIN_INTEGER, "maximum": MAX_INTEGER}
+    elif column.max_length is not None:
+        cell["maxLength"] = column.max_length
+    operators = OPERATORS.get(column.type, ()) if may_compute else ()
+    if not operators:
+        return _nullable(cell, column.null)
+    computed = [
+        {"type": "object", "properties": {operator: cell}, "required": [operator], "additionalProperties": False}
+        for operator in operators
+    ]
+    return {"anyOf": [_nullable(cell, column.null), *computed]}
+
+
+def _nullable(schema: Json, null: bool) -> Json:
+    if not null or "type" not in schema:
+        return schema
+    types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    found = {**schema, "type": [*types, "null"]}
+    return {**found, "enum": [*schema["enum"], None]} if "enum" in schema else found

@@ -1,0 +1,111 @@
+"""The tables of an environment as one role may use them: what every generated description is made of.
+
+A table or column that no rule grants to the role is not in here, so that no description can mention it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from platform_site.http.errors import ValidationFailed
+from platform_site.identity.callers import EnvironmentRef
+from rows.query import schema_cache
+from rows.rules.conditions import TRUE
+from rows.rules.grammar import InvalidCondition, read_filter
+from rows.rules.rules import Principal, RoleKey, Ruleset
+from rows.schema.identifiers import did_you_mean
+from rows.schema.model import ID, Column, Table
+
+
+@dataclass(frozen=True, slots=True)
+class RoleRelation:
+    """A relation that `with` can embed. `null` says whether a to-one relation may be null in a response."""
+
+    target: str
+    many: bool
+    null: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RoleTable:
+    """One table. `columns` are the readable ones, with `null` where the role may read null; empty without a read rule.
+
+    `insert` and `update` are the columns that may be sent; None where the role may not insert or update.
+    `users` are the users that `with` can embed, each with its fields. `conditions` are the named conditions that the
+    role's filters may use.
+    """
+
+    name: str
+    columns: Mapping[str, Column]
+    insert: Mapping[str, Column] | None
+    update: Mapping[str, Column] | None
+    may_delete: bool
+    relations: Mapping[str, RoleRelation]
+    users: Mapping[str, tuple[str, ...]]
+    conditions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RoleTables:
+    """All tables that a role may use at one version of the schema. `role` is a role as rules name it."""
+
+    environment_id: str
+    version: int
+    role: str
+    tables: Mapping[str, RoleTable]
+
+
+def role_tables(place: EnvironmentRef, principal: Principal, role: str | None = None) -> RoleTables:
+    """The tables of the current schema as `role` sees them; without it, as `principal` does. One query.
+
+    Raises ValidationFailed on the field `role`.
+    """
+    known = schema_cache.current(place)
+    rules = known.rules
+    role_key = rules.role_key(principal) if role is None else _key_of(rules, role)
+    role = role or role_key.rpartition(":")[2]
+    return RoleTables(place.environment_id, known.version, role, tables_for(rules, role_key))
+
+
+def tables_for(rules: Ruleset, role_key: RoleKey) -> dict[str, RoleTable]:
+    """The tables that a role_key may read or insert into, in the order of the document."""
+    tables = (_of(rules, role_key, table) for table in rules.schema.tables.values())
+    return {table.name: table for table in tables if table.columns or table.insert is not None}
+
+
+def _key_of(rules: Ruleset, role: str) -> RoleKey:
+    role_keys = rules.role_keys
+    if role not in role_keys:
+        slip = did_you_mean(role, role_keys) or f": the roles are {', '.join(role_keys)}."
+        raise ValidationFailed.of("role", "unknown", f"No table's rules name this role{slip}")
+    return role_keys[role]
+
+
+def _of(rules: Ruleset, role_key: RoleKey, table: Table) -> RoleTable:
+    access, resolver = rules.access(table.name, role_key), rules.resolver(role_key)
+    columns = resolver.columns(table.name)
+
+    def relation(target: str, column: str, many: bool) -> RoleRelation:
+        far = rules.access(target, role_key).read
+        sees_every_row = far is not None and far.where == TRUE
+        return RoleRelation(target, many, not many and (columns[column].null or not sees_every_row))
+
+    def usable(condition: str) -> bool:
+        try:
+            read_filter({"$is": condition}, table.name, resolver)
+        except InvalidCondition:
+            return False
+        return True
+
+    def sendable(names: frozenset[str]) -> dict[str, Column]:
+        return {name: column for name, column in table.all_columns.items() if name in names}
+
+    return RoleTable(
+        table.name,
+        columns,
+        None if access.insert is None else sendable(access.insert.columns),
+        None if access.update is None else sendable(access.update.columns - {ID.name}),
+        access.delete is not None,
+        {name: relation(hop.table, hop.column, hop.many) for name, hop in resolver.relations(table.name).items()},
+        {column.key: resolver.user_fields for column in columns.values() if column.is_user and resolver.user_fields},
+        tuple(name for name in table.conditions if columns and usable(name)),
+    )

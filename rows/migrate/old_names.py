@@ -1,0 +1,115 @@
+"""What still names a table or column that a change renames or drops: warnings of higher apps, by a signal."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from typing import Any, cast
+
+from accounts.audit import Actor
+from platform_site.http.errors import FieldError
+from platform_site.identity import signals
+from platform_site.identity.callers import Caller, EnvironmentRef
+from rows.migrate.planner import Plan
+from rows.schema.model import MAX_ERRORS
+
+
+@dataclass(frozen=True, slots=True)
+class OldNames:
+    """Names that no table or column of the new document has, and their new ones: None for what is dropped."""
+
+    tables: Mapping[str, str | None]
+    columns: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
+    """By the old name of the table. The columns of dropped tables are not listed."""
+
+    def in_pattern(self, pattern: str) -> str | None:
+        """The old table that an event pattern such as `tasks.insert` names."""
+        table = pattern.partition(".")[0]
+        return table if table in self.tables else None
+
+    def in_filter(self, document: Any, patterns: list[str]) -> Iterator[tuple[str, str]]:
+        """The old columns that a filter of these event patterns names, each with its table."""
+        named = {pattern.partition(".")[0] for pattern in patterns}
+        found = set(_columns_of(document))
+        for table, columns in self.columns.items():
+            if named & {table, "*"}:
+                yield from ((table, column) for column in columns if column in found)
+
+    def in_source(self, source: str, patterns: list[str]) -> Iterator[tuple[str, str | None]]:
+        """The old tables (with None) and columns whose names are words of the source. A column counts only where
+        the table is a word, too, or sends its events."""
+        named = {pattern.partition(".")[0] for pattern in patterns}
+        words = set(re.findall(r"\w+", source))
+        yield from ((table, None) for table in self.tables if table in words)
+        for table, columns in self.columns.items():
+            if table in words or named & {table, "*"}:
+                yield from ((table, column) for column in columns if column in words)
+
+    def warning(self, path: str, table: str, column: str | None = None) -> FieldError:
+        if column is None:
+            named, becomes = f"the table {table}", self.tables[table]
+        else:
+            named, becomes = f"{table}.{column}", self.columns[table][column]
+        if becomes is None:
+            return FieldError(path, "dropped", f"This still names {named}, which the change drops.")
+        return FieldError(path, "renamed", f"This still names {named}, which becomes {becomes}.")
+
+
+def _columns_of(document: Any) -> Iterator[str]:
+    """The columns that a filter of events names, also by `$old.<column>` and `$column`."""
+    if isinstance(document, list):
+        for each in document:
+            yield from _columns_of(each)
+    elif isinstance(document, Mapping):
+        for key, value in document.items():
+            if key in ("$and", "$or", "$not"):
+                yield from _columns_of(value)
+            elif not key.startswith("$"):
+                yield key
+                yield from _columns_of_value(value)
+
+
+def _columns_of_value(value: Any) -> Iterator[str]:
+    if isinstance(value, str) and value.startswith("$old."):
+        yield value.removeprefix("$old.")
+    elif isinstance(value, list):
+        for each in value:
+            yield from _columns_of_value(each)
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            if key == "$column" and isinstance(inner, str):
+                yield inner
+            elif key.startswith("$"):
+                yield from _columns_of_value(inner)
+
+
+def warnings(place: EnvironmentRef, plan: Plan, actor: Caller | Actor | None) -> tuple[FieldError, ...]:
+    """What still has a name that `plan` removes, and `actor` may read (None: all of it)."""
+    old_names = _old_names(plan)
+    if not (old_names.tables or old_names.columns):
+        return ()
+    answers = signals.names_changing.send(sender=Plan, place=place, old_names=old_names, actor=actor)
+    found = chain.from_iterable(cast(list[FieldError], answer) for _, answer in answers)
+    return tuple(islice(found, MAX_ERRORS))
+
+
+def _old_names(plan: Plan) -> OldNames:
+    becomes = {old: new for new, old in plan.renamed.tables.items()}
+    tables = {old: becomes.get(old) for old in plan.old.tables if old not in plan.new.tables}
+    columns = {}
+    for old_table, new_table in becomes.items():
+        if removed := _old_columns(plan, old_table, new_table):
+            columns[old_table] = removed
+    return OldNames(tables, columns)
+
+
+def _old_columns(plan: Plan, old_table: str, new_table: str) -> dict[str, str | None]:
+    table = plan.new.tables[new_table]
+    becomes = {old: new for new, old in plan.renamed.columns.get(new_table, {}).items()}
+    removed: dict[str, str | None] = {}
+    for name, was in plan.old.tables[old_table].columns.items():
+        column = table.columns[becomes[name]] if name in becomes else None
+        # A reference has two names: `list` in documents, `list_id` in rows.
+        removed[was.name] = None if column is None else column.name
+        removed[was.key] = None if column is None else column.key
+    return {old: new for old, new in removed.items() if table.column(old) is None}

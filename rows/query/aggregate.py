@@ -1,0 +1,106 @@
+"""Aggregates: counts, sums, averages and extremes of the rows that a caller may read, by group."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from django.conf import settings
+from django.db import DatabaseError
+
+from platform_site.http import cursors
+from platform_site.http.errors import ValidationFailed
+from platform_site.identity.callers import EnvironmentRef
+from platform_site.postgres import sqlstates
+from platform_site.postgres.prepared import Row
+from platform_site.postgres.replicas import Freshness
+from rows.query import aggregate_request
+from rows.query.aggregate_request import MAX_GROUPS, MEMBERS, AggregateRequest
+from rows.query.aggregate_select import TIME_ZONE, AggregateShape, HavingValue, aggregated
+from rows.query.context import QueryContext, run
+from rows.query.select import LIMIT, MAX_ANSWER_BYTES, After
+from rows.query.service import Page
+from rows.rules.rules import Principal
+
+_KIND: Final = "aggregate"
+_OVERFLOW: Final = "22003"
+_BAD_ZONE: Final = "22023"
+
+__all__ = ["MAX_GROUPS", "MEMBERS", "aggregate_rows"]
+
+
+def aggregate_rows(
+    place: EnvironmentRef, principal: Principal, table: str, body: Mapping[str, Any], freshness: Freshness | None = None
+) -> Page:
+    """A page of groups of the rows that `principal` may read; `body` has fields of MEMBERS. One statement, bounded by
+    AGGREGATE_STATEMENT_TIMEOUT_MS. With `freshness` a replica may answer.
+
+    A cell that the principal may not read counts as null, in the filter, the groups, the functions and `having`.
+    Raises NotFound (no such table for this principal) and ValidationFailed naming a field of the body.
+    """
+    return run(place, principal, lambda asking: _aggregate(asking, table, body), freshness)
+
+
+def _aggregate(asking: QueryContext, name: str, body: Mapping[str, Any]) -> Page:
+    asking.readable(name)
+    request = aggregate_request.parse(body, name, asking.resolver)
+    limit = MAX_GROUPS if request.limit is None else request.limit
+    named: dict[Any, bytes | None] = {LIMIT: b"%d" % (limit + 1), TIME_ZONE: request.time_zone.encode()}
+    named |= {HavingValue(index): wire for index, wire in enumerate(request.having.wire)}
+    shape = AggregateShape(name, request.outputs, request.where.shape, request.having.shape, request.order)
+    facts = _facts(asking, shape, request) if request.cursor is not None or request.limit is not None else []
+    if request.cursor is not None:
+        ended = cursors.decode(_KIND, facts, request.cursor)
+        after = tuple(value is None for value in ended)
+        named |= {After(index): None if value is None else str(value).encode() for index, value in enumerate(ended)}
+        shape = AggregateShape(name, shape.outputs, shape.where, shape.having, shape.order, after)
+    rows = _run(asking, shape, named, request)
+    if not rows:
+        asking.verify()
+    next_cursor = None
+    if len(rows) > limit:
+        if request.limit is None:
+            message = f"There are more than {MAX_GROUPS} groups. Set a limit and follow next_cursor, or narrow where."
+            raise ValidationFailed.of("group", "too_many", message)
+        del rows[limit:]
+        next_cursor = _cursor(facts, rows[-1][1:])
+    groups = [row[0] for row in rows if row[0] is not None]
+    if len(groups) < len(rows) or sum(map(len, groups)) > MAX_ANSWER_BYTES:
+        message = f"The response would have more than {MAX_ANSWER_BYTES >> 20} MB. Set a smaller limit."
+        raise ValidationFailed.of("limit", "too_large", message)
+    ending = b"null" if next_cursor is None else b'"%s"' % next_cursor.encode()
+    return Page(b'{"data":[' + b",".join(groups) + b'],"next_cursor":' + ending + b"}", next_cursor)
+
+
+def _run(
+    asking: QueryContext, shape: AggregateShape, named: Mapping[Any, bytes | None], request: AggregateRequest
+) -> list[Row]:  # fmt: skip
+    statement = asking.statement(shape, aggregated)
+    limit_ms = settings.AGGREGATE_STATEMENT_TIMEOUT_MS
+    try:
+        return asking.read(statement, named, request.where.wire, limit_ms=limit_ms)
+    except DatabaseError as error:
+        state = sqlstates.sqlstate(error)
+        if state == _OVERFLOW:
+            message = "The result is larger than a float can be. Narrow where, or store the numbers as decimals."
+            raise ValidationFailed.of("sum", "out_of_range", message) from error
+        if state == _BAD_ZONE:
+            message = "The database does not know this time zone. Use another name for it, or UTC."
+            raise ValidationFailed.of("time_zone", "unknown", message) from error
+        raise
+
+
+def _facts(asking: QueryContext, shape: AggregateShape, request: AggregateRequest) -> list[cursors.Fact]:
+    """What a cursor belongs to: the whole request but its limit, and nothing of the caller."""
+    values = [request.time_zone.encode(), *request.where.wire, b"", *request.having.wire]
+    digest = hashlib.sha256(repr(shape).encode())
+    for value in values:
+        digest.update(b"%d:" % len(value) + value)
+    return [asking.environment.id, shape.table, digest.hexdigest()]
+
+
+def _cursor(facts: list[cursors.Fact], keys: Row) -> str | None:
+    try:
+        return cursors.encode(_KIND, facts, [None if key is None else key.decode() for key in keys])
+    except cursors.CursorTooLong:
+        message = "Values of these columns are too long for a cursor. Group by other columns."
+        raise ValidationFailed.of("group", "too_long", message) from None

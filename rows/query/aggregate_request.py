@@ -1,0 +1,266 @@
+"""The body of an aggregate request: which groups, which values, and how they are filtered and ordered.
+
+    group           ["stage", "created_at.month"]   the row's own columns, or date parts of them
+    sum, avg, …     ["value"]                       columns; the results are named `sum_value`, `avg_value`
+    having, order   over the names of the results
+
+Names are resolved through a `Sight`: a column that no rule grants is unknown here, as in `where`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Final, Literal
+from zoneinfo import available_timezones
+
+from platform_site.http.errors import ValidationFailed
+from rows.query import params
+from rows.query import where as query_where
+from rows.query.params import MAX_ORDER, OrderKey
+from rows.rules.conditions import Filter, Hop, Path
+from rows.rules.grammar import NameResolver, shown
+from rows.schema.identifiers import did_you_mean
+from rows.schema.model import SQL_TYPES, Column, ColumnType
+
+MAX_KEYS: Final = 4
+MAX_GROUPS: Final = 1_000
+MAX_VALUES: Final = 20
+"""Results of one request beside its group keys."""
+_MAX_NAME: Final = 100
+
+DateParts = Literal["hour", "day", "week", "month", "year"]
+DATE_PARTS: Final = ("hour", "day", "week", "month", "year")
+Kind = Literal["key", "count", "count_distinct", "sum", "avg", "min", "max"]
+
+_NUMBERS: Final[tuple[ColumnType, ...]] = ("integer", "decimal", "float")
+_KEYS: Final[tuple[ColumnType, ...]] = tuple(type_ for type_ in SQL_TYPES if type_ not in ("json", "text[]"))
+TAKES: Final[Mapping[str, tuple[ColumnType, ...]]] = {
+    "count_distinct": _KEYS,
+    "sum": _NUMBERS,
+    "avg": _NUMBERS,
+    "min": (*_NUMBERS, "text", "date", "timestamp"),
+    "max": (*_NUMBERS, "text", "date", "timestamp"),
+}
+"""The types of columns that each function takes, in the order of its results in a group."""
+MEMBERS: Final = frozenset({"group", "count", "where", "having", "order", "limit", "cursor", "time_zone", *TAKES})
+
+AVERAGE_DIGITS: Final = 4
+"""Digits after the point that the average of a decimal column has beside those of the column."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One field of a group: a key or the result of a function. `source` is the column that it is computed from (None:
+    the number of rows); `part` is set for date parts."""
+
+    name: str
+    kind: Kind
+    source: str | None = None
+    part: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateRequest:
+    """A request whose names were resolved. `limit` None: all groups, which must then be at most MAX_GROUPS."""
+
+    outputs: tuple[Output, ...]
+    where: Filter
+    having: Filter
+    order: tuple[OrderKey, ...]
+    limit: int | None
+    cursor: str | None
+    time_zone: str
+
+
+def parse(body: Mapping[str, Any], table: str, resolver: NameResolver) -> AggregateRequest:
+    """A request over `table`, which must be readable. Raises ValidationFailed naming the field of the body."""
+    results: dict[str, tuple[Output, Column]] = {}
+    _add_keys(results, body.get("group"), table, resolver)
+    keys = list(results)
+    if _flag(body, "count"):
+        _add(results, "group", Output("count", "count"), Column("count", "count", "integer"))
+    for kind in TAKES:
+        _add_values(results, kind, body.get(kind), table, resolver)
+    if not results:
+        raise ValidationFailed.of("group", "required", 'Ask for something: "count": true, "sum", or a "group".')
+    if len(results) - len(keys) > MAX_VALUES:
+        raise ValidationFailed.of("count", "too_many", f"Ask for at most {MAX_VALUES} values.")
+    outputs = tuple(output for output, _ in results.values())
+    computed = _Results({name: column for name, (_, column) in results.items()})
+    return AggregateRequest(
+        outputs,
+        query_where.parse_where(_object(body, "where"), table, resolver),
+        query_where.parse_where(_object(body, "having"), "", computed, "having"),
+        _order(_text(body, "order"), keys, computed),
+        _limit(body.get("limit")),
+        _text(body, "cursor"),
+        _time_zone(_text(body, "time_zone")),
+    )
+
+
+def result_column(output: Output, source: Column | None) -> Column:
+    """The type as which a result is compared and ordered. `source` is the column it is computed from."""
+    if source is None or output.kind == "count_distinct":
+        return Column(output.name, output.name, "integer")
+    if output.part is not None:
+        type_: ColumnType = "timestamp" if output.part == "hour" else "date"
+        return Column(output.name, output.name, type_, null=source.null)
+    null = source.null if output.kind == "key" else True
+    made = replace(source, name=output.name, key=output.name, null=null, default=None, backfill=None)
+    if output.kind in ("sum", "avg") and source.type == "integer":
+        return replace(made, type="decimal", scale=0)  # a sum of 64-bit integers may be longer
+    return made
+
+
+class _Results:
+    """Resolves the names of one request's results, for `having` and `order`. Implements `NameResolver`."""
+
+    token = 0
+    user_fields = ()
+
+    def __init__(self, columns: Mapping[str, Column]) -> None:
+        self._columns = columns
+
+    def column(self, table: str, name: str) -> Column | None:
+        return self._columns.get(name)
+
+    def relation(self, table: str, name: str) -> Hop | None:
+        return None
+
+    def names(self, table: str) -> Iterable[str]:
+        return self._columns
+
+    def named_condition(self, table: str, name: str) -> None:
+        return None
+
+    def searchable(self, table: str) -> tuple[str, ...]:
+        return ()
+
+
+Results = dict[str, tuple[Output, Column]]
+
+
+def _add(results: Results, field: str, output: Output, column: Column) -> None:
+    if output.name in results:
+        message = f'{shown(output.name)}: two results would have this name. Leave out one of the columns or "count".'
+        raise ValidationFailed.of(field, "invalid", message)
+    results[output.name] = (output, column)
+
+
+def _add_keys(results: Results, group: Any, table: str, resolver: NameResolver) -> None:
+    names = _names("group", group)
+    if len(names) > MAX_KEYS:
+        raise ValidationFailed.of("group", "too_many", f"Group by at most {MAX_KEYS} keys.")
+    for name in names:
+        word, _, part = name.partition(".")
+        column = _column("group", word, table, resolver)
+        if "." not in name:
+            if column.type not in _KEYS:
+                raise _misfit("group", name, f"rows cannot be grouped by a {column.type} column.")
+            output = Output(word, "key", word)
+        else:
+            if part not in DATE_PARTS:
+                raise _misfit("group", name, f"the date parts are {', '.join(DATE_PARTS)}.")
+            if column.type != "timestamp" and (column.type != "date" or part == "hour"):
+                raise _misfit("group", name, f"a {column.type} column does not have this part.")
+            output = Output(f"{word}_{part}", "key", word, part)
+        _add(results, "group", output, result_column(output, column))
+
+
+def _add_values(results: Results, kind: str, value: Any, table: str, resolver: NameResolver) -> None:
+    for name in _names(kind, value):
+        column = _column(kind, name, table, resolver)
+        if column.type not in TAKES[kind]:
+            raise _misfit(kind, name, f"{kind} takes columns of these types: {', '.join(TAKES[kind])}.")
+        output = Output(f"{kind}_{name}", kind, name)  # type: ignore[arg-type]
+        _add(results, kind, output, result_column(output, column))
+
+
+def _column(field: str, name: str, table: str, resolver: NameResolver) -> Column:
+    column = resolver.column(table, name)
+    if column is not None:
+        return column
+    if resolver.relation(table, name) is not None:
+        raise _misfit(field, name, "is a relation. Name a column of the row itself.")
+    slip = did_you_mean(name, [known for known in resolver.names(table) if resolver.column(table, known)]) or "."
+    raise ValidationFailed.of(field, "unknown", f"{shown(name)}: there is no such column{slip}")
+
+
+def _misfit(field: str, name: str, message: str) -> ValidationFailed:
+    return ValidationFailed.of(field, "invalid", f"{shown(name)}: {message}")
+
+
+def _names(field: str, value: Any) -> list[str]:
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise ValidationFailed.of(field, "wrong_type", "Must be a list of names of columns.")
+    if len(value) > MAX_VALUES:
+        raise ValidationFailed.of(field, "too_many", f"Must have at most {MAX_VALUES} names.")
+    if any(len(name) > _MAX_NAME for name in value):
+        raise ValidationFailed.of(field, "unknown", "There is no column with so long a name.")
+    return value
+
+
+def _order(text: str | None, keys: list[str], results: _Results) -> tuple[OrderKey, ...]:
+    """The order asked for, and then all group keys, which make it total."""
+    chosen: list[OrderKey] = []
+    if text is not None:
+        texts = text.split(",", MAX_ORDER + 1)
+        if len(texts) > MAX_ORDER:
+            raise ValidationFailed.of("order", "too_many", f"At most {MAX_ORDER} names.")
+        for one in texts:
+            key = params.order_key(one.strip(), "", results)
+            if any(key.path == other.path for other in chosen):
+                raise ValidationFailed.of("order", "invalid", f"{shown(one.strip())}: is named twice.")
+            chosen.append(key)
+    named = {key.path.column for key in chosen}
+    for name in keys:
+        if name not in named:
+            column = results.column("", name)
+            assert column is not None  # noqa: S101 - the keys are among the results
+            chosen.append(OrderKey(Path((), name), SQL_TYPES[column.type], null=column.null))
+    return tuple(chosen)
+
+
+def _limit(limit: Any) -> int | None:
+    if limit is None:
+        return None
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= MAX_GROUPS:
+        raise ValidationFailed.of("limit", "out_of_range", f"limit must be a whole number from 1 to {MAX_GROUPS}.")
+    return limit
+
+
+@cache
+def _time_zones() -> frozenset[str]:
+    return frozenset(available_timezones())
+
+
+def _time_zone(name: str | None) -> str:
+    if name is None:
+        return "UTC"
+    if name not in _time_zones():
+        message = "There is no such time zone. Give a name of the IANA database, such as Europe/Berlin."
+        raise ValidationFailed.of("time_zone", "unknown", message)
+    return name
+
+
+def _flag(body: Mapping[str, Any], name: str) -> bool:
+    value = body.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise ValidationFailed.of(name, "wrong_type", "Must be true or false.")
+    return bool(value)
+
+
+def _text(body: Mapping[str, Any], name: str) -> str | None:
+    value = body.get(name)
+    if value is not None and not isinstance(value, str):
+        raise ValidationFailed.of(name, "wrong_type", "Must be a string.")
+    return value
+
+
+def _object(body: Mapping[str, Any], name: str) -> Any:
+    value = body.get(name)
+    if value is not None and not isinstance(value, Mapping):
+        raise ValidationFailed.of(name, "wrong_type", "Must be an object.")
+    return value

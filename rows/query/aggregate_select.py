@@ -1,0 +1,215 @@
+"""The statement of an aggregate request.
+
+    SELECT row_to_json(_q), …                                       one row per group
+    FROM (SELECT … FROM (SELECT <key> AS "stage", sum(_c1) AS "sum_value"
+                         FROM (<the ruled and filtered queryset, its cells masked>) _r GROUP BY 1) _g
+          WHERE <having> AND <after the cursor> ORDER BY … LIMIT …) _a
+    CROSS JOIN LATERAL (SELECT <cells, each through `json_rendering`>) _q
+    WHERE <the environment is still at the version this was compiled for>
+
+Every cell is masked in the innermost select: a group, a sum or `having` never gets a value that the caller may not
+read. A sum of floats depends on the order of the numbers, and the order of the rows in the table on when other columns
+were written: so floats are summed in order, and the response has the same bytes for the same readable values.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from platform_site.http import cursors
+from rows.query import json_rendering, select
+from rows.query.aggregate_request import AVERAGE_DIGITS, Output, result_column
+from rows.query.params import OrderKey
+from rows.query.select import (
+    AS_TEXT,
+    LIMIT,
+    After,
+    ReadShape,
+    Statement,
+    Writer,
+    assign_parameter_numbers,
+    combine,
+    held,
+    listed,
+)
+from rows.query.sql import ALWAYS, NEVER, Parameter, Piece, boolean, joined
+from rows.query.sql_conditions import CURRENT_ROW, AliasedRow, ConditionCompiler, RowSource
+from rows.rules.conditions import TRUE, Condition, Operand, Slot
+from rows.schema.model import Column, Schema, Table
+
+if TYPE_CHECKING:
+    from rows.query.role_view import RoleView
+
+TIME_ZONE: Final = "time_zone"
+_RESULTS: Final = "results"
+"""The name of the table that a group is a row of, for the translation of `having`."""
+
+
+@dataclass(frozen=True, slots=True)
+class HavingValue:
+    """Value `index` of the `having` filter."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateShape:
+    """A request without its values. `after` is None for a first page, else for each order key whether its value was
+    null."""
+
+    table: str
+    outputs: tuple[Output, ...]
+    where: Condition = TRUE
+    having: Condition = TRUE
+    order: tuple[OrderKey, ...] = ()
+    after: tuple[bool, ...] | None = None
+
+
+def aggregated(role_view: "RoleView", shape: AggregateShape) -> Statement:
+    """The statement of a request. Its columns: the group as JSON, null beyond MAX_ANSWER_BYTES; the text of each order
+    key, for the cursor. No row comes back where the version is stale."""
+    writer = Writer(role_view)
+    table = role_view.schema.tables[shape.table]
+    columns = {output.name: result_column(output, _source(table, output)) for output in shape.outputs}
+    groups = _groups(writer, table, shape)
+    page: list[str | Piece] = ["SELECT * FROM (", groups, ") _g WHERE ", _having(writer, shape, columns)]
+    if shape.after is not None:
+        page += [" AND ", writer.expression(_behind(shape.order, shape.after), table.name)]
+    if shape.order:
+        page.append(" ORDER BY " + ", ".join(f'_g."{key.path.column}"{select.direction(key)}' for key in shape.order))
+    page += [" LIMIT ", ("%s::bigint", [Parameter(LIMIT, "bigint")])]
+    keys = [f'left(_a."{key.path.column}"{AS_TEXT}, {cursors.MAX_CHARACTERS})' for key in shape.order]
+    texts = [f"_o{number}" for number in range(len(keys))]
+    return assign_parameter_numbers(
+        *combine(
+            "SELECT ",
+            listed([held("_s._j", "pg_column_size(_s._j)"), *(f"_s.{text}" for text in texts)]),
+            " FROM (SELECT ",
+            listed(["row_to_json(_q)", *keys]),
+            " FROM (",
+            *page,
+            ") _a CROSS JOIN LATERAL (SELECT ",
+            listed([_shown(table, output, columns[output.name]) for output in shape.outputs]),
+            ") _q WHERE ",
+            writer.expression(select.is_current(), table.name),
+            " OFFSET 0) _s (",
+            listed(["_j", *texts]),
+            ")",
+        )
+    )
+
+
+def _source(table: Table, output: Output) -> Column | None:
+    return None if output.source is None else table.all_columns[output.source]
+
+
+def _groups(writer: Writer, table: Table, shape: AggregateShape) -> Piece:
+    """One row per group, with each result under its name."""
+    role_view = writer.role_view
+    needed = dict.fromkeys(output.source for output in shape.outputs if output.source is not None)
+    names = {column: f"_c{number}" for number, column in enumerate(needed)}
+    rows = select.filtered(role_view, ReadShape(table.name, shape.where))
+    masked = {alias: role_view.reading.cell(table.name, column, CURRENT_ROW) for column, alias in names.items()}
+    rows = rows.annotate(**masked).values_list(*(names.values() or ["id"]))
+    # OFFSET 0 keeps the planner from asking a mask again for each function over its cell.
+    is_masked = any(role_view.mask(table.name, column) is not None for column in needed)
+    results = [
+        combine(_computed(output, _source(table, output), names), f' AS "{output.name}"') for output in shape.outputs
+    ]
+    keys = [str(number) for number, output in enumerate(shape.outputs, 1) if output.kind == "key"]
+    return combine(
+        "SELECT ",
+        listed(results),
+        " FROM (",
+        writer.queryset(rows),
+        " OFFSET 0" if is_masked else "",
+        ") _r",
+        f" GROUP BY {', '.join(keys)}" if keys else "",
+    )
+
+
+def _computed(output: Output, source: Column | None, names: Mapping[str, str]) -> Piece:
+    if source is None:
+        return "count(*)", []
+    cell = f"_r.{names[source.name]}"
+    match output.kind:
+        case "key":
+            return _key(output.part, source, cell)
+        case "count_distinct":
+            return f"count(DISTINCT {cell})", []
+        case "sum" | "avg" if source.type == "float":
+            return f"{output.kind}({cell} ORDER BY {cell})", []
+        case "avg" if source.type == "decimal":  # avg() keeps 16 significant digits, which may be fewer
+            return f"round(sum({cell}), {_average_digits(source):d}) / nullif(count({cell}), 0)", []
+        case _:
+            return f"{output.kind}({cell})", []
+
+
+def _average_digits(source: Column) -> int:
+    return (source.scale or 0) + AVERAGE_DIGITS
+
+
+def _key(part: str | None, source: Column, cell: str) -> Piece:
+    if part is None or (part == "day" and source.type == "date"):
+        return cell, []
+    if source.type == "date":
+        return f"date_trunc('{part}', {cell}::timestamp)::date", []
+    zone = Parameter(TIME_ZONE, "text")
+    if part == "hour":  # an instant, since an hour comes twice when the clocks go back
+        return f"date_trunc('hour', {cell}, %s::text)", [zone]
+    return f"date_trunc('{part}', {cell} AT TIME ZONE %s::text)::date", [zone]
+
+
+def _shown(table: Table, output: Output, column: Column) -> Piece:
+    source = _source(table, output)
+    before, after = json_rendering.fragment(column)
+    if output.kind == "sum" and source is not None and source.type == "integer":
+        before, after = "", ""  # all digits
+    elif output.kind == "avg" and source is not None and source.type == "integer":
+        before, after = "", "::float8"
+    elif output.kind == "avg" and source is not None and source.type == "decimal":
+        before, after = "round(", f", {_average_digits(source):d})::text"
+    return f'{before}_a."{output.name}"{after} AS "{output.name}"', []
+
+
+def _having(writer: Writer, shape: AggregateShape, columns: Mapping[str, Column]) -> Piece:
+    if shape.having == TRUE:
+        return "TRUE", []
+    role_view = writer.role_view
+
+    def operand_of(operand: Operand) -> Any:
+        if isinstance(operand, Slot):
+            return Parameter(HavingValue(operand.index), operand.type)
+        return role_view.operand(operand)
+
+    results = Schema({_RESULTS: Table(_RESULTS, columns)}, {})
+    reading = ConditionCompiler(results, _no_relations, _readable, operand_of)
+    return writer.expression(reading.condition(shape.having, _RESULTS, AliasedRow("_g")), shape.table)
+
+
+def _readable(table: str, column: str, source: RowSource) -> None:
+    return None
+
+
+def _no_relations(table: str) -> Any:
+    raise LookupError("a group has no relations")
+
+
+def _behind(order: Sequence[OrderKey], after: Sequence[bool]) -> Any:
+    """The condition of the groups after the one at which the previous page ended."""
+    ranges: list[Any] = []
+    equal: list[Any] = []
+    for index, key in enumerate(order):
+        value = AliasedRow("_g").column(key.path.column)
+        bound = Parameter(After(index), key.type)
+        if after[index]:
+            behind = boolean("(", value, " IS NOT NULL)") if key.nulls_first else NEVER
+            same = boolean("(", value, " IS NULL)")
+        else:
+            sign = " < " if key.descending else " > "
+            nulls: list[Any] = [] if key.nulls_first else [" OR ", value, " IS NULL"]
+            behind = boolean("(", value, sign, bound, *nulls, ")")
+            same = boolean("(", value, " = ", bound, ")")
+        ranges.append(joined(" AND ", [*equal, behind], ALWAYS))
+        equal.append(same)
+    return joined(" OR ", ranges, NEVER)

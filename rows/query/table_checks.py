@@ -1,0 +1,60 @@
+"""Checks of a table as SQL: the conditions of its CHECK constraints, with their values written out."""
+
+from types import MappingProxyType
+from typing import Any
+
+from django.db import models
+from django.db.models.expressions import RawSQL
+from psycopg import sql
+
+from rows.query.sql import Sql
+from rows.query.sql_conditions import ConditionCompiler
+from rows.rules.conditions import Condition, Constant, Operand
+from rows.schema import identifiers
+from rows.schema.model import SQL_TYPES, Schema, Table
+
+
+def constraint_name(table: str, check: str) -> str:
+    return identifiers.of("tc", table, check)
+
+
+def constraint(table: Table, name: str, condition: Condition) -> models.CheckConstraint:
+    """The CHECK constraint."""
+    text = text_of(table, condition).replace("%", "%%")  # Django's editor formats it
+    checked = RawSQL(text, (), output_field=models.BooleanField())  # noqa: S611
+    return models.CheckConstraint(condition=checked, name=constraint_name(table.name, name))
+
+
+def text_of(table: Table, condition: Condition) -> str:
+    """Whether the condition is true of the row, as it is of the rows that a filter finds: PostgreSQL takes a CHECK that
+    is null for one that is met."""
+    compiler = ConditionCompiler(
+        Schema(MappingProxyType({table.name: table}), {}),
+        far=_no_rows,
+        readable=lambda table, column, source: None,
+        operand=_literal,
+    )
+    return f"({_flat(compiler.condition(condition, table.name, _CastRow(table)))}) IS TRUE"
+
+
+class _CastRow:
+    """The row itself. Each column names its type, so that a check of a column that changes its type is another one."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+
+    def column(self, name: str, depth: int = 0) -> Any:
+        return Sql(f'"{name}"::{SQL_TYPES[self.table.all_columns[name].type]}')
+
+
+def _literal(operand: Operand) -> Sql:
+    assert isinstance(operand, Constant)  # noqa: S101 - for the type checker
+    return Sql(f"{sql.Literal(operand.wire.decode()).as_string(None)}::{operand.type}")
+
+
+def _no_rows(table: str) -> Any:
+    raise LookupError(f"a check does not look at {table}")
+
+
+def _flat(piece: Any) -> str:
+    return piece if isinstance(piece, str) else "".join(map(_flat, piece.parts))

@@ -1,0 +1,78 @@
+"""Checks of a table: named conditions about a row's own cells that every row fulfils.
+
+`rows.query.table_checks` makes CHECK constraints of them. `rules.validate` reads them before a document is applied.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from rows.rules.conditions import (
+    Always,
+    And,
+    Compare,
+    Condition,
+    IsNull,
+    Not,
+    Or,
+    OtherCell,
+    Path,
+    Quantified,
+    Search,
+    Variable,
+    guarded,
+    leaves,
+    operands,
+    parts,
+    paths_of,
+)
+from rows.rules.grammar import InvalidCondition, NameResolver, read_rule
+from rows.schema.model import Table
+
+
+def read(table: Table, name: str, author: NameResolver) -> Condition:
+    """The condition of a check. Raises InvalidCondition if it is about anything but the row's own cells."""
+    condition = read_rule(table.checks[name], table.name, author)
+    if any(isinstance(operand, Variable) for operand in operands(condition)):
+        raise InvalidCondition("", "invalid", "a check cannot use variables: it holds for every caller, at any time.")
+    for part in parts(condition):
+        if isinstance(part, Quantified) or any(path.hops for path in paths_of(part)):
+            raise InvalidCondition("", "invalid", "a check is about the row's own columns, without relations.")
+    if any(isinstance(leaf, Search) for leaf in leaves(condition)):
+        raise InvalidCondition("", "misplaced", "a check cannot use $search.")
+    condition = guarded(condition)  # as in a rule, a comparison with an empty list is false
+    if isinstance(condition, Always):
+        raise InvalidCondition("", "invalid", "must depend on a column: this is the same for every row.")
+    return condition
+
+
+def read_all(table: Table, author: NameResolver) -> dict[str, Condition]:
+    """The checks of a table by name."""
+    return {name: read(table, name, author) for name in table.checks}
+
+
+def columns_of(condition: Condition) -> frozenset[str]:
+    """The columns that a check is about."""
+    return frozenset(path.column for part in parts(condition) for path in paths_of(part))
+
+
+def renamed(condition: Condition, names: Mapping[str, str]) -> Condition:
+    """The same check after its columns were renamed; `names` maps the old names to the new ones."""
+
+    def moved(path: Path) -> Path:
+        return Path((), names.get(path.column, path.column))
+
+    match condition:
+        case And(found):
+            return And(tuple(renamed(part, names) for part in found))
+        case Or(found):
+            return Or(tuple(renamed(part, names) for part in found))
+        case Not(leaf):
+            return Not(renamed(leaf, names))  # type: ignore[arg-type]
+        case IsNull(path):
+            return IsNull(moved(path))
+        case Compare(path, operator, OtherCell() as other):
+            return Compare(moved(path), operator, replace(other, column=names.get(other.column, other.column)))
+        case Compare(path, operator, operand):
+            return Compare(moved(path), operator, operand)
+        case _:
+            raise TypeError(f"not part of a check: {condition!r}")

@@ -1,0 +1,60 @@
+"""Named conditions: which rules use which of them, so that a plan can list what a change affects."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rows.schema.model import Schema, Table
+
+Name = tuple[str, str]
+"""A table, and the name of one of its conditions."""
+
+
+def used_by_rules(schema: Schema) -> Mapping[Name, list[str]]:
+    """For each named condition the rules that use it, themselves or through another one: `tasks.user.read`."""
+    found: dict[Name, list[str]] = {}
+    for table in schema.tables.values():
+        for role, actions in table.rules.items():
+            for action, specs in actions.items():
+                names = {name for spec in specs for name in uses(schema, table, (spec.where, spec.check))}
+                for name in names:
+                    found.setdefault(name, []).append(f"{table.name}.{role}.{action}")
+    return found
+
+
+def uses(schema: Schema, table: Table, document: Any) -> frozenset[Name]:
+    """The named conditions that a condition of `table` uses, also inside of others."""
+    found: set[Name] = set()
+    _collect(schema, table, document, found)
+    return frozenset(found)
+
+
+def _collect(schema: Schema, table: Table, document: Any, found: set[Name]) -> None:
+    for at, name in _mentioned(schema, table, document):
+        if name in at.conditions and (at.name, name) not in found:
+            found.add((at.name, name))
+            _collect(schema, at, at.conditions[name], found)
+
+
+def _mentioned(schema: Schema, table: Table, document: Any) -> Iterator[tuple[Table, str]]:
+    """Each `$is` in the document, with the table that it is about."""
+    if isinstance(document, list | tuple):
+        for part in document:
+            yield from _mentioned(schema, table, part)
+    elif isinstance(document, Mapping):
+        for key, value in document.items():
+            if key == "$is" and isinstance(value, str):
+                yield table, value
+            elif key.startswith("$"):
+                yield from _mentioned(schema, table, value)
+            elif (far := _at_the_end(schema, table, key)) is not None:
+                yield from _mentioned(schema, far, value)
+
+
+def _at_the_end(schema: Schema, table: Table, path: str) -> Table | None:
+    """The table that a path of relations leads to; None where it ends at a column."""
+    for step in path.split("."):
+        relation = table.relations.get(step)
+        if relation is None:
+            return None
+        table = schema.tables[relation.target]
+    return table

@@ -1,0 +1,310 @@
+"""Batches: up to MAX_OPERATIONS writes on several tables in one transaction. docs/reference/rows.md.
+
+Each operation applies the same rules, checks and events as the single write that it stands for. A later operation can
+use a cell of an earlier one's response by `{"$ref": "name.column"}`: the cell as the caller sees it, so that a
+reference reveals nothing that the response does not.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, get_args
+
+import orjson
+from django.db import transaction
+
+from platform_site.http.errors import ApiError, FieldError, ValidationFailed
+from platform_site.http.fields import WHOLE_BODY
+from platform_site.identity.callers import EnvironmentRef
+from rows.query.context import QueryContext, run
+from rows.query.select import MAX_ANSWER_BYTES, ROW_ID
+from rows.query.service import RowAnswer
+from rows.rules.rules import Principal
+from rows.schema.model import ID, SQL_TYPES, Column, Table
+from rows.write import insert_pipeline, service, upserts
+from rows.write.insert_pipeline import NotInOneTrip
+from rows.write.pending_write import PendingWrite
+
+MAX_OPERATIONS: Final = 100
+Op = Literal["insert", "update", "upsert", "delete"]
+_FIELDS: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {
+    "insert": (frozenset({"values"}), frozenset()),
+    "update": (frozenset({"id", "values"}), frozenset({"if_match"})),
+    "upsert": (frozenset({"values", "on_conflict"}), frozenset()),
+    "delete": (frozenset({"id"}), frozenset({"if_match"})),
+}
+"""The required and the optional fields of each operation, beside `op`, `table` and `name`."""
+_TEXTS: Final = frozenset({"table", "name", "on_conflict", "if_match"})
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}", re.ASCII)
+_REFERENCE: Final = "$ref"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One write. `id` and the members of `values` may be references. `matches` are the digests of `if_match`."""
+
+    op: Op
+    table: str
+    id: Any = None
+    values: Any = None
+    on_conflict: str = ""
+    matches: tuple[str, ...] | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The outcome of one operation: the status of the single write, and its row (None after a deletion)."""
+
+    status: int
+    row: RowAnswer | None
+
+
+class _DryRun(Exception):
+    """Undoes the transaction of a batch that was only tried."""
+
+
+def read_operations(body: Any, read_tags: Any) -> list[Operation]:
+    """The operations in the JSON value `body`. `read_tags` reads the text of an `if_match`.
+
+    Raises ValidationFailed: on `operations` for another number than 1 to MAX_OPERATIONS, else with the fields of the
+    first invalid operation and its number as `operation`.
+    """
+    if not isinstance(body, list):
+        raise ValidationFailed.of("operations", "wrong_type", "Must be an array of operations.")
+    if not 1 <= len(body) <= MAX_OPERATIONS:
+        raise ValidationFailed.of("operations", "out_of_range", f"Send 1 to {MAX_OPERATIONS} operations.")
+    operations: list[Operation] = []
+    for number, item in enumerate(body):
+        try:
+            operation = _read_operation(item, read_tags)
+            if operation.name is not None and any(operation.name == other.name for other in operations):
+                raise ValidationFailed.of("name", "taken", "An earlier operation has this name.")
+        except ValidationFailed as error:
+            raise _numbered(error, number) from None
+        operations.append(operation)
+    return operations
+
+
+def execute(
+    place: EnvironmentRef,
+    principal: Principal,
+    operations: Sequence[Operation],
+    *,
+    depth: int = 0,
+    dry_run: bool = False,
+) -> list[Result]:
+    """All operations in their order, in one transaction; with `dry_run` it is undone at the end.
+
+    Raises the error of the first operation that fails, with its number as `operation`: NotFound, Conflict,
+    PreconditionFailed or ValidationFailed, as the single write. After an error nothing has changed. Runs again as a
+    whole after a deadlock, at most three times.
+    """
+    results: list[Result] = []
+
+    def attempt(context: QueryContext, *, in_one_trip: bool) -> list[Result]:
+        nonlocal results
+        with transaction.atomic(using=context.environment.alias):
+            results = _Batch(context, operations, depth, in_one_trip=in_one_trip).run()
+            if dry_run:
+                raise _DryRun
+        return results
+
+    def verb(context: QueryContext) -> list[Result]:
+        try:
+            return attempt(context, in_one_trip=True)
+        except NotInOneTrip:
+            return attempt(context, in_one_trip=False)
+
+    try:
+        return run(place, principal, verb)
+    except _DryRun:
+        return results
+
+
+def as_json(results: Sequence[Result]) -> bytes:
+    """The response: `{"results": [{"status", "row"?, "etag"?}]}`."""
+    return b'{"results":[' + b",".join(map(_result_as_json, results)) + b"]}"
+
+
+def _result_as_json(result: Result) -> bytes:
+    if result.row is None:
+        return b'{"status":%d}' % result.status
+    etag = b"" if result.row.etag is None else b',"etag":' + orjson.dumps(result.row.etag)
+    return b'{"status":%d,"row":%s%s}' % (result.status, result.row.body, etag)
+
+
+class _Batch:
+    """One run of the operations, with the results so far.
+
+    With `in_one_trip`, inserts wait until an operation needs their results, and are then sent together. If one of the
+    operations fails meanwhile, NotInOneTrip is raised: only a run of one after the other finds the first error.
+    """
+
+    def __init__(
+        self, context: QueryContext, operations: Sequence[Operation], depth: int, *, in_one_trip: bool
+    ) -> None:
+        self._context = context
+        self._operations = operations
+        self._depth = depth
+        self._in_one_trip = in_one_trip
+        self._results: list[Result] = []
+        self._waiting: list[PendingWrite] = []
+        """The inserts that follow the results, in their order."""
+        self._named: dict[str, int] = {}
+
+    def run(self) -> list[Result]:
+        for number, operation in enumerate(self._operations):
+            try:
+                if not self._wait(operation):
+                    self._send()
+                    self._results.append(self._write(operation))
+                    self._check_size()
+            except ApiError as error:
+                if self._waiting:
+                    raise NotInOneTrip from error
+                raise _numbered(error, number) from error
+            if operation.name is not None:
+                self._named[operation.name] = number
+        self._send()
+        return self._results
+
+    def _wait(self, operation: Operation) -> bool:
+        """Whether the operation is an insert that can be sent with others; then it waits."""
+        if not self._in_one_trip or operation.op != "insert":
+            return False
+        [attempt] = service.new_rows(
+            self._context, operation.table, [self._values(operation)], self._depth, numbered=False
+        )
+        if not insert_pipeline.is_possible(self._context, attempt):
+            return False
+        self._waiting.append(attempt)
+        return True
+
+    def _send(self) -> None:
+        """Insert what waits. Raises NotInOneTrip."""
+        if self._waiting:
+            rows = insert_pipeline.insert_in_one_trip(self._context, self._waiting)
+            self._results += [Result(201, row) for row in rows]
+            self._waiting = []
+            try:
+                self._check_size()
+            except ValidationFailed as error:
+                raise NotInOneTrip from error
+
+    def _check_size(self) -> None:
+        """Raises ValidationFailed if the response is too large."""
+        if sum(len(result.row.body) for result in self._results if result.row is not None) > MAX_ANSWER_BYTES:
+            message = f"The response would be larger than {MAX_ANSWER_BYTES >> 20} MB. Send fewer operations."
+            raise ValidationFailed.of(WHOLE_BODY, "too_large", message)
+
+    def _write(self, operation: Operation) -> Result:
+        context, name, depth = self._context, operation.table, self._depth
+        match operation.op:
+            case "insert":
+                return Result(201, service.insert(context, name, self._values(operation), depth))
+            case "upsert":
+                upserted = upserts.upsert(context, name, self._values(operation), operation.on_conflict, depth)
+                return Result(201 if upserted.is_new else 200, upserted.row)
+            case "update":
+                row_id = self._row_id(operation)
+                return Result(
+                    200, service.update(context, name, row_id, self._values(operation), depth, operation.matches)
+                )
+            case "delete":
+                service.delete(context, name, self._row_id(operation), operation.matches, depth)
+                return Result(204, None)
+
+    def _row_id(self, operation: Operation) -> str:
+        if not _is_reference(operation.id):
+            return str(operation.id)
+        try:
+            found = self._cell(operation.id[_REFERENCE], ID)
+        except _InvalidReference as error:
+            raise ValidationFailed.of("id", error.code, error.message) from None
+        if found is None:
+            raise ValidationFailed.of("id", "required", "The referenced cell is null.")
+        return str(found)
+
+    def _values(self, operation: Operation) -> Any:
+        """The values with their references replaced by cells. Only columns that the caller may know are looked at."""
+        values = operation.values
+        if not isinstance(values, dict) or not any(map(_is_reference, values.values())):
+            return values
+        table, access = self._context.table(operation.table)
+        rules = (access.insert, access.update if operation.op != "insert" else None)
+        known = {ID.name, *self._context.resolver.columns(table.name)}.union(*(rule.columns for rule in rules if rule))
+        found, errors = dict(values), []
+        for name, value in values.items():
+            column = table.all_columns.get(name) if name in known else None
+            if column is not None and column.type != "json" and _is_reference(value):
+                try:
+                    found[name] = self._cell(value[_REFERENCE], column)
+                except _InvalidReference as error:
+                    errors.append(FieldError(name, error.code, error.message))
+        if errors:
+            raise ValidationFailed(fields=errors)
+        return found
+
+    def _cell(self, reference: Any, target: Column) -> Any:
+        """The cell that `name.column` means, in the response of the operation called `name`."""
+        name, _, column = reference.partition(".") if isinstance(reference, str) else ("", "", "")
+        number = self._named.get(name)
+        if number is not None and number >= len(self._results):
+            if column == ID.name and SQL_TYPES[ID.type] == SQL_TYPES[target.type]:
+                return (self._waiting[number - len(self._results)].named[ROW_ID] or b"").decode()
+            self._send()
+        row = None if number is None else self._results[number].row
+        cells = {} if row is None else orjson.loads(row.body)
+        if number is None or column not in cells:
+            message = 'Must be "name.column": an earlier operation that has this name, and a column of its response.'
+            raise _InvalidReference("unknown", message)
+        source = self._table(number).all_columns[column]
+        if SQL_TYPES[source.type] != SQL_TYPES[target.type]:
+            raise _InvalidReference("wrong_type", f"{reference} is of type {source.type}, not {target.type}.")
+        return cells[column]
+
+    def _table(self, number: int) -> Table:
+        return self._context.table(self._operations[number].table)[0]
+
+
+class _InvalidReference(Exception):
+    def __init__(self, code: str, message: str) -> None:
+        self.code, self.message = code, message
+        super().__init__(message)
+
+
+def _is_reference(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() == {_REFERENCE}
+
+
+def _numbered(error: ApiError, number: int) -> ApiError:
+    error.extra["operation"] = number
+    return error
+
+
+def _read_operation(item: Any, read_tags: Any) -> Operation:
+    if not isinstance(item, dict):
+        raise ValidationFailed.of(WHOLE_BODY, "wrong_type", "An operation is an object.")
+    op = item.get("op")
+    if not isinstance(op, str) or op not in get_args(Op):
+        raise ValidationFailed.of("op", "not_among", f"Must be one of {', '.join(get_args(Op))}.")
+    required, optional = _FIELDS[op]
+    allowed = {"op", "table", "name"} | required | optional
+    errors = [
+        FieldError(str(name)[:100], "unknown_field", f"{op} takes {', '.join(sorted(allowed))}.")
+        for name in item
+        if name not in allowed
+    ]
+    errors += [FieldError(name, "required", "Required.") for name in sorted({"table"} | required) if name not in item]
+    for name in sorted(_TEXTS & item.keys() & allowed):
+        if not isinstance(item[name], str):
+            errors.append(FieldError(name, "wrong_type", "Must be a string."))
+        elif name == "name" and not _NAME.fullmatch(item[name]):
+            errors.append(FieldError(name, "invalid", "Must be a lower-case letter, then letters, digits or _."))
+    if "id" in item and "id" in allowed and not (isinstance(item["id"], str) or _is_reference(item["id"])):
+        errors.append(FieldError("id", "wrong_type", 'Must be a string or {"$ref": "name.column"}.'))
+    if errors:
+        raise ValidationFailed(fields=errors)
+    known: dict[str, Any] = {name: item[name] for name in item if name != "if_match"}
+    return Operation(**known, matches=read_tags(item["if_match"]) if "if_match" in item else None)
