@@ -22,10 +22,9 @@ class ControlEvent(models.Model):
     event_id = models.CharField(max_length=30)
     """`evt_…`, the `webhook-id` of every delivery."""
     environment_id = models.CharField(max_length=30)
-    """Whose webhooks are told."""
+    """The environment whose webhooks receive it."""
     cluster = models.CharField(max_length=40, null=True, editable=False)
-    """The database of its region, by which it is looked for; null if there was no such environment. Filled in by a
-    trigger: processes of the release before write events as well."""
+    """The database of its region; null if the environment does not exist. A trigger sets it."""
     type = models.CharField(max_length=120)
     data = models.TextField()
     """The payload's `data` as JSON text."""
@@ -34,12 +33,12 @@ class ControlEvent(models.Model):
     """How many webhooks and functions in a row led to it."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     relayed_at = models.DateTimeField(null=True)
-    """When it stood in the region's outbox, or nobody there wanted it; null is due."""
+    """When it was moved to the region's outbox, or had no subscribers there; null is due."""
 
     class Meta:
         constraints: ClassVar = [models.UniqueConstraint(fields=["event_id"], name="control_event_once")]
         indexes: ClassVar = [
-            # By region: what waits for one that is away lies in nobody else's way.
+            # By region: events for an unavailable one do not delay others.
             models.Index(
                 fields=["cluster", "sequence"],
                 condition=models.Q(relayed_at__isnull=True),

@@ -13,7 +13,7 @@ class ProjectsError(Exception):
 
 
 class NoSuchProject(ProjectsError):
-    """Unknown, deleted, or not for this caller to see: one error, so that nobody can tell which."""
+    """Unknown, deleted, or invisible to this caller: one error for all, so that they cannot be distinguished."""
 
 
 class NoSuchEnvironment(ProjectsError):
@@ -73,7 +73,7 @@ class NotABranch(ProjectsError):
 
 
 class NoSuchAccount(ProjectsError):
-    """No live platform account has this e-mail address."""
+    """No live platform account has this email."""
 
 
 class AlreadyMember(ProjectsError):
@@ -142,7 +142,7 @@ def register_answers() -> None:
         lambda error: errors.ValidationFailed.of(
             "email",
             "unknown",
-            "No account has this e-mail address. Whoever has none signs up first, or is invited by the operator.",
+            "No account has this email. Ask them to sign up first, or ask the operator to invite them.",
         ),
     )
     exception_handler.register(

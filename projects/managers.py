@@ -24,7 +24,8 @@ _PLACE_COLUMNS: "Final[dict[str, str | ExpressionWrapper[Any]]]" = {
     "allowed_origins": "allowed_origins",
     "is_suspended": ExpressionWrapper(Q(project__suspended_at__isnull=False), models.BooleanField()),
 }
-"""The members of `platform_site.identity.callers.Place` by their columns; `role` is added where an account asks."""
+"""The members of `platform_site.identity.callers.EnvironmentRef` by their columns; `role` is added where an account
+asks."""
 
 
 class ProjectQuerySet(models.QuerySet["Project"]):

@@ -38,9 +38,11 @@ class Project(models.Model):
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, editable=False, related_name="created_projects"
     )
-    """Whose quota it counts against, whoever owns it later: nobody can fill up a stranger's by making them an owner."""
+    """The account whose quota it counts against, even if the owner changes: otherwise a transfer could use up another
+    account's quota."""
     deleted_at = models.DateTimeField(null=True, editable=False)
-    """Marked: gone for callers, until the sweep has dropped the schemas and removes the record."""
+    """Marked as deleted: unreachable for callers until a periodic job has dropped the schemas and removes the
+    record."""
     suspended_at = models.DateTimeField(null=True, editable=False)
     """Since when operators keep everything of it from happening (`projects.provisioning.suspension`)."""
     suspension_reason = models.CharField(max_length=SUSPENSION_REASON_LENGTH, null=True, editable=False)
@@ -141,8 +143,8 @@ class Environment(models.Model):
     parent = models.ForeignKey("self", on_delete=models.SET_NULL, null=True, blank=True, related_name="branches")
     """The environment a preview branch came from."""
     filled_from = models.CharField(max_length=10, choices=Filling.choices, null=True, editable=False)
-    """Where a preview branch has its rows from; None for one without. Says to the sweep what an environment that is
-    still `creating` waits for."""
+    """The source of a preview branch's rows; None for one without. Tells the periodic job what a `creating` environment
+    waits for."""
     pool_id = models.CharField(max_length=30)
     """The environment whose users sign in here: itself, or the one it descends from."""
     allowed_origins = ArrayField(models.CharField(max_length=200), default=list, blank=True)

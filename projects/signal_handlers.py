@@ -1,4 +1,4 @@
-"""What `projects` does when an account goes: `accounts` announces it, nobody here is called by name."""
+"""Receivers of signals about deleted accounts, which `accounts` sends."""
 
 from typing import Any
 
@@ -14,15 +14,15 @@ def connect() -> None:
 
 
 def keep_owners(*, user_id: str, pool_id: str | None, **_: Any) -> None:
-    """Refuse to let a live project lose its only owner, in the transaction that deletes the account; whom that account
-    had invited is invited no longer.
+    """Refuse to delete the only owner of a live project, in the transaction that deletes the account. Its open
+    invitations end.
 
-    Its memberships and sessions go with the account's row, so no place has to be forgotten. Raises LastOwner.
+    Memberships and sessions are deleted with the account's row, so no cache entry has to be evicted. Raises LastOwner.
     """
     if pool_id is not None:
         return  # an app user is a member of nothing
     owned = Project.objects.live().filter(memberships__user_id=user_id, memberships__role=Member.Role.OWNER)
-    # Locked, as by whoever removes a member, so that the other owner cannot leave at the same moment.
+    # Locked, as when a member is removed, so that the other owner cannot leave at the same time.
     for project in owned.select_for_update(no_key=True, of=("self",)).order_by("pk"):
         if not project.memberships.filter(role=Member.Role.OWNER).exclude(user_id=user_id).exists():
             raise LastOwner

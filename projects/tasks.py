@@ -1,6 +1,6 @@
-"""What workers do for `projects`: fill large branches, finish deletions, and the sweeps that find what a crash left.
+"""Celery tasks and periodic jobs of `projects`: fill large branches, finish deletions, clean up after crashes.
 
-A nudge with the id may be lost; the sweep works from PostgreSQL alone.
+A notification with an id may be lost; the periodic jobs work from PostgreSQL alone.
 """
 
 import logging
@@ -12,15 +12,15 @@ from celery import shared_task
 from django.conf import settings
 from django.db import Error
 
-from platform_site.background.periodic import apart, sweep
+from platform_site.background.periodic import log_failures, periodic_job
 from projects.provisioning import branching, orphaned_rows, schemas
 from projects.provisioning import deletion as project_deletion
 from projects.provisioning.schemas import SchemaBusy
 
-LONGEST_SWEEP_SECONDS: Final = 45.0
-"""A sweep begins nothing new after that; the next one goes on."""
+MAX_RUN_SECONDS: Final = 45.0
+"""A periodic run starts nothing new after that; the next one continues."""
 
-LEFTOVERS_EVERY: Final = 3600
+ORPHANED_ROWS_EVERY: Final = 3600
 """Seconds. There are hardly ever any, and looking for them goes through every environment."""
 
 log = logging.getLogger("platform.projects")
@@ -28,7 +28,7 @@ log = logging.getLogger("platform.projects")
 
 @shared_task
 def finish_deletion(project_id: str) -> None:
-    """Drop what a deleted project stored. What goes wrong is left to the sweep."""
+    """Remove the data of a deleted project. After an error a periodic job continues."""
     try:
         project_deletion.finish(project_id)
     except (Error, SchemaBusy) as error:
@@ -37,7 +37,7 @@ def finish_deletion(project_id: str) -> None:
 
 @shared_task
 def finish_environment_deletion(environment_id: str) -> None:
-    """Drop what a deleted environment stored. What goes wrong is left to the sweep."""
+    """Remove the data of a deleted environment. After an error a periodic job continues."""
     try:
         project_deletion.finish_environment(environment_id)
     except (Error, SchemaBusy) as error:
@@ -46,47 +46,47 @@ def finish_environment_deletion(environment_id: str) -> None:
 
 @shared_task
 def fill_branch(environment_id: str) -> None:
-    """Copy the rows of a large preview branch. What is cut off is left to the sweep."""
+    """Copy the rows of a large preview branch. After an interruption a periodic job continues."""
     branching.finish(environment_id)
 
 
-@sweep(every=settings.SWEEP_SECONDS)
+@periodic_job(every=settings.JOB_SECONDS)
 def finish_branches() -> None:
-    """Settle all branches in the making that nobody is filling. A sweep of its own: a copy may take its time."""
+    """Settle all `creating` branches that no process is filling. A separate job, because a copy may take long."""
     after = ""
     while batch := branching.unfinished(after):
         for after in batch:
-            with apart(f"the branch {after}", SchemaBusy):
+            with log_failures(f"the branch {after}", SchemaBusy):
                 if branching.finish(after):
                     log.info("settled the branch %s", after)
 
 
-@sweep(every=settings.SWEEP_SECONDS)
+@periodic_job(every=settings.JOB_SECONDS)
 def finish_and_clean() -> None:
-    """Finish all deletions, and drop all schemas that never were anybody's. A region that is away keeps only its own
-    waiting."""
-    deadline = time.monotonic() + LONGEST_SWEEP_SECONDS
+    """Finish all deletions, and drop all schemas of environments that were never committed. An unavailable region only
+    delays its own."""
+    deadline = time.monotonic() + MAX_RUN_SECONDS
     for thing in _finish_deletions(deadline):
         log.info("finished the deletion of %s", thing)
     for environment_id in _drop_orphans(deadline):
         log.info("dropped a schema whose environment was never made: %s", environment_id)
 
 
-@sweep(every=LEFTOVERS_EVERY)
-def remove_leftovers() -> None:
+@periodic_job(every=ORPHANED_ROWS_EVERY)
+def remove_orphaned_rows() -> None:
     """Remove what names an environment that is gone, in each region and in the control database."""
     for cluster in settings.REGION_DATABASES:
-        with apart(f"what environments that are gone left in {cluster}", using=cluster):
+        with log_failures(f"what environments that are gone left in {cluster}", using=cluster):
             for environment_id in orphaned_rows.find(cluster):
                 orphaned_rows.remove(environment_id, cluster)
                 log.warning("removed what %s had left in %s", environment_id, cluster)
-            for environment_id in schemas.forgotten(cluster):
+            for environment_id in schemas.orphaned(cluster):
                 log.error(
-                    "the control database has forgotten %s, and %s has its schema: was it restored to an earlier"
-                    " moment? The schema is kept until an operator drops it (manage.py sweep)",
+                    "the control database does not know %s, but %s has its schema: was it restored to an earlier"
+                    " time? The schema is kept until an operator drops it (manage.py sweep)",
                     environment_id, cluster,
                 )  # fmt: skip
-    with apart("what environments that are gone left in the control database"):
+    with log_failures("what environments that are gone left in the control database"):
         for environment_id in orphaned_rows.find_in_control():
             orphaned_rows.remove_from_control(environment_id)
             log.warning("removed what %s had left in the control database", environment_id)
@@ -100,12 +100,12 @@ def _finish_deletions(deadline: float) -> Iterator[str]:
         after = ""
         while time.monotonic() < deadline and (batch := unfinished(after)):
             for after in batch:
-                with apart(f"the deletion of {after}", SchemaBusy):
+                with log_failures(f"the deletion of {after}", SchemaBusy):
                     if time.monotonic() < deadline and finish(after):
                         yield after
 
 
 def _drop_orphans(deadline: float) -> Iterator[str]:
     for cluster in settings.REGION_DATABASES:
-        with apart(f"orphans in {cluster}", using=cluster):
+        with log_failures(f"orphans in {cluster}", using=cluster):
             yield from schemas.drop_orphans(cluster, deadline)

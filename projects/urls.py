@@ -1,8 +1,10 @@
-"""The addresses of `projects`."""
+"""URLs of `projects`."""
 
 from django.urls import path
 
 from projects.api import pages
+from projects.api.audit_views import AuditViewSet
+from projects.api.log_views import LogViewSet
 from projects.api.views import (
     EnvironmentViewSet,
     LimitsViewSet,
@@ -53,5 +55,7 @@ urlpatterns = [
         name="accept_member_invitation",
     ),
     path("auth/join-project", pages.join_project, name="page_member_invitation"),
+    path("v1/audit", AuditViewSet.as_view({"get": "list"}), name="audit"),
+    path("v1/logs", LogViewSet.as_view({"get": "list"}), name="logs"),
     path("v1/limits", LimitsViewSet.as_view({"get": "retrieve"}), name="limits"),
 ]

@@ -1,12 +1,12 @@
-"""The one place that turns a request into a `Caller`.
+"""Authentication: turns a request into a `Caller`.
 
-In: the `Authorization` header, the environment that the request names, and whether the address needs one. Out: a frozen
-`Caller` with its effective scopes and its place, or the refusal. It costs one trip to Redis, which fetches both records
-(who, where) and raises the rate counters, and, where a record is missing, one statement of PostgreSQL that reads both.
+In: the `Authorization` header, the environment that the request names, and whether the endpoint needs one. Out: a
+frozen `Caller` with its effective scopes and its environment, or an error. It costs one Redis round trip, which reads
+both records (caller, environment) and counts the request, and one PostgreSQL statement if a record is not cached.
 
-What is read from PostgreSQL is written back on the process's next trip, before that asks: so a miss costs no second
-one. `accounts.users.identity_lookup` and `projects.directory.environment_cache` tell how the records stay true. Equal
-records make the same `Caller` object: it is remembered by their bytes, so a hit parses nothing. Contract section 5.
+Records read from PostgreSQL are cached with the process's next round trip, so a miss needs no second one.
+`accounts.users.identity_lookup` and `projects.directory.environment_cache` describe how the records stay current. Equal
+records give the same `Caller` object, found by their bytes, so a hit parses nothing. Contract section 5.
 """
 
 import logging
@@ -25,15 +25,15 @@ from rest_framework.request import Request
 
 from accounts.tokens import credentials
 from accounts.tokens.credentials import Credential, KeyCredential, SessionCredential
-from accounts.tokens.revocation import ASK, GONE
+from accounts.tokens.revocation import REVOKED, UNCACHED
 from accounts.users import identity_lookup
 from accounts.users import service as user_service
 from accounts.users.identity_lookup import Identity
-from platform_site.fastpath.settings_cache import kept
+from platform_site.fastpath.settings_cache import cached_settings
 from platform_site.http.errors import Forbidden, NotFound, Unauthorized, ValidationFailed
 from platform_site.http.requests import named_environment
 from platform_site.identity import ids
-from platform_site.identity.callers import Caller, CallerKind, Place
+from platform_site.identity.callers import Caller, CallerKind, EnvironmentRef
 from platform_site.postgres import replicas
 from platform_site.redis import client as redis_client
 from platform_site.redis import rate_limits
@@ -54,10 +54,10 @@ class CallerAuthentication(BaseAuthentication):
     """DRF's way in. Stateless; one instance serves all requests."""
 
     def authenticate(self, request: Request) -> tuple[Caller, Credential]:
-        """The caller of this request and the credential it showed.
+        """The caller of this request and its credential.
 
         Raises Unauthorized (no, bad, expired or revoked token), RateLimited, NotFound (an environment that is not the
-        caller's), ValidationFailed on the field `X-Environment` (none is named and none can be told), Forbidden (an
+        caller's), ValidationFailed on the field `X-Environment` (none is named and none can be inferred), Forbidden (an
         account's key where an environment is needed), ProjectSuspended.
         """
         http: HttpRequest = request._request
@@ -76,7 +76,7 @@ class CallerAuthentication(BaseAuthentication):
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
+class _Lookup:
     """What one request asks of the records."""
 
     credential: Credential
@@ -86,7 +86,7 @@ class _Question:
     where: str | None
     """The name of the place's record; None where the call means no environment."""
     is_anonymous: bool = False
-    """Whether it shows a publishable key, and so could be anybody."""
+    """Whether the credential is a publishable key, which is public."""
 
     @property
     def payer(self) -> str:
@@ -99,18 +99,18 @@ class _Question:
         return isinstance(self.credential, SessionCredential) and self.credential.claims.environment_id is None
 
 
-def _question(credential: Credential, named: str | None, use: EnvironmentUse) -> _Question:
+def _lookup_of(credential: Credential, named: str | None, use: EnvironmentUse) -> _Lookup:
     who = credential.cache_name
     where: str | None
     if isinstance(credential, KeyCredential):
-        return _Question(credential, named, who, environment_cache.name_for_key(who), credential.is_publishable)
+        return _Lookup(credential, named, who, environment_cache.name_for_key(who), credential.is_publishable)
     if credential.claims.environment_id is not None:
         where = environment_cache.name_for_user(credential.claims.environment_id)
     elif use == "unused" or (named is not None and not ids.matches("env", named)):
         where = None
     else:
         where = environment_cache.name_for_account(credential.claims.user_id, named)
-    return _Question(credential, named, who, where)
+    return _Lookup(credential, named, who, where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,51 +118,51 @@ class _Found:
     """Both records of a request, read."""
 
     identity: Identity
-    places: tuple[Place, ...]
+    places: tuple[EnvironmentRef, ...]
     """None, one, or two where an account named no environment and has several projects."""
     caller: Caller
 
 
 def resolve(request: HttpRequest, credential: Credential, use: EnvironmentUse) -> Caller:
     """The caller behind a credential that `request` showed. Raises as above."""
-    question = _question(credential, named_environment(request), use)
-    trip = redis_client.trip()
+    question = _lookup_of(credential, named_environment(request), use)
+    trip = redis_client.round_trip()
     _fill_waiting(trip)
     who = trip.get(question.who)
     where = trip.get(question.where) if question.where is not None else None
-    begun = (rate_limits.begin_visit if question.is_anonymous else rate_limits.begin)(request, trip, question.payer)
-    guesses = rate_limits.Refusals(request, trip) if _may_be_invented(question) else None
-    mark_name = _mark_names.get(question.where) if kept.REPLICAS and question.where else None
+    begun = (rate_limits.begin_anonymous if question.is_anonymous else rate_limits.begin)(request, trip, question.payer)
+    guesses = rate_limits.Refusals(request, trip) if _may_be_forged(question) else None
+    mark_name = _mark_names.get(question.where) if cached_settings.REPLICAS and question.where else None
     mark = trip.highest(mark_name) if mark_name is not None else None
     trip.run()
-    if who.value == GONE:
+    if who.value == REVOKED:
         raise Unauthorized
     found = _remembered(question, who.value, where.value if where else None)
     if found is None:
         if guesses is not None and who.value is None:
             guesses.check()
-        found = _ask(question)
+        found = _query(question)
     _check_expiry(found.identity)
     begun.settle(found.caller.plan, found.caller.id)
     _check_place(question, found, use)
-    if kept.REPLICAS and found.caller.place is not None:
+    if cached_settings.REPLICAS and found.caller.place is not None:
         _note_freshness(request, question, found.caller.place, mark_name, mark)
     return found.caller
 
 
-_proven: Final[dict[str, None]] = {}
+_verified: Final[dict[str, None]] = {}
 """Keys that this process has met before."""
 
 
-def _may_be_invented(question: _Question) -> bool:
-    """Whether the credential could be a guess: anybody can make up a key with a right checksum, nobody a signature."""
-    return isinstance(question.credential, KeyCredential) and question.who not in _proven
+def _may_be_forged(question: _Lookup) -> bool:
+    """Whether the credential could be a guess: a key with a valid checksum can be invented, a signature cannot."""
+    return isinstance(question.credential, KeyCredential) and question.who not in _verified
 
 
-def _prove(question: _Question) -> None:
-    while len(_proven) >= _MOST_REMEMBERED:
-        _proven.pop(next(iter(_proven), ""), None)
-    _proven[question.who] = None
+def _verify(question: _Lookup) -> None:
+    while len(_verified) >= _MOST_REMEMBERED:
+        _verified.pop(next(iter(_verified), ""), None)
+    _verified[question.who] = None
 
 
 def _check_expiry(identity: Identity) -> None:
@@ -170,7 +170,7 @@ def _check_expiry(identity: Identity) -> None:
         raise Unauthorized
 
 
-def _check_place(question: _Question, found: _Found, use: EnvironmentUse) -> None:
+def _check_place(question: _Lookup, found: _Found, use: EnvironmentUse) -> None:
     """That the call means an environment of the caller's, or none where none is needed. Never a guess.
 
     Of a suspended project, keys and users get nowhere; an account does where the call needs no environment, such as to
@@ -208,7 +208,7 @@ _mark_names: Final[dict[str, str]] = {}
 
 
 def _note_freshness(
-    request: HttpRequest, question: _Question, place: Place, asked: str | None, mark: redis_client.Fetched | None
+    request: HttpRequest, question: _Lookup, place: EnvironmentRef, asked: str | None, mark: redis_client.Fetched | None
 ) -> None:
     """Leave with the request what a replica must show to answer it (`platform_site.postgres.replicas`), if one may."""
     name = replicas.mark_name(place.cluster, place.environment_id)
@@ -228,9 +228,9 @@ def _note_freshness(
 _memory: Final[dict[tuple[str, str | None, bytes, bytes | None], _Found]] = {}
 
 
-def _remembered(question: _Question, who: bytes | None, where: bytes | None) -> _Found | None:
-    """What two cached records say; None where one is missing, marked, or of another release's form."""
-    if who is None or who == ASK:
+def _remembered(question: _Lookup, who: bytes | None, where: bytes | None) -> _Found | None:
+    """The content of two cached records; None if one is missing, marked, or of another format."""
+    if who is None or who == UNCACHED:
         return None
     key = (question.who, question.where, who, where)
     found = _memory.get(key)
@@ -239,7 +239,7 @@ def _remembered(question: _Question, who: bytes | None, where: bytes | None) -> 
     try:
         identity = _identity_from(who)
         needs_place = question.where is not None and not (identity.kind == "key" and identity.environment_id is None)
-        if needs_place and (where is None or where == ASK):
+        if needs_place and (where is None or where == UNCACHED):
             return None
         found = _assemble(identity, environment_cache.from_record(where) if needs_place and where is not None else [])
     except ValueError:
@@ -247,22 +247,22 @@ def _remembered(question: _Question, who: bytes | None, where: bytes | None) -> 
     while len(_memory) >= _MOST_REMEMBERED:
         _memory.pop(next(iter(_memory)), None)  # the oldest; another thread may have taken it
     if isinstance(question.credential, KeyCredential):
-        _prove(question)
+        _verify(question)
     _memory[key] = found
     return found
 
 
-def _ask(question: _Question) -> _Found:
+def _query(question: _Lookup) -> _Found:
     """Both records from PostgreSQL, in one statement, and to the cache with the next trip. Raises Unauthorized."""
     now = time.monotonic()
     answer = identity_lookup.identify(question.credential, places=_places_statement(question))
     if answer is None:
         raise Unauthorized
-    _prove(question)
+    _verify(question)
     identity, columns = answer
     raw: list[dict[str, Any]] = columns["places"]
     _fill_later(now, question.who, _identity_bytes(identity))
-    # An environment that the account named and may not see is not remembered: anybody can invent names.
+    # An environment that the account may not see is not cached: callers can invent any number of names.
     if question.where is not None and (raw or question.named is None):
         _fill_later(now, question.where, environment_cache.to_record(raw))
     if identity.touch_due:
@@ -270,7 +270,7 @@ def _ask(question: _Question) -> _Found:
     return _assemble(identity, raw)
 
 
-def _places_statement(question: _Question) -> Any:
+def _places_statement(question: _Lookup) -> Any:
     if question.where is None:
         return Value([], output_field=environment_cache.JSON_ARRAY)
     if question.is_by_account:
@@ -308,7 +308,7 @@ def _assemble(identity: Identity, raw: list[dict[str, Any]]) -> _Found:
     )
 
 
-def _scopes(identity: Identity, place: Place | None) -> frozenset[str]:
+def _scopes(identity: Identity, place: EnvironmentRef | None) -> frozenset[str]:
     if identity.kind == "key":
         return roles.of_key(identity.scopes, bound_to_environment=identity.environment_id is not None)
     if identity.kind == "anonymous":
@@ -345,7 +345,7 @@ _MEMBERS: Final = ((str,), (str,), (float, int, NoneType), _TEXT, _TEXT, _TEXT, 
 
 
 def _identity_from(data: bytes) -> Identity:
-    """Raises ValueError for what another release may have made of it."""
+    """Raises ValueError for another format."""
     members = orjson.loads(data)
     is_ours = isinstance(members, list) and len(members) == len(_MEMBERS)
     if not is_ours or not all(map(isinstance, members, _MEMBERS)) or members[0] not in get_args(CallerKind):
@@ -365,7 +365,7 @@ def _fill_later(read_at: float, name: str, record: bytes) -> None:
     _waiting.append((read_at, name, record))
 
 
-def _fill_waiting(trip: redis_client.Trip) -> None:
+def _fill_waiting(trip: redis_client.RoundTrip) -> None:
     """Put what was read from PostgreSQL lately onto this trip."""
     while _waiting:
         try:

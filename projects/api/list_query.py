@@ -16,19 +16,19 @@ from django.db.models.fields.tuple_lookups import Tuple, TupleLessThan
 
 from platform_site.http import cursors
 from platform_site.http.fields import timestamp
-from platform_site.identity.callers import Caller, Place
+from platform_site.identity.callers import Caller, EnvironmentRef
 from projects.models import Project
 
 KIND: Final = "projects"
 ORDER: Final = ("-created_at", "-id")
 
-# What stands in a compiled statement for the values of a call.
+# Placeholders in a compiled statement for the values of a call.
 _WHO: Final = "who"
 _SINCE: Final = datetime.max.replace(tzinfo=UTC)
 _AFTER: Final = "after"
 _BY_MEMBERSHIP: Final = Caller("account", _WHO, frozenset(), account_id=_WHO)
 _BY_PLACE: Final = Caller(
-    "key", _WHO, frozenset(), place=Place("", "", project_id=_WHO, region="", cluster="", plan="", pool_id="")
+    "key", _WHO, frozenset(), place=EnvironmentRef("", "", project_id=_WHO, region="", cluster="", plan="", pool_id="")
 )
 
 

@@ -15,11 +15,11 @@ from projects.models import Project
 
 
 class JoinProject(LinkPage):
-    """Says into which project and by whom, which the e-mail does not: nothing that somebody typed stands in those."""
+    """Shows the project and the inviting member, which the email does not, because they are free text."""
 
     kind = invitations.KIND
     title = "Join a project"
-    lead = 'Become {role} of the project "{project}"{by}? You have an account at {app} with this address: {email}.'
+    lead = 'Become {role} of the project "{project}"{by}? You have an account at {app} with this email: {email}.'
     lead_to_new = 'Become {role} of the project "{project}"{by}? Choose a password to make your account at {app}.'
     button = "Join"
     done_title = "You are a member"

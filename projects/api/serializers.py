@@ -68,7 +68,7 @@ class NewMember(Serializer):
 
 class AcceptedInvitation(Serializer):
     token = TokenField()
-    password = ChosenPasswordField(required=False, help_text="Chosen by who has no account; it is made.")
+    password = ChosenPasswordField(required=False, help_text="Only for an email without an account, which is created.")
     name = fields.CharField(required=False, allow_blank=True, max_length=LONGEST_NAME)
 
 

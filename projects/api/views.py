@@ -1,4 +1,4 @@
-"""The addresses of projects, members, environments and limits. Contract sections 4.1-4.4."""
+"""REST endpoints of projects, members, environments and limits. Contract sections 4.1-4.4."""
 
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ from accounts.registration import pool_settings
 from platform_site.http.errors import Conflict, Forbidden, InvalidGrant, NotFound, QuotaExceeded, ValidationFailed
 from platform_site.http.idempotency import idempotent
 from platform_site.http.pagination import paginate, read_limit
-from platform_site.http.views import ApiViewSet, answer, created, no_content
+from platform_site.http.views import ApiViewSet, created, no_content, respond
 from platform_site.identity import ids
 from platform_site.identity.callers import Caller, ProjectRole
 from platform_site.redis import rate_limits as api_limits
@@ -38,7 +38,7 @@ class ProjectViewSet(ApiViewSet):
         "list": "projects:read",
         "create": "projects:create",
         "retrieve": "projects:read",
-        # There is no scope of its own for changes: who may make projects may change them, as far as the role admits.
+        # Changes have no scope of their own: it is that of creating projects, within the limits of the member's role.
         "partial_update": "projects:create",
         "destroy": "projects:delete",
     }
@@ -47,7 +47,7 @@ class ProjectViewSet(ApiViewSet):
     @extend_schema(responses=serializers.ProjectPage)
     def list(self, request: HttpRequest) -> HttpResponseBase:
         """The projects that the token can access, the newest first."""
-        return answer(list_query.page(self.caller, read_limit(self.query.get("limit")), self.query.get("cursor")))
+        return respond(list_query.page(self.caller, read_limit(self.query.get("limit")), self.query.get("cursor")))
 
     @idempotent()
     @extend_schema(request=serializers.NewProject, responses={201: serializers.CreatedProject})
@@ -66,7 +66,7 @@ class ProjectViewSet(ApiViewSet):
     @extend_schema(responses=serializers.ProjectDetail)
     def retrieve(self, request: HttpRequest, project_id: str) -> HttpResponseBase:
         """One project with its environments."""
-        return answer(project_detail(project_for(self.caller, project_id)))
+        return respond(project_detail(project_for(self.caller, project_id)))
 
     @idempotent()
     @extend_schema(request=serializers.ProjectChanges, responses=serializers.ProjectDetail)
@@ -77,7 +77,7 @@ class ProjectViewSet(ApiViewSet):
         project = services.change_project(
             project_id, actor=self.caller, name=values.get("name"), plan=values.get("plan")
         )
-        return answer(project_detail(project))
+        return respond(project_detail(project))
 
     @extend_schema(responses={204: None})
     def destroy(self, request: HttpRequest, project_id: str) -> HttpResponseBase:
@@ -116,7 +116,7 @@ class EnvironmentViewSet(ApiViewSet):
             .values_list("pk", "name", "status")
         )
         versions = environments.schema_versions(project.cluster, [pk for pk, _, _ in found])
-        return answer(
+        return respond(
             {
                 "data": [
                     {"id": pk, "name": name, "schema_version": versions[pk], "status": status}
@@ -148,7 +148,7 @@ class EnvironmentViewSet(ApiViewSet):
     def retrieve(self, request: HttpRequest, project_id: str, environment_id: str) -> HttpResponseBase:
         """One environment with its settings."""
         environment = environment_for(self.caller, project_id, environment_id)
-        return answer(environment_detail(environment, environment.project.cluster))
+        return respond(environment_detail(environment, environment.project.cluster))
 
     @idempotent()
     @extend_schema(request=serializers.EnvironmentChanges, responses=serializers.EnvironmentDetail)
@@ -159,7 +159,7 @@ class EnvironmentViewSet(ApiViewSet):
         changed = services.change_environment(
             environment_id, allowed_origins=values.get("allowed_origins"), actor=self.caller
         )
-        return answer(environment_detail(changed, changed.project.cluster))
+        return respond(environment_detail(changed, changed.project.cluster))
 
     @extend_schema(operation_id="deleteBranch", responses={204: None})
     def destroy(self, request: HttpRequest, project_id: str, environment_id: str) -> HttpResponseBase:
@@ -169,8 +169,9 @@ class EnvironmentViewSet(ApiViewSet):
         return no_content()
 
 
-def _team_of(caller: Caller, project_id: str, needed: ProjectRole, *, though_suspended: bool = False) -> Project:
-    """The project whose team is asked about, as `project_for`. Raises Forbidden for anybody but an account, besides."""
+def team_of(caller: Caller, project_id: str, needed: ProjectRole, *, though_suspended: bool = False) -> Project:
+    """The project whose members are requested, as `project_for`. Also raises Forbidden for callers other than
+    accounts."""
     project = project_for(caller, project_id, needed, though_suspended=though_suspended)
     if caller.kind != "account":
         raise Forbidden("Members are handled by platform accounts that have signed in.")
@@ -178,7 +179,8 @@ def _team_of(caller: Caller, project_id: str, needed: ProjectRole, *, though_sus
 
 
 class MemberViewSet(ApiViewSet):
-    """`/v1/projects/{project_id}/members`. For people: a key or an app user has no business with who is on a team."""
+    """`/v1/projects/{project_id}/members`. For accounts only: keys and app users cannot see the members of a
+    project."""
 
     environment = "unused"
     required_scopes = {"list": "projects:read", "create": None, "partial_update": None, "destroy": None}
@@ -191,7 +193,7 @@ class MemberViewSet(ApiViewSet):
     @extend_schema(responses=serializers.MemberPage)
     def list(self, request: HttpRequest, project_id: str) -> HttpResponseBase:
         """The members of the project, in the order in which they came."""
-        project = _team_of(self.caller, project_id, "viewer")
+        project = team_of(self.caller, project_id, "viewer")
         page = paginate(
             project.memberships.select_related("user"),
             ["created_at", "id"],
@@ -200,7 +202,7 @@ class MemberViewSet(ApiViewSet):
             "members",
             [project_id],
         )
-        return answer({"data": [member_detail(member) for member in page.items], "next_cursor": page.next_cursor})
+        return respond({"data": [member_detail(member) for member in page.items], "next_cursor": page.next_cursor})
 
     @idempotent()
     @extend_schema(
@@ -213,7 +215,7 @@ class MemberViewSet(ApiViewSet):
         Where no account has it, and the operator lets people in by invitation, it is invited: 202, and an e-mail with a
         link that makes its owner a member, and an account if there is none by then. Asked again, the newer one counts.
         """
-        project = _team_of(self.caller, project_id, "owner")
+        project = team_of(self.caller, project_id, "owner")
         values = self.read(serializers.NewMember)
         named = {"email": values["email"], "role": values["role"], "actor": self.caller}
         api_limits.count_member_request(self.request._request, self.caller.id)
@@ -222,12 +224,11 @@ class MemberViewSet(ApiViewSet):
         except NoSuchAccount:
             made = services.invite_member(project_id, **named, admit=lambda: self._count(project, values["email"]))
             address = f"/v1/projects/{project_id}/invitations/{made.pk}"
-            return answer(invitation_detail(made), 202, headers={"Location": address})
+            return respond(invitation_detail(made), 202, headers={"Location": address})
         return created(f"/v1/projects/{project_id}/members/{member.user_id}", member_detail(member))
 
     def _count(self, project: Project, email: str) -> None:
-        """An e-mail to a stranger: counted for the project, for who gets it, and for the client's address. Raises
-        RateLimited."""
+        """Count an invitation email for the project, the recipient and the client's IP address. Raises RateLimited."""
         request = self.request._request
         api_limits.count_invitation(request, pool_id=project.pk, plan=project.plan)
         api_limits.count_email_request(
@@ -238,21 +239,21 @@ class MemberViewSet(ApiViewSet):
     @extend_schema(request=serializers.MemberChanges, responses=serializers.MemberDetail)
     def partial_update(self, request: HttpRequest, project_id: str, user_id: str) -> HttpResponseBase:
         """Give a member another role. Owners only; a project keeps at least one."""
-        _team_of(self.caller, project_id, "owner")
+        team_of(self.caller, project_id, "owner")
         values = self.read(serializers.MemberChanges)
         member = services.change_member(project_id, user_id, role=values.get("role"), actor=self.caller)
-        return answer(member_detail(member))
+        return respond(member_detail(member))
 
     @extend_schema(responses={204: None})
     def destroy(self, request: HttpRequest, project_id: str, user_id: str) -> HttpResponseBase:
         """End a membership. Owners, and every member its own."""
-        _team_of(self.caller, project_id, "viewer" if user_id == self.caller.id else "owner")
+        team_of(self.caller, project_id, "viewer" if user_id == self.caller.id else "owner")
         services.remove_member(project_id, user_id, actor=self.caller)
         return no_content()
 
 
 class MemberInvitationViewSet(ApiViewSet):
-    """`/v1/projects/{project_id}/invitations`: who was asked in and has not come yet. For owners, as members are."""
+    """`/v1/projects/{project_id}/invitations`: open invitations. For owners, as members are."""
 
     environment = "unused"
     required_scopes = {"list": "projects:read", "destroy": None}
@@ -261,7 +262,7 @@ class MemberInvitationViewSet(ApiViewSet):
     @extend_schema(responses=serializers.MemberInvitationPage)
     def list(self, request: HttpRequest, project_id: str) -> HttpResponseBase:
         """The open invitations into the project, the newest first. Owners only."""
-        _team_of(self.caller, project_id, "owner", though_suspended=True)
+        team_of(self.caller, project_id, "owner", though_suspended=True)
         page = paginate(
             invitations.pending(project_id),
             ["-id"],
@@ -270,12 +271,12 @@ class MemberInvitationViewSet(ApiViewSet):
             "member_invitations",
             [project_id],
         )
-        return answer({"data": [invitation_detail(email) for email in page.items], "next_cursor": page.next_cursor})
+        return respond({"data": [invitation_detail(email) for email in page.items], "next_cursor": page.next_cursor})
 
     @extend_schema(responses={204: None})
     def destroy(self, request: HttpRequest, project_id: str, invitation_id: str) -> HttpResponseBase:
         """Withdraw an invitation into the project. Its link works no longer. Owners only."""
-        _team_of(self.caller, project_id, "owner", though_suspended=True)
+        team_of(self.caller, project_id, "owner", though_suspended=True)
         if not ids.matches("inv", invitation_id):
             raise NoSuchInvitation
         services.withdraw_invitation(project_id, invitation_id, actor=self.caller)
@@ -295,16 +296,16 @@ class MemberInvitationAcceptViewSet(ApiViewSet):
         responses={200: serializers.JoinedProject},
     )
     def accept(self, request: HttpRequest) -> HttpResponseBase:
-        """Accept an invitation into a project. Whoever has no account chooses a password, and gets one.
+        """Accept an invitation into a project. Without an account, choose a password to create one.
 
-        It signs nobody in: who holds the link has shown that the address is theirs, and not the account's password.
+        It does not sign in: the link proves the email address, not the account's password.
         """
         values = self.read(serializers.AcceptedInvitation)
         api_limits.count_token_request(self.request._request)
         member = services.accept_invitation(
             values["token"], password=values.get("password"), name=values.get("name", "")
         )
-        return answer(joined_project(member))
+        return respond(joined_project(member))
 
 
 class LimitsViewSet(ApiViewSet):
@@ -318,7 +319,7 @@ class LimitsViewSet(ApiViewSet):
     def retrieve(self, request: HttpRequest) -> HttpResponseBase:
         """The limits of the plan that the call is under, and how much of them is used."""
         place = self.caller.place
-        return answer(
+        return respond(
             {
                 "project_id": place.project_id if place else None,
                 "environment_id": place.environment_id if place else None,

@@ -1,7 +1,6 @@
-"""Projects, environments and members in the console. Whatever is changed here goes through the services of the API.
+"""Console pages of projects, environments and members. All changes use the services of the API.
 
-So the console keeps the same rules, leaves the same trail and forgets the same cached records; only who acts differs
-(`Actor.staff`).
+So rules, audit entries and cache invalidation are the same; only the actor differs (`Actor.staff`).
 """
 
 from typing import Any
@@ -19,7 +18,7 @@ from django.utils.html import format_html
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
-from accounts.console.base import AsOpened, ConsoleAdmin, address, list_link, staff
+from accounts.console.base import AsOpened, ConsoleAdmin, list_link, staff, url_of
 from accounts.models import User
 from accounts.staff.roles import OPERATE
 from platform_site.http.errors import ValidationFailed
@@ -46,10 +45,12 @@ def _explanation(error: Exception) -> str:
     if isinstance(error, LastOwner):
         return "A project keeps at least one owner."
     if isinstance(error, ProjectsError):
-        return "This is not there any more: somebody else changed it a moment ago."
-    if sqlstates.is_away(error):
-        return "A database is away or busy: the region's, or the control database. Nothing was changed; try again."
-    if (answer := sqlstates.answer_for(error)).status < 500:
+        return "It no longer exists: it was changed by someone else a moment ago."
+    if sqlstates.is_unavailable(error):
+        return (
+            "A database is unavailable or busy: the region's, or the control database. Nothing was changed; try again."
+        )
+    if (answer := sqlstates.error_for(error)).status < 500:
         return " ".join(field.message for field in answer.fields) or answer.text
     raise error
 
@@ -114,7 +115,7 @@ class NewProjectForm(forms.ModelForm):  # type: ignore[type-arg]
     def clean_owner(self) -> User:
         found = User.objects.with_email(None, self.cleaned_data["owner"].strip()).filter(disabled_at=None).first()
         if found is None:
-            raise forms.ValidationError("No account has this e-mail address.")
+            raise forms.ValidationError("No account has this email.")
         return found
 
 
@@ -214,7 +215,7 @@ class ProjectAdmin(ThroughServices):
         project = self._for_operators(request, object_id)
         if request.method == "POST":
             was_suspended = services.resume_project(project.pk, actor=staff(request))
-            said = "goes on where it stood still." if was_suspended else "was not suspended any more."
+            said = "was resumed." if was_suspended else "was not suspended."
             return self._said(request, project, f"{project.name} {said}")
         return self._asked(request, project, "suspend", f"Resume {project.name}?", verb="resume")
 
@@ -247,14 +248,14 @@ class ProjectAdmin(ThroughServices):
             "title": title,
             "opts": self.opts,
             "object": project,
-            "back": address("projects_project", project.pk),
+            "back": url_of("projects_project", project.pk),
             **more,
         }
         return TemplateResponse(request, f"admin/projects/project/{page}.html", context)
 
     def _said(self, request: HttpRequest, project: Project, words: str) -> HttpResponse:
         self.message_user(request, words, messages.SUCCESS)
-        return HttpResponseRedirect(address("projects_project", project.pk))
+        return HttpResponseRedirect(url_of("projects_project", project.pk))
 
     def delete_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> HttpResponse:
         """A project goes only when its name was typed: a click in the wrong tab has ended more than one."""
@@ -379,12 +380,12 @@ class EnvironmentAdmin(ThroughServices):
 
     @display(description="schema version")
     def schema_version(self, environment: Environment) -> str:
-        """Read from the region, which may be away."""
+        """Read from the region, which may be unavailable."""
         try:
             version = environments.schema_versions(environment.project.cluster, [environment.pk])[environment.pk]
             return list_link("rows_schemaversion", f"{version}: look at it, change it", environment=environment.pk)
         except Error:
-            return "the region is away"
+            return "the region is unavailable"
 
 
 class NewMemberForm(forms.ModelForm):  # type: ignore[type-arg]
@@ -406,7 +407,7 @@ class NewMemberForm(forms.ModelForm):  # type: ignore[type-arg]
         email, project_id = values.get("email", "").strip(), values.get("project_id")
         user = User.objects.with_email(None, email).filter(disabled_at=None).first()
         if user is None:
-            self.add_error("email", "No account has this e-mail address.")
+            self.add_error("email", "No account has this email.")
         elif project_id and Member.objects.filter(project_id=project_id, user=user).exists():
             self.add_error("email", "This account is a member already.")
         return values

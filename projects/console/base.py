@@ -1,9 +1,9 @@
-"""What the console's pages of things in a region share: which environment, where it is, how a thing is found by id.
+"""Base classes of the console's pages for regional data: choosing the environment, and finding an object by its id.
 
-What and then live in the regions, so Django's own lists, which know one database, do not fit: a `RegionAdmin` names
-the environment first and asks its cluster; its pages are lists by keyset and pages of one thing, with buttons that call
-the services of the API. A button that takes something away asks once more before it acts. Whoever looks at a tenant's
-own data leaves a line in the trail. Used by `admin.py` of `rows`, `webhooks` and `functions`.
+Django's own lists use one database, so they do not fit. A `RegionAdmin` chooses the environment first and queries its
+cluster. Its pages are keyset lists and detail pages with buttons that call the services of the API. Destructive buttons
+ask for confirmation. Viewing a tenant's own data is recorded in the audit log. Used by `admin.py` of `rows`, `webhooks`
+and `functions`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,11 +22,11 @@ from django.urls import reverse
 from django.utils.http import urlencode
 
 from accounts import audit
-from accounts.console.base import ReadOnlyAdmin, address, refuse_nul, staff
+from accounts.console.base import ReadOnlyAdmin, refuse_nul, staff, url_of
 from platform_site.http import pagination
 from platform_site.http.errors import ApiError, ValidationFailed
 from platform_site.identity import ids
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import sqlstates
 from projects.directory.environments import place_of
 from projects.models import Environment, Project
@@ -50,11 +50,11 @@ TABS: Final = (
     ("Functions", "functions.Function"),
     ("Runs", "functions.Run"),
 )
-"""What an environment has in its region, in the order of the floors."""
+"""The regional pages of an environment."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verb:
+class AdminAction:
     """One button. `question` is asked before it acts; with `typed` the answer is the thing's name, typed in full."""
 
     label: str
@@ -65,7 +65,7 @@ class Verb:
     """It needs more than a click: the page has a form of its own for it."""
 
 
-class RegionAwayError(Exception):
+class RegionUnavailable(Exception):
     """A region's database did not answer, so that what was looked for may be there."""
 
     def __init__(self, regions: Sequence[str]) -> None:
@@ -74,10 +74,10 @@ class RegionAwayError(Exception):
 
 
 class RegionAdmin(ReadOnlyAdmin):
-    """The pages of one model of the regions. A subclass says what stands on them.
+    """The pages of one regional model. A subclass defines their content.
 
-    `list_context` and `thing_context` give the pages, `verbs_of` the buttons of a thing, `act` what they do (a response
-    of its own, or the sentence that is said afterwards).
+    `list_context` and `thing_context` give the pages, `verbs_of` the buttons of an object, `act` what they do (a
+    response, or the message that is shown afterwards).
     """
 
     list_template: ClassVar[str]
@@ -87,18 +87,18 @@ class RegionAdmin(ReadOnlyAdmin):
     """What several of them are called, where the title says it otherwise."""
     id_prefix: ClassVar[str | None] = None
     shows_tenants_data: ClassVar[str | None] = None
-    """The audit action of who looks at a thing's page, such as `run.viewed`."""
+    """The audit action of viewing a detail page, such as `run.viewed`."""
 
-    def list_context(self, request: HttpRequest, place: Place) -> dict[str, Any]:
+    def list_context(self, request: HttpRequest, place: EnvironmentRef) -> dict[str, Any]:
         raise NotImplementedError
 
-    def thing_context(self, request: HttpRequest, place: Place, thing: Any) -> dict[str, Any]:
+    def thing_context(self, request: HttpRequest, place: EnvironmentRef, thing: Any) -> dict[str, Any]:
         raise NotImplementedError
 
-    def verbs_of(self, thing: Any) -> Mapping[str, Verb]:
+    def verbs_of(self, thing: Any) -> Mapping[str, AdminAction]:
         return {}
 
-    def act(self, request: HttpRequest, place: Place, thing: Any, verb: str) -> "HttpResponse | str":
+    def act(self, request: HttpRequest, place: EnvironmentRef, thing: Any, verb: str) -> "HttpResponse | str":
         raise NotImplementedError
 
     def is_there(self, thing: Any) -> bool:
@@ -106,7 +106,7 @@ class RegionAdmin(ReadOnlyAdmin):
         return True
 
     def name_of(self, thing: Any) -> str:
-        """What is typed to confirm, and stands in titles."""
+        """The name that is shown in titles and typed to confirm."""
         return str(thing)
 
     # ── The list ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -118,7 +118,7 @@ class RegionAdmin(ReadOnlyAdmin):
         refuse_nul(request)
         sought = request.GET.get("q", "").strip()
         if self.id_prefix and ids.matches(self.id_prefix, sought):
-            return HttpResponseRedirect(address(f"{self.opts.app_label}_{self.opts.model_name}", sought))
+            return HttpResponseRedirect(url_of(f"{self.opts.app_label}_{self.opts.model_name}", sought))
         environment_id = request.GET.get("environment", "").strip()
         if not environment_id:
             return self._choose(request, sought)
@@ -128,19 +128,19 @@ class RegionAdmin(ReadOnlyAdmin):
         _remember(request, place)
         return self.shown(request, place, self.list_template, lambda: self.list_response(request, place))
 
-    def list_response(self, request: HttpRequest, place: Place) -> "HttpResponse | dict[str, Any]":
+    def list_response(self, request: HttpRequest, place: EnvironmentRef) -> "HttpResponse | dict[str, Any]":
         """A response of its own, or what the list's template is rendered with."""
         return self.list_context(request, place)
 
     def shown(
         self,
         request: HttpRequest,
-        place: Place,
+        place: EnvironmentRef,
         template: str,
         make: "Callable[[], HttpResponse | dict[str, Any]]",
         title: str | None = None,
     ) -> HttpResponse:
-        """The page that `make` gives the content of; where the region is away, or took too long, the page says so."""
+        """The page with the content of `make`; if the region is unavailable or too slow, the page says so."""
         context, status = self.frame(request, place, title or self.title), 200
         try:
             made = make()
@@ -152,7 +152,7 @@ class RegionAdmin(ReadOnlyAdmin):
             context["is_broken"] = True
         return TemplateResponse(request, template, context, status=status)
 
-    def frame(self, request: HttpRequest, place: Place | None, title: str) -> dict[str, Any]:
+    def frame(self, request: HttpRequest, place: EnvironmentRef | None, title: str) -> dict[str, Any]:
         """What each page has: the console's own context, the environment, and the ways to its other pages."""
         context: dict[str, Any] = {
             **self.admin_site.each_context(request),
@@ -169,7 +169,7 @@ class RegionAdmin(ReadOnlyAdmin):
             context["tabs"] = [
                 {
                     "title": tab,
-                    "href": list_address(model, environment=place.environment_id),
+                    "href": list_url(model, environment=place.environment_id),
                     "is_here": model == self.opts.label,
                 }
                 for tab, model in TABS
@@ -177,7 +177,7 @@ class RegionAdmin(ReadOnlyAdmin):
         return context
 
     def list_address(self, **query: str) -> str:
-        return list_address(self.opts.label, **query)
+        return list_url(self.opts.label, **query)
 
     def _choose(self, request: HttpRequest, sought: str) -> HttpResponse:
         known = Environment.objects.reachable().select_related("project")
@@ -209,7 +209,7 @@ class RegionAdmin(ReadOnlyAdmin):
         refuse_nul(request)
         try:
             thing = found_anywhere(self.model, unquote(object_id), self.id_prefix)
-        except RegionAwayError as error:
+        except RegionUnavailable as error:
             return self.away(request, error)
         place = None if thing is None or not self.is_there(thing) else place_of(thing.environment_id)
         if thing is None or place is None:
@@ -229,21 +229,21 @@ class RegionAdmin(ReadOnlyAdmin):
 
         return self.shown(request, place, self.thing_template, make, f"{self.title}: {self.name_of(thing)}")
 
-    def away(self, request: HttpRequest, error: RegionAwayError) -> HttpResponse:
-        """The page of who looked for something by its id alone, while it may be in a region that does not answer."""
+    def away(self, request: HttpRequest, error: RegionUnavailable) -> HttpResponse:
+        """The page for a search by id while a region is unavailable that may have the object."""
         context = self.frame(request, None, self.title)
         context["problems"] = [
-            f"Not found in the regions that answer; away: {', '.join(error.regions)}. Try again when they are back."
+            f"Not found in the available regions; unavailable: {', '.join(error.regions)}. Try again later."
         ]
         return TemplateResponse(request, "admin/region/base.html", context, status=503)
 
-    def _pressed(self, request: HttpRequest, place: Place, thing: Any) -> HttpResponse:
+    def _pressed(self, request: HttpRequest, place: EnvironmentRef, thing: Any) -> HttpResponse:
         if not self.has_operate_permission(request):
             raise PermissionDenied
         name = request.POST.get("verb", "")
         verb = self.verbs_of(thing).get(name)
         if verb is None:  # pressed on an old page: by now there is nothing to do, or something else
-            self.message_user(request, "This is not possible any more. Here is how it stands now.", messages.WARNING)
+            self.message_user(request, "This is no longer possible. The current state is below.", messages.WARNING)
             return HttpResponseRedirect(request.get_full_path())
         if verb.question and not is_confirmed(request, verb, self.name_of(thing)):
             return self.confirm(request, place, thing, name, verb)
@@ -259,7 +259,9 @@ class RegionAdmin(ReadOnlyAdmin):
             self.message_user(request, done, messages.SUCCESS)
         return HttpResponseRedirect(request.get_full_path())
 
-    def confirm(self, request: HttpRequest, place: Place, thing: Any, name: str, verb: Verb) -> HttpResponse:
+    def confirm(
+        self, request: HttpRequest, place: EnvironmentRef, thing: Any, name: str, verb: AdminAction
+    ) -> HttpResponse:
         """The page that asks once more; what was posted is posted again with the answer."""
         is_again = "confirmed" in request.POST
         context = self.frame(request, place, f"{verb.label}?") | {
@@ -276,8 +278,10 @@ class RegionAdmin(ReadOnlyAdmin):
         }
         return TemplateResponse(request, "admin/region/confirm.html", context)
 
-    def leave_trail(self, request: HttpRequest, place: Place, action: str, target_id: str, **detail: Any) -> None:
-        """Staff looked at what belongs to a tenant: who, when and at what, but nothing of what stood there."""
+    def leave_trail(
+        self, request: HttpRequest, place: EnvironmentRef, action: str, target_id: str, **detail: Any
+    ) -> None:
+        """Record in the audit log that staff viewed a tenant's data: actor, time and target, without content."""
         audit.record(
             action,
             actor=staff(request),
@@ -288,11 +292,11 @@ class RegionAdmin(ReadOnlyAdmin):
         )
 
 
-def is_confirmed(request: HttpRequest, verb: Verb, name: str) -> bool:
+def is_confirmed(request: HttpRequest, verb: AdminAction, name: str) -> bool:
     return "confirmed" in request.POST and (not verb.typed or request.POST.get("typed", "").strip() == name)
 
 
-def list_address(model: str, **query: str) -> str:
+def list_url(model: str, **query: str) -> str:
     """The list of a model such as `webhooks.Webhook`, filtered."""
     path = reverse(f"admin:{model.lower().replace('.', '_')}_changelist")
     return f"{path}?{urlencode(query)}" if query else path
@@ -315,13 +319,13 @@ def found_anywhere(model: type[Thing], pk: str, prefix: str | None, *, field: st
         if found is not None:
             return found
     if away:
-        raise RegionAwayError(away)
+        raise RegionUnavailable(away)
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One page of a list. `next_query` is the address's query of the next page, None on the last."""
+    """One page of a list. `next_query` is the query string of the next page, None on the last."""
 
     items: list[Any]
     next_query: str | None
@@ -353,7 +357,8 @@ def listed(
 
 
 def query_with(request: HttpRequest, **changes: str | None) -> str:
-    """The query of this address with some parameters set, or with None left out; the cursor only if it is named."""
+    """The current query string with some parameters set, or without those that are None; the cursor only if it is
+    named."""
     query = request.GET.copy()
     query.pop("cursor", None)
     for name, value in changes.items():
@@ -383,15 +388,15 @@ def bounded_count(found: "QuerySet[Any]") -> str:
 
 
 def _explained(error: Error) -> str:
-    """What to tell of it. Raises it if it is a fault of ours."""
+    """The message for an error. Raises it again if it is a bug."""
     if sqlstates.sqlstate(error) == sqlstates.CANCELLED:
         return "PostgreSQL gave up: this took longer than a statement may take. Narrow it down, and try again."
-    if not sqlstates.is_away(error):
+    if not sqlstates.is_unavailable(error):
         raise error
-    return "The region's database is away. Nothing was changed; try again when it is back."
+    return "The region's database is unavailable. Nothing was changed; try again later."
 
 
-def _remember(request: HttpRequest, place: Place) -> None:
+def _remember(request: HttpRequest, place: EnvironmentRef) -> None:
     """The environments that this member of staff opened last come first when one is to be chosen."""
     recent = list(request.session.get(_RECENT_KEY, []))
     now = [place.environment_id, *(each for each in recent if each != place.environment_id)][:RECENT]

@@ -1,17 +1,17 @@
-"""What is known of the environment that a call means: read with the credential in one statement, cached beside it.
+"""Cached environment records: read with the credential in one statement and cached next to it.
 
-A place record stands under one of four names, so that both records of a request are fetched at once, before either is
+A record is stored under one of four keys, so that both records of a request can be read at once, before either is
 known:
 
-| Who asks | Name |
+| Caller | Key |
 |---|---|
 | an app user | `where:<env>` |
-| an environment's key | `where:<name of the key's own record>` |
+| an environment's key | `where:<cache key of the key's record>` |
 | an account that names an environment | `where:<usr>:<env>` |
 | an account that names none | `where:<usr>:` |
 
-Whoever changes what such a record says marks it (`accounts.tokens.revocation`): readers then ask PostgreSQL until the
-mark expires. The functions called `forget_…` do so, in the transaction of the change.
+A change of such a record marks it (`accounts.tokens.revocation`): readers then use PostgreSQL until the mark expires.
+The `evict_…` functions do so, in the transaction of the change.
 """
 
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ from django.db.models import OuterRef
 from accounts.models import ServerKey
 from accounts.tokens import revocation
 from accounts.tokens.credentials import key_cache_name
-from platform_site.identity.callers import Place, ProjectRole
+from platform_site.identity.callers import EnvironmentRef, ProjectRole
 from platform_site.identity.plans import PLANS
 from projects.models import Environment, Member
 
@@ -70,21 +70,15 @@ def of_account(column: str, environment_id: str | None) -> ArraySubquery:
     return ArraySubquery(reachable.filter(name=DEFAULT_ENVIRONMENT, parent=None).places_as_json()[:2])
 
 
-def from_json(columns: dict[str, Any]) -> Place:
+def from_json(columns: dict[str, Any]) -> EnvironmentRef:
     """The place of one JSON object made by `places_as_json`."""
     origins = columns.pop("allowed_origins")
-    return Place(**columns, allowed_origins=tuple(origins))
+    return EnvironmentRef(**columns, allowed_origins=tuple(origins))
 
 
 def to_record(found: list[dict[str, Any]]) -> bytes:
-    """What the cache keeps of the JSON objects of one call.
-
-    Processes of the release before share the cache and make a `Place` of every member: `is_suspended`, which they do
-    not know, is left out where it says nothing.
-    """
-    return orjson.dumps(
-        [{name: value for name, value in each.items() if name != "is_suspended" or value} for each in found]
-    )
+    """The cache entry for the JSON objects of one call."""
+    return orjson.dumps(found)
 
 
 _TEXTS: Final = ("environment_id", "environment_name", "project_id", "region", "cluster", "plan", "pool_id")
@@ -92,14 +86,14 @@ _OTHERS: Final = {"role", "allowed_origins", "is_suspended"}
 
 
 def from_record(record: bytes) -> list[dict[str, Any]]:
-    """What `to_record` kept. Raises ValueError for what another release may have made of it."""
+    """The records of a cache entry. Raises ValueError for another format."""
     found = orjson.loads(record)
-    if not isinstance(found, list) or not all(isinstance(each, dict) and _is_ours(each) for each in found):
+    if not isinstance(found, list) or not all(isinstance(each, dict) and _is_current_format(each) for each in found):
         raise ValueError("not places of this release")
     return found
 
 
-def _is_ours(columns: dict[str, Any]) -> bool:
+def _is_current_format(columns: dict[str, Any]) -> bool:
     origins = columns.get("allowed_origins")
     return (
         columns.keys() - _OTHERS == set(_TEXTS)
@@ -115,28 +109,28 @@ def _is_ours(columns: dict[str, Any]) -> bool:
 # ── Marks ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def forget_account(account_id: str) -> None:
+def evict_account(account_id: str) -> None:
     """The account's projects change, and with them what a call means that names no environment."""
-    revocation.ask([name_for_account(account_id, None)])
+    revocation.mark_uncached([name_for_account(account_id, None)])
 
 
-def forget_members(project_id: str, account_ids: Iterable[str]) -> None:
+def evict_members(project_id: str, account_ids: Iterable[str]) -> None:
     """What these accounts are in the project changes. One query."""
     environment_ids = list(Environment.objects.filter(project_id=project_id).values_list("pk", flat=True))
-    revocation.ask(_of_accounts(account_ids, environment_ids))
+    revocation.mark_uncached(_of_accounts(account_ids, environment_ids))
 
 
-def forget_project(project_id: str) -> None:
+def evict_project(project_id: str) -> None:
     """The project's plan or life changes, or its suspension, for everyone. Three queries."""
     environment_ids = list(Environment.objects.filter(project_id=project_id).values_list("pk", flat=True))
     account_ids = list(Member.objects.filter(project_id=project_id).values_list("user_id", flat=True))
-    revocation.ask([*_of_accounts(account_ids, environment_ids), *_of_environments(environment_ids)])
+    revocation.mark_uncached([*_of_accounts(account_ids, environment_ids), *_of_environments(environment_ids)])
 
 
-def forget_environment(environment: Environment) -> None:
+def evict_environment(environment: Environment) -> None:
     """The environment's life or settings change. Two queries."""
     account_ids = list(Member.objects.filter(project_id=environment.project_id).values_list("user_id", flat=True))
-    revocation.ask([*_of_accounts(account_ids, [environment.pk]), *_of_environments([environment.pk])])
+    revocation.mark_uncached([*_of_accounts(account_ids, [environment.pk]), *_of_environments([environment.pk])])
 
 
 def _of_accounts(account_ids: Iterable[str], environment_ids: list[str]) -> list[str]:

@@ -1,9 +1,7 @@
-"""Which environment is meant, and what is known of it: the answers that `accounts` and `rows` ask for from below and
-above.
+"""The directory of environments, used by `accounts` (below) and `rows` (above).
 
-This module is the directory that `accounts.directory.environments` asks (`projects.apps` registers it). The schema
-versions live in the regions and are read there by the floor above, which registers its reader here: one query per
-region, no copy that could go stale.
+`projects.apps` registers it with `accounts.directory.environments`. Schema versions are stored in the regions; `rows`
+registers a reader for them: one query per region, no copy that could become stale.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,9 +12,9 @@ from django.db.models import QuerySet
 
 from platform_site.fastpath.compiled_queryset import Compiled
 from platform_site.identity import ids
-from platform_site.identity.callers import Caller, Place
+from platform_site.identity.callers import Caller, EnvironmentRef
 from projects.directory import environment_cache, roles
-from projects.directory.locks import stay as stay  # the directory is asked for it, too
+from projects.directory.locks import lock_shared as lock_shared
 from projects.models import Environment, Member, Project
 
 SchemaVersionReader = Callable[[str, Sequence[str]], Mapping[str, int]]
@@ -39,18 +37,18 @@ def schema_versions(cluster: str, environment_ids: Sequence[str]) -> dict[str, i
 
 
 def allowed_origins(environment_id: str) -> Sequence[str] | None:
-    """The web origins that may read the environment's answers; None if there is no such live environment. One query.
+    """The web origins that may read the environment's responses; None if there is no such environment. One query.
 
-    For `platform_site.http.cors`, at addresses without a caller. Others find them in their place.
+    For `platform_site.http.cors`, at endpoints without a caller. Others have them in their `EnvironmentRef`.
     """
     if not ids.matches("env", environment_id):
         return None
     return Environment.objects.live().filter(pk=environment_id).values_list("allowed_origins", flat=True).first()
 
 
-def place_of(environment_id: str) -> Place | None:
-    """The place of an environment as nobody in particular sees it, for commands and workers; None if it cannot be
-    reached (unknown, failed, deleted). One query."""
+def place_of(environment_id: str) -> EnvironmentRef | None:
+    """The environment without a caller's role, for commands and workers; None if it cannot be reached (unknown, failed,
+    deleted). One query."""
     if not ids.matches("env", environment_id):
         return None
     found = _PLACE.first(environment_id)
@@ -60,7 +58,7 @@ def place_of(environment_id: str) -> Place | None:
 _PLACE: Final = Compiled(lambda pk: Environment.objects.reachable().filter(pk=pk).places_as_json())
 
 
-def place_named(text: str) -> Place | None:
+def place_named(text: str) -> EnvironmentRef | None:
     """The place of `env_…` or of `prj_…/name`, as operators name it; None if there is none. At most two queries."""
     project_id, is_path, name = text.partition("/")
     if not is_path:
@@ -77,7 +75,7 @@ def pool_of(environment_id: str) -> str | None:
     return Environment.objects.reachable().filter(pk=environment_id).values_list("pool_id", flat=True).first()
 
 
-def place_for(caller: Caller, environment_id: str) -> tuple[Place, frozenset[str]] | None:
+def place_for(caller: Caller, environment_id: str) -> tuple[EnvironmentRef, frozenset[str]] | None:
     """The place and the caller's scopes there; None where it may not even see that the environment exists.
 
     At most one query: accounts are asked for their membership, users and environment keys have one place only.

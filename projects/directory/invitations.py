@@ -1,10 +1,9 @@
-"""Open invitations of projects: for e-mail addresses that no account has yet, made by owners.
+"""Open invitations into projects, made by owners for emails without an account.
 
-An invitation is the e-mail that carries it (`accounts.models.registration.AccountEmail`, id `inv_…`), written down in
-the transaction of whoever invites, and gone when it is accepted, withdrawn or expired. It lasts no longer than the
-right of who sent it: it goes when that member is no owner any more (`services`), and is asked about that again when its
-e-mail is sent and when it is accepted. The verbs are in `services`; docs/reference/projects.md, "Members and
-invitations".
+An invitation is the email that carries it (`accounts.models.registration.AccountEmail`, id `inv_…`), written in the
+inviting transaction, and deleted when it is accepted, withdrawn or expired. It ends when its sender is no longer an
+owner (`services`), which is checked again when the email is sent and when it is accepted. docs/reference/projects.md,
+"Members and invitations".
 """
 
 import hashlib
@@ -27,12 +26,12 @@ KIND: Final = AccountEmail.Kind.MEMBER_INVITATION
 
 
 def pending(project_id: str) -> "QuerySet[AccountEmail]":
-    """The invitations into a project that nobody has accepted and that have not expired."""
+    """The open, unexpired invitations into a project."""
     return AccountEmail.objects.filter(project_id=project_id, kind=KIND, expires_at__gt=Now())
 
 
 def of_address(project_id: str, email: str) -> "QuerySet[AccountEmail]":
-    """The invitation of one address into a project, if it is open."""
+    """The open invitation of one email into a project, if any."""
     return pending(project_id).filter(subject=_subject(project_id, email))
 
 
@@ -47,7 +46,7 @@ def are_taken() -> bool:
 
 
 def write(project_id: str, *, email: str, role: ProjectRole, actor: Caller | Actor) -> AccountEmail:
-    """Write the e-mail down, in the transaction at hand, in place of an earlier one to this address. Raises
+    """Write the email, in the current transaction, in place of an earlier one to this recipient. Raises
     ValidationFailed on the field `email`."""
     recipient = emails.check(email)
     made = email_outbox.write(
@@ -73,19 +72,20 @@ def find(token: str) -> AccountEmail:
     found = one_time_links.find(token, KIND, pool_id=None)
     project: Project | None = Project.objects.live().filter(pk=found.project_id).first()
     if project is None or not may_invite(project.pk, found.details["invited_by"]):
-        raise one_time_links.dead()
+        raise one_time_links.invalid_link()
     project.require_active()
     return found
 
 
 def account_of(found: AccountEmail) -> User | None:
-    """Who has the invited address by now; None if nobody has. One query. Raises InvalidGrant if they were disabled."""
+    """The account that has the invited email now; None if there is none. One query. Raises InvalidGrant if it is
+    disabled."""
     user = User.objects.with_email(None, found.recipient).first()
     if user is not None and user.disabled_at is not None:
-        raise one_time_links.dead()
+        raise one_time_links.invalid_link()
     return user
 
 
 def _subject(project_id: str, email: str) -> str:
-    """An address may be as long as the column is; its digest is not."""
-    return f"{project_id} {hashlib.sha256(emails.normalised(email).encode()).hexdigest()}"
+    """A digest, because an email may be as long as the column."""
+    return f"{project_id} {hashlib.sha256(emails.normalize(email).encode()).hexdigest()}"

@@ -1,7 +1,6 @@
-"""What the plan allows a caller, and how much of it is used: the answer of `GET /v1/limits`.
+"""The limits of the caller's plan and their usage: the response of `GET /v1/limits`.
 
-The floors above know what they store; they register a count for each limit of theirs (`set_usage_counter`). A limit
-nobody counts is shown without `used`.
+Each app registers a counter for its limits (`set_usage_counter`). A limit without one is shown without `used`.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,14 +9,14 @@ from typing import Any, Final
 
 from accounts.models import ServerKey
 from accounts.users import user_counts
-from platform_site.identity.callers import Caller, Place
+from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import PlanLimits, plan_limits
 from projects.directory import invitations
 from projects.models import Environment, Member, Project
 
-UsageCounter = Callable[[Place], int]
+UsageCounter = Callable[[EnvironmentRef], int]
 """How much of one limit an environment uses. At most one query, whose cost is bounded by the limit."""
-UsageCounters = Callable[[Place], Sequence[int]]
+UsageCounters = Callable[[EnvironmentRef], Sequence[int]]
 """The same of several limits at once."""
 
 _counters: Final[dict[tuple[str, ...], UsageCounters]] = {}
@@ -36,9 +35,9 @@ def set_usage_counters(limits: tuple[str, ...], counters: UsageCounters) -> None
 
 
 def of(caller: Caller) -> dict[str, dict[str, Any]]:
-    """`{limit: {"limit": n, "used": m}}` for the caller's plan; `used` where it is known and the caller's business.
+    """`{limit: {"limit": n, "used": m}}` for the caller's plan; `used` where it is known and the caller may see it.
 
-    App users and visitors learn the limits they meet themselves, not how large the project is.
+    App users and anonymous callers see the limits that apply to them, not the size of the project.
     """
     allowed = plan_limits(caller.plan)
     shown = {
@@ -57,27 +56,27 @@ def of(caller: Caller) -> dict[str, dict[str, Any]]:
     return shown
 
 
-def used_in(place: Place) -> dict[str, int]:
-    """How much of each limit that somebody counts an environment uses: for operators, who are told everything."""
+def used_in(place: EnvironmentRef) -> dict[str, int]:
+    """The usage of each counted limit in an environment, for operators."""
     return {
         name: used for names, counters in _counters.items() for name, used in zip(names, counters(place), strict=True)
     }
 
 
-def _members(place: Place) -> int:
+def _members(place: EnvironmentRef) -> int:
     """Those who are invited have a place, too."""
     return Member.objects.filter(project_id=place.project_id).count() + invitations.pending(place.project_id).count()
 
 
-def _preview_branches(place: Place) -> int:
+def _preview_branches(place: EnvironmentRef) -> int:
     return Environment.objects.live().branches().filter(project_id=place.project_id).count()
 
 
-def _keys(place: Place) -> int:
+def _keys(place: EnvironmentRef) -> int:
     return ServerKey.objects.filter(environment_id=place.environment_id, revoked_at__isnull=True).count()
 
 
-def _app_users(place: Place) -> int:
+def _app_users(place: EnvironmentRef) -> int:
     return user_counts.users_of(place.pool_id)
 
 

@@ -1,16 +1,13 @@
-"""Whoever writes something of an environment, and whoever removes that environment: one after the other.
+"""A shared/exclusive advisory lock per environment: writers take it shared, deletion takes it exclusive.
 
-A call finds its environment first and writes later; in between the environment may be marked, dropped and swept, and
-what is written then would stay for ever, secrets included. So both meet under a lock of the environment, in the
-database that is written: who writes a row that names an environment and hangs on nothing else of it calls `stay` or
-`stay_in_region` in the transaction of that row, and looks again there; who marks the environment (control database) or
-drops its schema (region) calls `leave` in that transaction. What was written before is there for the removal to find
-(`projects.provisioning.deletion`), what comes after is refused. Many may stay at once.
+A call finds its environment first and writes later. In between the environment may be deleted, and the write would
+remain for ever, secrets included. So a transaction that writes a row that names an environment, and depends on no other
+row of it, calls `lock_shared` or `lock_shared_in_region` and checks the environment again. The transaction that marks
+the environment (control database) or drops its schema (region) calls `lock_exclusive`. Earlier writes are then visible
+to the deletion (`projects.provisioning.deletion`), later ones are refused.
 
-What hangs on a row that was found and locked (a version on its function, a delivery on its webhook) needs none of this.
-Neither does what ends by itself within days: events, e-mails, sessions, records of Idempotency-Keys.
-
-The release before does not lock, and a row that it left over is found by `projects.provisioning.orphaned_rows`.
+Rows that depend on a locked row (a version on its function, a delivery on its webhook) do not need this. Nor do rows
+that expire within days: events, emails, sessions, idempotency records.
 """
 
 from typing import Final
@@ -20,41 +17,42 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from projects.errors import NoSuchEnvironment, SchemaLost
 from projects.models import Environment
 
-_STAY: Final = "SELECT pg_advisory_xact_lock_shared(hashtextextended(%s, 5))"
-_LEAVE: Final = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 5))"
+_LOCK_SHARED: Final = "SELECT pg_advisory_xact_lock_shared(hashtextextended(%s, 5))"
+_LOCK_EXCLUSIVE: Final = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 5))"
 # A statement of its own, so that it sees what was committed before the lock was ours; of the table and not
 # `to_regnamespace`, which answers from what this session remembers of the catalogue.
 _HAS_SCHEMA: Final = "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = %s)"
 
 
-def stay(environment_id: str) -> None:
+def lock_shared(environment_id: str) -> None:
     """Let the environment not be marked until the control transaction at hand ends. Two queries.
 
     Raises NoSuchEnvironment if it has been.
     """
     with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
-        cursor.execute(_STAY, [environment_id])
+        cursor.execute(_LOCK_SHARED, [environment_id])
     if not is_live(environment_id):
         raise NoSuchEnvironment
 
 
-def stay_in_region(environment_id: str, cluster: str) -> None:
+def lock_shared_in_region(environment_id: str, cluster: str) -> None:
     """Let the environment's schema not be dropped until the region's transaction at hand ends. Two queries.
 
     Raises NoSuchEnvironment if it has been, SchemaLost if the environment lives and has none.
     """
     with connections[cluster].cursor() as cursor:
-        cursor.execute(_STAY, [environment_id])
+        cursor.execute(_LOCK_SHARED, [environment_id])
         cursor.execute(_HAS_SCHEMA, [environment_id])
         if cursor.fetchone()[0]:
             return
     raise SchemaLost if is_live(environment_id) else NoSuchEnvironment
 
 
-def leave(environment_id: str, using: str) -> None:
-    """Wait for all who stay, and let nobody stay until the transaction at hand ends: at most its `lock_timeout`."""
+def lock_exclusive(environment_id: str, using: str) -> None:
+    """Wait for all shared holders, and keep the lock until the current transaction ends. Waits at most its
+    `lock_timeout`."""
     with connections[using].cursor() as cursor:
-        cursor.execute(_LEAVE, [environment_id])
+        cursor.execute(_LOCK_EXCLUSIVE, [environment_id])
 
 
 def is_live(environment_id: str) -> bool:

@@ -10,7 +10,7 @@ LONGEST: Final = 200
 
 
 class NotAnOrigin(ValueError):
-    """The message says what is wrong, in words for whoever typed it."""
+    """The message says what is wrong, for the user."""
 
 
 def normalised(origins: Sequence[str]) -> list[str]:

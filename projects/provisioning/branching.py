@@ -1,18 +1,17 @@
-"""Preview branches: an environment that begins as a copy of another one of its project.
+"""Preview branches: environments that start as a copy of another environment of their project.
 
-What `projects` does of it: the record and the schema, who may have both, and what a crash leaves. What is copied is the
-business of the floors above, which hear `environment_branched` inside one transaction of the region (source and branch
-share a database): REPEATABLE READ, so that tables, versions, webhooks and functions are those of one moment.
+`projects` handles the record, the schema, permissions and recovery. Higher layers copy their data when they receive
+`environment_branched` in one REPEATABLE READ transaction of the region (source and branch share a database), so that
+tables, versions, webhooks and functions are one snapshot.
 
-* Small ones are made before the answer, as projects are (`projects.provisioning.schemas`): the region commits before
-the
-  control database does, and a schema that lost its record in between is swept as an orphan.
-* Large ones have their record first, with the status `creating`, which nobody can reach. A worker fills the schema in
-  one transaction; if it dies there is no schema, and the sweep begins again; if it dies after its commit the schema is
-  whole, and the sweep says `ready`. What cannot succeed becomes `failed`, with a reason and nothing behind it.
+* Small branches are created before the response, like projects (`projects.provisioning.schemas`): the region commits
+  before the control database, and a schema that loses its record in between is dropped as an orphan.
+* Large branches get a record with the status `creating` first, which is not reachable. A worker fills the schema in one
+  transaction. If it dies, there is no schema and a periodic job starts again; if it dies after its commit, the schema
+  is complete and the periodic job sets `ready`. A permanent error becomes `failed`, with a reason and without data.
 
-Whoever fills or drops a schema holds its claim (`schemas.claim_schema`), so a branch that is deleted meanwhile is
-dropped after its filler has ended. docs/adr/0003-preview-branches.md.
+Filling or dropping a schema holds its claim (`schemas.claim_schema`), so a branch that is deleted while being filled is
+dropped afterwards. docs/adr/0003-preview-branches.md.
 """
 
 import logging
@@ -27,7 +26,7 @@ from django.db import DEFAULT_DB_ALIAS, DatabaseError, Error, connections, trans
 from django.db.models.functions import Now
 
 from platform_site.identity import signals
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import limits, sqlstates
 from projects.directory import environment_cache
 from projects.directory import locks as environment_locks
@@ -48,13 +47,13 @@ class SourceGone(Exception):
     """The environment to copy was deleted."""
 
 
-class NoLongerWanted(Exception):
+class BranchDeleted(Exception):
     """The branch was deleted while it was being filled."""
 
 
-def place_of(project: Project, environment: Environment) -> Place:
-    """The place that an environment is, seen by nobody in particular."""
-    return Place(
+def place_of(project: Project, environment: Environment) -> EnvironmentRef:
+    """The environment as an `EnvironmentRef` without a caller's role."""
+    return EnvironmentRef(
         environment_id=environment.pk,
         environment_name=environment.name,
         project_id=project.pk,
@@ -67,12 +66,12 @@ def place_of(project: Project, environment: Environment) -> Place:
     )
 
 
-def is_small(source: Place) -> bool:
+def is_small(source: EnvironmentRef) -> bool:
     """Whether all rows of `source` can be copied while a client waits. One query."""
     return schemas.size_of(source.environment_id, source.cluster) <= settings.BRANCH_AT_ONCE_BYTES
 
 
-def require_both(source: Place, target: Place) -> None:
+def require_both(source: EnvironmentRef, target: EnvironmentRef) -> None:
     """Raise SourceGone or NoLongerWanted if either was deleted.
 
     Receivers of `environment_branched` ask once they hold locks on the source's tables, since a deletion that is not
@@ -81,32 +80,32 @@ def require_both(source: Place, target: Place) -> None:
     wanted = [source.environment_id, target.environment_id]
     live = set(Environment.objects.live().filter(pk__in=wanted).values_list("pk", flat=True))
     if target.environment_id not in live:
-        raise NoLongerWanted
+        raise BranchDeleted
     if source.environment_id not in live:
         raise SourceGone
 
 
-def require(target: Place) -> None:
+def require(target: EnvironmentRef) -> None:
     """Raise NoLongerWanted if the branch was deleted meanwhile. One query."""
     if not environment_locks.is_live(target.environment_id):
-        raise NoLongerWanted
+        raise BranchDeleted
 
 
-# ── Users who are deleted meanwhile ─────────────────────────────────────────────────────────────────────────────────
+# ── Users that are deleted meanwhile ────────────────────────────────────────────────────────────────────────────────
 #
-# Deleting a user changes the rows that name it in every environment of its pool (`user_deleted`). A branch in the
-# making is not among these yet, and its snapshot may still have such rows. So whoever deletes a user holds the pool's
-# lock in share mode until the commit; whoever makes a branch appear holds it alone, and either copies after that, or
-# looks up who went while it copied (`since`).
+# Deleting a user changes the rows that name it in every environment of its pool (`user_deleted`). A branch that is
+# being created is not yet one of these, and its snapshot may still have such rows. So the deletion of a user holds the
+# pool's lock in share mode until its commit; making a branch visible takes it exclusively, and either copies after
+# that, or finds the users that were deleted while it copied (`since`).
 
 
-def let_users_go(pool_id: str) -> None:
+def block_new_branches(pool_id: str) -> None:
     """Let no branch of this pool appear until the control transaction at hand ends. Many may hold this at once."""
     with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock_shared(hashtextextended(%s, 4))", [pool_id])
 
 
-def keep_users(pool_id: str) -> None:
+def block_user_deletion(pool_id: str) -> None:
     """Let no user of this pool be deleted until the control transaction at hand ends."""
     with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 4))", [pool_id])
@@ -115,7 +114,7 @@ def keep_users(pool_id: str) -> None:
 # ── Making one ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def copy(source: Place, target: Place, data: Data, *, patient: bool = False) -> None:
+def copy(source: EnvironmentRef, target: EnvironmentRef, data: Data, *, patient: bool = False) -> None:
     """Make the schema of `target` and let every app copy its part of `source` into it: all of it, or nothing.
 
     `patient`: without time limits, for workers. Raises SchemaBusy if another process is at it, SourceGone,
@@ -142,7 +141,7 @@ def region_of_new(environment_id: str, cluster: str) -> Generator[None]:
         yield
 
 
-def _copy_once(source: Place, target: Place, data: Data, *, patient: bool) -> None:
+def _copy_once(source: EnvironmentRef, target: EnvironmentRef, data: Data, *, patient: bool) -> None:
     using = target.cluster
     with transaction.atomic(using=using):
         with connections[using].cursor() as cursor:
@@ -167,9 +166,11 @@ def unfinished(after: str) -> list[str]:
 
 
 def finish(environment_id: str) -> bool:
-    """Fill a branch that is `creating`, or settle one whose filler died. True if it is settled now, well or badly.
+    """Fill a branch that is `creating`, or settle one whose process died. True if it is settled now, successfully or
+    not.
 
-    False if there is nothing to do, another process is at it, or the region is away: the sweep comes again.
+    False if there is nothing to do, another process is working on it, or the region is unavailable: a periodic job
+    tries again.
     """
     branch = (
         Environment.objects.live()
@@ -181,7 +182,7 @@ def finish(environment_id: str) -> bool:
         return False
     try:
         return _finish(branch)
-    except (SchemaBusy, NoLongerWanted):
+    except (SchemaBusy, BranchDeleted):
         return False
     except SourceGone:
         return fail(environment_id, "The environment that it was to be copied from was deleted.")
@@ -236,11 +237,11 @@ def settle(environment_id: str) -> bool:
         )
         if branch is None:
             return False
-        keep_users(branch.pool_id)
+        block_user_deletion(branch.pool_id)
         branch.status = Environment.Status.READY
         branch.save(update_fields=["status"])
         # "Not there" may have been remembered of it.
-        environment_cache.forget_environment(branch)
+        environment_cache.evict_environment(branch)
         place = place_of(branch.project, branch)
         signals.environment_ready.send(sender=Environment, place=place, since=branch.created_at)
         failpoints.reach("branch.before_ready")
@@ -248,6 +249,6 @@ def settle(environment_id: str) -> bool:
 
 
 def fail(environment_id: str, reason: str) -> bool:
-    """Give a branch up. It stays in the list, with the reason, until somebody deletes it."""
+    """Mark a branch as failed. It stays in the list with the reason until it is deleted."""
     creating = Environment.objects.filter(pk=environment_id, status=Environment.Status.CREATING)
     return bool(creating.update(status=Environment.Status.FAILED, status_reason=reason))

@@ -1,8 +1,8 @@
-"""The second half of every deletion: what was marked loses its schemas, then its records.
+"""Second part of a deletion: removes the schemas of marked objects, then their records.
 
-`services.delete_project` and `delete_environment` mark; from then on nobody can reach the environments. Everything
-here may run twice and be cut off anywhere: the mark goes last, so whoever comes next (the request itself, a worker, the
-sweep) goes on from there.
+`services.delete_project` and `delete_environment` mark; from then on the environments are unreachable. Everything here
+may run twice and be interrupted anywhere: the mark is removed last, so the request, a worker or a periodic job can
+continue.
 """
 
 import logging
@@ -26,7 +26,7 @@ TABLES_DROPPED_AT_ONCE = 50
 
 
 def finish_soon(project_id: str) -> None:
-    """Finish now what is small, else nudge a worker. Never raises: the deletion stands, and the sweep will find it."""
+    """Finish a small deletion now, otherwise notify a worker. Never raises: a periodic job finds the rest."""
     failpoints.reach("delete.after_mark")
     try:
         if _is_small(project_id):
@@ -89,7 +89,7 @@ def remove_environment(environment_id: str, cluster: str) -> None:
     Raises DatabaseError, SchemaBusy.
     """
     schemas.drop_schema(environment_id, cluster)
-    # In no transaction of ours: a pool of a million users is deleted in batches, and each must be able to commit.
+    # Outside of a transaction: a pool of a million users is deleted in batches, each of which must commit.
     signals.environment_deleted.send(sender=Environment, environment_id=environment_id, cluster=cluster)
     failpoints.reach("delete.before_environment_record")
     Environment.objects.filter(pk=environment_id, status=Environment.Status.DELETING).delete()
@@ -102,7 +102,7 @@ def unfinished_environments(after: str) -> list[str]:
 
 
 def unfinished(after: str) -> list[str]:
-    """Ids of marked projects in order, beginning after one of them: those that nobody is likely to be finishing now."""
+    """Ids of marked projects in order, after the given one, that are probably not being finished now."""
     settled = Now() - timedelta(seconds=settings.DELETION_GRACE_SECONDS)
     marked = Project.objects.filter(deleted_at__lte=settled, pk__gt=after).order_by("pk")
     return list(marked.values_list("pk", flat=True)[:_PER_LOOK])

@@ -1,14 +1,12 @@
-"""Rows that name an environment which is gone: what a removal did not find, for whatever reason.
+"""Orphaned rows: rows that name a deleted environment.
 
-Nobody can write such a row any more (`projects.directory.locks`); the release before could, and databases that were
-restored to different moments may hold some. Each app registers its tables whose rows hang on nothing but an
-environment; `find` leaps through them from one environment to the next, and `remove` lets every app forget what it
-keeps of one, as a deletion does.
+No request can write such a row (`projects.directory.locks`), but databases restored to different points in time may
+have some. Each app registers its tables whose rows depend only on an environment; `find` scans their environments with
+a skip scan, and `remove` makes every app delete the environment's data, as a deletion does.
 
-Nothing is removed on a suspicion. An environment counts as gone when the control database, asked now, does not know it,
-nobody is making it at this moment, it is older than ORPHAN_GRACE_SECONDS by its id, and in a region also when it has no
-schema there: one that has, whose rows may be somebody's, is left to `projects.provisioning.schemas`. If the control
-database does not answer, nothing happens.
+Nothing is removed without proof. An environment counts as deleted if the control database does not know it now, it is
+not being created, it is older than ORPHAN_GRACE_SECONDS by its id, and in a region also has no schema: an environment
+with a schema is left to `projects.provisioning.schemas`. If the control database is unavailable, nothing happens.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,9 @@
-"""Schemas whose environments the control database has forgotten, as after a restore to an earlier moment.
+"""Orphaned schemas: schemas whose environments the control database does not know any more, as after a restore to an
+earlier time.
 
-No sweep drops one: somebody's rows are in it, and they are there again once the control database is restored to a later
-moment. Operators see them in the console and by `manage.py sweep --check`, and let go of one by name there or by
-`sweep --drop`. `projects.provisioning.schemas` says how one is told from a schema in the making.
+No periodic job drops one: it may have data, which is reachable again once the control database is restored to a later
+time. Operators see them in the console and by `manage.py sweep --check`, and drop one by name there or by `sweep
+--drop`. `projects.provisioning.schemas` distinguishes them from schemas that are being created.
 """
 
 from collections.abc import Generator
@@ -20,12 +21,12 @@ from projects.provisioning import schemas
 from projects.provisioning.schemas import SchemaBusy
 
 
-class NotForgotten(Exception):
+class NotOrphaned(Exception):
     """The region has no schema of that environment, or the control database knows it (again)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Forgotten:
+class OrphanedSchema:
     """What can be said of one without the control database: the id tells when it was made."""
 
     environment_id: str
@@ -35,27 +36,27 @@ class Forgotten:
     """Bytes of its tables without their indexes."""
 
 
-def described(environment_id: str, cluster: str) -> Forgotten:
+def describe(environment_id: str, cluster: str) -> OrphanedSchema:
     """Two queries. Raises DatabaseError."""
-    return Forgotten(
+    return OrphanedSchema(
         environment_id,
-        ids.made_at(environment_id),
+        ids.created_at(environment_id),
         schemas.count_tables(environment_id, cluster),
         schemas.size_of(environment_id, cluster),
     )
 
 
 def drop(environment_id: str, cluster: str, *, actor: Actor) -> None:
-    """Drop such a schema for good, with what the region keeps of its environment.
+    """Drop an orphaned schema and the region's other data of its environment.
 
-    The entry in the trail comes first and stays, however far it gets: what is lost is lost by somebody's word, and no
-    transaction spans both databases. Of two who ask at the same moment one leaves an entry. Raises NotForgotten (and
-    leaves none), SchemaBusy, DatabaseError; what was dropped by then stays dropped, and it can be asked for again.
+    The audit entry is committed first and stays in any case, because no transaction spans both databases. Of two
+    concurrent calls one leaves an entry. Raises NotOrphaned (and leaves none), SchemaBusy, DatabaseError; what was
+    dropped by then stays dropped, and the call can be repeated.
     """
     with _alone(environment_id, cluster):
-        if not schemas.is_forgotten(environment_id, cluster):
-            raise NotForgotten
-        found = described(environment_id, cluster)
+        if not schemas.is_orphaned(environment_id, cluster):
+            raise NotOrphaned
+        found = describe(environment_id, cluster)
         audit.record(
             "environment.schema_dropped", actor=actor, target_id=environment_id, environment_id=environment_id,
             region=cluster, tables=found.tables,
@@ -65,10 +66,10 @@ def drop(environment_id: str, cluster: str, *, actor: Actor) -> None:
 
 @contextmanager
 def _alone(environment_id: str, cluster: str) -> Generator[None]:
-    """Nobody else lets go of it until the end of the block. Raises SchemaBusy if somebody is at it."""
+    """Exclude other processes until the end of the block. Raises SchemaBusy if one is already dropping it."""
     with session(cluster) as own:
         with own.cursor() as cursor:
-            # The session's lock: what comes is many transactions, and whoever dies in them lets go of it.
+            # A session lock: the drop takes many transactions, and the lock ends with the process.
             cursor.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 6))", [environment_id])
             if not cursor.fetchone()[0]:
                 raise SchemaBusy(environment_id)

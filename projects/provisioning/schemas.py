@@ -1,20 +1,20 @@
-"""PostgreSQL schemas of environments: making them, dropping them, and finding those that nobody owns.
+"""PostgreSQL schemas of environments: creating, dropping, and finding orphans.
 
-An environment is a row in the control database and a schema of the same name in its region; no transaction spans the
-two. What keeps them together:
+An environment is a row in the control database and a schema of the same name in its region, without a common
+transaction. They are kept consistent as follows:
 
-* Making: the schema is made in the region's own transaction while the control transaction with the row is still open,
-  and committed before it. So a crash can leave a schema without a row, never a row without a schema.
+* Creating: the schema is created and committed in the region while the control transaction with the row is still open.
+  So a crash can leave a schema without a row, never a row without a schema.
 * Meanwhile the control transaction holds an advisory lock on the environment's id (`hold`). A schema without a row
-  whose lock is free will never get its row: the transaction that would have brought it is over. `drop_orphans` relies
-  on this and on no clock; the age it asks for only spares it the look at what is being made just now.
-* A schema that is made carries a mark (a comment in the catalogue), which goes once its row is committed. So one that
-  has a mark and no row was never anybody's, and is dropped. One without either had a row once: since a row goes after
-  its schema, the control database has forgotten it, as after a restore to an earlier moment. It is kept, and named in
-  the log and in the console, until an operator decides (`projects.provisioning.orphaned_schemas`).
-* Dropping: the row is marked first and removed last, so a crash in between leaves a mark that the sweep finds.
+  whose lock is free will never get its row, because that transaction is over. `drop_orphans` relies on this and not on
+  time; its minimum age only avoids checking schemas that are being created now.
+* A new schema has a mark (a comment in the catalog), which is removed once its row is committed. So a schema with a
+  mark and no row never had data of a tenant, and is dropped. A schema with neither had a row once: since a row is
+  removed after its schema, the control database was restored to an earlier time. It is kept, and shown in the log and
+  in the console, until an operator decides (`projects.provisioning.orphaned_schemas`).
+* Dropping: the row is marked first and removed last, so a crash in between leaves a mark for the periodic job.
 
-Every function may run twice, and at the same time in two processes.
+Every function may run twice, and concurrently in two processes.
 """
 
 import math
@@ -30,7 +30,7 @@ from psycopg import sql
 
 from platform_site.background.periodic import after_commit
 from platform_site.identity import ids, signals
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import EnvironmentRef
 from projects.directory import locks as environment_locks
 from projects.models import Environment
 from projects.provisioning import failpoints
@@ -41,10 +41,10 @@ _DROP_LOCK_TIMEOUT: Final = "500ms"
 _DROP_STATEMENT_TIMEOUT: Final = "60s"
 _ORPHANS_PER_LOOK: Final = 200
 _ENVIRONMENT_NAME: Final = "^env_[0-7][0-9a-hjkmnp-tv-z]{25}$"
-"""`ids.matches("env", …)` in PostgreSQL's words: another schema, however it begins, is none of ours."""
+"""`ids.matches("env", …)` as a PostgreSQL regular expression. Other schemas are never touched."""
 
 
-IN_THE_MAKING: Final = "no environment yet"
+BEING_CREATED: Final = "no environment yet"
 """The mark."""
 
 
@@ -59,11 +59,11 @@ def hold(environment_ids: Iterable[str]) -> None:
             cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [environment_id])
 
 
-def make_schemas(places: Sequence[Place]) -> None:
-    """Make the schemas of new environments of one project, all or none, in a transaction of their region.
+def make_schemas(places: Sequence[EnvironmentRef]) -> None:
+    """Create the schemas of new environments of one project, all or none, in one transaction of their region.
 
-    Called within the control transaction that writes the rows and after `hold`, as its last step. Raises DatabaseError
-    (with nothing made) if the region is away.
+    Called in the control transaction that writes the rows, after `hold`, as its last step. Raises DatabaseError (with
+    nothing created) if the region is unavailable.
     """
     cluster = places[0].cluster
     with transaction.atomic(using=cluster):
@@ -103,16 +103,16 @@ def count_tables(environment_id: str, cluster: str) -> int:
 
 
 def drop_schema(environment_id: str, cluster: str) -> None:
-    """Drop the schema with all it holds, tables in batches; nothing to do if it is gone.
+    """Drop the schema and everything in it, tables in batches; no effect if it does not exist.
 
-    Raises SchemaBusy if another process is at it, DatabaseError if the region is away or a reader keeps a table locked.
-    What was dropped by then stays dropped.
+    Raises SchemaBusy if another process is dropping it, DatabaseError if the region is unavailable or a reader locks a
+    table. What was dropped by then stays dropped.
     """
     while _drop_some_tables(environment_id, cluster):
         failpoints.reach("drop.between_batches")
     with transaction.atomic(using=cluster), connections[cluster].cursor() as cursor:
         _prepare_drop(cursor, environment_id)
-        environment_locks.leave(
+        environment_locks.lock_exclusive(
             environment_id, cluster
         )  # what is written of it is there for `environment_deleted` to find
         cursor.execute(_quoted("DROP SCHEMA IF EXISTS {} CASCADE", environment_id))
@@ -153,13 +153,13 @@ def create_schema(cursor: Any, environment_id: str) -> None:
     """Make an empty schema in the region's transaction at hand, marked until the control transaction at hand has
     committed its row. Without one the row is there already, or will be before the region commits."""
     cursor.execute(_quoted("CREATE SCHEMA {}", environment_id))
-    cursor.execute(_quoted(f"COMMENT ON SCHEMA {{}} IS '{IN_THE_MAKING}'", environment_id))
-    # What fails here is done by the next sweep.
+    cursor.execute(_quoted(f"COMMENT ON SCHEMA {{}} IS '{BEING_CREATED}'", environment_id))
+    # After a failure the next periodic run continues.
     cluster = cursor.db.alias
-    after_commit(f"the mark of {environment_id}", _take_mark_away, environment_id, cluster, using=cluster)
+    after_commit(f"the mark of {environment_id}", _remove_mark, environment_id, cluster, using=cluster)
 
 
-def _take_mark_away(environment_id: str, cluster: str) -> None:
+def _remove_mark(environment_id: str, cluster: str) -> None:
     with suppress(ProgrammingError), connections[cluster].cursor() as cursor:  # it may have been dropped meanwhile
         cursor.execute(_quoted("COMMENT ON SCHEMA {} IS NULL", environment_id))
 
@@ -169,7 +169,7 @@ def _quoted(statement: str, *names: str) -> str:
     return sql.SQL(statement).format(sql.Identifier(*names)).as_string(None)
 
 
-# ── Schemas that nobody owns ────────────────────────────────────────────────────────────────────────────────────────
+# ── Orphans ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def schemas_in(cluster: str, after: str, limit: int) -> list[str]:
@@ -182,34 +182,34 @@ def schemas_in(cluster: str, after: str, limit: int) -> list[str]:
         return [name for (name,) in cursor.fetchall()]
 
 
-def in_the_making(environment_ids: Sequence[str], cluster: str) -> set[str]:
+def being_created(environment_ids: Sequence[str], cluster: str) -> set[str]:
     """Which of these schemas carry the mark. One query."""
     with connections[cluster].cursor() as cursor:
         cursor.execute(
             "SELECT nspname FROM pg_namespace WHERE nspname = ANY (%s) AND obj_description(oid, 'pg_namespace') = %s",
-            [list(environment_ids), IN_THE_MAKING],
+            [list(environment_ids), BEING_CREATED],
         )
         return {name for (name,) in cursor.fetchall()}
 
 
 def drop_orphans(cluster: str, deadline: float = math.inf, *, batch: int = _ORPHANS_PER_LOOK) -> Iterator[str]:
-    """Drop the cluster's schemas that were made for environments which never came to be; yields the id of each. What
-    an environment owns loses the mark that it may still have.
+    """Drop the cluster's schemas of environments that were never committed; yields the id of each. Removes the mark
+    from schemas that have an environment.
 
-    Those younger than `settings.ORPHAN_GRACE_SECONDS`, those whose making is still under way, and those that had an
-    environment once (`forgotten`) are left alone. Begins nothing after `deadline` (`time.monotonic()`). Raises
-    DatabaseError if the region or the control database is away.
+    Skips schemas younger than `settings.ORPHAN_GRACE_SECONDS`, those that are being created, and orphaned ones
+    (`orphaned`). Starts nothing after `deadline` (`time.monotonic()`). Raises DatabaseError if the region or the
+    control database is unavailable.
     """
     after = ""
     while found := schemas_in(cluster, after, batch):
         after = found[-1]
-        marked = in_the_making(found, cluster)  # first: who loses the mark has a row by then
+        marked = being_created(found, cluster)  # first: a schema that loses its mark has a row by then
         known = set(Environment.objects.filter(pk__in=marked).values_list("pk", flat=True))
         for environment_id in sorted(marked):
             if time.monotonic() >= deadline:
                 return
             if environment_id in known:
-                _take_mark_away(environment_id, cluster)
+                _remove_mark(environment_id, cluster)
             elif is_gone(environment_id):
                 try:
                     drop_orphan(environment_id, cluster)
@@ -227,19 +227,19 @@ def drop_orphan(environment_id: str, cluster: str) -> None:
     signals.environment_deleted.send(sender=Environment, environment_id=environment_id, cluster=cluster)
 
 
-def forgotten(cluster: str) -> Iterator[str]:
+def orphaned(cluster: str) -> Iterator[str]:
     """The cluster's schemas whose environments the control database has forgotten, by id. After a restore it may be
     thousands, each of which is looked at when it is asked for. Raises DatabaseError."""
     without_owner, _ = compare(cluster)
-    marked = in_the_making(without_owner, cluster)
+    marked = being_created(without_owner, cluster)
     return (each for each in without_owner if each not in marked and _is_kept_alone(each, cluster))
 
 
-def is_forgotten(environment_id: str, cluster: str) -> bool:
+def is_orphaned(environment_id: str, cluster: str) -> bool:
     """Whether the cluster has the schema of such an environment. Raises DatabaseError."""
     return (
         ids.matches("env", environment_id)
-        and not in_the_making([environment_id], cluster)
+        and not being_created([environment_id], cluster)
         and _is_kept_alone(environment_id, cluster)
     )
 
@@ -250,10 +250,10 @@ def _is_kept_alone(environment_id: str, cluster: str) -> bool:
 
 
 def compare(cluster: str) -> tuple[list[str], list[str]]:
-    """The cluster's schemas that no environment owns, and its environments that have no schema, by id.
+    """The cluster's schemas without an environment, and its environments without a schema, by id.
 
-    Both are empty but after a restore of one database and not the other, and for moments while something is made or
-    removed. Changes nothing. Raises DatabaseError if the region or the control database is away.
+    Both are empty except after a restore of only one database, and briefly while something is created or removed.
+    Changes nothing. Raises DatabaseError if the region or the control database is unavailable.
     """
     schemas: set[str] = set()
     after = ""
@@ -269,7 +269,7 @@ def is_gone(environment_id: str) -> bool:
     """Whether an environment that the control database did not know will never be there: it is older than
     `settings.ORPHAN_GRACE_SECONDS`, no transaction is making it, and none has made it. Raises DatabaseError."""
     grace = timedelta(seconds=settings.ORPHAN_GRACE_SECONDS)
-    if ids.made_at(environment_id) >= datetime.now(UTC) - grace:
+    if ids.created_at(environment_id) >= datetime.now(UTC) - grace:
         return False
     with transaction.atomic(), connections[DEFAULT_DB_ALIAS].cursor() as cursor:
         cursor.execute("SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))", [environment_id])

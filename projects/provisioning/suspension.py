@@ -1,9 +1,8 @@
-"""What a suspension means to whoever works without a caller: which environments have to wait.
+"""Suspended projects, for workers: which environments must wait.
 
-`services.suspend_project` says so in the project's row, and that row is all there is to ask: calls find it in their
-place (`Place.is_suspended`), whether that was read or cached. Workers, who claim by environment in a region, ask here;
-what they pass over stays as it is, due and unclaimed, until the suspension is lifted.
-docs/reference/projects.md, "Suspension".
+`services.suspend_project` sets it in the project's row. Requests find it in their `EnvironmentRef.is_suspended`.
+Workers, which claim by environment in a region, ask here; what they skip stays due and unclaimed until the suspension
+ends. docs/reference/projects.md, "Suspension".
 """
 
 import logging
@@ -21,18 +20,18 @@ from django.db.models.functions import Now
 from platform_site.redis import client as redis_client
 from projects.models import Environment
 
-KNOWN_SECONDS: Final = 5.0
-"""For how long a process goes by what it was told."""
+FRESH_SECONDS: Final = 5.0
+"""How long a process uses an answer."""
 
-REMEMBERED_SECONDS: Final = 7 * 86_400
-"""For how long Redis keeps what was last said, for processes that start while the control database is away."""
+STALE_SECONDS: Final = 7 * 86_400
+"""How long Redis keeps the last answer, for processes that start while the control database is unavailable."""
 
-PATIENCE: Final = 5.0
+MAX_WAIT_SECONDS: Final = 5.0
 """Seconds."""
 
 log = logging.getLogger("platform.projects")
 
-Told = TypeVar("Told")
+SuspensionAnswer = TypeVar("SuspensionAnswer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +45,19 @@ _known: Final[dict[str, _Known]] = {}
 
 
 def suspended_in(cluster: str) -> list[str]:
-    """The ids of the suspended environments of this database, as they were KNOWN_SECONDS ago at most.
+    """The ids of the suspended environments of this database, at most FRESH_SECONDS old.
 
-    While the control database is away: as it last said, to this process or, in one that it never told, to another
-    (Redis keeps that). Where nobody knows, none: a region's work goes on whatever becomes of that database.
+    While the control database is unavailable: its last answer to this process, or else to another one (kept in Redis).
+    Without any answer none: a region's work does not depend on the control database.
     """
     known, now = _known.get(cluster), time.monotonic()
-    if known is not None and now - known.asked_at < KNOWN_SECONDS:
+    if known is not None and now - known.asked_at < FRESH_SECONDS:
         return known.environment_ids
     try:
         found = _asked_aside(_ids(Environment.objects.suspended(), cluster))
-        redis_client.put({_name(cluster): ",".join(found).encode()}, REMEMBERED_SECONDS)
+        redis_client.put({_name(cluster): ",".join(found).encode()}, STALE_SECONDS)
     except OperationalError:
-        found = known.environment_ids if known is not None else _heard_by_others(cluster)
+        found = known.environment_ids if known is not None else _answers_from_others(cluster)
         now = time.monotonic()  # we may have waited for as long as an answer is good for, and must not wait on and on
     _known[cluster] = _Known(found, now)
     return found
@@ -68,19 +67,19 @@ def _name(cluster: str) -> str:
     return f"suspended:{cluster}"
 
 
-def _heard_by_others(cluster: str) -> list[str]:
-    trip = redis_client.trip()
+def _answers_from_others(cluster: str) -> list[str]:
+    trip = redis_client.round_trip()
     told = trip.get(_name(cluster))
     trip.run()
     return told.value.decode().split(",") if told.value else []
 
 
-def forget(cluster: str) -> None:
+def evict(cluster: str) -> None:
     """Let this process ask anew."""
     _known.pop(cluster, None)
 
 
-def spared(cluster: str, time_to_act: timedelta) -> list[str]:
+def not_suspended(cluster: str, time_to_act: timedelta) -> list[str]:
     """The ids of the environments where nothing may expire that its owner could have kept: suspended, or so lately
     resumed that they did not have `time_to_act`. Raises OperationalError."""
     lately = Environment.objects.filter(project__resumed_at__gt=Now() - time_to_act)
@@ -98,10 +97,10 @@ def _ids(which: "QuerySet[Environment]", cluster: str) -> "QuerySet[Environment,
     return which.filter(project__cluster=cluster).values_list("pk", flat=True)
 
 
-def _asked_aside(which: "QuerySet[Any, Told]") -> list[Told]:
-    """What the control database answers, asked in a thread with a connection of its own: whoever works for a region
-    waits for it no longer than PATIENCE, and keeps connections to that region alone. Raises OperationalError."""
-    told: list[list[Told]] = []
+def _asked_aside(which: "QuerySet[Any, SuspensionAnswer]") -> list[SuspensionAnswer]:
+    """The control database's answer, from a thread with its own connection: a worker of a region waits at most
+    MAX_WAIT_SECONDS, and only keeps connections to that region. Raises OperationalError."""
+    told: list[list[SuspensionAnswer]] = []
 
     def ask() -> None:
         try:
@@ -113,7 +112,7 @@ def _asked_aside(which: "QuerySet[Any, Told]") -> list[Told]:
 
     asking = threading.Thread(target=ask, name="suspensions", daemon=True)
     asking.start()
-    asking.join(PATIENCE)
+    asking.join(MAX_WAIT_SECONDS)
     if not told:
         raise OperationalError("the control database does not say which environments are suspended")
     return told[0]

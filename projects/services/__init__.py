@@ -19,10 +19,10 @@ from accounts.models.registration import AccountEmail
 from accounts.registration import email_outbox, one_time_links, sign_up
 from accounts.users import passwords
 from platform_site.background import dispatch
-from platform_site.background.periodic import apart
+from platform_site.background.periodic import log_failures
 from platform_site.http.errors import Forbidden, ValidationFailed
 from platform_site.identity import ids, signals
-from platform_site.identity.callers import Caller, Place, ProjectRole
+from platform_site.identity.callers import Caller, EnvironmentRef, ProjectRole
 from platform_site.identity.plans import plan_limits
 from projects.directory import environment_cache, invitations, origins
 from projects.directory import locks as environment_locks
@@ -53,11 +53,11 @@ FIRST_ENVIRONMENTS: Final = ("development", "production")
 def create_project(
     *, account_id: str, name: str, region: str, plan: str, actor: Caller | Actor, cluster: str | None = None
 ) -> Project:
-    """Make a project with its `development` and `production` environments and their schemas; its owner is the account.
+    """Create a project with its `development` and `production` environments and their schemas, owned by the account.
 
-    All of it exists when this returns and its transaction commits, and none of it if anything fails. `name` is 1-64
-    characters, not blank. `cluster` is the database alias that shall hold it, by default the region's own. Raises
-    ProjectsQuotaReached, NoSuchAccount, and DatabaseError if the region is away. Contract section 4.1.
+    Everything exists when this returns and its transaction commits, and nothing if anything fails. `name` is 1-64
+    characters, not blank. `cluster` is the database alias that stores it, by default the region's own. Raises
+    ProjectsQuotaReached, NoSuchAccount, and DatabaseError if the region is unavailable. Contract section 4.1.
     """
     with transaction.atomic():
         # The account's row is the lock under which its projects are counted: parallel creations queue here.
@@ -81,7 +81,7 @@ def create_project(
         audit.record(
             "project.created", actor=actor, target_id=project.pk, project_id=project.pk, name=name, region=region
         )
-        environment_cache.forget_account(owner.pk)
+        environment_cache.evict_account(owner.pk)
         made = [place_of(project, environment) for environment in environments]
         for place in made:
             signals.environment_ready.send(sender=Environment, place=place, since=None)
@@ -121,7 +121,7 @@ def change_project(
             project.save(update_fields=list(changes))
             audit.record("project.changed", actor=actor, target_id=project_id, project_id=project_id, **changes)
             if "plan" in changes:
-                environment_cache.forget_project(project_id)
+                environment_cache.evict_project(project_id)
     return project
 
 
@@ -131,18 +131,18 @@ def _lock_creator(project_id: str) -> None:
 
 
 def delete_project(project_id: str, *, actor: Caller | Actor) -> None:
-    """Delete a project for good, with its environments, schemas, users, keys.
+    """Delete a project with its environments, schemas, users and keys.
 
-    When this returns it is gone for every caller. What it stored is dropped at once if that is little, else by a
-    worker; a crash in between is finished by the sweep (`projects.tasks`). Raises NoSuchProject, also for the second of
-    two parallel deletions. Contract section 4.3.
+    It is unreachable when this returns. A small one is removed at once, a large one by a worker; after a crash a
+    periodic job continues (`projects.tasks`). Raises NoSuchProject, also for the second of two parallel deletions.
+    Contract section 4.3.
     """
     with transaction.atomic():
         project = _locked(project_id)
         environments = list(project.environments.order_by("pk"))
         for environment in environments:
-            environment_locks.leave(environment.pk, DEFAULT_DB_ALIAS)
-        environment_cache.forget_project(project_id)
+            environment_locks.lock_exclusive(environment.pk, DEFAULT_DB_ALIAS)
+        environment_cache.evict_project(project_id)
         Project.objects.filter(pk=project_id).update(deleted_at=Now())
         project.environments.update(status=Environment.Status.DELETING)
         invitations.pending(project_id).delete()
@@ -172,9 +172,9 @@ def suspend_project(project_id: str, *, reason: str, actor: Caller | Actor) -> P
         if project.suspension_reason == reason:
             return project
         if project.suspended_at is None:
-            environment_cache.forget_project(project_id)
-            transaction.on_commit(lambda: suspension.forget(project.cluster))
-            _tell_owners(project, AccountEmail.Kind.PROJECT_SUSPENDED, reason=reason)
+            environment_cache.evict_project(project_id)
+            transaction.on_commit(lambda: suspension.evict(project.cluster))
+            _notify_owners(project, AccountEmail.Kind.PROJECT_SUSPENDED, reason=reason)
         Project.objects.filter(pk=project_id).update(
             suspended_at=Coalesce("suspended_at", Now()), suspension_reason=reason
         )
@@ -191,9 +191,9 @@ def resume_project(project_id: str, *, actor: Caller | Actor) -> bool:
         since, reason = project.suspended_at, project.suspension_reason
         if since is None:
             return False
-        environment_cache.forget_project(project_id)
+        environment_cache.evict_project(project_id)
         Project.objects.filter(pk=project_id).update(suspended_at=None, suspension_reason=None, resumed_at=Now())
-        _tell_owners(project, AccountEmail.Kind.PROJECT_RESUMED)
+        _notify_owners(project, AccountEmail.Kind.PROJECT_RESUMED)
         project.refresh_from_db(fields=["resumed_at"])
         if project.resumed_at is not None:
             pool_ids = project.environments.values_list("pk", flat=True)
@@ -206,22 +206,22 @@ def resume_project(project_id: str, *, actor: Caller | Actor) -> bool:
             since=since.isoformat(),
             reason=reason,
         )
-        transaction.on_commit(lambda: suspension.forget(project.cluster))
+        transaction.on_commit(lambda: suspension.evict(project.cluster))
     return True
 
 
 _OF_SUSPENSIONS: Final = (AccountEmail.Kind.PROJECT_SUSPENDED, AccountEmail.Kind.PROJECT_RESUMED)
 
 
-def _tell_owners(project: Project, kind: AccountEmail.Kind, **details: str) -> None:
-    """By e-mail, in the transaction at hand: those whose address is known to be theirs. What was still to be sent of an
-    earlier suspension is not sent any more."""
+def _notify_owners(project: Project, kind: AccountEmail.Kind, **details: str) -> None:
+    """Email the owners with verified emails, in the current transaction. Unsent emails of an earlier suspension are
+    withdrawn."""
     for owner in User.objects.filter(
         memberships__project=project, memberships__role=Member.Role.OWNER, disabled_at__isnull=True
     ).order_by("pk"):
         subject = f"{project.pk} {owner.pk}"
         email_outbox.withdraw(None, subject, _OF_SUSPENSIONS)
-        email_outbox.tell(owner, kind, recipient=owner.email, subject=subject, project=project.pk, **details)
+        email_outbox.notify(owner, kind, recipient=owner.email, subject=subject, project=project.pk, **details)
 
 
 def _locked(project_id: str) -> Project:
@@ -244,12 +244,12 @@ def find_source(project: Project, named: str) -> Environment:
 def create_branch(
     project_id: str, *, name: str, source_id: str, data: branching.Data, actor: Caller | Actor
 ) -> Environment:
-    """Make a preview branch of the environment `source_id` of this project: its schema, webhooks (disabled) and
+    """Create a preview branch of the environment `source_id` of this project: its schema, webhooks (disabled) and
     functions, and with `data="full"` its rows.
 
     Ready when this returns and its transaction commits, unless there are many rows: then it is `creating`, and a worker
     copies them. Raises NoSuchProject, NoSuchSource, SourceNotReady, NameTaken, BranchesQuotaReached, and DatabaseError
-    (with nothing made) if the region is away.
+    (with nothing created) if the region is unavailable.
     """
     with transaction.atomic():
         # The project's row is the lock under which its branches are counted and named.
@@ -275,7 +275,7 @@ def create_branch(
         )
         if at_once:
             place = place_of(project, branch)
-            branching.keep_users(place.pool_id)
+            branching.block_user_deletion(place.pool_id)
             signals.environment_ready.send(sender=Environment, place=place, since=None)
             branching.copy(from_place, place, data)
         else:
@@ -318,12 +318,12 @@ def begin_branch(
 
 
 @contextmanager
-def filled_branch(project_id: str, *, name: str, actor: Caller | Actor, **detail: Any) -> Generator[Place]:
-    """A new preview branch of production, to be filled within the block: in one transaction of its region, its schema
-    made and empty. For restoring backups. It can be reached when the block has ended well (at the latest after the next
-    sweep); else there is none.
+def filled_branch(project_id: str, *, name: str, actor: Caller | Actor, **detail: Any) -> Generator[EnvironmentRef]:
+    """A new preview branch of production with an empty schema, to be filled in the block, which is one transaction of
+    its region. For restoring backups. It becomes reachable when the block has succeeded (at the latest after the next
+    periodic run); otherwise there is none.
 
-    `detail` goes into the trail. Raises NoSuchProject, NameTaken, BranchesQuotaReached, DatabaseError.
+    `detail` is added to the audit entry. Raises NoSuchProject, NameTaken, BranchesQuotaReached, DatabaseError.
     """
     project = Project.objects.live().filter(pk=project_id).first()
     if project is None:
@@ -352,7 +352,7 @@ def filled_branch(project_id: str, *, name: str, actor: Caller | Actor, **detail
             Environment.objects.filter(pk=branch_id, status=Environment.Status.CREATING).delete()
             raise
     failpoints.reach("restore.after_region_commit")
-    with apart(f"the restored branch {branch_id}"):
+    with log_failures(f"the restored branch {branch_id}"):
         branching.settle(branch_id)
 
 
@@ -376,8 +376,8 @@ def delete_environment(project_id: str, environment_id: str, *, actor: Caller | 
             raise NoSuchEnvironment
         if not environment.is_branch:
             raise NotABranch
-        environment_locks.leave(environment_id, DEFAULT_DB_ALIAS)
-        environment_cache.forget_environment(environment)
+        environment_locks.lock_exclusive(environment_id, DEFAULT_DB_ALIAS)
+        environment_cache.evict_environment(environment)
         Environment.objects.filter(pk=environment_id).update(status=Environment.Status.DELETING)
         signals.environment_deleting.send(sender=Environment, environment_id=environment_id, cluster=project.cluster)
         audit.record(
@@ -410,7 +410,7 @@ def change_environment(
             raise NoSuchEnvironment
         wanted = environment.allowed_origins if allowed_origins is None else origins.normalised(allowed_origins)
         if wanted != environment.allowed_origins:
-            environment_cache.forget_environment(environment)
+            environment_cache.evict_environment(environment)
             environment.allowed_origins = wanted
             environment.save(update_fields=["allowed_origins"])
             audit.record(
@@ -425,7 +425,7 @@ def change_environment(
 
 
 def add_member(project_id: str, *, email: str, role: ProjectRole, actor: Caller | Actor) -> Member:
-    """Give the platform account with this e-mail a role in the project. An open invitation of this address ends.
+    """Give the platform account with this email a role in the project. An open invitation of this email ends.
 
     Raises NoSuchProject, NoSuchAccount, AlreadyMember, MembersQuotaReached.
     """
@@ -444,12 +444,12 @@ def add_member(project_id: str, *, email: str, role: ProjectRole, actor: Caller 
 
 def _add(project: Project, user: User, role: ProjectRole) -> Member:
     """A new membership, under the project's lock. Raises MembersQuotaReached."""
-    _check_seats(project)
-    environment_cache.forget_members(project.pk, [user.pk])
+    _check_member_quota(project)
+    environment_cache.evict_members(project.pk, [user.pk])
     return Member.objects.create(project=project, user=user, role=role)
 
 
-def _check_seats(project: Project) -> None:
+def _check_member_quota(project: Project) -> None:
     """Raise MembersQuotaReached if members and those invited are as many as the plan allows."""
     limit = plan_limits(project.plan).members_per_project
     if project.memberships.count() + invitations.pending(project.pk).count() >= limit:
@@ -464,11 +464,10 @@ def invite_member(
     actor: Caller | Actor,
     admit: Callable[[], None] = lambda: None,
 ) -> AccountEmail:
-    """Invite the owner of an address that no account has into the project; a second invitation takes the place of the
-    first.
+    """Invite an email without an account into the project; a second invitation replaces the first.
 
-    `admit` is called when all else is right, and may refuse by raising (a limit that nothing refused shall use up).
-    Raises NoSuchProject, NoSuchAccount where the operator lets nobody in by invitation, ValidationFailed (no address),
+    `admit` is called when everything else is valid, and may raise (a rate limit that refused calls must not use up).
+    Raises NoSuchProject, NoSuchAccount if the operator does not allow invitations, ValidationFailed (no email),
     MembersQuotaReached.
     """
     with transaction.atomic():
@@ -476,7 +475,7 @@ def invite_member(
         if not invitations.are_taken():
             raise NoSuchAccount
         invitations.of_address(project_id, email).delete()
-        _check_seats(project)
+        _check_member_quota(project)
         made = invitations.write(project_id, email=email, role=role, actor=actor)
         admit()
         audit.record(
@@ -503,12 +502,12 @@ def withdraw_invitation(project_id: str, invitation_id: str, *, actor: Caller | 
 
 
 def accept_invitation(token: str, *, password: str | None = None, name: str = "") -> Member:
-    """Make the owner of the invited address a member, with the role that the invitation names.
+    """Make the invited person a member, with the role of the invitation.
 
-    `password` and `name` are for who has no account: it is made, its address verified. Whoever is a member already
-    stays what they are. Raises InvalidGrant (`invitations.find`), ProjectSuspended, ValidationFailed (a password where
-    none is needed, or none or a weak one where one is), Forbidden (the operator lets nobody in by now), RateLimited,
-    MembersQuotaReached; each leaves the link as it is.
+    `password` and `name` are for an email without an account, which is created as verified. Existing members keep their
+    role. Raises InvalidGrant (`invitations.find`), ProjectSuspended, ValidationFailed (a password that is not needed,
+    or a missing or weak one), Forbidden (the operator does not allow invitations any more), RateLimited,
+    MembersQuotaReached; each leaves the link valid.
     """
     found = invitations.find(token)
     password_hash = None
@@ -523,7 +522,7 @@ def accept_invitation(token: str, *, password: str | None = None, name: str = ""
         # The project's row is the lock under which its members are counted, and its owners are what they are.
         project = Project.objects.live().select_for_update(no_key=True).filter(pk=found.project_id).first()
         if project is None:
-            raise one_time_links.dead()
+            raise one_time_links.invalid_link()
         found = invitations.find(token)
         user = None if _is_without_account(found, password) else invitations.account_of(found)
         if user is not None:
@@ -531,7 +530,7 @@ def accept_invitation(token: str, *, password: str | None = None, name: str = ""
         elif password_hash is not None:
             user = sign_up.make_user(found, password_hash=password_hash, name=name, via="member_invitation")
         else:
-            raise one_time_links.dead()  # the account went at this moment
+            raise one_time_links.invalid_link()  # the account went at this moment
         member = project.memberships.filter(user=user).first()
         if member is None:
             member = _add(project, user, found.details["member_role"])
@@ -549,12 +548,12 @@ def accept_invitation(token: str, *, password: str | None = None, name: str = ""
 
 
 def _is_without_account(found: AccountEmail, password: str | None) -> bool:
-    """Whether the invited address has no account. Raises ValidationFailed where it has one and a password was chosen
-    all the same: it would not become that account's. InvalidGrant if the account is disabled."""
+    """Whether the invited email has no account. Raises ValidationFailed if it has one and a password was sent, which
+    would not become its password. InvalidGrant if the account is disabled."""
     if invitations.account_of(found) is None:
         return True
     if password is not None:
-        message = "This address has an account already, with a password of its own: accept without one."
+        message = "This email already has an account with its own password: accept without one."
         raise ValidationFailed.of("password", "not_needed", message)
     return False
 
@@ -565,7 +564,7 @@ def change_member(project_id: str, user_id: str, *, role: ProjectRole | None, ac
         member = _member(project_id, user_id)
         if role is not None and role != member.role:
             _keep_an_owner(member)
-            environment_cache.forget_members(project_id, [user_id])
+            environment_cache.evict_members(project_id, [user_id])
             _end_invitations(member)
             member.role = role
             member.save(update_fields=["role"])
@@ -579,7 +578,7 @@ def remove_member(project_id: str, user_id: str, *, actor: Caller | Actor) -> No
     with transaction.atomic():
         member = _member(project_id, user_id)
         _keep_an_owner(member)
-        environment_cache.forget_members(project_id, [user_id])
+        environment_cache.evict_members(project_id, [user_id])
         _end_invitations(member)
         member.delete()
         audit.record("member.removed", actor=actor, target_id=user_id, project_id=project_id)
@@ -595,7 +594,7 @@ def _member(project_id: str, user_id: str) -> Member:
 
 
 def _end_invitations(member: Member) -> None:
-    """What a member invited who is an owner no longer: an invitation lasts as long as the right of who sent it."""
+    """End the invitations of a member that is no longer an owner."""
     if member.role == Member.Role.OWNER:
         invitations.of_inviter(member.user_id).filter(project_id=member.project_id).delete()
 

@@ -32,7 +32,7 @@ class Command(BaseCommand):
                 account_id=owner.pk if owner else "", actor=audit.SYSTEM, **read.validated_data
             )
         except NoSuchAccount:
-            raise CommandError(f"No account has the e-mail address {options['owner']}.") from None
+            raise CommandError(f"No account has the email {options['owner']}.") from None
         except QuotaReached as error:
             raise CommandError(f"The account has {error.limit} projects on this plan, and may have no more.") from None
         self.stdout.write(f"project      {project.pk}  {project.region}")

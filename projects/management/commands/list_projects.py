@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 from django.db.models import Q
 
-from platform_site.cli.argument_types import whole
+from platform_site.cli.argument_types import whole_number
 from projects.models import Member, Project, Region
 
 
@@ -23,7 +23,7 @@ class Command(BaseCommand):
         )
         parser.add_argument("--region", choices=Region.values)
         parser.add_argument(
-            "--limit", type=whole(1, 9_999_999), default=100, metavar="N", help="at most so many (default 100)"
+            "--limit", type=whole_number(1, 9_999_999), default=100, metavar="N", help="at most so many (default 100)"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:

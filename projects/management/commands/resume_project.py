@@ -1,4 +1,4 @@
-"""`manage.py resume_project PROJECT`: a suspended project goes on where it stood still."""
+"""`manage.py resume_project PROJECT`: resumes a suspended project."""
 
 from argparse import ArgumentParser
 from typing import Any

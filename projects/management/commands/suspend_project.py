@@ -1,4 +1,4 @@
-"""`manage.py suspend_project PROJECT --reason WORDS`: everything of a project stands still, and nothing is lost."""
+"""`manage.py suspend_project PROJECT --reason WORDS`: stops all activity of a project without losing anything."""
 
 from argparse import ArgumentParser
 from typing import Any

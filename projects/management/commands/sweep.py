@@ -1,6 +1,6 @@
-"""`manage.py sweep`: what beat does anyway, now: finish deletions, drop schemas and rows that nobody owns. With
-`--check` it says what there is to drop, and what is missing, before a restored database meets a worker. With `--drop`
-it drops a schema that no sweep would: one whose environment the control database has forgotten."""
+"""`manage.py sweep`: runs the cleanup jobs now: finish deletions, drop orphaned schemas and rows. `--check` only lists
+what would be dropped and what is missing, for example before a restored database gets workers. `--drop` drops a schema
+that no job drops: one whose environment the control database no longer knows."""
 
 from argparse import ArgumentParser
 from typing import Any
@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import Error
 
 from accounts import audit
-from platform_site.background.periodic import all_sweeps
+from platform_site.background.periodic import all_jobs
 from projects import tasks
 from projects.provisioning import orphaned_rows, orphaned_schemas, schemas
 
@@ -38,7 +38,7 @@ class Command(BaseCommand):
         if options["drop"]:
             self._drop(options["drop"])
             return
-        ours = [sweep for sweep in all_sweeps() if sweep.function in (tasks.finish_and_clean, tasks.remove_leftovers)]
+        ours = [sweep for sweep in all_jobs() if sweep.function in (tasks.finish_and_clean, tasks.remove_orphaned_rows)]
         if all([sweep.run() for sweep in ours]):  # a list: the second is not left out for the first
             self.stdout.write("Swept.", self.style.SUCCESS)
         else:
@@ -49,18 +49,18 @@ class Command(BaseCommand):
         for cluster in settings.REGION_DATABASES:
             try:
                 without_owner, without_schema = schemas.compare(cluster)
-                never_owned = schemas.in_the_making(without_owner, cluster)
+                never_owned = schemas.being_created(without_owner, cluster)
                 left = sorted(set(orphaned_rows.find(cluster)))
             except Error as error:
                 raise CommandError(f"{cluster} cannot be compared: {type(error).__name__}.") from None
             for environment_id in without_owner:
-                fate = "a sweep drops it" if environment_id in never_owned else "kept until sweep --drop"
+                fate = "dropped by the next cleanup" if environment_id in never_owned else "kept until sweep --drop"
                 self.stdout.write(f"{cluster}  {environment_id}  a schema that no environment owns: {fate}")
             for environment_id in without_schema:
                 self.stdout.write(f"{cluster}  {environment_id}  an environment without its schema: delete it")
             for environment_id in left:
                 self.stdout.write(
-                    f"{cluster}  {environment_id}  rows of an environment that is gone: a sweep removes them"
+                    f"{cluster}  {environment_id}  rows of a deleted environment: removed by the next cleanup"
                 )
             differences += len(without_owner) + len(without_schema) + len(left)
         if differences:
@@ -74,7 +74,7 @@ class Command(BaseCommand):
         for cluster in settings.REGION_DATABASES:
             try:
                 orphaned_schemas.drop(environment_id, cluster, actor=audit.SYSTEM)
-            except orphaned_schemas.NotForgotten:
+            except orphaned_schemas.NotOrphaned:
                 continue
             except (Error, schemas.SchemaBusy) as error:
                 raise CommandError(f"{cluster}: {type(error).__name__}. Try again.") from None

@@ -1,0 +1,97 @@
+"""`GET /v1/logs`: the request log of an environment."""
+
+from typing import Any
+
+from django.core.validators import RegexValidator
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from drf_spectacular.utils import extend_schema
+
+from platform_site.http import fields
+from platform_site.http.fields import Serializer, timestamp
+from platform_site.http.pagination import read_limit
+from platform_site.http.views import LIST_PARAMETERS, ApiViewSet, respond
+from platform_site.request_log import reader
+
+
+class LogQuery(Serializer):
+    """The query parameters, without those of the page."""
+
+    since = fields.DateTimeField(required=False)
+    until = fields.DateTimeField(required=False)
+    request_id = fields.CharField(max_length=64, required=False)
+    status = fields.CharField(
+        max_length=3,
+        required=False,
+        validators=[RegexValidator(r"\A[1-5]([0-9]{2}|xx)\Z", "Must be like 404, or 4xx for all.", "malformed")],
+    )
+    method = fields.CharField(max_length=10, required=False)
+    route = fields.CharField(max_length=200, required=False)
+    table = fields.CharField(max_length=63, required=False)
+    caller = fields.CharField(max_length=30, required=False)
+    function = fields.CharField(max_length=63, required=False)
+
+
+class LogCaller(Serializer):
+    kind = fields.ChoiceField(choices=["account", "user", "key", "anonymous"])
+    id = fields.CharField()
+
+
+class LogEntryDetail(Serializer):
+    at = fields.DateTimeField()
+    request_id = fields.CharField()
+    method = fields.CharField()
+    route = fields.CharField(help_text="The path's template, such as `/v1/rows/{table}`.")
+    table = fields.CharField(allow_null=True)
+    function = fields.CharField(allow_null=True)
+    status = fields.IntegerField()
+    code = fields.CharField(allow_null=True, help_text="The code of the error.")
+    field_codes = fields.ListField(child=fields.CharField(), help_text="The codes of the error's fields.")
+    duration_ms = fields.FloatField()
+    caller = LogCaller()
+
+
+class LogEntryPage(Serializer):
+    data = LogEntryDetail(many=True)  # type: ignore[assignment]  # a field with the name of a serializer's property
+    next_cursor = fields.CharField(allow_null=True, help_text="Pass it as `cursor`; null at the end.")
+    omitted = fields.IntegerField(help_text="Requests of the period that have no entry.")
+
+
+class LogViewSet(ApiViewSet):
+    """`/v1/logs`."""
+
+    required_scopes = {"list": "logs:read"}
+    query_parameters = {"list": LIST_PARAMETERS.union(LogQuery().fields)}
+
+    @extend_schema(operation_id="listLogEntries", responses=LogEntryPage)
+    def list(self, request: HttpRequest) -> HttpResponseBase:
+        """The requests of an environment, the newest first.
+
+        A page may have fewer entries than `limit`, or none, and a cursor: few of the entries that it read match.
+        """
+        given = {name: value for name, value in self.query.items() if name not in LIST_PARAMETERS}
+        for name in given.keys() & {"since", "until"}:
+            given[name] = given[name].replace(" ", "+")  # what a bare plus sign in a URL means
+        checked = LogQuery(data=given)
+        if not checked.is_valid():
+            raise fields.failed(checked.errors)
+        wanted = dict(checked.validated_data)
+        status = wanted.pop("status", None)
+        if status is not None and status.endswith("xx"):
+            wanted["status_class"] = int(status[0])
+        elif status is not None:
+            wanted["status"] = int(status)
+        page = reader.page(self.place, wanted, read_limit(self.query.get("limit")), self.query.get("cursor"))
+        data = [_entry(entry) for entry in page.entries]
+        return respond({"data": data, "next_cursor": page.next_cursor, "omitted": page.omitted})
+
+
+def _entry(entry: dict[str, Any]) -> dict[str, Any]:
+    same = ("request_id", "method", "route", "status", "code", "field_codes", "duration_ms")
+    return {
+        "at": timestamp(entry["at"]),
+        **{name: entry[name] for name in same},
+        "table": entry["table_name"],
+        "function": entry["function_name"],
+        "caller": {"kind": entry["caller_kind"], "id": entry["caller_id"]},
+    }
