@@ -1,10 +1,9 @@
-"""The trail of who did what: one append-only row per change, written by the service in its own transaction.
+"""The audit log: one append-only row per change, written in the transaction of the change.
 
-So an entry exists if and only if its change does. `record` is for what the control database holds, and for what staff
-look at, before it is shown to them. What changes in a region is written down there, in the transaction of the change,
-and brought here afterwards (`rows.outbox.audit`); what changes both (a project, a branch, a user) belongs to its record
-here. Actions are `<thing>.<verb in the past>`: `key.issued`, `user.disabled`. Secrets never enter `detail`. Read in the
-console.
+So an entry exists if and only if its change does. `record` is for changes in the control database, and for what staff
+view, before it is shown. Changes in a region write their entry there, in their transaction, and it is moved here
+afterwards (`rows.outbox.audit`); changes of both (a project, a branch, a user) belong to the record here. Actions are
+`<object>.<past participle>`: `key.issued`, `user.disabled`. Secrets never enter `detail`. Shown in the console.
 """
 
 from collections.abc import Iterable
@@ -38,7 +37,7 @@ class Actor:
 
 
 SYSTEM = Actor("system")
-"""A command or a sweep."""
+"""A command or a periodic job."""
 
 
 def record(
@@ -68,7 +67,7 @@ def record(
     )
 
 
-def bring(entries: Iterable[AuditEntry]) -> None:
+def write_all(entries: Iterable[AuditEntry]) -> None:
     """Write entries, with their ids and moments, that were made where their changes were. Those that are here already
     stay as they are. One INSERT."""
     AuditEntry.objects.bulk_create(entries, ignore_conflicts=True)
@@ -77,7 +76,7 @@ def bring(entries: Iterable[AuditEntry]) -> None:
 def users_deleted(pool_id: str, since: datetime) -> list[str]:
     """Ids of the users of this pool that were deleted at `since` or later. One query.
 
-    For copies of rows that were under way meanwhile: whoever deletes a user leaves an entry, or did not delete it.
+    For copies of rows that were running meanwhile: each deletion has an entry.
     """
     entries = AuditEntry.objects.filter(action="user.deleted", environment_id=pool_id, at__gte=since)
     return [user_id for user_id in entries.order_by("at", "id").values_list("target_id", flat=True) if user_id]

@@ -1,6 +1,7 @@
-"""What `accounts` does when an environment goes: `projects` announces it, nobody here is called by name.
+"""Receivers of `projects`' signals about deleted environments.
 
-Marked: its keys and sessions die with the same commit. Gone: its users, its providers and what was left are deleted.
+When an environment is marked, its keys and sessions end with the same commit. Later its users and providers are
+deleted.
 """
 
 from typing import Any, Final
@@ -33,11 +34,11 @@ _BATCH: Final = 500
 
 def connect() -> None:
     """Called once at start."""
-    signals.environment_deleting.connect(kill_credentials, dispatch_uid="accounts.kill_credentials")
+    signals.environment_deleting.connect(revoke_credentials, dispatch_uid="accounts.kill_credentials")
     signals.environment_deleted.connect(delete_pool, dispatch_uid="accounts.delete_pool")
 
 
-def kill_credentials(*, environment_id: str, **_: Any) -> None:
+def revoke_credentials(*, environment_id: str, **_: Any) -> None:
     """End every key and session of the environment, in the transaction that marks it."""
     live = ServerKey.objects.filter(environment_id=environment_id, revoked_at__isnull=True)
     hashes = list(live.values_list("secret_hash", flat=True))

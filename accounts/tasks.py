@@ -10,15 +10,15 @@ from accounts.registration import email_outbox
 from accounts.tokens import signing_keys
 from accounts.users import exchange_codes, sessions
 from accounts.users import service as user_service
-from platform_site.background.periodic import apart, sweep
+from platform_site.background.periodic import log_failures, periodic_job
 
 EVERY_SECONDS: Final = 3600
 
 log = logging.getLogger("platform.accounts")
 
 
-@sweep(every=EVERY_SECONDS)
-def forget_what_ended() -> None:
+@periodic_job(every=EVERY_SECONDS)
+def purge_expired() -> None:
     """Sessions and server keys that ended a while ago, signing keys that no token can name any more."""
     counts = {}
     for what, purge in (
@@ -28,7 +28,7 @@ def forget_what_ended() -> None:
         ("codes", exchange_codes.purge),
         ("emails", email_outbox.purge),
     ):
-        with apart(f"the {what} that ended"):
+        with log_failures(f"the {what} that ended"):
             counts[what] = purge()
     if any(counts.values()):
         log.info("forgot what ended", extra=counts)
@@ -40,7 +40,7 @@ def send_account_email(email_id: str) -> None:
     email_outbox.send(email_id)
 
 
-@sweep(every=settings.EMAIL_SWEEP_SECONDS)
+@periodic_job(every=settings.EMAIL_JOB_SECONDS)
 def send_due_emails() -> None:
-    """E-mails that nobody was nudged for, whose worker died, or that the mail server did not take the last time."""
+    """Send emails whose notification was lost, whose worker died, or that the mail server refused the last time."""
     email_outbox.send_due()

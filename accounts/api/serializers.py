@@ -10,7 +10,7 @@ import orjson
 from rest_framework.exceptions import ErrorDetail
 from rest_framework.serializers import ValidationError
 
-from accounts.keys.publishable_key_exposure import Opened
+from accounts.keys.publishable_key_exposure import Exposure
 from accounts.models import ServerKey, Session, User
 from accounts.users import emails, passwords
 from accounts.users.service import RESERVED_ROLES
@@ -40,7 +40,7 @@ _ROLE: Final = re.compile(r"[a-z][a-z0-9_]{0,47}", re.ASCII)
 
 
 class EmailField(CharField):
-    """An address as `accounts.users.emails` has it."""
+    """An email as `accounts.users.emails` defines it."""
 
     def to_internal_value(self, data: Any) -> str:
         try:
@@ -58,9 +58,9 @@ class PasswordField(CharField):
 
 
 class ChosenPasswordField(PasswordField):
-    """A password that somebody may choose, so that what is wrong with it is named beside the other fields.
+    """A new password. Its errors are reported with those of the other fields.
 
-    Whether it is like its user's data is for the services, which know the user.
+    The services, which know the user, check its similarity to the user's data.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -202,7 +202,7 @@ class UserFields(Serializer):
     name = CharField(required=False, allow_blank=True, max_length=LONGEST_NAME)
     role = RoleField(required=False, allow_null=True)
     claims = ClaimsField(required=False)
-    email_verified = BooleanField(required=False, help_text="Whether the address is known to be the user's.")
+    email_verified = BooleanField(required=False, help_text="Whether the email is known to be the user's.")
 
 
 class UserInput(UserFields):
@@ -240,8 +240,8 @@ class Me(Serializer):
     id = CharField()
     email = CharField(allow_null=True)
     email_verified = BooleanField(allow_null=True, help_text="Null for a key, as what follows.")
-    pending_email = CharField(allow_null=True, help_text="The address to change to, until it is confirmed.")
-    has_password = BooleanField(allow_null=True, help_text="False for who has only ever signed in by a provider.")
+    pending_email = CharField(allow_null=True, help_text="The new email, until it is confirmed.")
+    has_password = BooleanField(allow_null=True, help_text="False for users who only ever used a provider.")
     name = CharField(allow_null=True)
     role = CharField(allow_null=True, help_text="A user's own role; an account's in the project that the call means.")
     environment_id = CharField(allow_null=True)
@@ -261,13 +261,14 @@ class SessionDetail(Serializer):
     end_reason = ChoiceField(choices=[*get_args(Reason), "expired"], allow_null=True)
 
 
-class OpenedTable(Serializer):
+class ExposedTable(Serializer):
     table = CharField()
     actions = ListField(child=ChoiceField(choices=["read", "insert", "update", "delete"]))
 
 
-class Opens(Serializer):
-    tables = ListField(child=OpenedTable(), help_text="Whose rules name role `anonymous`, and for what.")
+class Exposed(Serializer):
+    tables = ListField(child=ExposedTable(), help_text="Whose rules name role `anonymous`, and for what.")
+    users = ListField(child=CharField(), help_text="Fields of users that rows may embed.")
     functions = ListField(child=CharField(), help_text="Those with `invoke: public`.")
 
 
@@ -281,10 +282,10 @@ class KeyDetail(Serializer):
     created_at = DateTimeField()
     expires_at = DateTimeField(allow_null=True)
     last_used_at = DateTimeField(allow_null=True, help_text="Exact to a minute.")
-    opens = Opens(
+    opens = Exposed(
         allow_null=True,
-        help_text="What a publishable key opens to everybody who has it, by the rules and functions of this moment. "
-        "Null for a server key, and in lists while the database of its region does not answer.",
+        help_text="What a publishable key currently allows everyone to do, by rules and functions. "
+        "Null for a server key, and in lists while the database of its region is unavailable.",
     )
 
 
@@ -364,8 +365,8 @@ def token_pair(grant: Grant) -> dict[str, Any]:
     }
 
 
-def key(key: ServerKey, opened: Opened | None) -> dict[str, Any]:
-    """`opened` is what everybody may do by a publishable key; None where it is not known, or the key a server key."""
+def key(key: ServerKey, opened: Exposure | None) -> dict[str, Any]:
+    """`opened` is what the publishable key allows everyone; None if it is unknown, or for a server key."""
     return {
         "id": key.pk,
         "name": key.name,
@@ -380,6 +381,6 @@ def key(key: ServerKey, opened: Opened | None) -> dict[str, Any]:
     }
 
 
-def _opens(opened: Opened) -> dict[str, Any]:
+def _opens(opened: Exposure) -> dict[str, Any]:
     tables = [{"table": name, "actions": [*actions]} for name, actions in opened.tables.items()]
-    return {"tables": tables, "functions": [*opened.functions]}
+    return {"tables": tables, "users": [*opened.user_fields], "functions": [*opened.functions]}

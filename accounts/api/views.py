@@ -1,7 +1,6 @@
-"""The addresses under /v1/auth, /v1/keys and /v1/users, and the public keys.
+"""REST endpoints under /v1/auth, /v1/keys and /v1/users, and the public keys.
 
-Each action reads its input, asks a service and answers; who may do what is said by `required_scopes` and, for keys, by
-`accounts.keys.permissions`. Contract 4.5.
+`required_scopes` and, for keys, `accounts.keys.permissions` decide who may do what. Contract 4.5.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +14,7 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 from accounts.api import serializers
 from accounts.directory import environments as environment_directory
 from accounts.keys import permissions, publishable_key_exposure
-from accounts.keys.publishable_key_exposure import Opened
+from accounts.keys.publishable_key_exposure import Exposure
 from accounts.models import ServerKey, User
 from accounts.tokens import signing_keys
 from accounts.users import exchange_codes, sessions
@@ -35,7 +34,7 @@ from platform_site.http.idempotency import idempotent
 from platform_site.http.openapi import ENVIRONMENT, listing
 from platform_site.http.pagination import paginate, read_limit
 from platform_site.http.requests import named_environment
-from platform_site.http.views import ApiViewSet, answer, created, never_stored, no_content
+from platform_site.http.views import ApiViewSet, created, never_stored, no_content, respond
 from platform_site.identity import ids
 from platform_site.identity.callers import PUBLISHABLE_SCOPES, Caller
 from platform_site.identity.plans import plan_limits
@@ -51,7 +50,7 @@ SESSION_STATE = OpenApiParameter(
 EMAIL = OpenApiParameter(
     "email",
     {"type": "string"},
-    description="Only the user with this address, whatever its case. A space is read as a plus sign.",
+    description="Only the user with this email, ignoring case. A space is read as a plus sign.",
 )
 
 
@@ -99,7 +98,7 @@ class TokenViewSet(ApiViewSet):
                     code_verifier=values.get("code_verifier"),
                     device=device,
                 )
-        return never_stored(answer(serializers.token_pair(grant)))
+        return never_stored(respond(serializers.token_pair(grant)))
 
     def _sign_in(self, request: HttpRequest, email: str, password: str, device: Device) -> sessions.Grant:
         environment_id = named_environment(request)
@@ -152,7 +151,7 @@ class SessionViewSet(ApiViewSet):
             [caller.id, state],
         )
         data = [serializers.session(session, caller.session_id) for session in page.items]
-        return answer({"data": data, "next_cursor": page.next_cursor})
+        return respond({"data": data, "next_cursor": page.next_cursor})
 
     @extend_schema(responses={204: None})
     def destroy(self, request: Any, session_id: str) -> HttpResponse:
@@ -214,10 +213,10 @@ class KeyViewSet(ApiViewSet):
         )
         opened = self._opened(page.items, authority.environment_id)
         data = [serializers.key(key, found) for key, found in zip(page.items, opened, strict=True)]
-        return answer({"data": data, "next_cursor": page.next_cursor})
+        return respond({"data": data, "next_cursor": page.next_cursor})
 
-    def _opened(self, keys: Sequence[ServerKey], environment_id: str | None) -> Iterable[Opened | None]:
-        """What each of them opens to everybody. A region that is away keeps nobody from finding a key to revoke."""
+    def _opened(self, keys: Sequence[ServerKey], environment_id: str | None) -> Iterable[Exposure | None]:
+        """What each key allows everyone. If the region is unavailable, keys can still be listed and revoked."""
         if not any(key.is_publishable for key in keys):
             return [None] * len(keys)
         try:
@@ -229,11 +228,10 @@ class KeyViewSet(ApiViewSet):
     @idempotent()
     @extend_schema(request=serializers.KeyInput, responses={201: serializers.NewKey})
     def create(self, request: Any) -> HttpResponse:
-        """Issue a server key or a publishable one. The answer holds its secret, which is shown this once.
+        """Issue a server key or a publishable one. The response has its secret, which is shown once.
 
-        For the environment that is named; for the account itself where an account names none. A key grants no scope
-        that its maker does not hold. With `"publishable": true` it is one that may be printed in a web page; `opens`
-        says what everybody may do who has it.
+        For the environment that is named; for the account itself if an account names none. A key grants no scope that
+        its creator lacks. With `"publishable": true` the key may be public; `opens` says what it allows everyone to do.
         """
         values = self.read(serializers.KeyInput)
         named = values.get("environment_id") or named_environment(request._request)
@@ -283,7 +281,7 @@ class UserViewSet(ApiViewSet):
             "users",
             [pool_id] if email is None else [pool_id, email],
         )
-        return answer({"data": [serializers.user(user) for user in page.items], "next_cursor": page.next_cursor})
+        return respond({"data": [serializers.user(user) for user in page.items], "next_cursor": page.next_cursor})
 
     @idempotent()
     @extend_schema(request=serializers.UserInput, responses={201: serializers.UserDetail})
@@ -299,7 +297,7 @@ class UserViewSet(ApiViewSet):
     @extend_schema(responses=serializers.UserDetail)
     def retrieve(self, request: Any, user_id: str) -> HttpResponse:
         """One user of the environment."""
-        return answer(serializers.user(self._user(self.place.pool_id, user_id)))
+        return respond(serializers.user(self._user(self.place.pool_id, user_id)))
 
     @idempotent()
     @extend_schema(request=serializers.UserChange, responses=serializers.UserDetail)
@@ -310,7 +308,7 @@ class UserViewSet(ApiViewSet):
         for name in ("disabled", "email_verified"):
             if name in values:
                 values[f"is_{name}"] = values.pop(name)
-        return answer(serializers.user(user_service.change_user(user, actor=self.caller, **values)))
+        return respond(serializers.user(user_service.change_user(user, actor=self.caller, **values)))
 
     @extend_schema(responses={204: None})
     def destroy(self, request: Any, user_id: str) -> HttpResponse:
@@ -337,4 +335,4 @@ class PublicKeysViewSet(ApiViewSet):
         rate_limits.count_anonymous(request._request)
         signing_keys.signing()  # before the first sign-in there would be none, and clients remember that
         headers = {"Cache-Control": f"public, max-age={JWKS_MAX_AGE}"}
-        return answer({"keys": signing_keys.current().public}, headers=headers)
+        return respond({"keys": signing_keys.current().public}, headers=headers)

@@ -1,7 +1,7 @@
-"""The console's pages for who: users, sessions, server keys, signing keys, the audit trail.
+"""Console pages of accounts: users, sessions, API keys, signing keys, audit log.
 
-Password hashes, refresh hashes and sealed values are on no page. What a page changes goes through the same services as
-the API, with the member of staff as the actor.
+No page shows password hashes, refresh hashes or sealed values. Changes use the services of the API, with the member of
+staff as the actor.
 """
 
 from collections.abc import Callable
@@ -135,7 +135,7 @@ class RoleForm(BaseDialogForm):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         user = User.objects.filter(pk=unquote(str(self.object_id))).first()
-        # The dialog begins with what they are: a click too many would take the role away.
+        # The dialog starts with the present role, so that saving it unchanged removes nothing.
         self.fields["role"].initial = (roles.role_of(user) if user else None) or "none"
 
 
@@ -199,8 +199,8 @@ class UserAdmin(ReadOnlyAdmin):
 
     @display(description="See also")
     def elsewhere(self, user: User) -> str:
-        found = [("accounts_session", "sessions"), ("accounts_auditentry", "audit trail")]
-        if user.environment_id is None:  # what disabling the account does not stop: the floor above has its pages
+        found = [("accounts_session", "sessions"), ("accounts_auditentry", "audit log")]
+        if user.environment_id is None:  # pages of what continues after the account is disabled
             found += [("accounts_serverkey", "account keys"), ("projects_project", "projects")]
         return format_html_join(" · ", "{}", ((list_link(model, text, q=user.pk),) for model, text in found))
 
@@ -272,7 +272,7 @@ class UserAdmin(ReadOnlyAdmin):
         icon="phonelink_erase",
         variant=ActionVariant.DANGER,
         dialog=_confirm(
-            "Take the second factor away?", "The password alone opens the console for this account then.", "Take away"
+            "Remove the second factor?", "The account then only needs its password for the console.", "Remove"
         ),
     )
     def reset_second_factor(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
@@ -475,12 +475,14 @@ class ServerKeyAdmin(ReadOnlyAdmin):
         form = KeyForm(request.POST)
         if not form.is_valid() or not form.cleaned_data["publishable"]:
             return None
-        opened = publishable_key_exposure.by_one_more(form.cleaned_data["authority"], form.cleaned_data["scopes"])
+        opened = publishable_key_exposure.with_another_table(
+            form.cleaned_data["authority"], form.cleaned_data["scopes"]
+        )
         if not opened or request.POST.get("agreed") == opened.fingerprint:
             return None
         asked = [(name, value) for name, values in request.POST.lists() for value in values if name != "agreed"]
         context = self.admin_site.each_context(request) | {
-            "title": "Open this to everybody?",
+            "title": "Allow this to everyone?",
             "opts": self.opts,
             "opened": opened,
             "environment_id": form.cleaned_data["environment_id"],
@@ -545,7 +547,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
     search_fields = ("=id", "=actor_id", "=target_id", "=project_id", "=environment_id", "=request_id", "action")
     search_help_text = "Any id, a request id, or an action such as key.issued"
     list_display = ("at", "action", "actor", "target_id", "environment_id")
-    empty_words = "Whatever somebody changes leaves an entry here."
+    empty_words = "Every change leaves an entry here."
     list_filter = ("actor_kind", ("at", admin.DateFieldListFilter))
     date_hierarchy = None  # it would count the months of the whole table
     fields = (

@@ -1,8 +1,8 @@
-"""What the console's pages share: everything is read-only, and every change is a service behind a form with a CSRF
+"""Base classes of the console's pages: everything is read-only, and every change is a service behind a form with a CSRF
 token.
 
-A page shows what its `fields` name and nothing else, so a new column (a hash, a sealed value) stays hidden until
-somebody decides otherwise. Used by `admin.py` of this app and of those above.
+A page only shows the fields that it names, so a new column (a hash, a sealed value) stays hidden. Used by `admin.py` of
+this app and those above.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,10 +37,9 @@ MOST_AT_ONCE: Final = 100
 class AsOpened(forms.ModelForm):  # type: ignore[type-arg]
     """A form that overwrites nothing that its sender has not seen.
 
-    All fields are sent, those too that nobody touched: from a page that was opened long ago they would bring back what
-    somebody else has changed since. So each field sends along what the page showed of it. Where that is no longer so,
-    nothing is saved, and the page says what it was and what it is; saving once more is meant. `changed_data` holds the
-    fields that this person changed.
+    All fields are sent, including unchanged ones, which would revert what others changed since the page was opened. So
+    each field also sends the value that the page showed. If that is outdated, nothing is saved, and the page shows the
+    old and the current value; saving again confirms. `changed_data` has the fields that this person changed.
     """
 
     unwatched: ClassVar[frozenset[str]] = frozenset()
@@ -89,10 +88,10 @@ def _quoted(value: str) -> str:
 
 
 class ConsoleAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no annotations
-    """What every list of the console is like: its address narrows it by its filters alone.
+    """The base of all console lists: the URL can only filter by the declared filters.
 
-    Django lets an address ask of any column of the model, `?password__startswith=…` too: whoever may look at a list
-    would read a hash that is on no page, one character after the other.
+    Django's admin accepts lookups on every column, such as `?password__startswith=…`, which would reveal a hidden hash
+    character by character.
     """
 
     show_full_result_count = False  # a count of a million rows is a scan
@@ -231,24 +230,24 @@ class ReadOnlyAdmin(ConsoleAdmin):
         """The same for the thing whose page is open; called by the dialog, which then reloads the page."""
         thing = get_object_or_404(self.model, pk=unquote(object_id))
         self.act_on_all(request, [thing], act, done)
-        page = address(f"{self.opts.app_label}_{self.opts.model_name}", thing.pk)
+        page = url_of(f"{self.opts.app_label}_{self.opts.model_name}", thing.pk)
         return HttpResponse(headers={"HX-Redirect": page})
 
 
 def refuse_nul(request: HttpRequest) -> None:
-    """PostgreSQL takes no NUL in a text: an error of its own would be an error of ours, or a region that is away."""
+    """PostgreSQL rejects NUL in text: the error would look like a bug or an unavailable region."""
     if any("\0" in text for query in (request.GET, request.POST) for _, texts in query.lists() for text in texts):
-        raise BadRequest("NUL in the address or the form")
+        raise BadRequest("NUL in the URL or the form")
 
 
 def staff(request: HttpRequest) -> Actor:
-    """The member of staff who clicks, for the audit trail."""
+    """The member of staff, for the audit log."""
     if not isinstance(request.user, User):
-        raise TypeError("the console admits nobody who is not signed in")
+        raise TypeError("the console requires a signed-in user")
     return Actor.staff(request.user)
 
 
-def address(model: str, object_id: str) -> str:
+def url_of(model: str, object_id: str) -> str:
     """The page of a thing. The console writes the underscore of our ids as `_5F`."""
     return reverse(f"admin:{model}_change", args=[quote(object_id)])
 
@@ -257,7 +256,7 @@ def link(model: str, object_id: str | None, text: str | None = None) -> str:
     """A link to the page of a thing, such as `link("accounts_user", "usr_…")`; a dash for none."""
     if not object_id:
         return "–"
-    return format_html('<a class="text-link" href="{}">{}</a>', address(model, object_id), text or object_id)
+    return format_html('<a class="text-link" href="{}">{}</a>', url_of(model, object_id), text or object_id)
 
 
 def pool_link(environment_id: str | None) -> str:

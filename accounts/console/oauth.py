@@ -7,157 +7,23 @@ from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin
+from django.contrib.admin.utils import unquote
 from django.db.models import Model
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from unfold.decorators import display
-from unfold.widgets import (
-    UnfoldAdminPasswordWidget,
-    UnfoldAdminSelectWidget,
-    UnfoldAdminTextareaWidget,
-    UnfoldAdminTextInputWidget,
-    UnfoldBooleanSwitchWidget,
-)
 
-from accounts.console.base import AsOpened, ReadOnlyAdmin, link, list_link, pool_link, staff
-from accounts.directory import environments as environment_directory
+from accounts.console.base import ReadOnlyAdmin, link, list_link, pool_link, staff
+from accounts.console.provider_forms import SIGNING_KEY, NewProviderForm, PoolForm, ProviderForm, text
 from accounts.models.oauth import Identity, IdentityProvider, RedirectUri
-from accounts.oauth import providers, redirects
-
-_ENDPOINTS = ("authorization_endpoint", "token_endpoint", "userinfo_endpoint", "emails_endpoint")
-
-
-def _text(help_text: str = "", *, required: bool = False, longest: int = 500) -> forms.CharField:
-    return forms.CharField(
-        required=required, max_length=longest, help_text=help_text, widget=UnfoldAdminTextInputWidget
-    )
+from accounts.oauth import discovery, providers, redirects
+from platform_site.http.errors import ValidationFailed
 
 
-def _switch(help_text: str, *, initial: bool = False) -> forms.BooleanField:
-    return forms.BooleanField(required=False, initial=initial, help_text=help_text, widget=UnfoldBooleanSwitchWidget)
-
-
-class _PoolForm(forms.ModelForm):  # type: ignore[type-arg]
-    """A form that names an environment, or none for platform accounts."""
-
-    environment_id = _text("env_… of the environment; empty: platform accounts", longest=30)
-    is_of_pool = True
-
-    def clean_environment_id(self) -> str | None:
-        environment_id: str | None = self.cleaned_data["environment_id"] or None
-        if environment_id is not None:
-            pool_id = environment_directory.directory().pool_of(environment_id)
-            if pool_id is None:
-                raise forms.ValidationError("There is no such environment.")
-            if self.is_of_pool and pool_id != environment_id:
-                raise forms.ValidationError(f"Its users are those of {pool_id}, from which it branched.")
-        return environment_id
-
-    def validate_constraints(self) -> None:
-        """The instance is not what will be stored: the service makes that."""
-
-
-class _ProviderFields(forms.Form):
-    display_name = _text("What people read on the button.", longest=100)
-    client_id = _text(required=True, longest=300)
-    client_secret = forms.CharField(
-        required=False,
-        max_length=2000,
-        strip=False,
-        widget=UnfoldAdminPasswordWidget(attrs={"autocomplete": "off"}),
-        help_text="Stored encrypted and never shown.",
-    )
-    scopes = _text("Separated by spaces; empty: what is usual.", longest=2000)
-    trusts_email = _switch(
-        "Its e-mail addresses count as verified though it does not say so. For a directory of your own only: "
-        "whoever can choose their address there takes over the user who has it here."
-    )
-    sign_up = _switch("Unknown people become users, where the pool admits new ones.", initial=True)
-    enabled = _switch("Off: nobody signs in by it, and who is linked stays linked.", initial=True)
-
-    def clean_scopes(self) -> list[str]:
-        return str(self.cleaned_data["scopes"]).split()
-
-    def clean_client_secret(self) -> str | None:
-        return self.cleaned_data["client_secret"] or None
-
-
-class NewProviderForm(_ProviderFields, _PoolForm):
-    name = _text("1-48 of a-z, 0-9, - and _: how `provider=` calls it.", required=True, longest=48)
-    preset = forms.ChoiceField(
-        required=False,
-        choices=[("", "none"), *((name, fields["display_name"]) for name, fields in providers.PRESETS.items())],
-        widget=UnfoldAdminSelectWidget,
-        help_text="Fills in the addresses.",
-    )
-    issuer = _text("OpenID Connect: its discovery document says the rest.")
-    authorization_endpoint = _text("Plain OAuth 2.")
-    token_endpoint = _text("Plain OAuth 2.")
-    userinfo_endpoint = _text("Plain OAuth 2: where the profile is.")
-    emails_endpoint = _text("Plain OAuth 2: where addresses are listed, as at GitHub.")
-    profile_fields = forms.JSONField(
-        required=False,
-        initial=dict,
-        widget=UnfoldAdminTextareaWidget(attrs={"rows": 3}),
-        help_text='Plain OAuth 2: where the profile holds what, such as {"subject": "data.id"}.',
-    )
-    client_auth = forms.ChoiceField(
-        required=False,
-        choices=[("", "as the provider says"), *IdentityProvider.ClientAuth.choices],
-        widget=UnfoldAdminSelectWidget,
-    )
-
-    class Meta:
-        model = IdentityProvider
-        fields = ("environment_id",)
-
-    def clean(self) -> dict[str, Any]:
-        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
-        if self.errors:
-            return cleaned
-        preset = providers.PRESETS.get(cleaned["preset"], {})
-        for name in ("display_name", "issuer", *_ENDPOINTS, "profile_fields", "scopes"):
-            cleaned[name] = cleaned[name] or preset.get(name)
-        if not isinstance(cleaned["profile_fields"] or {}, dict):
-            self.add_error("profile_fields", "This must be an object.")
-            return cleaned
-        wrong = providers.problems(
-            name=cleaned["name"],
-            client_id=cleaned["client_id"],
-            client_secret=cleaned["client_secret"],
-            issuer=cleaned["issuer"],
-            endpoints={name: cleaned[name] for name in _ENDPOINTS},
-            profile_fields=cleaned["profile_fields"] or {},
-            scopes=cleaned["scopes"] or (),
-            client_auth=cleaned["client_auth"] or None,
-        )
-        for error in wrong:
-            self.add_error(error.field.partition(".")[0], error.message)
-        of_pool = providers.of_pool(cleaned["environment_id"])
-        if of_pool.filter(name=cleaned["name"]).exists():
-            self.add_error("name", "Another provider has this name.")
-        if of_pool.count() >= providers.MOST:
-            self.add_error(None, f"There are at most {providers.MOST} providers.")
-        return cleaned
-
-
-class ProviderForm(_ProviderFields, AsOpened):
-    """What may change of a provider; a secret left empty stays as it is."""
-
-    unwatched = frozenset({"client_secret"})
-
-    class Meta:
-        model = IdentityProvider
-        fields = ("display_name", "client_id", "trusts_email", "sign_up", "enabled")
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.initial["scopes"] = " ".join(self.instance.scopes)
-
-    def clean_scopes(self) -> list[str]:
-        return super().clean_scopes() or self.instance.scopes
-
-    def clean_display_name(self) -> str:
-        return str(self.cleaned_data["display_name"] or self.instance.display_name)
+def _checked(issuer: str, pool_id: str | None) -> str | ValidationFailed:
+    try:
+        return discovery.check(issuer, pool_id)
+    except ValidationFailed as error:
+        return error
 
 
 class _Managed(ReadOnlyAdmin):
@@ -186,16 +52,36 @@ class IdentityProviderAdmin(_Managed):
         "profile_fields", "client_auth", "callback", "people", "created_at",
     )  # fmt: skip
     changing: ClassVar = (
-        "display_name", "client_id", "client_secret", "scopes", "trusts_email", "sign_up", "enabled",
+        "display_name", "issuer", "client_id", "client_secret", "team_id", "key_id", "private_key", "scopes",
+        "trusts_email", "sign_up", "enabled",
     )  # fmt: skip
     adding: ClassVar = (
-        "environment_id", "name", "preset", "client_id", "client_secret", "issuer", "display_name", "scopes",
+        "environment_id", "name", "preset", "client_id", "client_secret", "issuer", "team_id", "key_id",
+        "private_key", "display_name", "scopes",
         "authorization_endpoint", "token_endpoint", "userinfo_endpoint", "emails_endpoint", "profile_fields",
         "client_auth", "trusts_email", "sign_up", "enabled",
     )  # fmt: skip
 
+    def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
+        issuer = request.POST.get("issuer", "").strip()
+        if issuer and self.has_add_permission(request):
+            request.__dict__["checked_issuer"] = _checked(issuer, request.POST.get("environment_id") or None)
+        answer: HttpResponse = super().add_view(request, form_url, extra_context)
+        return answer
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        issuer, provider = request.POST.get("issuer", "").strip(), self.get_object(request, unquote(object_id))
+        if issuer and provider and issuer != provider.issuer and self.has_change_permission(request, provider):
+            request.__dict__["checked_issuer"] = _checked(issuer, provider.environment_id)
+        answer: HttpResponse = super().change_view(request, object_id, form_url, extra_context)
+        return answer
+
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
-        kwargs["form"] = ProviderForm if obj else NewProviderForm
+        checked = {"checked_issuer": request.__dict__.get("checked_issuer")}
+        form = ProviderForm if obj else NewProviderForm
+        kwargs["form"] = type(form.__name__, (form,), checked)
         kwargs["fields"] = None
         return kwargs["form"]
 
@@ -226,13 +112,14 @@ class IdentityProviderAdmin(_Managed):
 
     @display(description="People")
     def people(self, provider: IdentityProvider) -> str:
-        return list_link("accounts_identity", "who signs in by it", q=provider.pk)
+        return list_link("accounts_identity", "linked users", q=provider.pk)
 
     def save_model(self, request: HttpRequest, obj: IdentityProvider, form: Any, change: bool) -> None:
         values = dict(form.cleaned_data)
         if change:
             # What the person changed and nothing else; a secret left empty stays.
-            values = {name: values[name] for name in form.changed_data if values[name] is not None}
+            changed = {*form.changed_data, *SIGNING_KEY}
+            values = {name: value for name, value in values.items() if name in changed and value is not None}
             stored = IdentityProvider.objects.get(pk=obj.pk)
             providers.change(stored, actor=staff(request), **values)
             return
@@ -256,7 +143,7 @@ class IdentityProviderAdmin(_Managed):
 class IdentityAdmin(ReadOnlyAdmin):
     search_fields = ("=id", "=user__id", "=provider__id", "=subject", "=email")
     search_help_text = "Id of the identity, the user or the provider, the subject there, or the e-mail"
-    empty_words = "One is linked when somebody signs in through an identity provider."
+    empty_words = "An identity is linked when a user signs in through an identity provider."
     list_display = ("id", "person", "by", "subject", "email", "created_at", "last_used_at")
     list_select_related = ("user", "provider")
     ordering = ("-id",)
@@ -272,8 +159,8 @@ class IdentityAdmin(ReadOnlyAdmin):
         return link("accounts_identityprovider", identity.provider_id, identity.provider.name)
 
 
-class RedirectUriForm(_PoolForm):
-    uri = _text("https://…, http://localhost…, or an app's own scheme. Compared letter by letter.", required=True)
+class RedirectUriForm(PoolForm):
+    uri = text("https://…, http://localhost…, or an app's own scheme. Compared letter by letter.", required=True)
     is_of_pool = False
 
     class Meta:
@@ -296,8 +183,8 @@ class RedirectUriForm(_PoolForm):
 @admin.register(RedirectUri)
 class RedirectUriAdmin(_Managed):
     search_fields = ("=id", "=environment_id", "uri")
-    search_help_text = "Environment or address"
-    empty_words = "Add the addresses that applications are sent back to after signing in through a provider."
+    search_help_text = "Environment or URI"
+    empty_words = "Add the URIs to which applications are redirected after a sign-in through a provider."
     list_display = ("uri", "pool", "created_at")
     ordering = ("-id",)
     form = RedirectUriForm

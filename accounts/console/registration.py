@@ -40,9 +40,9 @@ class AccountEmailAdmin(ReadOnlyAdmin):
     """Gone when its link was used or has expired."""
 
     search_fields = ("=id", "=environment_id", "=project_id", "=recipient", "=user__id")
-    search_help_text = "Id of the e-mail, the environment, the project or the user, or the whole address"
+    search_help_text = "Id of the email, environment, project or user, or the whole email address"
     empty_words = (
-        "E-mails of sign-up, invitations, new passwords and changes of address stand here until their link is used."
+        "Emails for sign-up, invitations, password resets and email changes are listed until their link is used."
     )
     list_display = ("id", "kind", "recipient", "pool", "state", "attempts", "created_at", "sent_at")
     list_filter = ("kind", EmailStateFilter)
@@ -63,7 +63,7 @@ class AccountEmailAdmin(ReadOnlyAdmin):
 
     @display(description="User")
     def person(self, email: AccountEmail) -> str:
-        return link("accounts_user", email.user_id) if email.user_id else "nobody yet"
+        return link("accounts_user", email.user_id) if email.user_id else "no user yet"
 
     @display(description="State", label=STATES)
     def state(self, email: AccountEmail) -> str:

@@ -1,6 +1,6 @@
-"""What `accounts` must know of environments and their projects, asked of the floor above through a protocol.
+"""What `accounts` needs to know about environments and their projects, through a protocol.
 
-`projects` registers its directory when it starts (`set_directory`); nothing here imports it.
+`projects` registers its directory at start (`set_directory`); nothing here imports it.
 """
 
 from typing import Any, Protocol
@@ -8,26 +8,26 @@ from typing import Any, Protocol
 from django.db.models import QuerySet
 
 from platform_site.http.errors import Forbidden
-from platform_site.identity.callers import Caller, Place
+from platform_site.identity.callers import Caller, EnvironmentRef
 
 
 class Directory(Protocol):
-    """Questions about environments that are answered one floor up."""
+    """Questions about environments, answered by a higher layer."""
 
     def pool_of(self, environment_id: str) -> str | None:
         """Whose users sign in at `environment_id`: itself, or the one it branched from. None if it does not exist."""
 
-    def place_of(self, environment_id: str) -> Place | None:
-        """The place as nobody in particular sees it; None if it cannot be reached."""
+    def place_of(self, environment_id: str) -> EnvironmentRef | None:
+        """The environment without a caller's role; None if it cannot be reached."""
 
-    def place_named(self, text: str) -> Place | None:
+    def place_named(self, text: str) -> EnvironmentRef | None:
         """The place of `env_…` or of `prj_…/name`, as operators name it; None if there is none."""
 
-    def stay(self, environment_id: str) -> None:
+    def lock_shared(self, environment_id: str) -> None:
         """Let the environment not be deleted until the control transaction at hand ends. Raises an error that is a 404
         if it has been."""
 
-    def place_for(self, caller: Caller, environment_id: str) -> tuple[Place, frozenset[str]] | None:
+    def place_for(self, caller: Caller, environment_id: str) -> tuple[EnvironmentRef, frozenset[str]] | None:
         """The place and what `caller` may do there; None where it may not even see that the environment exists."""
 
     def suspended(self) -> "QuerySet[Any, str]":
@@ -37,7 +37,7 @@ class Directory(Protocol):
         """The ids of suspended projects; to be asked within another query."""
 
     def may_invite(self, project_id: str | None, account_id: str | None) -> bool:
-        """Whether this account may invite members into that project; nobody into one that is gone. None for an
+        """Whether this account may invite members into the project (False for a deleted one). None means an
         operator."""
 
 
@@ -57,7 +57,7 @@ def directory() -> Directory:
     return _directory
 
 
-def active_place(environment_id: str) -> Place | None:
+def active_place(environment_id: str) -> EnvironmentRef | None:
     """The place that a call without a caller means; None if it cannot be reached. One query.
 
     Raises ProjectSuspended.
@@ -68,7 +68,7 @@ def active_place(environment_id: str) -> Place | None:
     return place
 
 
-def own_pool(place: Place, things: str = "users") -> str:
+def own_pool(place: EnvironmentRef, things: str = "users") -> str:
     """The environment's pool, if it is its own: whose users those are, and whatever else hangs on them (`things`).
     Raises Forbidden in a preview branch, whose users are real ones."""
     if place.pool_id != place.environment_id:
@@ -78,11 +78,11 @@ def own_pool(place: Place, things: str = "users") -> str:
     return place.pool_id
 
 
-def stay(environment_id: str | None) -> None:
+def lock_shared(environment_id: str | None) -> None:
     """Let the environment not be deleted until the transaction at hand ends, which writes something that names it; None
     is the platform's own. Two queries for an environment. Raises an error that is a 404 if it has been deleted."""
     if environment_id is not None:
-        directory().stay(environment_id)
+        directory().lock_shared(environment_id)
 
 
 def require_active(environment_id: str | None) -> None:

@@ -65,11 +65,12 @@ def operators(*, environment_id: str | None = None, account_id: str | None = Non
 
 
 def over_keys(caller: Caller, environment_id: str | None, *, to_issue: bool = False) -> KeyAuthority:
-    """The caller's authority over the keys of `environment_id`; None means a key's own environment, an account itself.
+    """The caller's authority over the keys of `environment_id`; None means a key's own environment, or the account
+    itself.
 
-    Raises NotFound for an environment that the caller cannot see, Forbidden where it may not handle keys, and where it
-    means `to_issue` one ProjectSuspended: to revoke what leaked, nobody has to wait. One query for a key, and for an
-    account that names an environment.
+    Raises NotFound for an environment that the caller cannot see, Forbidden if it may not manage keys, and
+    ProjectSuspended if it wants `to_issue` one; revoking is always possible. One query for a key, and for an account
+    that names an environment.
     """
     if caller.kind == "account":
         return _of_account(caller, environment_id, to_issue)

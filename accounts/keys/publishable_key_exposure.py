@@ -1,14 +1,14 @@
-"""What a publishable key opens to everybody: said by each door that makes or shows one.
+"""What a publishable key allows everyone to do, shown wherever one is created or listed.
 
-The floors above know what their rules grant to role `anonymous`; each registers a reader when it starts (`register`),
-nothing here imports them. A key opens nothing while nobody has its text: so whoever makes one is told together with the
-text, and in the console, where a slip of the hand makes one, before.
+Higher layers know what their rules grant to role `anonymous`; each registers a reader at start (`register`). A key
+allows nothing until its text is known, so the API shows this together with the text, and the console before creating
+it.
 """
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import orjson
 
@@ -16,78 +16,94 @@ from accounts.directory import environments as environment_directory
 from accounts.keys.permissions import KeyAuthority
 from accounts.keys.server_keys import PUBLISHABLE
 from accounts.models import ServerKey
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import EnvironmentRef
 
-TablesReader = Callable[[Place], Mapping[str, Sequence[str]]]
-"""The tables whose rules name `anonymous`, each with the actions that these name."""
-FunctionsReader = Callable[[Place], Sequence[str]]
-"""The names of the functions that everybody may invoke."""
 
-_tables: Final[list[TablesReader]] = []
+class OpenRows(NamedTuple):
+    """What a schema document opens to `anonymous`."""
+
+    tables: Mapping[str, Sequence[str]]
+    """The tables whose rules name it, each with the actions that these name."""
+    user_fields: Sequence[str]
+    """The fields of users that rows may embed."""
+
+
+RowsReader = Callable[[EnvironmentRef], OpenRows]
+FunctionsReader = Callable[[EnvironmentRef], Sequence[str]]
+"""The names of the functions that everyone may invoke."""
+
+_rows: Final[list[RowsReader]] = []
 _functions: Final[list[FunctionsReader]] = []
 
 
-def register(*, tables: TablesReader | None = None, functions: FunctionsReader | None = None) -> None:
+def register(*, rows: RowsReader | None = None, functions: FunctionsReader | None = None) -> None:
     """Called at start by the apps above. Each reader asks the environment's region."""
-    if tables is not None:
-        _tables.append(tables)
+    if rows is not None:
+        _rows.append(rows)
     if functions is not None:
         _functions.append(functions)
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """To everybody, by a key with certain scopes."""
+class Exposure:
+    """What a publishable key with certain scopes allows everyone."""
 
     tables: Mapping[str, Sequence[str]]
     """By name, each with its actions: `read`, `insert`, `update`, `delete`."""
     functions: Sequence[str]
+    user_fields: Sequence[str] = ()
+    """The fields of users that are read with rows."""
 
     def __bool__(self) -> bool:
         return bool(self.tables or self.functions)
 
     @property
     def fingerprint(self) -> str:
-        """Differs where anything else is opened: what somebody agreed to is this and no more."""
-        said = orjson.dumps([{name: list(actions) for name, actions in self.tables.items()}, list(self.functions)])
+        """Changes whenever something else becomes allowed, so that a confirmation covers exactly what was shown."""
+        tables = {name: list(actions) for name, actions in self.tables.items()}
+        said = orjson.dumps([tables, list(self.functions), list(self.user_fields)])
         return hashlib.sha256(said).hexdigest()
 
-    def within(self, scopes: Iterable[str]) -> "Opened":
+    def within(self, scopes: Iterable[str]) -> "Exposure":
         """As much of it as a key with these scopes reaches."""
         held = set(scopes)
         reached = {
             name: [action for action in actions if ("rows:read" if action == "read" else "rows:write") in held]
             for name, actions in self.tables.items()
         }
-        return Opened(
+        return Exposure(
             {name: actions for name, actions in reached.items() if actions},
             self.functions if "functions:invoke" in held else (),
+            self.user_fields if "rows:read" in held else (),
         )
 
     def sentences(self) -> list[str]:
-        """For people, one for each table and function."""
+        """For people, one for each table and function, and one for users."""
         tables = [f"table {name}: {', '.join(actions)}" for name, actions in self.tables.items()]
-        return [*tables, *(f"function {name}: invoke" for name in self.functions)]
+        users = [f"users of rows: {', '.join(self.user_fields)}"] if self.user_fields else []
+        return [*tables, *users, *(f"function {name}: invoke" for name in self.functions)]
 
 
-NOTHING: Final = Opened({}, ())
+NOTHING: Final = Exposure({}, ())
 
 
-def by_key(environment_id: str | None, scopes: Iterable[str]) -> Opened:
-    """What a publishable key with these scopes opens there, as rules and functions are now.
+def by_key(environment_id: str | None, scopes: Iterable[str]) -> Exposure:
+    """What a publishable key with these scopes allows there, by the current rules and functions.
 
-    One query of the control database and three of the region; raises what the region's raises where that is away.
+    One query of the control database and three of the region; raises the region's errors if it is unavailable.
     """
     place = environment_directory.directory().place_of(environment_id) if environment_id else None
     return NOTHING if place is None else _everything(place).within(scopes)
 
 
-def by_one_more(authority: KeyAuthority, scopes: Iterable[str]) -> Opened:
+def with_another_table(authority: KeyAuthority, scopes: Iterable[str]) -> Exposure:
     """As much of `by_key` as no live publishable key of the environment opens. One query more."""
     others = ServerKey.objects.live().filter(environment_id=authority.environment_id, prefix__startswith=PUBLISHABLE)
     return by_key(authority.environment_id, set(scopes).difference(*others.values_list("scopes", flat=True)))
 
 
-def _everything(place: Place) -> Opened:
-    tables = {name: actions for read in _tables for name, actions in sorted(read(place).items())}
-    return Opened(tables, [name for read in _functions for name in sorted(read(place))])
+def _everything(place: EnvironmentRef) -> Exposure:
+    rows = [read(place) for read in _rows]
+    tables = {name: actions for each in rows for name, actions in sorted(each.tables.items())}
+    functions = [name for read in _functions for name in sorted(read(place))]
+    return Exposure(tables, functions, [name for each in rows for name in each.user_fields])

@@ -1,8 +1,8 @@
-"""The form of a key: `sk_` or `pk_`, 32 random base62 characters (190 bits), 6 of checksum. Pure computation.
+"""Format of a key: `sk_` or `pk_`, 32 random base62 characters (190 bits), 6 of a checksum. Pure computation.
 
-A server key (`sk_`) is a secret. A publishable one (`pk_`) stands in web pages and grants no more than the rules of
-role `anonymous` do: its beginning says which it is, in the text as in the record, and nothing turns one into the other.
-The record is `accounts.models.ServerKey`; issuing and revoking are verbs of `accounts.users.service`.
+A server key (`sk_`) is a secret. A publishable one (`pk_`) is used in web pages and only grants the rules of role
+`anonymous`. The prefix decides, in the text as in the record, and cannot change. The record is
+`accounts.models.ServerKey`; `accounts.users.service` issues and revokes keys.
 """
 
 from typing import Final

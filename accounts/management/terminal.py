@@ -19,7 +19,7 @@ from accounts.models import User
 from accounts.users import passwords
 from platform_site.http.errors import ApiError
 from platform_site.http.fields import Serializer, failed
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import EnvironmentRef
 
 ENVIRONMENT = "the environment: its id (env_…), or the project's id and its name (prj_…/production)"
 """The help of an argument that `place_named` reads."""
@@ -110,7 +110,7 @@ def environment(options: dict[str, Any]) -> str | None:
     return None if named is None else place_named(named).environment_id
 
 
-def place_named(text: str) -> Place:
+def place_named(text: str) -> EnvironmentRef:
     """The place of `env_…` or of `prj_…/name`. Raises CommandError."""
     place = environment_directory.directory().place_named(text)
     if place is None:

@@ -1,7 +1,7 @@
 """Tables of `accounts`, all in the control database.
 
-`environment_id` is a plain text column everywhere: the environments live one floor up. Null means the platform's own
-pool (people who own projects and staff of the console).
+`environment_id` is a plain text column: environments belong to a higher layer. Null means the platform's own pool
+(owners of projects and staff of the console).
 """
 
 from typing import Any, ClassVar
@@ -15,7 +15,7 @@ from django.db.models.lookups import Exact
 
 from platform_site.http.models import public_id
 from platform_site.identity.callers import PUBLISHABLE_KEY_PREFIX
-from platform_site.identity.email_addresses import normalised
+from platform_site.identity.email_addresses import normalize
 
 
 class UserManager(BaseUserManager["User"]):
@@ -24,16 +24,16 @@ class UserManager(BaseUserManager["User"]):
         return self.filter(environment_id=pool_id)
 
     def with_email(self, pool_id: str | None, email: str) -> "models.QuerySet[User]":
-        """The user of one pool with this email; at most one row, but for addresses that conflict.
+        """The user of one pool with this email; at most one row, except for conflicting emails.
 
-        An address that conflicts keeps its stored spelling (`manage.py email_conflicts`). The user whose spelling
-        `email` is comes first, so each of them can be found.
+        A conflicting email keeps its stored spelling (`manage.py email_conflicts`). The user with exactly the spelling
+        `email` comes first, so each of them can be found.
         """
         exact = email.strip()
         if exact.isascii():
-            return self.in_pool(pool_id).filter(Exact(Lower("email"), normalised(exact)))
-        # A look-alike of an ASCII address, such as one with the Kelvin sign, finds nobody.
-        spellings = {each for each in (normalised(exact), exact.lower(), exact) if not each.isascii()}
+            return self.in_pool(pool_id).filter(Exact(Lower("email"), normalize(exact)))
+        # A look-alike of an ASCII email, such as one with the Kelvin sign, matches no user.
+        spellings = {each for each in (normalize(exact), exact.lower(), exact) if not each.isascii()}
         found = self.in_pool(pool_id).annotate(lower_email=Lower("email")).filter(lower_email__in=spellings)
         return found.order_by(models.Case(models.When(email=exact, then=0), default=1), "pk")
 
@@ -46,7 +46,7 @@ class UserManager(BaseUserManager["User"]):
 
     def create_superuser(self, email: str, password: str | None = None, **fields: Any) -> "User":
         """A platform account with every right in the console."""
-        user = self.model(email=normalised(email), is_staff=True, is_superuser=True, **fields)
+        user = self.model(email=normalize(email), is_staff=True, is_superuser=True, **fields)
         user.set_password(password)
         user.save(using=self._db)
         return user
@@ -204,26 +204,28 @@ class SigningKey(models.Model):
 
 
 class AuditEntry(models.Model):
-    """One thing that somebody did to who or where: append-only, read in the console."""
+    """One entry of the audit log: append-only, shown in the console."""
 
     id = public_id("aud")
     at = models.DateTimeField(db_default=Now(), db_index=True, editable=False)
     actor_kind = models.CharField(max_length=10)
-    """`account`, `user`, `key`, `staff` (the console) or `system` (a command or a sweep)."""
+    """`account`, `user`, `key`, `staff` (the console) or `system` (a command or a periodic job)."""
     actor_id = models.CharField(max_length=30, null=True, db_index=True)
     action = models.CharField(max_length=60)
     """`<thing>.<verb>`, such as `key.issued`."""
     target_id = models.CharField(max_length=64, null=True, db_index=True)
-    project_id = models.CharField(max_length=30, null=True, db_index=True)
-    environment_id = models.CharField(max_length=30, null=True, db_index=True)
+    project_id = models.CharField(max_length=30, null=True)
+    environment_id = models.CharField(max_length=30, null=True)
     detail = models.JSONField(default=dict)
     request_id = models.CharField(max_length=64, null=True, db_index=True)
-    """By it the access log tells the rest: address, path, time taken."""
+    """Finds the request in the access log: client, path, duration."""
 
     class Meta:
         ordering: ClassVar = ["-at", "-id"]
         verbose_name_plural = "audit entries"
         indexes: ClassVar = [
+            models.Index(fields=["project_id", "-at", "-id"], name="audit_of_project"),
+            models.Index(fields=["environment_id", "-at", "-id"], name="audit_of_environment"),
             # Of a function that entries are about one may have ended: what became of it, by its id.
             models.Index(
                 KeyTransform("address", "detail"),

@@ -11,6 +11,7 @@ from platform_site.http.models import public_id
 from platform_site.security import keyring
 
 SECRET_PURPOSE = "accounts.identity_provider"  # noqa: S105 - what the column is for
+KEY_PURPOSE = "accounts.identity_provider_key"
 
 
 class IdentityProvider(models.Model):
@@ -31,6 +32,12 @@ class IdentityProvider(models.Model):
         POST = "client_secret_post"
         NONE = "none"
 
+    class ResponseMode(models.TextChoices):
+        """How the provider sends the browser back: with a GET or, as Apple does for names and emails, a POST."""
+
+        QUERY = "query"
+        FORM_POST = "form_post"
+
     id = public_id("idp")
     environment_id = models.CharField(max_length=30, null=True, blank=True)
     """The environment whose pool it is; null for platform accounts."""
@@ -43,7 +50,7 @@ class IdentityProvider(models.Model):
     token_endpoint = models.CharField(max_length=500, null=True, blank=True)
     userinfo_endpoint = models.CharField(max_length=500, null=True, blank=True)
     emails_endpoint = models.CharField(max_length=500, null=True, blank=True)
-    """Where addresses are listed as `[{"email", "primary", "verified"}]`, if the profile does not vouch for one."""
+    """The endpoint that lists emails as `[{"email", "primary", "verified"}]`, if the profile has no verified one."""
     profile_fields = models.JSONField(default=dict, blank=True)
     """Where the profile holds `subject`, `email`, `email_verified`, `name`: dotted paths. For `oauth2`."""
     scopes = ArrayField(models.CharField(max_length=200), default=list, blank=True)
@@ -51,10 +58,17 @@ class IdentityProvider(models.Model):
     sealed_client_secret = models.BinaryField(null=True)
     client_auth = models.CharField(max_length=20, choices=ClientAuth.choices, null=True, blank=True)
     """Null: as the discovery document says."""
+    team_id = models.CharField(max_length=50, null=True, blank=True)
+    key_id = models.CharField(max_length=50, null=True, blank=True)
+    sealed_private_key = models.BinaryField(null=True)
+    """The P-256 key, as PEM, that signs client secrets for this team (`accounts.oauth.client_secrets`). Then there is
+    no client secret of the provider's."""
+    response_mode = models.CharField(max_length=10, choices=ResponseMode.choices, null=True, blank=True)
+    """Null: `query`, without naming it."""
     trusts_email = models.BooleanField(default=False)
-    """Its e-mail addresses count as verified though it does not say so: for a company's own directory, nothing else."""
+    """Its emails count as verified although it does not say so: only for a company's own directory."""
     sign_up = models.BooleanField(default=True)
-    """Whether a person whom nobody knows yet becomes a user."""
+    """Whether an unknown person becomes a new user."""
     enabled = models.BooleanField(default=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -80,7 +94,7 @@ class IdentityProvider(models.Model):
 
     @property
     def client_secret(self) -> str | None:
-        """The secret in clear, None for a public client. Raises a KeyringError if no key of ours opens it."""
+        """The secret in clear, None for a public client. Raises a KeyringError if no platform key decrypts it."""
         if self.sealed_client_secret is None:
             return None
         return keyring.unseal(bytes(self.sealed_client_secret), purpose=SECRET_PURPOSE).decode()
@@ -88,6 +102,22 @@ class IdentityProvider(models.Model):
     @client_secret.setter
     def client_secret(self, secret: str | None) -> None:
         self.sealed_client_secret = None if secret is None else keyring.seal(secret.encode(), purpose=SECRET_PURPOSE)
+
+    @property
+    def private_key(self) -> str | None:
+        """The key in clear. Raises a KeyringError if no platform key decrypts it."""
+        if self.sealed_private_key is None:
+            return None
+        return keyring.unseal(bytes(self.sealed_private_key), purpose=KEY_PURPOSE).decode()
+
+    @private_key.setter
+    def private_key(self, key: str | None) -> None:
+        self.sealed_private_key = None if key is None else keyring.seal(key.encode(), purpose=KEY_PURPOSE)
+
+    @property
+    def has_client_secret(self) -> bool:
+        """Whether the client can prove itself, by a secret or by a key that signs one."""
+        return self.sealed_client_secret is not None or self.sealed_private_key is not None
 
 
 class Identity(models.Model):
@@ -98,7 +128,7 @@ class Identity(models.Model):
     provider = models.ForeignKey(IdentityProvider, on_delete=models.CASCADE, related_name="identities")
     subject = models.CharField(max_length=255)
     email = models.CharField(max_length=254, null=True)
-    """As the provider said it last: to recognise the identity in a list, not to find anybody by."""
+    """The email that the provider last reported: to recognise the identity in a list, never to find a user."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     last_used_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -113,7 +143,7 @@ class Identity(models.Model):
 
 
 class RedirectUri(models.Model):
-    """An address to which an application may be sent back with a code. Compared character by character."""
+    """A URI to which an application may be redirected with a code. Compared character by character."""
 
     id = public_id("rdu")
     environment_id = models.CharField(max_length=30, null=True, blank=True)
@@ -157,3 +187,4 @@ class AuthorizationCode(models.Model):
 
 
 keyring.register_sealed_field("accounts.IdentityProvider", "sealed_client_secret", purpose=SECRET_PURPOSE)
+keyring.register_sealed_field("accounts.IdentityProvider", "sealed_private_key", purpose=KEY_PURPOSE)

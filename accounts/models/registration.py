@@ -46,8 +46,7 @@ class AccountEmail(models.Model):
     """One e-mail about an account: written down first, sent by a worker, and what the link in it opens.
 
     At most one for each (pool, kind, subject), but for sign-ups and password resets: a newer one replaces the one
-    before.
-    The token exists in the e-mail alone; here is its SHA-256, made anew each time the e-mail is sent again.
+    before. The token exists in the e-mail alone; here is its SHA-256, made anew each time the e-mail is sent again.
     """
 
     class Kind(models.TextChoices):
@@ -71,7 +70,7 @@ class AccountEmail(models.Model):
     """The project that it invites into; null for all else."""
     kind = models.CharField(max_length=20, choices=Kind.choices)
     subject = models.CharField(max_length=254)
-    """Whom it is about: an address in lower case, a user's id, or a project and whom it concerns."""
+    """What it is about: an email in lower case, a user's id, or a project and the person concerned."""
     recipient = models.CharField(max_length=254)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, null=True, related_name="emails")
     """Whom the link acts on; null while that is not known, and for those who have no account yet."""

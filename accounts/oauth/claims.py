@@ -1,14 +1,15 @@
-"""What a provider says of a person, believed only as far as it can be checked.
+"""Validates a provider's claims about a person.
 
-OpenID Connect: the ID token, signed by a key of the issuer's own set with an algorithm that only the issuer can use,
-for our client, in its time, with this flow's nonce (OpenID Connect Core 3.1.3.7); joserfc checks the signature, Authlib
-the claims. Plain OAuth 2: the profile that the access token opens, at the provider's own address, read by dotted paths.
+OpenID Connect: the ID token, signed by a key of the issuer's own set with an asymmetric algorithm, for our client,
+within its validity, with this flow's nonce (OpenID Connect Core 3.1.3.7); joserfc checks the signature, Authlib the
+claims. Plain OAuth 2: the profile that the access token opens, at the provider's own endpoint, read by dotted paths.
 """
 
 import logging
 from dataclasses import dataclass
 from typing import Any, Final
 
+import orjson
 from authlib.oauth2.base import OAuth2Error
 from authlib.oidc.core import CodeIDToken
 from joserfc import jwt
@@ -40,9 +41,9 @@ class Profile:
 
     subject: str
     email: str | None
-    """None where there is none, or none that could be an address here (`accounts.users.emails`)."""
+    """None if there is none, or none that is valid here (`accounts.users.emails`)."""
     is_email_verified: bool
-    """Whether the provider vouches that the address is this person's."""
+    """Whether the provider confirms that the email is this person's."""
     name: str
 
 
@@ -63,7 +64,7 @@ def of_person(
     except OAuth2Error as error:
         raise ProviderRefused(f"at its token endpoint: {str(error.error)[:60]!r}") from None
     except (JoseError, ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
-        # What a stranger wrote goes through two libraries here: whatever they trip over is nothing to be believed.
+        # Untrusted input passes through two libraries here: any exception means an invalid response.
         raise ProviderAnswerInvalid(f"{type(error).__name__}: {error}"[:200]) from None
 
 
@@ -89,7 +90,7 @@ def _of_id_token(calls: Calls, known: Metadata, token: dict[str, Any], nonce: st
     if claims.get("email") is None and known.userinfo_endpoint is not None:
         more = calls.get_object(known.userinfo_endpoint, access_token=str(token["access_token"]))
         if more.get("sub") != claims["sub"]:
-            raise ProviderAnswerInvalid("userinfo of somebody else")  # OpenID Connect Core 5.3.2
+            raise ProviderAnswerInvalid("userinfo of another person")  # OpenID Connect Core 5.3.2
         claims = more | {"sub": claims["sub"]}
     return _profile(claims["sub"], claims.get("email"), claims.get("email_verified"), claims.get("name"))
 
@@ -137,16 +138,16 @@ def _of_plain_profile(calls: Calls, known: Metadata, access_token: str) -> Profi
 
 
 def _at(told: Any, path: str) -> Any:
-    """What stands at a dotted path, None where it leads nowhere."""
+    """The value at a dotted path, None if there is none."""
     for step in path.split("."):
         told = told.get(step) if isinstance(told, dict) else None
     return told
 
 
 def _main_address(listed: Any) -> tuple[Any, Any]:
-    """The primary address of a list in GitHub's shape, and whether it is verified."""
+    """The primary email of a list in GitHub's format, and whether it is verified."""
     if not isinstance(listed, list):
-        raise ProviderAnswerInvalid("no list of e-mail addresses")
+        raise ProviderAnswerInvalid("no list of emails")
     for one in listed:
         if isinstance(one, dict) and one.get("primary") is True:
             return one.get("email"), one.get("verified")
@@ -161,7 +162,23 @@ def _profile(subject: Any, email: Any, verified: Any, name: Any) -> Profile:
         address = emails.check(email) if isinstance(email, str) else None
     except ValidationFailed:
         address = None
-    shown = name.replace("\0", "").encode(errors="ignore").decode() if isinstance(name, str) else ""
     # Amazon Cognito and others write the boolean as text.
     is_verified = address is not None and (verified is True or verified == "true")
-    return Profile(subject, address, is_verified, shown.strip()[:LONGEST_NAME])
+    return Profile(subject, address, is_verified, _shown(name))
+
+
+def _shown(name: Any) -> str:
+    shown = name.replace("\0", "").encode(errors="ignore").decode() if isinstance(name, str) else ""
+    return shown.strip()[:LONGEST_NAME]
+
+
+def name_in_form(user: str) -> str:
+    """The name in the parameter `user`, which Apple sends with the first sign-in only; empty if there is none.
+
+    It is not signed, so nothing else of it is read.
+    """
+    try:
+        name = orjson.loads(user)["name"]
+        return _shown(" ".join(part for part in (name.get("firstName"), name.get("lastName")) if isinstance(part, str)))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return ""

@@ -1,6 +1,7 @@
-"""Why a flow ends without a code. Each says what the application is told: RFC 6749 4.1.2.1's `error`, and our own code.
+"""Errors that end a sign-in flow without a code. Each has the `error` of RFC 6749 4.1.2.1 for the application, and the
+platform's own code.
 
-None of them knows of HTTP. Messages are for people; whatever a provider wrote goes to the log, never into them.
+They are independent of HTTP. Messages are for users; a provider's texts go to the log, never into them.
 """
 
 from typing import ClassVar
@@ -53,16 +54,16 @@ class ProviderRefused(FlowError):
 
 class EmailMissing(FlowError):
     error, code = "access_denied", "email_missing"
-    text = "The identity provider told us no e-mail address."
+    text = "The identity provider sent no email."
 
 
 class EmailUnverified(FlowError):
     error, code = "access_denied", "email_unverified"
-    text = "The identity provider has not verified your e-mail address."
+    text = "The identity provider has not verified your email."
 
 
 class EmailTaken(FlowError):
-    """The user with this e-mail has never shown that it is theirs: whoever signed up with it may be somebody else."""
+    """The user with this email has never verified it, so it may have been registered by another person."""
 
     error, code = "access_denied", "email_taken"
     text = "A user with this e-mail exists, but it was never verified. Sign in as before and verify the e-mail first."

@@ -1,10 +1,9 @@
-"""What one sign-in remembers between leaving for the provider and coming back, in a cookie of the browser that left.
+"""The state of one sign-in between the redirect to the provider and the callback, in a cookie of the browser.
 
-Nothing is stored here: strangers begin flows, and what they begin must cost no row. The cookie is sealed under our
-secret and the flow's `state`, so that it opens only together with the `state` that came back, in the browser that
-began it: a callback prepared by somebody else, or led into another browser, finds no cookie that opens (login CSRF,
-RFC 9700 4.7). It also holds the nonce and the PKCE verifier towards the provider, one of each per flow. Pure but for
-the clock and the secret.
+Nothing is stored on the server, so that anonymous callers cannot fill a table. The cookie is sealed under the secret
+key and the flow's `state`, so that it only opens with the returned `state` in the browser that started the flow: a
+callback prepared by an attacker, or opened in another browser, has no valid cookie (login CSRF, RFC 9700 4.7). It also
+has the nonce and the PKCE verifier for the provider, one of each per flow. Pure except for the clock and the secret.
 """
 
 import re
@@ -91,16 +90,13 @@ def surplus(cookies: Iterable[str]) -> list[str]:
     return flows if len(flows) >= MOST else []
 
 
-def sealed(flow: Flow, state: str) -> str:
+def seal(flow: Flow, state: str) -> str:
     """The value of the cookie."""
-    members = asdict(flow)
-    if not flow.links:
-        del members["links"]  # a process of the release before, which may read it, knows no such member
-    text = keyring.seal_under(_key(state), orjson.dumps(members), purpose=_PURPOSE)
+    text = keyring.seal_under(_key(state), orjson.dumps(asdict(flow)), purpose=_PURPOSE)
     return urlsafe_b64encode(text).decode().rstrip("=")
 
 
-def opened(state: str, cookies: dict[str, str]) -> Flow:
+def open_sealed(state: str, cookies: dict[str, str]) -> Flow:
     """The flow of `state` as this browser's cookies have it. Raises UnknownFlow."""
     if not _STATE.fullmatch(state):
         raise UnknownFlow

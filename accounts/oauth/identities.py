@@ -1,11 +1,10 @@
-"""Whose account a person at a provider is.
+"""Finds or creates the user of a person at a provider.
 
-By (provider, subject) if the two have met before, whatever the e-mail says now. Else by e-mail, and only if both sides
-have shown that it is theirs: the provider vouches for it, and our user has verified it. An address that only one side
-claims links nothing, for then whoever typed it first would own the other's account (pre-hijacking), and no
-address links an account of the console's staff. Else a new user is made, whose e-mail counts as verified, if the pool
-admits new ones or has invited this one. Who is signed in can link any other identity of theirs (`link`), whatever its
-e-mail.
+By (provider, subject) if they are linked, whatever the email is now. Otherwise by email, and only if both sides have
+proven it: the provider confirms it, and the user has verified it. An email that only one side claims links nothing,
+since its first user could otherwise take over the other account (pre-hijacking), and no email links an account of
+console staff. Otherwise a new user is created with a verified email, if the pool admits new users or has invited this
+one. A signed-in user can link any other identity (`link`), whatever its email.
 """
 
 from typing import Final
@@ -34,19 +33,19 @@ MOST: Final = 20
 """Identities of one account."""
 
 
-def recognise(provider: IdentityProvider, profile: Profile, *, most: int | None) -> User:
+def find_or_create_user(provider: IdentityProvider, profile: Profile, *, most: int | None) -> User:
     """The user that `profile` is in the provider's pool, known, linked or made now.
 
     `most` is how many users the pool may have. Raises the errors of `accounts.oauth.errors` that concern people.
     """
     try:
-        return _recognise(provider, profile, most)
+        return _find_or_create_user(provider, profile, most)
     except (IntegrityError, ValidationFailed):
-        return _recognise(provider, profile, most)  # the same person in two tabs: the other one was first
+        return _find_or_create_user(provider, profile, most)  # the same person in two tabs: the other one was first
 
 
 @transaction.atomic
-def _recognise(provider: IdentityProvider, profile: Profile, most: int | None) -> User:
+def _find_or_create_user(provider: IdentityProvider, profile: Profile, most: int | None) -> User:
     met = Identity.objects.select_related("user").filter(provider=provider, subject=profile.subject).first()
     if met is not None:
         if met.user.disabled_at is not None:
@@ -57,10 +56,10 @@ def _recognise(provider: IdentityProvider, profile: Profile, most: int | None) -
         raise errors.EmailMissing
     if not (profile.is_email_verified or provider.trusts_email):
         raise errors.EmailUnverified
-    # Locked: neither the address nor its having been verified may change before the link is there.
+    # Locked: neither the email nor its verification may change before the link exists.
     user = User.objects.with_email(provider.environment_id, profile.email).select_for_update().first()
     if user is None:
-        user = _made(provider, profile, profile.email, most)
+        user = _create(provider, profile, profile.email, most)
         _remember(user, provider, profile.subject, profile.email, actor=Actor.of(user))
     elif user.disabled_at is not None:
         raise errors.UserDisabled
@@ -76,9 +75,9 @@ def _recognise(provider: IdentityProvider, profile: Profile, most: int | None) -
 def _link(
     user: User, provider: IdentityProvider, subject: str, email: str | None, *, actor: Caller | Actor
 ) -> Identity:
-    """Another way into an account that is there: its owner is told."""
+    """Link another identity to an existing account, and notify its owner."""
     identity = _remember(user, provider, subject, email, actor=actor)
-    email_outbox.tell(
+    email_outbox.notify(
         user, Kind.IDENTITY_LINKED, recipient=user.email, subject=identity.pk, provider=provider.display_name
     )  # fmt: skip
     return identity
@@ -88,6 +87,9 @@ def _remember(
     user: User, provider: IdentityProvider, subject: str, email: str | None, *, actor: Caller | Actor
 ) -> Identity:
     identity = Identity.objects.create(user=user, provider=provider, subject=subject, email=email)
+    if not IdentityProvider.objects.filter(pk=provider.pk, issuer=provider.issuer).exists():
+        # Under another issuer the subject may be another person's. From here on, `providers.change` waits or refuses.
+        raise errors.ProviderAnswerInvalid("the issuer was changed during the sign-in")
     audit.record(
         "identity.linked",
         actor=actor,
@@ -99,12 +101,9 @@ def _remember(
     return identity
 
 
-def _made(provider: IdentityProvider, profile: Profile, email: str, most: int | None) -> User:
+def _create(provider: IdentityProvider, profile: Profile, email: str, most: int | None) -> User:
     invited = (
-        invitations.pending(provider.environment_id)
-        .select_for_update()
-        .filter(subject=emails.normalised(email))
-        .first()
+        invitations.pending(provider.environment_id).select_for_update().filter(subject=emails.normalize(email)).first()
     )
     if invited is not None and not invitations.is_good(invited):
         invited = None
@@ -151,10 +150,12 @@ def _linked(user: User, proof: Proof, actor: Caller) -> Identity:
     if locked.disabled_at is not None or locked.password != user.password:
         # Whoever took the account back a moment ago must not find another way into it beside theirs.
         raise Conflict("The account was changed at this moment. Try again.")
-    provider = IdentityProvider.objects.filter(
-        pk=proof.provider_id, environment_id=locked.environment_id, enabled=True
-    ).first()
-    if provider is None:
+    provider = (
+        IdentityProvider.objects.select_for_update(no_key=True)
+        .filter(pk=proof.provider_id, environment_id=locked.environment_id, enabled=True)
+        .first()
+    )
+    if provider is None or provider.issuer != proof.issuer:
         raise proofs.refused()
     met = Identity.objects.filter(provider=provider, subject=proof.subject).first()
     if met is None:
@@ -167,7 +168,7 @@ def _linked(user: User, proof: Proof, actor: Caller) -> Identity:
 
 
 def admits_new_users(provider: IdentityProvider) -> bool:
-    """Whether a person whom nobody knows yet becomes a user: the pool is open, and the provider not an exception."""
+    """Whether an unknown person becomes a new user: the pool is open, and the provider is no exception."""
     return provider.sign_up and pool_settings.settings_of(provider.environment_id).sign_up == SignUpMode.OPEN
 
 

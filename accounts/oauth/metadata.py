@@ -1,8 +1,8 @@
-"""What a provider says of itself: discovery documents and key sets, remembered per process and issuer.
+"""Discovery documents and key sets of providers, cached per process and issuer.
 
-The document of an issuer is believed only if it names that issuer itself (OpenID Connect Discovery 4.3), and keys come
-from nowhere but the address that this document names: two thirds of refusing a foreign issuer (GHSA-9wqv-qhrh-87f4).
-The last is `iss` in each ID token (`claims`).
+An issuer's document must name that issuer itself (OpenID Connect Discovery 4.3), and keys are only loaded from the URL
+in that document: two thirds of rejecting a foreign issuer (GHSA-9wqv-qhrh-87f4). The last is `iss` in each ID token
+(`claims`).
 """
 
 import re
@@ -20,11 +20,11 @@ from accounts.models.oauth import IdentityProvider
 from accounts.oauth.errors import ProviderAnswerInvalid
 from accounts.oauth.transport import Calls, check_endpoint
 
-REMEMBERED: Final = 600.0
+CACHE_SECONDS: Final = 600.0
 """Seconds."""
-KEYS_AGAIN: Final = 30.0
+KEYS_RELOAD_SECONDS: Final = 30.0
 """Seconds after which an unknown key id makes the key set be read again."""
-MOST: Final = 200
+MAX_ENTRIES: Final = 200
 """Issuers remembered in a process."""
 MOST_KEYS: Final = 40
 ALGORITHMS: Final = (
@@ -91,7 +91,7 @@ class Metadata:
         methods = IdentityProvider.ClientAuth
         if provider.client_auth:
             return provider.client_auth
-        if provider.sealed_client_secret is None:
+        if not provider.has_client_secret:
             return methods.NONE.value
         if provider.kind == IdentityProvider.Kind.OAUTH2:
             return methods.POST.value
@@ -100,17 +100,17 @@ class Metadata:
         return methods.BASIC.value if takes_basic else methods.POST.value
 
 
-Kept = TypeVar("Kept")
+CachedValue = TypeVar("CachedValue")
 
 
-class _Memory(Generic[Kept]):
+class _Cache(Generic[CachedValue]):
     """The last MOST things by name, each for REMEMBERED seconds."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: dict[str, tuple[float, Kept]] = {}
+        self._kept: dict[str, tuple[float, CachedValue]] = {}
 
-    def get(self, name: str, make: Callable[[], Kept], *, older_than: float = REMEMBERED) -> Kept:
+    def get(self, name: str, make: Callable[[], CachedValue], *, older_than: float = CACHE_SECONDS) -> CachedValue:
         """What is kept under `name` if it is younger than `older_than` seconds, else what `make` makes."""
         with self._lock:
             found = self._kept.get(name)
@@ -120,7 +120,7 @@ class _Memory(Generic[Kept]):
         with self._lock:
             self._kept.pop(name, None)
             self._kept[name] = (time.monotonic(), made)
-            while len(self._kept) > MOST:
+            while len(self._kept) > MAX_ENTRIES:
                 del self._kept[next(iter(self._kept))]
         return made
 
@@ -129,25 +129,25 @@ class _Memory(Generic[Kept]):
             self._kept.clear()
 
 
-_documents: _Memory[Metadata] = _Memory()
-_key_sets: _Memory[KeySet] = _Memory()
+_documents: _Cache[Metadata] = _Cache()
+_key_sets: _Cache[KeySet] = _Cache()
 
 
-def forget() -> None:
+def evict() -> None:
     """Forget everything (tests)."""
     _documents.clear()
     _key_sets.clear()
 
 
-def of(calls: Calls) -> Metadata:
-    """The metadata of a provider; a call where it is discovered and not remembered.
+def of(calls: Calls, *, fresh: bool = False) -> Metadata:
+    """The metadata of a provider; a call where it is discovered and not remembered. `fresh`: read it again.
 
     Raises ProviderUnreachable, ProviderAnswerInvalid.
     """
     provider = calls.provider
     if provider.kind == IdentityProvider.Kind.OIDC:
         issuer = str(provider.issuer)
-        return _documents.get(issuer, lambda: _discover(calls, issuer))
+        return _documents.get(issuer, lambda: _discover(calls, issuer), older_than=0 if fresh else CACHE_SECONDS)
     return Metadata(
         authorization_endpoint=str(provider.authorization_endpoint),
         token_endpoint=str(provider.token_endpoint),
@@ -166,7 +166,7 @@ def _discover(calls: Calls, issuer: str) -> Metadata:
         {named.replace(TENANT, tenant).rstrip("/") for tenant in _MULTI_TENANT} if is_template else {named.rstrip("/")}
     )
     if issuer.rstrip("/") not in accepted:
-        raise ProviderAnswerInvalid("the discovery document is another issuer's")
+        raise ProviderAnswerInvalid(f"the discovery document is another issuer's: {named[:200]!a}")
     userinfo = document.get("userinfo_endpoint")
     offered = _words(document.get("id_token_signing_alg_values_supported")) or ("RS256",)
     return Metadata(
@@ -188,7 +188,7 @@ def _words(value: Any) -> tuple[str, ...]:
 
 def keys(calls: Calls, metadata: Metadata, *, again: bool = False) -> KeySet:
     """The keys by which the issuer signs. `again`: one was missing, so what is remembered may be out of date."""
-    older_than = KEYS_AGAIN if again else REMEMBERED
+    older_than = KEYS_RELOAD_SECONDS if again else CACHE_SECONDS
     return _key_sets.get(str(metadata.issuer), lambda: _read_keys(calls, metadata), older_than=older_than)
 
 

@@ -1,6 +1,6 @@
-"""What people see of a sign-in by another provider: a choice of providers, and errors that no application can be told.
+"""Pages of a sign-in by a provider: the choice of providers, and errors that cannot be sent to an application.
 
-Server-rendered, no script, the strictest content policy; for those who ask for HTML.
+Server-rendered, without scripts, under the strictest content policy; for requests that accept HTML.
 """
 
 from collections.abc import Iterable, Mapping
@@ -37,7 +37,7 @@ def choice(providers: Iterable[IdentityProvider], query: Mapping[str, str], pool
 
 
 def failed(error: ApiError) -> HttpResponse:
-    """The page of an error that cannot be told to the application."""
+    """The page of an error that cannot be sent to the application."""
     facts = {
         "title": "Signing in did not work",
         "sentences": [field.message for field in error.fields] or [error.text],
@@ -53,7 +53,7 @@ def _page(template: str, status: int, facts: dict[str, Any]) -> HttpResponse:
     headers = {
         "Content-Security-Policy": POLICY,
         "Cache-Control": "no-store",
-        "Referrer-Policy": "no-referrer",  # the address holds the application's state
+        "Referrer-Policy": "no-referrer",  # the URL has the application's state
         "X-Frame-Options": "DENY",
     }
     return HttpResponse(render_to_string(template, facts), status=status, headers=headers)

@@ -1,9 +1,9 @@
-"""What a person brings back from a provider to have it linked to the account that they are signed in to.
+"""Proofs: what a person brings from a provider to link its identity to the signed-in account.
 
-Nothing is stored: a proof is a sealed statement of ours that says which person at which provider was here. It opens
-nothing by itself. To link it takes a session of the account, the PKCE verifier of whoever began, and what
-`accounts.registration.own_account.prove` asks for; so one that is copied, or slipped to somebody else's application,
-links nothing (RFC 9700 4.5). It may come twice within its time: linking twice is linking once. Pure but for the clock.
+Nothing is stored: a proof is a sealed statement about a person at a provider. By itself it gives no access. Linking
+also needs a session of the account, the PKCE verifier of the flow, and
+`accounts.registration.own_account.reauthenticate`; so a copied proof, or one injected into another application, links
+nothing (RFC 9700 4.5). It may be used twice in its lifetime: linking is idempotent. Pure except for the clock.
 """
 
 import time
@@ -35,18 +35,28 @@ class Proof:
     code_challenge: str
     expires_at: int
     """Unix seconds."""
+    issuer: str | None = None
+    """Who made the subject; None for plain OAuth 2."""
 
 
-def made(*, provider_id: str, subject: str, email: str | None, environment_id: str | None, code_challenge: str) -> str:
+def make(
+    *,
+    provider_id: str,
+    subject: str,
+    email: str | None,
+    environment_id: str | None,
+    code_challenge: str,
+    issuer: str | None,
+) -> str:
     """The proof as the application gets it, in the place of a code."""
-    proof = Proof(provider_id, subject, email, environment_id, code_challenge, int(time.time()) + LIFETIME)
+    proof = Proof(provider_id, subject, email, environment_id, code_challenge, int(time.time()) + LIFETIME, issuer)
     sealed = keyring.seal(orjson.dumps(asdict(proof)), purpose=_PURPOSE)
     return PREFIX + urlsafe_b64encode(sealed).decode().rstrip("=")
 
 
-def opened(text: str, *, environment_id: str | None, code_verifier: str) -> Proof:
-    """The proof, if it is ours, in its time, and brought to where it was asked for by whoever asked. Raises
-    InvalidGrant, with one answer for all reasons."""
+def read(text: str, *, environment_id: str | None, code_verifier: str) -> Proof:
+    """The proof, if it is authentic, unexpired, and for this environment and verifier. Raises InvalidGrant, with one
+    message for all reasons."""
     value = text.removeprefix(PREFIX)
     try:
         sealed = urlsafe_b64decode(value + "=" * (-len(value) % 4))

@@ -1,10 +1,10 @@
-"""The verbs of identity providers: add, change, remove. Each in one transaction with its audit entry.
+"""Service of identity providers: add, change, remove. Each in one transaction with its audit entry.
 
-What says who somebody is (kind, issuer, endpoints, paths of fields) is fixed when a provider is added: a provider that
-moved would hand its users' accounts to whoever answers at the new place. Remove it and add another one instead.
+What determines identities (kind, endpoints, field paths) is fixed when a provider is added: otherwise a changed
+provider could take over its users' accounts. Remove it and add another one instead. The issuer can change while no user
+is linked. No function here makes requests: `accounts.oauth.discovery` checks an issuer before.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -17,41 +17,24 @@ from accounts.audit import Actor
 from accounts.directory import environments as environment_directory
 from accounts.directory import locks as account_locks
 from accounts.models.oauth import IdentityProvider
-from accounts.oauth import metadata
+from accounts.oauth import checks, client_secrets
 from accounts.users.service import UNSET, Unset
-from platform_site.http.errors import FieldError, NotFound, QuotaExceeded, ValidationFailed
+from platform_site.http.errors import Conflict, FieldError, NotFound, QuotaExceeded, ValidationFailed
 from platform_site.identity.callers import Caller
-from platform_site.outbound import BadUrl, parse_url
-from platform_site.outbound.ssrf import is_allowed, networks
 
 MOST: Final = 20
 """Providers of a pool."""
-NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,47}", re.ASCII)
-_SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}", re.ASCII)
-_PATH: Final = re.compile(r"[A-Za-z0-9_-]{1,50}(?:\.[A-Za-z0-9_-]{1,50}){0,4}", re.ASCII)
-_SECRET: Final = re.compile(r"[\x20-\x7e]{1,2000}", re.ASCII)
-_REASSIGNABLE: Final = frozenset(
-    ("login", "username", "user_name", "preferred_username", "nickname", "nick", "handle", "slug", "screen_name")
-    + (
-        "name",
-        "display_name",
-        "displayname",
-        "full_name",
-        "email",
-        "email_address",
-        "mail",
-        "upn",
-        "unique_name",
-        "phone",
-    )
-)
-"""Last names of paths, in lower case, whose value a provider may later give to another person."""
-FIELDS: Final = ("subject", "email", "email_verified", "name")
 OIDC_SCOPES: Final = ("openid", "email", "profile")
-_ENDPOINTS: Final = ("authorization_endpoint", "token_endpoint", "userinfo_endpoint", "emails_endpoint")
 
 PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
     "google": {"display_name": "Google", "issuer": "https://accounts.google.com"},
+    "apple": {
+        "display_name": "Apple",
+        "issuer": "https://appleid.apple.com",
+        "scopes": ["openid", "name", "email"],
+        "client_auth": "client_secret_post",
+        "response_mode": "form_post",
+    },
     "gitlab": {"display_name": "GitLab", "issuer": "https://gitlab.com"},
     "github": {
         "display_name": "GitHub",
@@ -82,12 +65,18 @@ def add(
     profile_fields: Mapping[str, str] | None = None,
     scopes: Sequence[str] = (),
     client_auth: str | None = None,
+    team_id: str | None = None,
+    key_id: str | None = None,
+    private_key: str | None = None,
+    response_mode: str | None = None,
     trusts_email: bool = False,
     sign_up: bool = True,
     enabled: bool = True,
+    issuer_errors: Sequence[FieldError] = (),
 ) -> IdentityProvider:
     """A provider of the pool `pool_id` (None: platform accounts): OpenID Connect if it has an issuer, else OAuth 2.
 
+    `issuer_errors` is what `accounts.oauth.discovery` found; they are raised together with all others.
     Raises ValidationFailed naming each field that will not do, QuotaExceeded.
     """
     endpoints = {
@@ -97,7 +86,7 @@ def add(
         "emails_endpoint": emails_endpoint,
     }
     fields = dict(profile_fields or {})
-    wrong = _wrong_trust(issuer, trusts_email) + problems(
+    wrong = [*issuer_errors, *checks.wrong_trust(issuer, trusts_email)] + checks.problems(
         name=name,
         client_id=client_id,
         client_secret=client_secret,
@@ -106,7 +95,9 @@ def add(
         profile_fields=fields,
         scopes=scopes,
         client_auth=client_auth,
+        has_key=private_key is not None,
     )
+    wrong += client_secrets.problems(team_id, key_id, private_key, issuer=issuer, has_secret=client_secret is not None)
     if wrong:
         raise ValidationFailed(fields=wrong)
     provider = IdentityProvider(
@@ -116,12 +107,16 @@ def add(
         profile_fields=fields,
         client_id=client_id,
         client_auth=client_auth,
+        team_id=team_id,
+        key_id=key_id,
+        response_mode=response_mode,
         trusts_email=trusts_email,
         sign_up=sign_up,
         enabled=enabled,
         **(_of_issuer(issuer, scopes) if issuer is not None else _of_endpoints(endpoints, scopes)),
     )
     provider.client_secret = client_secret
+    provider.private_key = private_key
     _store(provider, actor)
     return provider
 
@@ -138,7 +133,7 @@ def _store(provider: IdentityProvider, actor: Caller | Actor) -> None:
     """Write a new one down, with its audit entry. Raises QuotaExceeded, ValidationFailed where its name is taken."""
     pool_id = provider.environment_id
     with transaction.atomic():
-        environment_directory.stay(pool_id)
+        environment_directory.lock_shared(pool_id)
         account_locks.hold(f"identity providers of {pool_id}")
         if of_pool(pool_id).count() >= MOST:
             raise QuotaExceeded(f"An environment has at most {MOST} identity providers.")
@@ -171,18 +166,37 @@ def change(
     display_name: str | Unset = UNSET,
     client_id: str | Unset = UNSET,
     client_secret: str | Unset = UNSET,
+    team_id: str | None = None,
+    key_id: str | None = None,
+    private_key: str | None = None,
+    response_mode: str | Unset = UNSET,
+    issuer: str | Unset = UNSET,
     scopes: Sequence[str] | Unset = UNSET,
     trusts_email: bool | Unset = UNSET,
     sign_up: bool | Unset = UNSET,
     enabled: bool | Unset = UNSET,
+    issuer_errors: Sequence[FieldError] = (),
 ) -> IdentityProvider:
-    """Change what is given. Raises ValidationFailed, and NotFound if the provider is gone by now."""
-    wrong = _wrong_names(
+    """Change what is given. A client secret replaces a signing key (`team_id`, `key_id`, `private_key`), and the other
+    way round. Another issuer clears both, unless new ones are given: the old ones must not be used at another host.
+
+    Raises ValidationFailed, NotFound if the provider is gone by now, and Conflict for another issuer while users are
+    linked: there, their subjects may be other people.
+    """
+    wrong = checks.wrong_names(
         provider.name,
         () if isinstance(scopes, Unset) else scopes,
         provider.client_id if isinstance(client_id, Unset) else client_id,
         None if isinstance(client_secret, Unset) else client_secret,
-    ) + _wrong_trust(provider.issuer, trusts_email is True)
+    )
+    if not isinstance(issuer, Unset):
+        wrong += checks.wrong_issuer(provider, issuer) or issuer_errors
+    has_secret = not isinstance(client_secret, Unset)
+    wrong += client_secrets.problems(team_id, key_id, private_key, issuer=provider.issuer, has_secret=has_secret)
+    wrong += checks.wrong_trust(
+        provider.issuer if isinstance(issuer, Unset) else issuer,
+        provider.trusts_email if isinstance(trusts_email, Unset) else trusts_email,
+    )
     if wrong:
         raise ValidationFailed(fields=wrong)
     with transaction.atomic():
@@ -190,7 +204,14 @@ def change(
         if locked is None:
             raise NotFound
         changed = []
+        issuers = {}
+        if not isinstance(issuer, Unset) and issuer != locked.issuer:
+            if locked.identities.exists():
+                raise Conflict("Users are linked by this issuer. Remove the provider and add another one.")
+            issuers = {"issuer": issuer, "previous_issuer": locked.issuer}
         given = {
+            "issuer": issuer,
+            "response_mode": response_mode,
             "display_name": display_name,
             "client_id": client_id,
             "scopes": scopes,
@@ -202,9 +223,9 @@ def change(
             if not isinstance(value, Unset) and getattr(locked, field) != value:
                 setattr(locked, field, value)
                 changed.append(field)
-        if not isinstance(client_secret, Unset):
-            locked.client_secret = client_secret
-            changed.append("sealed_client_secret")
+        secret = None if isinstance(client_secret, Unset) else client_secret
+        if issuers or secret is not None or private_key is not None:
+            changed += _replace_credentials(locked, secret, team_id, key_id, private_key)
         if changed:
             locked.save(update_fields=changed)
             audit.record(
@@ -213,8 +234,20 @@ def change(
                 target_id=locked.pk,
                 environment_id=locked.environment_id,
                 fields=[field.removeprefix("sealed_") for field in changed],
+                **issuers,
             )
     return locked
+
+
+def _replace_credentials(
+    provider: IdentityProvider, secret: str | None, team_id: str | None, key_id: str | None, private_key: str | None
+) -> list[str]:
+    """Set the client's secret or signing key, and clear the other. Returns the changed fields."""
+    had_key = provider.sealed_private_key is not None
+    provider.client_secret = secret
+    provider.team_id, provider.key_id, provider.private_key = team_id, key_id, private_key
+    key_fields = ["team_id", "key_id", "sealed_private_key"] if had_key or private_key is not None else []
+    return ["sealed_client_secret", *key_fields]
 
 
 def remove(provider: IdentityProvider, *, actor: Caller | Actor) -> int:
@@ -245,112 +278,9 @@ def of_pool(pool_id: str | None) -> "QuerySet[IdentityProvider]":
 
 
 def callback_url(provider: IdentityProvider) -> str:
-    """The redirect URI to register at the provider: each has one of its own.
+    """The redirect URI to register at the provider: each provider has its own.
 
-    With one for all a hostile tenant could lead somebody to another's provider and have the code brought to its own
-    token endpoint (mix-up, RFC 9700 4.4.2). The nonce does not help: who does that puts the one of a flow of their own
-    there, and ends that flow with the code.
+    With a common one, a hostile tenant could lead a user to another tenant's provider and have the code sent to its own
+    token endpoint (mix-up, RFC 9700 4.4.2). The nonce does not prevent that: the attacker uses one of its own flow.
     """
     return f"{settings.BASE_URL}/v1/auth/callback/{provider.pk}"
-
-
-def problems(
-    *,
-    name: str,
-    client_id: str,
-    client_secret: str | None,
-    issuer: str | None,
-    endpoints: Mapping[str, str | None],
-    profile_fields: Mapping[str, str],
-    scopes: Sequence[str],
-    client_auth: str | None,
-) -> list[FieldError]:
-    """What is wrong with a provider that somebody wants to add; empty if nothing is. Asks nobody."""
-    wrong = [
-        *_wrong_names(name, scopes, client_id, client_secret),
-        *_wrong_addresses(issuer, endpoints),
-        *_wrong_fields(profile_fields, is_oidc=issuer is not None),
-    ]
-    if client_auth is not None and (client_auth == "none") != (client_secret is None):
-        wrong.append(FieldError("client_auth", "no_match", "`none` is for a client without a secret, and only for it."))
-    return wrong
-
-
-def _wrong_names(name: str, scopes: Sequence[str], client_id: str, client_secret: str | None) -> list[FieldError]:
-    wrong = []
-    if not NAME.fullmatch(name):
-        wrong.append(FieldError("name", "invalid_name", "1-48 of a-z, 0-9, - and _, beginning with a letter."))
-    if len(scopes) > 30 or not all(_SCOPE.fullmatch(scope) for scope in scopes):
-        wrong.append(FieldError("scopes", "invalid_scope", "At most 30 scopes of visible ASCII (RFC 6749 3.3)."))
-    if not _SECRET.fullmatch(client_id) or len(client_id) > 300:
-        wrong.append(FieldError("client_id", "invalid", "1-300 characters of ASCII."))
-    if client_secret is not None and not _SECRET.fullmatch(client_secret):
-        wrong.append(FieldError("client_secret", "invalid", "1-2000 characters of ASCII."))
-    return wrong
-
-
-def _wrong_addresses(issuer: str | None, endpoints: Mapping[str, str | None]) -> list[FieldError]:
-    wrong = []
-    named = {field: url for field, url in endpoints.items() if url is not None}
-    if issuer is not None:
-        wrong += [
-            FieldError(field, "not_with_issuer", "An issuer's endpoints are in its discovery document.")
-            for field in named
-        ]
-        if "?" in issuer:
-            wrong.append(FieldError("issuer", "invalid_url", "An issuer has no query."))
-        named = {"issuer": issuer}
-    else:
-        wrong += [
-            FieldError(field, "required", "Needed where there is no issuer.")
-            for field in _ENDPOINTS[:3]
-            if field not in named
-        ]
-    for field, url in named.items():
-        if len(url) > 500:
-            wrong.append(FieldError(field, "too_long", "At most 500 characters."))
-            continue
-        # No name is resolved here: each call checks what its name means by then.
-        try:
-            target = parse_url(url)
-        except BadUrl as error:
-            wrong.append(FieldError(field, error.code, str(error)))
-            continue
-        opened = networks(tuple(settings.OUTBOUND_ALLOWED_NETWORKS))
-        if target.address is not None and not is_allowed(target.address, opened):
-            wrong.append(FieldError(field, "address_not_allowed", "The host is not on the public internet."))
-        elif target.scheme != "https" and settings.PRODUCTION:
-            wrong.append(FieldError(field, "not_https", "The address must start with https://."))
-    return wrong
-
-
-def _wrong_trust(issuer: str | None, trusts_email: bool) -> list[FieldError]:
-    if not trusts_email or not metadata.is_multi_tenant(issuer):
-        return []
-    reason = "Any tenant of this issuer can claim any email. Use the issuer of one tenant."
-    return [FieldError("trusts_email", "multi_tenant", reason)]
-
-
-def _wrong_fields(fields: Mapping[str, str], *, is_oidc: bool) -> list[FieldError]:
-    if fields and is_oidc:
-        return [
-            FieldError("profile_fields", "not_with_issuer", "The claims of OpenID Connect have names of their own.")
-        ]
-    wrong = []
-    for field, path in fields.items():
-        if field not in FIELDS:
-            wrong.append(FieldError(f"profile_fields.{field}"[:100], "unknown_field", f"One of {', '.join(FIELDS)}."))
-        elif not isinstance(path, str) or not _PATH.fullmatch(path):
-            wrong.append(
-                FieldError(f"profile_fields.{field}", "invalid_path", "Names joined by dots, such as data.id.")
-            )
-        elif field == "subject" and path.rpartition(".")[2].lower() in _REASSIGNABLE:
-            wrong.append(
-                FieldError(
-                    "profile_fields.subject",
-                    "reassignable",
-                    "A provider can give this value to another person, who would then own the account. "
-                    "Use a permanent identifier such as id or sub.",
-                )
-            )
-    return wrong

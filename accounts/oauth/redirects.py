@@ -1,8 +1,7 @@
-"""Redirect URIs: what may be one, which are allowed, and the addresses that carry a code or an error back.
+"""Redirect URIs: which are valid, which are allowed, and the URLs that return a code or an error.
 
-An exact list per environment, compared character by character (RFC 9700 2.1): no wildcards, no prefixes, no
-normalising, for every cleverness in comparing has been an open redirect somewhere. What could be read in two ways is
-refused when the list is written, so that nothing in it needs interpreting.
+An exact list per environment, compared character by character (RFC 9700 2.1): no wildcards, prefixes or normalisation,
+which have all led to open redirects elsewhere. Ambiguous URIs are refused when the list is written.
 """
 
 import re
@@ -23,7 +22,7 @@ from platform_site.identity.callers import Caller
 
 LONGEST: Final = 500
 MOST: Final = 50
-OURS: Final = frozenset({"code", "state", "iss", "error", "error_description", "error_code"})
+RESERVED_PARAMETERS: Final = frozenset({"code", "state", "iss", "error", "error_description", "error_code"})
 """The parameters we add; a redirect URI cannot bring its own."""
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _UNCLEAR: Final = re.compile(r"[^\x21-\x7e]|[\\<>\"^`{|}*]")
@@ -35,7 +34,7 @@ _OF_AN_APP: Final = re.compile(r"[a-z][a-z0-9-]*(?:\.[a-z0-9][a-z0-9-]*)+", re.A
 
 
 class NotARedirectUri(ValueError):
-    """`code` is stable; the message is for whoever typed it."""
+    """`code` is stable; the message is for the user."""
 
     def __init__(self, code: str, message: str) -> None:
         self.code = code
@@ -66,7 +65,7 @@ def check(text: str) -> str:
     segments = unquote(parts.path).replace("\\", "/").split("/")
     if "." in segments or ".." in segments:
         raise NotARedirectUri("dot_segments", "The path must not have . or .. in it.")
-    own = {name for name, _ in parse_qsl(parts.query, keep_blank_values=True)} & OURS
+    own = {name for name, _ in parse_qsl(parts.query, keep_blank_values=True)} & RESERVED_PARAMETERS
     if own:
         raise NotARedirectUri("reserved_parameter", f"The parameter {sorted(own)[0]} is added by us.")
     return text
@@ -83,7 +82,7 @@ def _check_host(netloc: str, port: int | None, scheme: str, text: str) -> None:
         if digits != str(port) or port == 0:
             raise NotARedirectUri("invalid_port", "The port is not one.")
     if not _HOST.fullmatch(host):
-        raise NotARedirectUri("invalid_host", "The host must be a lower-case name, or an address.")
+        raise NotARedirectUri("invalid_host", "The host must be a lower-case name or an IP address.")
     if scheme == "http" and host not in _LOOPBACK:
         raise NotARedirectUri("not_https", "http:// only for localhost, 127.0.0.1 and [::1].")
 
@@ -161,5 +160,5 @@ def remove(environment_id: str | None, uri: str, *, actor: Caller | Actor) -> li
 
 def _hold(environment_id: str | None) -> None:
     """One change at a time: else the second would take off what the first has just put on."""
-    environment_directory.stay(environment_id)
+    environment_directory.lock_shared(environment_id)
     account_locks.hold(f"redirect URIs of {environment_id or 'the platform'}")

@@ -6,7 +6,7 @@ from rest_framework.serializers import DictField
 
 from accounts.api.serializers import PasswordField
 from accounts.models.oauth import Identity, IdentityProvider
-from accounts.oauth import proofs, redirects
+from accounts.oauth import client_secrets, proofs, redirects
 from accounts.oauth.providers import PRESETS, callback_url
 from accounts.users import passwords
 from platform_site.http.fields import (
@@ -21,6 +21,7 @@ from platform_site.http.fields import (
 )
 
 LONGEST_SECRET = 2000
+_RESPONSE_MODES = IdentityProvider.ResponseMode.values
 _AUTH = IdentityProvider.ClientAuth.values
 
 
@@ -28,10 +29,22 @@ class ProviderChanges(Serializer):
     display_name = CharField(required=False, max_length=100)
     client_id = CharField(required=False, max_length=300)
     client_secret = CharField(required=False, max_length=LONGEST_SECRET, write_only=True)
+    team_id = CharField(required=False, max_length=50, help_text="With `key_id` and `private_key`: Apple's team.")
+    key_id = CharField(required=False, max_length=50)
+    private_key = CharField(
+        required=False,
+        max_length=client_secrets.LONGEST_KEY,
+        write_only=True,
+        help_text="A P-256 key as PEM, which signs a client secret for each request. Replaces `client_secret`.",
+    )
+    response_mode = ChoiceField(choices=_RESPONSE_MODES, required=False)
+    issuer = CharField(
+        required=False, max_length=500, help_text="OpenID Connect. It is checked by its discovery document."
+    )
     scopes = ListField(child=CharField(max_length=200), required=False, max_length=30)
     trusts_email = BooleanField(
         required=False,
-        help_text="Its e-mail addresses count as verified though it does not say so. For a directory of your own only.",
+        help_text="Trust its emails as verified although it does not say so. Only for your own directory.",
     )
     sign_up = BooleanField(
         required=False, help_text="Whether unknown people become users, where the environment admits new ones."
@@ -45,7 +58,6 @@ class NewProvider(ProviderChanges):
     name = CharField(max_length=48, help_text="How `provider=` calls it.")
     preset = ChoiceField(choices=sorted(PRESETS), required=False)
     client_id = CharField(max_length=300)
-    issuer = CharField(required=False, max_length=500)
     authorization_endpoint = CharField(required=False, max_length=500)
     token_endpoint = CharField(required=False, max_length=500)
     userinfo_endpoint = CharField(required=False, max_length=500)
@@ -58,6 +70,16 @@ class NewProvider(ProviderChanges):
     client_auth = ChoiceField(choices=_AUTH, required=False)
 
 
+class CallbackForm(Serializer):
+    """What a provider sends the browser back with. Other fields are ignored."""
+
+    state = CharField(help_text="The state of the authorization request.")
+    code = CharField(required=False, help_text="The provider's code.")
+    error = CharField(required=False, help_text="Or why there is none.")
+    iss = CharField(required=False, help_text="Who answers (RFC 9207).")
+    user = CharField(required=False, help_text="The name as JSON, which Apple sends once.")
+
+
 class RedirectUrisInput(Serializer):
     redirect_uris = ListField(child=CharField(trim_whitespace=False), max_length=redirects.MOST)
 
@@ -66,7 +88,7 @@ class LinkIdentityInput(Serializer):
     code = CharField(max_length=proofs.LONGEST, write_only=True, help_text="From `/v1/auth/authorize?intent=link`.")
     code_verifier = CharField(max_length=200, write_only=True, help_text="That of the `code_challenge` sent there.")
     current_password = PasswordField(
-        required=False, max_length=passwords.LONGEST_OFFERED, help_text="Needed by whoever has one."
+        required=False, max_length=passwords.LONGEST_OFFERED, help_text="Required for an account with a password."
     )
 
 
@@ -86,6 +108,10 @@ class ProviderDetail(Serializer):
     profile_fields = DictField(child=CharField())
     scopes = ListField(child=CharField())
     client_id = CharField()
+    has_client_secret = BooleanField(help_text="Or a private key that signs it.")
+    team_id = CharField(allow_null=True)
+    key_id = CharField(allow_null=True)
+    response_mode = ChoiceField(choices=_RESPONSE_MODES, allow_null=True)
     client_auth = ChoiceField(choices=_AUTH, allow_null=True)
     trusts_email = BooleanField()
     sign_up = BooleanField()
@@ -127,6 +153,10 @@ def provider(provider: IdentityProvider) -> dict[str, Any]:
         "profile_fields": provider.profile_fields,
         "scopes": provider.scopes,
         "client_id": provider.client_id,
+        "has_client_secret": provider.has_client_secret,
+        "team_id": provider.team_id,
+        "key_id": provider.key_id,
+        "response_mode": provider.response_mode,
         "client_auth": provider.client_auth,
         "trusts_email": provider.trusts_email,
         "sign_up": provider.sign_up,

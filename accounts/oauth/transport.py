@@ -1,10 +1,9 @@
-"""Calls to providers: Authlib's protocol code over the guarded HTTP client, bounded in time, bytes and number.
+"""Requests to providers: Authlib's protocol code over the guarded HTTP client, limited in time, bytes and number.
 
-A tenant names its providers, so an endpoint may be slow, huge or somebody's internal address. The guarded client sees
-to addresses and bytes; here one sign-in gets SECONDS for all its calls, and one process makes at most IN_ALL calls at a
-time, in places that applications share (`platform_site.concurrency.fair_semaphore`): threads that wait for a slow
-provider are threads that answer nobody. A provider that ran into the deadline or had to give way rests, longer each
-time. Calls are made outside of transactions.
+Tenants name their providers, so an endpoint may be slow, huge or an internal IP address. The guarded client checks IPs
+and bytes; here one sign-in has SECONDS for all its requests, and one process makes at most IN_ALL requests at a time,
+shared fairly between applications (`platform_site.concurrency.fair_semaphore`), because waiting threads serve no other
+requests. A provider that timed out or was interrupted gets a growing cooldown. Requests run outside of transactions.
 """
 
 import logging
@@ -22,9 +21,10 @@ from authlib.oauth2.client import OAuth2Client
 from django.conf import settings
 
 from accounts.models.oauth import IdentityProvider
+from accounts.oauth import client_secrets
 from accounts.oauth.errors import ProviderAnswerInvalid, ProviderUnreachable
-from platform_site.concurrency.fair_semaphore import FairPlaces, Full
-from platform_site.outbound import BadUrl, Interruption, OutboundError, TimedOut, client, parse_url
+from platform_site.concurrency.fair_semaphore import FairSemaphore, Full
+from platform_site.outbound import BadUrl, Interruption, OutboundError, RequestTimedOut, client, parse_url
 
 SECONDS: Final = 8.0
 PER_CALL: Final = 4.0
@@ -35,15 +35,15 @@ IN_ALL: Final = 8
 PER_OWNER: Final = 4
 """By application and not by provider: what one with several slow ones may have at most."""
 FIRM: Final = 1.5
-"""Seconds that a call may take whatever others want; the whole of PER_CALL where nobody waits."""
+"""Seconds that a request may always take; up to PER_CALL if no other request waits."""
 WAIT: Final = 2.0
 """Seconds for a place: longer than FIRM, so that one which is lent comes back in time."""
 WAITING: Final = 4
 """So many wait at a time: a thread of the process waits with each of them."""
-FIRST_REST: Final = 3.0
-LONGEST_REST: Final = 300.0
+INITIAL_COOLDOWN: Final = 3.0
+MAX_COOLDOWN: Final = 300.0
 """Seconds."""
-_RESTS_KEPT: Final = 10_000
+_MAX_COOLDOWNS: Final = 10_000
 _USER_AGENT: Final = "backend-platform"  # GitHub refuses callers without one
 
 log = logging.getLogger("platform.oauth")
@@ -65,7 +65,7 @@ class Answer:
             raise ProviderAnswerInvalid(f"status {self.status_code}")
 
 
-class _Rests:
+class _Cooldowns:
     """Which providers are left alone for the moment."""
 
     def __init__(self) -> None:
@@ -84,9 +84,9 @@ class _Rests:
         """It rests from now on, twice as long as the last time."""
         with self._lock:
             times, _ = self._known.pop(provider_id, (0, 0.0))
-            rest = min(LONGEST_REST, FIRST_REST * float(2 ** min(times, 20)))
+            rest = min(MAX_COOLDOWN, INITIAL_COOLDOWN * float(2 ** min(times, 20)))
             self._known[provider_id] = times + 1, time.monotonic() + rest
-            if len(self._known) > _RESTS_KEPT:
+            if len(self._known) > _MAX_COOLDOWNS:
                 self._known.popitem(last=False)
 
     def forget(self, provider_id: str) -> None:
@@ -95,26 +95,26 @@ class _Rests:
             self._known.pop(provider_id, None)
 
 
-_places = FairPlaces(IN_ALL, each=PER_OWNER, firm=FIRM, line=WAITING)
-_rests = _Rests()
+_semaphores = FairSemaphore(IN_ALL, each=PER_OWNER, firm=FIRM, line=WAITING)
+_cooldowns = _Cooldowns()
 
 
 @contextmanager
-def _place(provider: IdentityProvider, wait: float) -> Iterator[Interruption]:
+def _slot(provider: IdentityProvider, wait: float) -> Iterator[Interruption]:
     """A place for one call to the provider, and by what the call ends where others need it. Raises
     ProviderUnreachable."""
-    _rests.check(provider.pk)
+    _cooldowns.check(provider.pk)
     ending = Interruption()
     try:
-        with _places.held(provider.environment_id or "", wait=wait, give_way=ending.interrupt) as place:
+        with _semaphores.held(provider.environment_id or "", wait=wait, give_way=ending.interrupt) as place:
             try:
                 yield ending
             except OutboundError as error:
-                if place.is_leaving or isinstance(error, TimedOut):
-                    _rests.begin(provider.pk)
+                if place.is_leaving or isinstance(error, RequestTimedOut):
+                    _cooldowns.begin(provider.pk)
                 raise
             if time.monotonic() - place.since <= FIRM:
-                _rests.forget(provider.pk)
+                _cooldowns.forget(provider.pk)
     except Full:
         raise ProviderUnreachable("too many calls to providers at once") from None
 
@@ -164,7 +164,7 @@ class Calls:
         if left <= 0.05:
             raise ProviderUnreachable("no time left")
         try:
-            with _place(self.provider, min(WAIT, left)) as ending:
+            with _slot(self.provider, min(WAIT, left)) as ending:
                 left = self._deadline - time.monotonic()
                 got = client().request(
                     method,
@@ -204,7 +204,7 @@ def oauth_client(calls: Calls, *, auth_method: str, **options: Any) -> OAuth2Cli
     found = OAuth2Client(
         calls,
         client_id=calls.provider.client_id,
-        client_secret=calls.provider.client_secret,
+        client_secret=client_secrets.of(calls.provider),
         token_endpoint_auth_method=auth_method,
         code_challenge_method="S256",
         **options,

@@ -1,4 +1,4 @@
-"""The addresses of sign-in by other providers."""
+"""URLs of sign-in by providers."""
 
 from django.urls import path
 
@@ -13,7 +13,11 @@ from accounts.oauth.views import (
 
 urlpatterns = [
     path("v1/auth/authorize", ProviderSignInViewSet.as_view({"get": "begin"}), name="authorize"),
-    path("v1/auth/callback/<str:provider_id>", SignInCallbackViewSet.as_view({"get": "receive"}), name="callback"),
+    path(
+        "v1/auth/callback/<str:provider_id>",
+        SignInCallbackViewSet.as_view({"get": "receive", "post": "receive_form"}),
+        name="callback",
+    ),
     path("v1/auth/providers", SignInProviderViewSet.as_view({"get": "list"}), name="sign-in-providers"),
     path("v1/auth/identities", IdentityViewSet.as_view({"get": "list", "post": "create"}), name="identities"),
     path("v1/auth/identities/<str:identity_id>", IdentityViewSet.as_view({"delete": "destroy"}), name="identity"),

@@ -1,16 +1,17 @@
-"""The addresses of sign-in by other providers.
+"""REST endpoints of sign-in by providers.
 
-`GET /v1/auth/authorize` and `GET /v1/auth/callback/{provider_id}` are where a person's browser passes through; what
-goes wrong there is told to the application at its redirect URI (RFC 6749 4.1.2.1), and to the person, as a page, only
-while it is not sure that this URI is the application's. No error ever redirects to an address that is not on the list.
-The rest is the management of providers, redirect URIs and one's own identities.
+`GET /v1/auth/authorize` and `GET /v1/auth/callback/{provider_id}` are visited by a person's browser. Errors are
+returned to the application at its redirect URI (RFC 6749 4.1.2.1); only until this URI is known to be allowed they are
+shown as a page. No error redirects to a URI that is not on the list. The rest manages providers, redirect URIs and the
+caller's identities.
 """
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Final
-from urllib.parse import urlencode, urlsplit
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import Any, ClassVar, Final, TypeVar, cast
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from django.conf import settings
 from django.db import transaction
@@ -21,36 +22,54 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 
 from accounts.directory import environments as environment_directory
 from accounts.models.oauth import IdentityProvider
-from accounts.oauth import claims, errors, flows, identities, metadata, pages, proofs, providers, redirects, serializers
+from accounts.oauth import (
+    claims,
+    discovery,
+    errors,
+    flows,
+    identities,
+    metadata,
+    pages,
+    proofs,
+    providers,
+    redirects,
+    serializers,
+)
 from accounts.oauth.flows import Flow
 from accounts.oauth.transport import Calls, oauth_client
 from accounts.registration import own_account
 from accounts.users import exchange_codes
-from platform_site.http import exception_handler
+from platform_site.http import bodies, exception_handler
 from platform_site.http.errors import (
     Conflict,
     Forbidden,
     InvalidGrant,
+    InvalidRequest,
     NotFound,
+    PayloadTooLarge,
     ProjectSuspended,
     QuotaExceeded,
+    UnsupportedMediaType,
     ValidationFailed,
 )
+from platform_site.http.fields import Serializer
 from platform_site.http.idempotency import idempotent
 from platform_site.http.openapi import ENVIRONMENT, listing
 from platform_site.http.requests import named_environment
-from platform_site.http.views import ApiViewSet, answer, created, no_content
+from platform_site.http.views import ApiViewSet, created, no_content, respond
 from platform_site.identity import ids
 from platform_site.identity.plans import plan_limits
 from platform_site.redis import rate_limits
 
 LONGEST_STATE: Final = 1000
+_LONGEST_FORM: Final = 16 * 1024
+_CALLBACK_PARAMETERS: Final = ("state", "code", "error", "iss", "user")
 _HERE: Final = "canonical"
 """Marks a request that has been sent to BASE_URL's host, so that it is sent there once."""
 
 log = logging.getLogger("platform.oauth")
 
-_PERSON_REFUSED: Final = frozenset(
+_USER_REFUSED: Final = frozenset(
     {"access_denied", "login_required", "consent_required", "interaction_required", "account_selection_required"}
 )
 
@@ -59,7 +78,7 @@ def _query(name: str, description: str, *, required: bool = False) -> OpenApiPar
     return OpenApiParameter(name, OpenApiTypes.STR, description=description, required=required)
 
 
-class _ForBrowsers(ApiViewSet):
+class _BrowserViewSet(ApiViewSet):
     """Whose errors are pages for those who ask for HTML, and the usual JSON for all others."""
 
     public = True
@@ -74,7 +93,7 @@ class _ForBrowsers(ApiViewSet):
 
 @dataclass(frozen=True, slots=True)
 class _Application:
-    """Where a flow's end is told: the redirect URI, which has been found on the list by now."""
+    """Where the result of a flow is sent: an allowed redirect URI."""
 
     redirect_uri: str
     state: str | None
@@ -95,7 +114,7 @@ def _see_other(address: str) -> HttpResponse:
     return HttpResponse(status=303, headers=headers)
 
 
-class ProviderSignInViewSet(_ForBrowsers):
+class ProviderSignInViewSet(_BrowserViewSet):
     """`GET /v1/auth/authorize`: where an application sends the browser of a person who wants to sign in."""
 
     also_raises: ClassVar = {"begin": (ProjectSuspended,)}
@@ -109,7 +128,7 @@ class ProviderSignInViewSet(_ForBrowsers):
             _query("code_challenge", "PKCE (RFC 7636): the S256 of a verifier that the exchange will need."),
             _query("code_challenge_method", "`S256`, the only one."),
             _query("response_type", "`code`, the only one."),
-            _query("intent", "`link`: nobody signs in; the code is for `POST /v1/auth/identities`. Needs PKCE."),
+            _query("intent", "`link`: no sign-in; the code is for `POST /v1/auth/identities`. Needs PKCE."),
         ],
         responses={(200, "text/html"): OpenApiTypes.STR, 303: None},
     )
@@ -133,7 +152,7 @@ class ProviderSignInViewSet(_ForBrowsers):
         """
         raw: HttpRequest = request._request
         rate_limits.count_anonymous(raw)
-        if (there := _at_our_own_host(raw, self.query)) is not None:
+        if (there := _on_platform_host(raw, self.query)) is not None:
             return there
         environment_id, pool_id = _environment(raw, self.query.get("environment"))
         application = _application(environment_id, self.query)
@@ -150,7 +169,7 @@ class ProviderSignInViewSet(_ForBrowsers):
             return _logged(application, error, environment_id)
 
 
-def _at_our_own_host(request: HttpRequest, query: Mapping[str, str]) -> HttpResponse | None:
+def _on_platform_host(request: HttpRequest, query: Mapping[str, str]) -> HttpResponse | None:
     """A redirect to BASE_URL's host where another was asked: the flow's cookie must be met again at the callback."""
     if request.get_host().lower() == urlsplit(settings.BASE_URL).netloc.lower() or _HERE in query:
         return None
@@ -179,7 +198,7 @@ def _application(environment_id: str | None, query: Mapping[str, str]) -> _Appli
     if not uri:
         raise ValidationFailed.of("redirect_uri", "required", "The application must say where to come back to.")
     if not redirects.is_allowed(environment_id, uri):
-        raise ValidationFailed.of("redirect_uri", "not_allowed", "This address is not on the application's list.")
+        raise ValidationFailed.of("redirect_uri", "not_allowed", "This URI is not on the application's list.")
     state = query.get("state")
     if state is not None and (len(state) > LONGEST_STATE or not state.isascii() or not state.isprintable()):
         # It could not be given back as it is.
@@ -223,7 +242,7 @@ def _links(query: Mapping[str, str], challenge: str | None) -> bool:
     if intent not in (None, "link"):
         raise errors.InvalidFlowRequest("intent must be link, or left out to sign in.")
     if intent == "link" and challenge is None:
-        # Else a code of somebody else's, brought to the application, would link that person to its user.
+        # Otherwise another person's code, injected into the application, would link that person to its user.
         raise errors.InvalidFlowRequest("Linking needs a code_challenge.")
     return intent == "link"
 
@@ -257,13 +276,14 @@ def _sent_to(
         redirect_uri=providers.callback_url(provider),
         scope=" ".join(provider.scopes) or None,
         **({"nonce": flow.nonce} if is_oidc else {}),
+        **({"response_mode": provider.response_mode} if provider.response_mode else {}),
     )
     response = _see_other(address)
     for name in flows.surplus(request.COOKIES):
         response.delete_cookie(name, path=flows.COOKIE_PATH)
     response.set_cookie(
         flows.cookie_name(state),
-        flows.sealed(flow, state),
+        flows.seal(flow, state),
         max_age=flows.LIFETIME,
         path=flows.COOKIE_PATH,
         secure=settings.BASE_URL.startswith("https://"),
@@ -281,8 +301,8 @@ def _logged(application: _Application, error: errors.FlowError, environment_id: 
     return application.told_error(error)
 
 
-class SignInCallbackViewSet(_ForBrowsers):
-    """`GET /v1/auth/callback/{provider_id}`: where a provider sends the browser back. No page of ours shows a code."""
+class SignInCallbackViewSet(_BrowserViewSet):
+    """`GET|POST /v1/auth/callback/{provider_id}`: where a provider sends the browser. No platform page shows a code."""
 
     also_raises: ClassVar = {"receive": (ProjectSuspended,)}
     unsafe_reads = frozenset({"receive"})
@@ -290,10 +310,11 @@ class SignInCallbackViewSet(_ForBrowsers):
 
     @extend_schema(
         parameters=[
-            _query("state", "What we sent the person away with.", required=True),
+            _query("state", "The state of the authorization request.", required=True),
             _query("code", "The provider's code."),
             _query("error", "Or why there is none."),
             _query("iss", "Who answers (RFC 9207)."),
+            _query("user", "The name as JSON, which Apple sends once."),
         ],
         responses={303: None},
     )
@@ -311,6 +332,39 @@ class SignInCallbackViewSet(_ForBrowsers):
         response.delete_cookie(flows.cookie_name(state), path=flows.COOKIE_PATH)
         return response
 
+    @extend_schema(
+        operation_id="receiveSignInCallbackForm",
+        request={"application/x-www-form-urlencoded": serializers.CallbackForm},
+        responses={303: None},
+    )
+    def receive_form(self, request: Any, provider_id: str) -> HttpResponse:
+        """Come back from an identity provider by a form (`response_mode=form_post`), as from Apple.
+
+        Browsers send no cookie of the flow with another site's form. So this redirects to the same URL with GET, to
+        which they do; there everything is checked.
+        """
+        http: HttpRequest = request._request
+        rate_limits.count_anonymous(http)
+        form = _form(http)
+        query = urlencode([(name, form[name]) for name in _CALLBACK_PARAMETERS if name in form])
+        return _see_other(f"{settings.BASE_URL}/v1/auth/callback/{quote(provider_id, safe='')}?{query}")
+
+
+def _form(request: HttpRequest) -> dict[str, str]:
+    """The fields of an HTML form. Raises PayloadTooLarge, UnsupportedMediaType and InvalidRequest."""
+    if request.META.get("CONTENT_TYPE", "").partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
+        raise UnsupportedMediaType("The body must be a form (application/x-www-form-urlencoded).")
+    if bodies.declared_length(request.META) > _LONGEST_FORM or len(request.body) > _LONGEST_FORM:
+        raise PayloadTooLarge
+    try:
+        pairs = parse_qsl(request.body.decode(), keep_blank_values=True, max_num_fields=20, errors="strict")
+    except ValueError:
+        raise InvalidRequest("The body is not a form of at most 20 fields in UTF-8.") from None
+    names = [name for name, _ in pairs]
+    if len(names) > len(set(names)):
+        raise InvalidRequest("The form has a field twice.")
+    return dict(pairs)
+
 
 def _resumed(request: HttpRequest, state: str, provider_id: str) -> tuple[Flow, IdentityProvider, str | None]:
     """The flow that comes back here, its provider, and the plan that bounds the pool (None for platform accounts).
@@ -319,7 +373,7 @@ def _resumed(request: HttpRequest, state: str, provider_id: str) -> tuple[Flow, 
     began must still be. Raises ProjectSuspended.
     """
     try:
-        flow = flows.opened(state, request.COOKIES)
+        flow = flows.open_sealed(state, request.COOKIES)
     except flows.UnknownFlow:
         raise ValidationFailed.of(
             "state", "unknown", "This sign-in was not begun in this browser, or too long ago. Begin again."
@@ -334,7 +388,7 @@ def _resumed(request: HttpRequest, state: str, provider_id: str) -> tuple[Flow, 
     if provider is None or provider.pk != provider_id:
         raise ValidationFailed.of("state", "provider_gone", "This identity provider is not there any more.")
     if not redirects.is_allowed(flow.environment_id, flow.redirect_uri):
-        raise ValidationFailed.of("redirect_uri", "not_allowed", "This address is not on the application's list.")
+        raise ValidationFailed.of("redirect_uri", "not_allowed", "This URI is not on the application's list.")
     return flow, provider, plan
 
 
@@ -347,7 +401,7 @@ def _code_of(flow: Flow, provider: IdentityProvider, query: Mapping[str, str], p
         raise errors.ProviderAnswerInvalid("another issuer answered")  # mix-up (RFC 9207 2.4)
     if "error" in query:
         why = f"it said {query['error'][:60]!r}"
-        if query["error"] in _PERSON_REFUSED:
+        if query["error"] in _USER_REFUSED:
             raise errors.ProviderRefused(why)
         if query["error"] == "temporarily_unavailable":
             raise errors.ProviderUnreachable(why)
@@ -363,18 +417,21 @@ def _code_of(flow: Flow, provider: IdentityProvider, query: Mapping[str, str], p
         code_verifier=flow.code_verifier,
         nonce=flow.nonce,
     )
+    if not profile.name and "user" in query:
+        profile = replace(profile, name=claims.name_in_form(query["user"]))
     if flow.links:
-        return proofs.made(
+        return proofs.make(
             provider_id=provider.pk,
             subject=profile.subject,
             email=profile.email,
             environment_id=flow.environment_id,
             code_challenge=str(flow.code_challenge),
+            issuer=provider.issuer,
         )
     most = plan_limits(plan).app_users_per_environment if plan is not None else None
-    with transaction.atomic():  # nobody becomes a user, or is linked, and gets no code
+    with transaction.atomic():  # no user is created or linked without a code
         return exchange_codes.issue(
-            identities.recognise(provider, profile, most=most),
+            identities.find_or_create_user(provider, profile, most=most),
             environment_id=flow.environment_id,
             redirect_uri=flow.redirect_uri,
             code_challenge=flow.code_challenge,
@@ -394,38 +451,63 @@ class SignInProviderViewSet(ApiViewSet):
         rate_limits.count_anonymous(request._request)
         _, pool_id = _environment(request._request, self.query.get("environment"))
         found = providers.of_pool(pool_id).filter(enabled=True).values("name", "display_name")
-        return answer({"data": [*found]})
+        return respond({"data": [*found]})
 
 
 # ── Management ──
 
+Action = TypeVar("Action", bound=Callable[..., HttpResponse])
+
+
+def _discovered_before(action: Action) -> Action:
+    """Checks the body's `issuer` before the transaction of an idempotent action begins, since that makes requests.
+
+    The action gets the result by `_issuer`: a repeated request is answered without it, whatever the provider says now.
+    """
+
+    @wraps(action)
+    def checked(view: "IdentityProviderViewSet", *args: Any, **kwargs: Any) -> HttpResponse:
+        body = view.request.data
+        issuer = body.get("issuer") if isinstance(body, dict) else None
+        if isinstance(issuer, str):
+            try:
+                view.checked_issuer = discovery.check(issuer, view.place.pool_id)
+            except ValidationFailed as error:
+                view.checked_issuer = error
+        return action(view, *args, **kwargs)
+
+    return cast(Action, checked)
+
 
 class IdentityProviderViewSet(ApiViewSet):
-    """`/v1/identity-providers`: by whom the users of the environment may be recognised."""
+    """`/v1/identity-providers`: the identity providers of the environment."""
 
     required_scopes: ClassVar = dict.fromkeys(
         ("list", "create", "retrieve", "partial_update", "destroy"), "users:manage"
     )
-    """Who adds a provider decides who somebody is, which is as much as setting everybody's password."""
+    """Adding a provider determines identities, which is as powerful as setting every user's password."""
     query_parameters: ClassVar = {"list": frozenset()}
-    also_raises: ClassVar = {"create": (QuotaExceeded,)}
+    also_raises: ClassVar = {"create": (QuotaExceeded,), "partial_update": (Conflict,)}
     serializer_class = serializers.NewProvider
+    checked_issuer: str | ValidationFailed | None = None
+    """What `_discovered_before` found."""
 
     @extend_schema(responses=listing(serializers.ProviderDetail, paged=False))
     def list(self, request: Any) -> HttpResponse:
         """The identity providers of the environment, by name. Secrets are in no answer."""
-        return answer({"data": [serializers.provider(each) for each in providers.of_pool(self.place.pool_id)]})
+        return respond({"data": [serializers.provider(each) for each in providers.of_pool(self.place.pool_id)]})
 
+    @_discovered_before
     @idempotent()
     @extend_schema(request=serializers.NewProvider, responses={201: serializers.ProviderDetail})
     def create(self, request: Any) -> HttpResponse:
         """Add an identity provider. By `issuer` (OpenID Connect), by endpoints (plain OAuth 2), or by `preset`.
 
-        Register the answer's `callback_url` at the provider. What says who somebody is cannot be changed later: remove
-        the provider and add another one.
+        Register the `callback_url` of the response at the provider. An `issuer` is checked by its discovery document.
+        Endpoints and `profile_fields` cannot be changed later: remove the provider and add another one.
         """
         pool_id = environment_directory.own_pool(self.place, "providers")
-        values = serializers.filled_in(self.read(serializers.NewProvider))
+        values = serializers.filled_in(self._read(serializers.NewProvider))
         values.setdefault("client_secret", None)
         made = providers.add(pool_id, actor=self.caller, **values)
         return created(f"/v1/identity-providers/{made.pk}", serializers.provider(made))
@@ -433,15 +515,20 @@ class IdentityProviderViewSet(ApiViewSet):
     @extend_schema(responses=serializers.ProviderDetail)
     def retrieve(self, request: Any, provider_id: str) -> HttpResponse:
         """One identity provider."""
-        return answer(serializers.provider(self._provider(self.place.pool_id, provider_id)))
+        return respond(serializers.provider(self._provider(self.place.pool_id, provider_id)))
 
+    @_discovered_before
     @idempotent()
     @extend_schema(request=serializers.ProviderChanges, responses=serializers.ProviderDetail)
     def partial_update(self, request: Any, provider_id: str) -> HttpResponse:
-        """Change an identity provider. `"enabled": false` turns it off and keeps who is linked."""
+        """Change an identity provider. `"enabled": false` turns it off and keeps who is linked.
+
+        Another `issuer` is checked as a new one, clears the client secret unless the request has a new one, and is
+        refused (409) while users are linked.
+        """
         provider = self._provider(environment_directory.own_pool(self.place, "providers"), provider_id)
-        values = self.read(serializers.ProviderChanges)
-        return answer(serializers.provider(providers.change(provider, actor=self.caller, **values)))
+        values = self._read(serializers.ProviderChanges)
+        return respond(serializers.provider(providers.change(provider, actor=self.caller, **values)))
 
     @extend_schema(responses={204: None})
     def destroy(self, request: Any, provider_id: str) -> HttpResponse:
@@ -449,6 +536,13 @@ class IdentityProviderViewSet(ApiViewSet):
         provider = self._provider(environment_directory.own_pool(self.place, "providers"), provider_id)
         providers.remove(provider, actor=self.caller)
         return no_content()
+
+    def _read(self, serializer: type[Serializer]) -> dict[str, Any]:
+        """The body's values, with the issuer as its discovery document spells it, or what is wrong with it."""
+        values = self.read(serializer)
+        if isinstance(self.checked_issuer, ValidationFailed):
+            return {**values, "issuer_errors": self.checked_issuer.fields}
+        return values if self.checked_issuer is None else {**values, "issuer": self.checked_issuer}
 
     def _provider(self, pool_id: str, provider_id: str) -> IdentityProvider:
         known = ids.matches("idp", provider_id)
@@ -468,7 +562,7 @@ class RedirectUriViewSet(ApiViewSet):
     @extend_schema(operation_id="getRedirectUris", responses=serializers.RedirectUris)
     def list(self, request: Any) -> HttpResponse:
         """The redirect URIs of the environment."""
-        return answer({"redirect_uris": redirects.of(self.place.environment_id)})
+        return respond({"redirect_uris": redirects.of(self.place.environment_id)})
 
     @extend_schema(
         operation_id="replaceRedirectUris", request=serializers.RedirectUrisInput, responses=serializers.RedirectUris
@@ -480,7 +574,7 @@ class RedirectUriViewSet(ApiViewSet):
         no fragment, no user name, no dot segments, the host in lower case.
         """
         uris = self.read(serializers.RedirectUrisInput)["redirect_uris"]
-        return answer({"redirect_uris": redirects.replace(self.place.environment_id, uris, actor=self.caller)})
+        return respond({"redirect_uris": redirects.replace(self.place.environment_id, uris, actor=self.caller)})
 
 
 class IdentityViewSet(ApiViewSet):
@@ -500,7 +594,7 @@ class IdentityViewSet(ApiViewSet):
     def list(self, request: Any) -> HttpResponse:
         """By which identity providers the caller signs in, the newest first."""
         found = identities.of_user(self._person()).order_by("-id")
-        return answer({"data": [serializers.identity(each) for each in found]})
+        return respond({"data": [serializers.identity(each) for each in found]})
 
     @idempotent()
     @extend_schema(
@@ -509,18 +603,18 @@ class IdentityViewSet(ApiViewSet):
         responses={201: serializers.IdentityDetail},
     )
     def create(self, request: Any) -> HttpResponse:
-        """Link another identity provider to the caller's account. The owner is told by e-mail.
+        """Link another identity provider to the caller's account. The owner is notified by email.
 
-        Send the browser to `/v1/auth/authorize?intent=link&code_challenge=…`; what comes back as `code` is good for
-        60 s. Needs the current password; of an account without one, a session that is younger than ten minutes.
+        Send the browser to `/v1/auth/authorize?intent=link&code_challenge=…`; the returned `code` is valid for 60 s.
+        Needs the current password; for an account without one, a session younger than ten minutes.
         """
         self._person()
         values = self.read(serializers.LinkIdentityInput)
         caller, user = self.caller, own_account.of(self.caller)
         rate_limits.count_token_request(request._request, pool_id=user.environment_id, email=user.email)
         environment_id = caller.place.environment_id if caller.kind == "user" and caller.place else None
-        proof = proofs.opened(values["code"], environment_id=environment_id, code_verifier=values["code_verifier"])
-        own_account.prove(user, actor=caller, current_password=values.get("current_password"))
+        proof = proofs.read(values["code"], environment_id=environment_id, code_verifier=values["code_verifier"])
+        own_account.reauthenticate(user, actor=caller, current_password=values.get("current_password"))
         identity = identities.link(user, proof, actor=caller)
         return created(f"/v1/auth/identities/{identity.pk}", serializers.identity(identity))
 

@@ -1,4 +1,4 @@
-"""What `manage.py check` says of the settings by which e-mails leave the house."""
+"""System checks of the email settings."""
 
 from email.utils import parseaddr
 from typing import Any
@@ -15,14 +15,14 @@ _HERE = {"localhost", "127.0.0.1", "::1"}
 
 @register(Tags.security)
 def check_email_settings(**_: Any) -> list[CheckMessage]:
-    """A sender's address, and one kind of TLS at most."""
+    """Check the sender, and that at most one kind of TLS is set."""
     found: list[CheckMessage] = []
     if settings.EMAIL_USE_TLS and settings.EMAIL_USE_SSL:
         found.append(Error("EMAIL_USE_TLS and EMAIL_USE_SSL exclude each other.", id="accounts.E001"))
     try:
         emails.check(parseaddr(settings.DEFAULT_FROM_EMAIL)[1].replace("@localhost", "@localhost.example"))
     except ValidationFailed:
-        found.append(Error("DEFAULT_FROM_EMAIL holds no e-mail address.", id="accounts.E002"))
+        found.append(Error("DEFAULT_FROM_EMAIL has no valid email address.", id="accounts.E002"))
     return found
 
 

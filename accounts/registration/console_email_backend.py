@@ -9,7 +9,7 @@ from django.core.mail.message import EmailMessage
 
 
 class EmailBackend(ConsoleBackend):
-    """Prints to whom an e-mail goes, its subject and its text."""
+    """Prints the recipient, subject and text of each email."""
 
     def write_message(self, message: EmailMessage) -> None:
         lines = (line for line in str(message.body).splitlines() if line.strip())

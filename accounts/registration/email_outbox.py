@@ -1,11 +1,11 @@
-"""E-mails: written down in the transaction of what they are about, sent by a worker after it, at least once.
+"""Email outbox: emails are written in the transaction of their cause and sent by a worker afterwards, at least once.
 
-`write` is all that a request does. It looks nobody up, so that it takes as long for an address that has an account as
-for one that has none. A worker is nudged after the commit; a sweep finds what nobody was nudged for.
-`claim` decides who the e-mail concerns, makes the link's token, and stores its hash; the token is in the process's
-memory and in the e-mail. Then the connection to the mail server, outside of any transaction; then `_record`.
+A request only calls `write`. It does not look up the recipient, so that it takes equally long whether an account
+exists. A worker is notified after the commit; a periodic job finds emails without a notification. `claim` determines
+the user, creates the link's token and stores its hash; the token is only in the process's memory and in the email. Then
+the connection to the mail server, outside of a transaction; then `_record`.
 
-Killed between sending and recording, the e-mail is sent once more, with a new token: the newest one works.
+If the worker dies between sending and recording, the email is sent again with a new token, which is then the valid one.
 """
 
 import logging
@@ -28,7 +28,7 @@ from accounts.models import User
 from accounts.models.registration import AccountEmail
 from accounts.registration import email_templates, one_time_links, pool_settings
 from accounts.tokens.token_format import digest
-from accounts.users.emails import normalised
+from accounts.users.emails import normalize
 from platform_site.background import dispatch
 from platform_site.http.errors import NotFound
 from platform_site.redis import rate_limits
@@ -47,8 +47,8 @@ _NOTICES: Final = frozenset(
         Kind.PROJECT_RESUMED,
     }
 )
-_ASKED_BY_ANYBODY: Final = frozenset({Kind.SIGN_UP, Kind.RESET_PASSWORD})
-"""Several of these can be open for one address: an anonymous request must not end a link that was sent before."""
+_ANONYMOUS_REQUESTS: Final = frozenset({Kind.SIGN_UP, Kind.RESET_PASSWORD})
+"""Several of these can be open for one email: an anonymous request must not end a link that was sent before."""
 _OF_A_USER: Final = frozenset({Kind.VERIFY_EMAIL, Kind.CHANGE_EMAIL})
 _TO_USERS: Final = _NOTICES | {Kind.RESET_PASSWORD}
 
@@ -66,13 +66,12 @@ def write(
     project_id: str | None = None,
     **details: Any,
 ) -> AccountEmail:
-    """Write an e-mail down, in the current transaction or one of its own. `subject` is by default the recipient's
-    address. But for kinds that anonymous callers ask for, it replaces the last of its kind about `subject`, and its
-    link. The number of statements does not depend on the recipient.
-    """
-    subject = subject or normalised(recipient)
+    """Write an email, in the current transaction or its own. `subject` is by default the recipient. Except for kinds
+    that anonymous callers request, it replaces the last one of its kind about `subject`, and its link. The number of
+    statements does not depend on the recipient."""
+    subject = subject or normalize(recipient)
     with transaction.atomic():
-        if kind not in _ASKED_BY_ANYBODY:
+        if kind not in _ANONYMOUS_REQUESTS:
             account_locks.hold(f"email {kind} {pool_id} {subject}")
             AccountEmail.objects.filter(environment_id=pool_id, kind=kind, subject=subject).delete()
         email = AccountEmail(
@@ -93,16 +92,15 @@ def write(
     return email
 
 
-def tell(user: User, kind: Kind, *, recipient: str, subject: str | None = None, **details: str) -> None:
-    """Tell the owner of an account by e-mail what happened to it or to a project of theirs, if the address is known to
-    be theirs."""
+def notify(user: User, kind: Kind, *, recipient: str, subject: str | None = None, **details: str) -> None:
+    """Notify the owner of an account, if its email is verified, about a change of the account or of a project."""
     if user.email_verified_at is not None:
         write(kind, pool_id=user.environment_id, recipient=recipient, subject=subject, user=user, **details)
 
 
 def withdraw(pool_id: str | None, address: str, kinds: Iterable[Kind]) -> None:
-    """Delete the e-mails of these kinds about an address, with their links."""
-    AccountEmail.objects.filter(environment_id=pool_id, kind__in=list(kinds), subject=normalised(address)).delete()
+    """Delete the emails of these kinds about an email address, with their links."""
+    AccountEmail.objects.filter(environment_id=pool_id, kind__in=list(kinds), subject=normalize(address)).delete()
 
 
 def postpone(project_id: str, pool_ids: Iterable[str], since: datetime, until: datetime) -> None:
@@ -118,7 +116,7 @@ def postpone(project_id: str, pool_ids: Iterable[str], since: datetime, until: d
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class ClaimedEmail:
     """An e-mail that is ours to send. The token is nowhere else."""
 
     email: AccountEmail
@@ -127,11 +125,11 @@ class Claimed:
     """Another text than that of its kind."""
 
 
-class Skipped:
-    """An e-mail was due and is not sent now: it concerns nobody, and is gone, or has to wait for its pool's limit."""
+class SkippedEmail:
+    """A due email is not sent now: it has no recipient any more and is deleted, or waits for the pool's limit."""
 
 
-def claim(email_id: str | None = None) -> Claimed | Skipped | None:
+def claim(email_id: str | None = None) -> ClaimedEmail | SkippedEmail | None:
     """Take up an e-mail that is due (that one, if it is), for LEASE. None if there is none.
 
     An e-mail of a kind that a newer release has brought is left to workers of that release, and those of a suspended
@@ -153,14 +151,14 @@ def claim(email_id: str | None = None) -> Claimed | Skipped | None:
         claimed = _resolve(email)
         if claimed is None:
             email.delete()
-            return Skipped()
+            return SkippedEmail()
         if email.attempts == 0 and (wait := _wait_for_room(email)) is not None:
             AccountEmail.objects.filter(pk=email.pk).update(
                 next_attempt_at=Now() + wait,
                 expires_at=Now() + wait + email_templates.LIFETIMES[Kind(email.kind)],
                 last_error="waits: the e-mails of this hour are used up",
             )
-            return Skipped()
+            return SkippedEmail()
         email.attempts += 1
         email.next_attempt_at = Now() + LEASE
         email.expires_at = Now() + email_templates.LIFETIMES[Kind(email.kind)]
@@ -172,14 +170,14 @@ def claim(email_id: str | None = None) -> Claimed | Skipped | None:
 
 
 def _of_suspended() -> Q:
-    """E-mails whose time stands still: of suspended projects' users, and invitations into such a project."""
+    """Emails that are paused: of suspended projects' users, and invitations into such a project."""
     known = environment_directory.directory()
     return Q(environment_id__in=known.suspended()) | Q(project_id__in=known.suspended_projects())
 
 
 def _wait_for_room(email: AccountEmail) -> timedelta | None:
-    """How long an e-mail to who has an account has to wait, None if it need not. The others were counted when they
-    were asked for (`platform_site.redis.rate_limits`)."""
+    """How long an email to an account has to wait for its limit, None if it need not. Others were counted at the
+    request (`platform_site.redis.rate_limits`)."""
     if email.kind not in _TO_USERS:
         return None
     pool_id = email.environment_id
@@ -191,35 +189,35 @@ def _wait_for_room(email: AccountEmail) -> timedelta | None:
     return None if seconds is None else timedelta(seconds=seconds)
 
 
-def _resolve(email: AccountEmail) -> Claimed | None:
-    """Whom it concerns, now: an address that was typed is looked up here, where nobody can measure it."""
+def _resolve(email: AccountEmail) -> ClaimedEmail | None:
+    """Determine the user: an entered email is looked up here, where the time cannot be measured."""
     kind = Kind(email.kind)
     if kind in _NOTICES:
-        return Claimed(email, None)
+        return ClaimedEmail(email, None)
     token = one_time_links.make_token()
     if kind == Kind.MEMBER_INVITATION:  # who has an account by now can join with it
         invited_by = email.details["invited_by"]
         return (
-            Claimed(email, token)
+            ClaimedEmail(email, token)
             if environment_directory.directory().may_invite(email.project_id, invited_by)
             else None
         )
     if kind in (Kind.SIGN_UP, Kind.INVITATION):
         taken = User.objects.with_email(email.environment_id, email.recipient).first()
         if taken is None:
-            return Claimed(email, token)
+            return ClaimedEmail(email, token)
         if kind == Kind.INVITATION or taken.disabled_at is not None:
             return None
         email.recipient = taken.email
-        return Claimed(email, None, says=email_templates.ACCOUNT_EXISTS)
+        return ClaimedEmail(email, None, says=email_templates.ACCOUNT_EXISTS)
     if kind == Kind.RESET_PASSWORD:
         email.user = User.objects.with_email(email.environment_id, email.subject).first()
         if email.user is not None:
-            email.recipient = email.user.email  # as it was stored, not as somebody typed it (CVE-2019-19844)
+            email.recipient = email.user.email  # as stored, not as entered (CVE-2019-19844)
     user = email.user
     if user is None or user.disabled_at is not None:
         return None
-    if kind == Kind.VERIFY_EMAIL and normalised(user.email) != normalised(email.recipient):
+    if kind == Kind.VERIFY_EMAIL and normalize(user.email) != normalize(email.recipient):
         return None
     if kind == Kind.CHANGE_EMAIL and User.objects.with_email(email.environment_id, email.recipient).exclude(
         pk=user.pk
@@ -227,15 +225,15 @@ def _resolve(email: AccountEmail) -> Claimed | None:
         return None
     bound_to = one_time_links.bound_to(kind, user)
     if email.bound_to is not None and bytes(email.bound_to) != bound_to:
-        return None  # the password or the address changed after the request
+        return None  # the password or the email changed after the request
     email.bound_to = bound_to
-    return Claimed(email, token)
+    return ClaimedEmail(email, token)
 
 
 def send(email_id: str) -> None:
-    """Send one e-mail, if it is due. For the worker that was nudged."""
+    """Send one email, if it is due. For the notified worker."""
     claimed = claim(email_id)
-    if isinstance(claimed, Claimed):
+    if isinstance(claimed, ClaimedEmail):
         server = get_connection()
         try:
             _deliver(claimed, server)
@@ -244,9 +242,9 @@ def send(email_id: str) -> None:
 
 
 def send_due(most: int = 1000) -> int:
-    """Send all that is due, at most `most`, over one connection; how many went out. For the sweep.
+    """Send all due emails, at most `most`, over one connection; returns how many. For the periodic job.
 
-    Ends when the mail server is away: what is left is due at the next sweep.
+    Ends if the mail server is unavailable: the rest stays due.
     """
     sent = 0
     server = get_connection()
@@ -255,7 +253,7 @@ def send_due(most: int = 1000) -> int:
             claimed = claim()
             if claimed is None:
                 break
-            if isinstance(claimed, Claimed):
+            if isinstance(claimed, ClaimedEmail):
                 outcome = _deliver(claimed, server)
                 if outcome is None:
                     break
@@ -265,7 +263,7 @@ def send_due(most: int = 1000) -> int:
     return sent
 
 
-def _deliver(claimed: Claimed, server: BaseEmailBackend) -> bool | None:
+def _deliver(claimed: ClaimedEmail, server: BaseEmailBackend) -> bool | None:
     """Hand it to the mail server and note what became of it. None if the server could not be reached."""
     email = claimed.email
     try:
@@ -315,9 +313,9 @@ def _record(email: AccountEmail, **outcome: Any) -> None:
 
 
 def purge(batch: int = 1000) -> int:
-    """Delete e-mails that have expired, with their links; how many. Called by the sweep.
+    """Delete expired emails, with their links; returns how many. Called by the periodic job.
 
-    Those of a suspended project stay: their time stands still (`postpone`).
+    Those of a suspended project are paused and stay (`postpone`).
     """
     count = 0
     expired = AccountEmail.objects.filter(expires_at__lt=Now()).order_by("expires_at")

@@ -1,8 +1,8 @@
-"""What an e-mail says: its subject, its text and its HTML, and the address of its link.
+"""Email templates: subject, text and HTML, and the URL of the link.
 
-Nothing that a stranger typed stands in an e-mail to somebody else: no name, no text of a request. The application's
-name and addresses are its owner's (`accounts.registration.pool_settings`), the reason of a suspension is the
-operators'; a project is named by its id. Templates: templates/accounts/emails.
+No email contains text that another person entered: no name, nothing of a request. The application's name and URLs are
+its owner's (`accounts.registration.pool_settings`), the reason of a suspension is the operators'; a project is named by
+its id. Templates: templates/accounts/emails.
 """
 
 from datetime import timedelta
@@ -18,7 +18,7 @@ from accounts.registration import pool_settings
 
 Kind = AccountEmail.Kind
 ACCOUNT_EXISTS: Final = "account_exists"
-"""What somebody gets who signs up with the address of an account that is there already."""
+"""The email for a sign-up with an email that already has an account."""
 
 LIFETIMES: Final = {
     Kind.SIGN_UP: timedelta(hours=24),
@@ -36,14 +36,14 @@ LIFETIMES: Final = {
 """How long a link works from the moment its e-mail is sent; until when an e-mail may wait to be sent."""
 
 _SUBJECTS: Final = {
-    Kind.SIGN_UP: "Confirm your e-mail address for {app}",
+    Kind.SIGN_UP: "Confirm your email for {app}",
     ACCOUNT_EXISTS: "You already have an account at {app}",
     Kind.INVITATION: "You are invited to {app}",
     Kind.MEMBER_INVITATION: "You are invited to a project at {app}",
-    Kind.VERIFY_EMAIL: "Confirm your e-mail address for {app}",
+    Kind.VERIFY_EMAIL: "Confirm your email for {app}",
     Kind.RESET_PASSWORD: "Choose a new password for {app}",
-    Kind.CHANGE_EMAIL: "Confirm your new e-mail address for {app}",
-    Kind.EMAIL_CHANGED: "Your e-mail address at {app} was changed",
+    Kind.CHANGE_EMAIL: "Confirm your new email for {app}",
+    Kind.EMAIL_CHANGED: "Your email at {app} was changed",
     Kind.PASSWORD_CHANGED: "Your password at {app} was changed",
     Kind.IDENTITY_LINKED: "There is another way to sign in to your account at {app}",
     Kind.PROJECT_SUSPENDED: "Your project {project} at {app} is suspended",

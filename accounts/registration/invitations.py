@@ -1,7 +1,7 @@
-"""Inviting somebody into a pool, with a role and claims for its rules, and accepting.
+"""Invitations of users into a pool, with a role and claims.
 
-An invitation is the e-mail that carries it (`AccountEmail`, id `inv_…`). It works in every mode of sign-up: who may
-manage users may invite them, and an invitation lasts no longer than that right of theirs.
+An invitation is the email that carries it (`AccountEmail`, id `inv_…`). It works in every sign-up mode: a caller that
+may manage users may invite them, and an invitation is only valid while its sender has that right.
 """
 
 from collections.abc import Callable
@@ -39,9 +39,9 @@ def invite(
     claims: dict[str, Any] | None = None,
     most: int | None = None,
 ) -> AccountEmail:
-    """Invite the owner of an address; a second invitation takes the place of the first.
+    """Invite an email; a second invitation replaces the first.
 
-    `most` is how many users the pool may have. Raises ValidationFailed (no address, or it has an account) and
+    `most` is the maximum number of users of the pool. Raises ValidationFailed (no email, or it has an account) and
     QuotaExceeded.
     """
     recipient = emails.check(email)
@@ -66,15 +66,15 @@ def invite(
 
 
 def pending(pool_id: str | None) -> "QuerySet[AccountEmail]":
-    """The invitations of a pool that nobody has accepted and that have not expired."""
+    """The open, unexpired invitations of a pool."""
     return AccountEmail.objects.filter(environment_id=pool_id, kind=Kind.INVITATION, expires_at__gt=Now())
 
 
 def is_good(found: AccountEmail) -> bool:
-    """Whether who sent it may still invite: else a key that was revoked, or a member who was sent away, would go on
-    letting people in for days, in whatever role they chose. At most three queries.
+    """Whether the sender may still invite. Otherwise a revoked key or a removed member could admit users for days, in
+    any role. At most three queries.
 
-    An invitation from the console or a terminal, or from before this was written down, stays good.
+    Invitations from the console or a command are always valid.
     """
     match found.details.get("invited_by"):
         case ["key", key_id]:
@@ -110,15 +110,15 @@ def accept(
     name: str | None = None,
     pool_id: str | None | Unset = UNSET,
 ) -> Made:
-    """Make the user that was invited, its address verified. `name` replaces the one in the invitation. Returns what
-    `then` makes of the user, in the same transaction.
+    """Create the invited user with a verified email. `name` replaces the one in the invitation. Returns what `then`
+    makes of the user, in the same transaction.
 
-    Raises InvalidGrant (as for a used link where who sent it may invite no longer), ValidationFailed (the password is
-    not good enough, or the address got an account meanwhile), QuotaExceeded, RateLimited.
+    Raises InvalidGrant (as for a used link if the sender may not invite any more), ValidationFailed (the password is
+    too weak, or the email got an account meanwhile), QuotaExceeded, RateLimited.
     """
     found = one_time_links.find(token, Kind.INVITATION, pool_id=pool_id)
     if not is_good(found):
-        raise one_time_links.dead()
+        raise one_time_links.invalid_link()
     chosen = found.details["name"] if name is None else name
     passwords.check_chosen(password, User(email=found.recipient, name=chosen))
     password_hash = passwords.hashed(password)

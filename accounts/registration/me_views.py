@@ -11,7 +11,7 @@ from accounts.models import User
 from accounts.registration import own_account
 from platform_site.http.errors import Forbidden
 from platform_site.http.idempotency import idempotent
-from platform_site.http.views import ApiViewSet, answer
+from platform_site.http.views import ApiViewSet, respond
 from platform_site.identity.callers import Caller
 from platform_site.redis import rate_limits
 
@@ -27,7 +27,7 @@ class MeViewSet(ApiViewSet):
     @extend_schema(responses=serializers.Me)
     def retrieve(self, request: Any) -> HttpResponse:
         """Who the caller is, and what it may do in the environment that the call means."""
-        return answer(_me(self.caller, own_account.of(self.caller) if self.caller.session_id else None))
+        return respond(_me(self.caller, own_account.of(self.caller) if self.caller.session_id else None))
 
     @idempotent()
     @extend_schema(request=serializers.MeInput, responses=serializers.Me)
@@ -38,7 +38,7 @@ class MeViewSet(ApiViewSet):
         user = own_account.of(caller)
         if "password" in values:
             rate_limits.count_token_request(request._request, pool_id=user.environment_id, email=user.email)
-        return answer(_me(caller, own_account.change(user, actor=caller, **values)))
+        return respond(_me(caller, own_account.change(user, actor=caller, **values)))
 
 
 def _me(caller: Caller, user: User | None) -> dict[str, Any]:

@@ -1,10 +1,9 @@
-"""One-use links. The token stands in the e-mail alone: 256 random bits, of which the database keeps the SHA-256.
+"""One-time links. The token is only in the email: 256 random bits, of which the database stores the SHA-256.
 
-Nothing signed with a key of ours opens anything, so no leaked key makes links. A link works while its row exists:
-its use deletes it, and so does the fifth wrong password. A newer one of its kind replaces it, unless anonymous callers
-can ask for that kind (sign-up, a new password): then all of them work until one is used. A link also ends when what it
-is bound to changes: the password and the address for a new password, the address for a proof of it.
-Every link that does not work gets the same answer.
+Links are not signed, so a leaked key creates none. A link works while its row exists: its use deletes it, and so does
+the fifth wrong password. A newer one of its kind replaces it, unless anonymous callers can request that kind (sign-up,
+a new password): then all of them work until one is used. A link also ends when what it is bound to changes: the
+password and email for a new password, the email for its confirmation. Every invalid link gets the same response.
 """
 
 import hashlib
@@ -16,7 +15,7 @@ from django.db.models.functions import Now
 from accounts.models import User
 from accounts.models.registration import AccountEmail
 from accounts.tokens import token_format
-from accounts.users.emails import normalised
+from accounts.users.emails import normalize
 from accounts.users.service import UNSET, Unset
 from platform_site.http.errors import FieldError, InvalidGrant
 
@@ -30,7 +29,7 @@ def make_token() -> str:
     return token_format.make(PREFIX, _RANDOM)
 
 
-def dead() -> InvalidGrant:
+def invalid_link() -> InvalidGrant:
     """The one answer to every link that does not work."""
     return InvalidGrant(
         "The link is unknown, has expired, was used or was replaced by a newer one.",
@@ -40,7 +39,7 @@ def dead() -> InvalidGrant:
 
 def bound_to(kind: str, user: User) -> bytes:
     """What must not change until the link is used."""
-    facts = [kind, user.pk, normalised(user.email)]
+    facts = [kind, user.pk, normalize(user.email)]
     if kind != Kind.VERIFY_EMAIL:
         facts.append(user.password)
     return hashlib.sha256("\0".join(facts).encode()).digest()
@@ -54,11 +53,11 @@ def find(token: str, kind: Kind, *, pool_id: str | None | Unset = UNSET) -> Acco
     user changed what it is bound to, or was disabled.
     """
     if not token_format.is_well_formed(PREFIX, _RANDOM, token):
-        raise dead()
+        raise invalid_link()
     live = AccountEmail.objects.filter(token_hash=token_format.digest(token), kind=kind, expires_at__gt=Now())
     found: AccountEmail | None = live.select_related("user").first()
     if found is None or not (isinstance(pool_id, Unset) or found.environment_id == pool_id):
-        raise dead()
+        raise invalid_link()
     _check_binding(found)
     return found
 
@@ -78,7 +77,7 @@ def use_up(found: AccountEmail) -> AccountEmail:
         .first()
     )
     if claimed is None:
-        raise dead()
+        raise invalid_link()
     _check_binding(claimed)
     AccountEmail.objects.filter(pk=claimed.pk).delete()
     return claimed
@@ -86,7 +85,7 @@ def use_up(found: AccountEmail) -> AccountEmail:
 
 def _check_binding(found: AccountEmail) -> None:
     if found.user is not None and not is_bound(found, found.user):
-        raise dead()
+        raise invalid_link()
 
 
 def is_bound(found: AccountEmail, user: User) -> bool:

@@ -1,8 +1,8 @@
-"""What people change of their own account: name, password, address, and its end.
+"""Changes of the own account: name, password, email, deletion.
 
-Whatever could take an account from its owner (a new password, another address, deleting it) asks for the current
-password, so that a stolen access token is not enough. Who has none signed in through a provider: a link from "forgotten
-password" gives them one; deleting takes a session that is younger than FRESH instead.
+Whatever could take an account from its owner (a new password, another email, deletion) needs the current password, so
+that a stolen access token is not enough. A user without a password gets one by the password reset; deletion then needs
+a session younger than REAUTHENTICATION_SECONDS.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from accounts.users.service import UNSET, Unset
 from platform_site.http.errors import Forbidden, NotFound, ValidationFailed
 from platform_site.identity.callers import Caller
 
-FRESH: Final = timedelta(minutes=10)
+REAUTHENTICATION_SECONDS: Final = timedelta(minutes=10)
 Kind = AccountEmail.Kind
 
 
@@ -37,7 +37,7 @@ def of(caller: Caller) -> User:
 
 
 def pending_email(user: User) -> str | None:
-    """The address that the user asked to change to, while its link can confirm it. One query."""
+    """The requested new email, while its link can confirm it. One query."""
     waiting = AccountEmail.objects.filter(kind=Kind.CHANGE_EMAIL, user=user, expires_at__gt=Now(), failed_at=None)
     found = waiting.first()
     return found.recipient if found is not None and one_time_links.is_bound(found, user) else None
@@ -71,7 +71,7 @@ def change(
             kept_session_id=actor.session_id,
         )
         if not isinstance(password, Unset):
-            email_outbox.tell(changed, Kind.PASSWORD_CHANGED, recipient=changed.email)
+            email_outbox.notify(changed, Kind.PASSWORD_CHANGED, recipient=changed.email)
     return changed
 
 
@@ -84,15 +84,15 @@ def _known_password(user: User, offered: str | None) -> str:
     if offered is None:
         raise ValidationFailed.of("current_password", "required", "This field is required.")
     if not passwords.is_right(offered, user.password):
-        raise user_service.wrong_password()
+        raise user_service.count_wrong_password()
     return user.password
 
 
-# ── The address ──
+# ── Email ──
 
 
 def ask_to_verify(user: User, *, admit: Callable[[], None] = lambda: None) -> None:
-    """Send a link to the user's address. Nothing is sent if it is verified already. `admit` as in `sign_up.ask`."""
+    """Send a link to the user's email, unless it is verified. `admit` as in `sign_up.request_sign_up`."""
     if user.email_verified_at is None:
         admit()
         email_outbox.write(
@@ -101,10 +101,10 @@ def ask_to_verify(user: User, *, admit: Callable[[], None] = lambda: None) -> No
 
 
 def verify(token: str, *, pool_id: str | None | Unset = UNSET) -> User:
-    """The link reached the address: it is the user's. Raises InvalidGrant."""
+    """The link was opened: the email is verified. Raises InvalidGrant."""
     found = one_time_links.find(token, Kind.VERIFY_EMAIL, pool_id=pool_id)
     if found.user is None:
-        raise one_time_links.dead()
+        raise one_time_links.invalid_link()
     with transaction.atomic():
         one_time_links.use_up(found)
         return user_service.change_user(
@@ -115,38 +115,38 @@ def verify(token: str, *, pool_id: str | None | Unset = UNSET) -> User:
 def ask_for_email(
     user: User, *, email: str, current_password: str | None, admit: Callable[[], None] = lambda: None
 ) -> None:
-    """Send a link to the new address. Whether another user has it is not told.
+    """Send a link to the new email. Does not reveal whether another user has it.
 
-    `admit` as in `sign_up.ask`. Raises ValidationFailed naming `email` or `current_password`, RateLimited.
+    `admit` as in `sign_up.request_sign_up`. Raises ValidationFailed naming `email` or `current_password`, RateLimited.
     """
     recipient = emails.check(email)
     _known_password(user, current_password)
-    if recipient == emails.normalised(user.email):
-        raise ValidationFailed.of("email", "unchanged", "This is the address of the account already.")
+    if recipient == emails.normalize(user.email):
+        raise ValidationFailed.of("email", "unchanged", "This is already the account's email.")
     admit()
     email_outbox.write(Kind.CHANGE_EMAIL, pool_id=user.environment_id, subject=user.pk, recipient=recipient, user=user)
 
 
 def change_email(token: str, password: str, *, pool_id: str | None | Unset = UNSET) -> User:
-    """The link reached the new address, and whoever holds it knows the account's password: change the address.
+    """Change the email, after the link to the new one was opened and the account's password entered.
 
-    Without the password a link to a mistyped address would hand the account to whoever has that one. The old address is
-    told. Raises InvalidGrant, ValidationFailed if another user got the address meanwhile, RateLimited.
+    Without the password, a link to a mistyped email would hand over the account. The old email is notified. Raises
+    InvalidGrant, ValidationFailed if another user got the email meanwhile, RateLimited.
     """
     found = one_time_links.find(token, Kind.CHANGE_EMAIL, pool_id=pool_id)
     if found.user is None:
-        raise one_time_links.dead()
+        raise one_time_links.invalid_link()
     if not passwords.is_right(password, found.user.password):
         one_time_links.count_wrong_password(found)
         raise wrong_password()
     with transaction.atomic():
         before = one_time_links.use_up(found).user
         if before is None:
-            raise one_time_links.dead()
+            raise one_time_links.invalid_link()
         changed = user_service.change_user(
             before, actor=Actor.of(before), email=found.recipient, is_email_verified=True, via="email_change"
         )
-        email_outbox.tell(before, Kind.EMAIL_CHANGED, recipient=before.email, new_email=found.recipient)
+        email_outbox.notify(before, Kind.EMAIL_CHANGED, recipient=before.email, new_email=found.recipient)
     return changed
 
 
@@ -158,18 +158,18 @@ def delete(user: User, *, actor: Caller, current_password: str | None) -> None:
 
     Raises as `prove`, and Conflict for the only owner of a project.
     """
-    prove(user, actor=actor, current_password=current_password)
+    reauthenticate(user, actor=actor, current_password=current_password)
     user_service.delete_user(user, actor=actor)
 
 
-def prove(user: User, *, actor: Caller, current_password: str | None) -> None:
-    """That the owner of the account is here, and not only somebody with a token of theirs.
+def reauthenticate(user: User, *, actor: Caller, current_password: str | None) -> None:
+    """Prove that the account's owner is present, not only a token.
 
     Raises ValidationFailed naming `current_password`, RateLimited; Forbidden for a user without a password whose
-    session is not FRESH.
+    session is older than REAUTHENTICATION_SECONDS.
     """
     if user.has_usable_password():
         _known_password(user, current_password)
-    elif not Session.objects.filter(Q(pk=actor.session_id), created_at__gt=Now() - FRESH).exists():
-        minutes = int(FRESH.total_seconds()) // 60
+    elif not Session.objects.filter(Q(pk=actor.session_id), created_at__gt=Now() - REAUTHENTICATION_SECONDS).exists():
+        minutes = int(REAUTHENTICATION_SECONDS.total_seconds()) // 60
         raise Forbidden(f"Sign in again first: this takes a session that is younger than {minutes} minutes.")

@@ -1,9 +1,9 @@
-"""The pages to which the links of e-mails lead where an application has none of its own.
+"""The platform's pages for links in emails, for applications without their own.
 
-Server-rendered, without scripts. Opening one changes nothing, since mailboxes open links to look for viruses; only its
-form acts. What a form does follows from the token in it and from nothing that a browser sends by itself, so there is
-no cookie, and nothing for a forged form to borrow: they are exempt from Django's CSRF check. No page signs anybody in.
-The address holds the token: it is not cached and sent on to nobody (Referrer-Policy).
+Server-rendered, without scripts. Opening one changes nothing, since mail scanners open links; only its form acts. The
+form's effect only depends on its token and on nothing that a browser sends by itself, so there is no cookie to forge
+with: they are exempt from Django's CSRF check. No page signs in. The URL has the token, so pages are not cached and
+send no referrer.
 """
 
 from typing import Any, ClassVar, Final
@@ -46,7 +46,7 @@ class ConfirmForm(forms.Form):
 
 
 class PasswordForm(forms.Form):
-    """The password that somebody has already."""
+    """The present password."""
 
     password = _password("Password", autocomplete="current-password", longest=passwords.LONGEST_OFFERED)
 
@@ -106,7 +106,7 @@ class LinkPage(View):
         return self.lead
 
     def named(self, found: AccountEmail) -> dict[str, str]:
-        """What a lead and a title may name beside the application and the address."""
+        """Names for the lead and title, besides the application and the email."""
         return {}
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
@@ -231,10 +231,10 @@ class AcceptInvitation(LinkPage):
 
 class VerifyEmail(LinkPage):
     kind = Kind.VERIFY_EMAIL
-    title = "Confirm your e-mail address"
-    lead = "Is {email} your address, and do you use it at {app}?"
-    button = "Yes, this is my address"
-    done_title = "Your address is confirmed"
+    title = "Confirm your email"
+    lead = "Is {email} your email, and do you use it at {app}?"
+    button = "Yes, this is my email"
+    done_title = "Your email is confirmed"
     done = "Thank you. {app} now knows that {email} is yours."
 
     def act(self, token: str, values: dict[str, Any]) -> object:
@@ -257,10 +257,10 @@ class ResetPassword(LinkPage):
 class ConfirmEmailChange(LinkPage):
     kind = Kind.CHANGE_EMAIL
     form_class = PasswordForm
-    title = "Confirm your new e-mail address"
+    title = "Confirm your new email"
     lead = "Type your password for {app}; from then on you sign in with {email}."
-    button = "Use this address"
-    done_title = "Your address is changed"
+    button = "Use this email"
+    done_title = "Your email is changed"
     done = "From now on you sign in to {app} with {email}."
 
     def act(self, token: str, values: dict[str, Any]) -> object:

@@ -15,22 +15,22 @@ from accounts.users.service import UNSET, Unset
 Kind = AccountEmail.Kind
 
 
-def ask(pool: Pool, *, email: str) -> None:
-    """Somebody forgot the password of this address, they say. Whether it has an account is looked up by the worker.
+def request_reset(pool: Pool, *, email: str) -> None:
+    """Request a password reset. The worker looks up whether the email has an account.
 
-    Raises ValidationFailed for what is no address.
+    Raises ValidationFailed for an invalid email.
     """
     email_outbox.write(Kind.RESET_PASSWORD, pool_id=pool.id, recipient=emails.check(email))
 
 
 def reset(token: str, password: str, *, pool_id: str | None | Unset = UNSET) -> User:
-    """Set the new password: all sessions end, and the address is proven.
+    """Set the new password: all sessions end, and the email is verified.
 
-    Raises InvalidGrant, ValidationFailed if the password is not good enough (the link then still works), RateLimited.
+    Raises InvalidGrant, ValidationFailed if the password is too weak (the link then still works), RateLimited.
     """
     found = one_time_links.find(token, Kind.RESET_PASSWORD, pool_id=pool_id)
     if found.user is None:
-        raise one_time_links.dead()
+        raise one_time_links.invalid_link()
     passwords.check_chosen(password, found.user)
     password_hash = passwords.hashed(password)
     with transaction.atomic():

@@ -1,8 +1,8 @@
-"""Which users a request without a caller means, and how people come into that pool.
+"""The user pool of a request without a caller, and its settings.
 
-The pool is named as at the token endpoint: by `X-Environment` or by the host, else the platform's own accounts. What a
-pool allows is its owner's to say (`change_settings`). Every address that an e-mail or a page leads to comes from there
-or from BASE_URL, and none from a request: there is nothing to redirect openly and no Host header to poison.
+The pool is chosen as at the token endpoint: by `X-Environment` or by the host, else the platform's own accounts. Its
+owner configures it (`change_settings`). Every URL in an email or page comes from there or from BASE_URL, and none from
+a request: so there are no open redirects and no Host header poisoning.
 """
 
 import ipaddress
@@ -25,7 +25,7 @@ from platform_site.http.requests import named_environment
 from platform_site.identity.callers import Caller
 from platform_site.identity.plans import plan_limits
 
-TOKEN: Final = "{token}"  # noqa: S105 - where a link's address holds it
+TOKEN: Final = "{token}"  # noqa: S105 - the placeholder in a link's URL
 LINKS: Final = ("sign_up", "invitation", "verify_email", "reset_password", "change_email")
 """The kinds of e-mail that hold a link, by the names of `AccountEmail.Kind`."""
 LONGEST_URL: Final = 500
@@ -117,7 +117,7 @@ def change_settings(
     if not isinstance(sign_up, Unset) and sign_up not in SignUpMode.values:
         raise ValidationFailed.of("sign_up", "not_among", f"Must be one of {', '.join(SignUpMode.values)}.")
     with transaction.atomic():
-        environment_directory.stay(pool_id)
+        environment_directory.lock_shared(pool_id)
         account_locks.hold(f"settings of {pool_id}")
         found = settings_of(pool_id)
         changed = []
@@ -140,7 +140,7 @@ def change_settings(
 
 
 def _check_name(name: str) -> None:
-    # It stands in the subject of e-mails.
+    # It is in the subject of emails.
     if len(name) > 64 or not name.isprintable():
         raise ValidationFailed.of("app_name", "invalid", "At most 64 printable characters, on one line.")
 
@@ -157,7 +157,7 @@ def _check_link(kind: str, url: str) -> None:
 def _check_url(url: str, field: str) -> None:
     """https, or http on this machine; a plain host, no user, nothing that a browser would read otherwise than we do."""
     wrong = ValidationFailed.of(
-        field, "invalid_url", "Must be an https address such as https://app.example.com/welcome (http on localhost)."
+        field, "invalid_url", "Must be an https URL such as https://app.example.com/welcome (http on localhost)."
     )
     if len(url) > LONGEST_URL or not url.isascii() or re.search(r"[\x00-\x20\x7f\\<>\"'{}|^`]", url):
         raise wrong

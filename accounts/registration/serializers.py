@@ -57,17 +57,17 @@ class AcceptInput(ResetInput):
     name = CharField(required=False, allow_blank=True, max_length=LONGEST_NAME)
 
 
-class AddressInput(Serializer):
+class EmailInput(Serializer):
     email = EmailField()
 
 
-class EmailChangeInput(AddressInput):
+class EmailChangeInput(EmailInput):
     current_password = PasswordField(max_length=passwords.LONGEST_OFFERED)
 
 
 class DeleteAccountInput(Serializer):
     current_password = PasswordField(
-        required=False, max_length=passwords.LONGEST_OFFERED, help_text="Needed by whoever has one."
+        required=False, max_length=passwords.LONGEST_OFFERED, help_text="Required for an account with a password."
     )
 
 
@@ -79,14 +79,14 @@ class InvitationInput(Serializer):
 
 
 class UrlField(CharField):
-    """An address; what it may be is checked by `accounts.registration.pool_settings`."""
+    """A URL; `accounts.registration.pool_settings` validates it."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(required=False, max_length=registration_pool_settings.LONGEST_URL, **kwargs)
 
 
 class LinkUrls(Serializer):
-    """For each kind of link the application's own page, an address with `{token}` in it."""
+    """For each kind of link the application's own page, a URL with `{token}` in it."""
 
     sign_up = UrlField()
     invitation = UrlField()
@@ -106,7 +106,7 @@ class SettingsInput(Serializer):
 
 
 class Accepted(Serializer):
-    """The same answer whoever has the address: the e-mail says the rest."""
+    """The same response whether or not the email has an account."""
 
     status = ChoiceField(choices=["accepted"])
     expires_in = IntegerField(help_text="Seconds for which the link of the e-mail works, if one is sent.")

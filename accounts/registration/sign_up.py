@@ -1,8 +1,8 @@
-"""Making an account of one's own: asking for it, and proving the address.
+"""Sign-up: requesting an account, and confirming the email.
 
-No user exists until the link in the e-mail was used together with the password that was chosen: an address that
-nobody proved takes no place in the pool, and somebody who signs up with a stranger's address leaves nothing behind that
-the stranger could confirm by accident (an account "pre-hijacked", its password known to another).
+There is no user until the link in the email was used together with the chosen password: an unconfirmed email takes no
+place in the pool, and a sign-up with another person's email leaves nothing that the person could confirm by accident (a
+"pre-hijacked" account).
 """
 
 from collections.abc import Callable
@@ -23,12 +23,14 @@ Kind = AccountEmail.Kind
 Made = TypeVar("Made")
 
 
-def ask(pool: Pool, *, email: str, password: str, name: str = "", admit: Callable[[], None] = lambda: None) -> None:
-    """Somebody wants an account. The same work for an address that has one: its owner is told by e-mail.
+def request_sign_up(
+    pool: Pool, *, email: str, password: str, name: str = "", admit: Callable[[], None] = lambda: None
+) -> None:
+    """Request an account. Does the same work for an email with an account, whose owner is notified.
 
-    `admit` is called when all else is right, and may refuse by raising (a limit that nothing refused shall use up).
-    Raises Forbidden where the pool does not take sign-ups, ValidationFailed (the address is none, the password not good
-    enough), QuotaExceeded, RateLimited (too many passwords being hashed).
+    `admit` is called when everything else is valid, and may raise (a rate limit that refused calls must not use up).
+    Raises Forbidden if the pool takes no sign-ups, ValidationFailed (invalid email, weak password), QuotaExceeded,
+    RateLimited (too many passwords being hashed).
     """
     _check_open(pool)
     recipient = emails.check(email)
@@ -45,7 +47,7 @@ def ask(pool: Pool, *, email: str, password: str, name: str = "", admit: Callabl
     )
 
 
-_WHO_SAYS: Final = "`sign_up` of PATCH /v1/auth/settings is off."
+_SIGN_UP_DISABLED: Final = "`sign_up` of PATCH /v1/auth/settings is off."
 _NO_ENVIRONMENT: Final = (
     "no environment is named, so a platform account is meant. An application's users sign up with the header "
     "X-Environment."
@@ -63,18 +65,18 @@ def _check_mode(pool_id: str | None) -> None:
     if mode == SignUpMode.INVITED:
         raise Forbidden("Accounts are made by invitation here.")
     if mode != SignUpMode.OPEN:
-        raise Forbidden(f"Nobody can sign up here by themselves: {_WHO_SAYS if pool_id else _NO_ENVIRONMENT}")
+        raise Forbidden(f"Nobody can sign up here by themselves: {_SIGN_UP_DISABLED if pool_id else _NO_ENVIRONMENT}")
 
 
 def confirm(token: str, password: str, then: Callable[[User], Made], *, pool_id: str | None | Unset = UNSET) -> Made:
-    """The address is theirs, and the password the one they chose: make the user, its address verified. Returns what
-    `then` makes of the user, in the same transaction: the link is used up if both are done.
+    """Create the user with a verified email, after the link was opened and the chosen password entered. Returns what
+    `then` makes of the user, in the same transaction: the link is used up if both succeed.
 
-    Raises InvalidGrant (`token` or `password` named), Forbidden if the pool takes no sign-ups by now (the link works
-    again once it does), ValidationFailed if the address got an account meanwhile, QuotaExceeded, RateLimited.
+    Raises InvalidGrant (`token` or `password` named), Forbidden if the pool takes no sign-ups now (the link works again
+    once it does), ValidationFailed if the email got an account meanwhile, QuotaExceeded, RateLimited.
     """
     found = one_time_links.find(token, Kind.SIGN_UP, pool_id=pool_id)
-    _check_mode(found.environment_id)  # who closes the door stops those who are on their way, too
+    _check_mode(found.environment_id)  # closing sign-up also stops those that are in progress
     if not passwords.is_right(password, found.details["password_hash"]):
         one_time_links.count_wrong_password(found)
         raise wrong_password()
@@ -108,6 +110,6 @@ def make_user(found: AccountEmail, *, password_hash: str, name: str, via: str) -
             actor=user_service.THEMSELVES,
             via=via,
         )
-        # What else was on its way to make an account of this address.
+        # Other open links that would create an account for this email.
         email_outbox.withdraw(found.environment_id, found.recipient, (Kind.SIGN_UP, Kind.INVITATION))
     return user

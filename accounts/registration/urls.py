@@ -1,4 +1,4 @@
-"""The addresses of sign-up and e-mail flows: for programs under /v1, for people under /auth."""
+"""URLs of sign-up and email flows: for programs under /v1, for people under /auth."""
 
 from django.urls import path
 

@@ -1,7 +1,7 @@
-"""The API's doors of sign-up and e-mail flows.
+"""REST endpoints of sign-up and email flows.
 
-The public ones name their pool as the token endpoint does. They count before they do anything, by the client's address
-and by the e-mail that is named, and answer the same whether anybody has that e-mail. docs/reference/sign-in.md.
+The public ones choose their pool like the token endpoint. They count first, by the client's IP address and by the
+recipient, and respond equally whether or not the email has an account. docs/reference/sign-in.md.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ from platform_site.http.errors import (
 from platform_site.http.idempotency import idempotent
 from platform_site.http.openapi import ENVIRONMENT, listing
 from platform_site.http.pagination import paginate, read_limit
-from platform_site.http.views import ApiViewSet, answer, created, never_stored, no_content
+from platform_site.http.views import ApiViewSet, created, never_stored, no_content, respond
 from platform_site.identity import ids
 from platform_site.identity.plans import plan_limits
 from platform_site.redis import rate_limits
@@ -50,7 +50,7 @@ Kind = AccountEmail.Kind
 
 def accepted(kind: Kind) -> HttpResponse:
     """202: a worker does the rest."""
-    return answer({"status": "accepted", "expires_in": int(email_templates.LIFETIMES[kind].total_seconds())}, 202)
+    return respond({"status": "accepted", "expires_in": int(email_templates.LIFETIMES[kind].total_seconds())}, 202)
 
 
 class _Public(ApiViewSet):
@@ -75,7 +75,7 @@ class _Public(ApiViewSet):
         rate_limits.count_token_request(self.request._request)
 
     def entering(self, pool: Pool, method: str) -> Callable[[User], sessions.Grant]:
-        """What signs in a user who has just proven address and password, for the transaction that makes the user."""
+        """Signs in a user that has just proven email and password, in the transaction that creates the user."""
         signing_keys.signing()  # the first one is made outside of that transaction
 
         def enter(user: User) -> sessions.Grant:
@@ -107,15 +107,15 @@ class SignUpViewSet(_Public):
         parameters=[ENVIRONMENT],
     )
     def create(self, request: Any) -> HttpResponse:
-        """Ask for an account. The address gets an e-mail with a link; the account is made when that is confirmed.
+        """Request an account. The email gets a link; the account is created when that is confirmed.
 
-        The answer is the same where the address has an account: its owner is told so by e-mail. 403 where the
-        environment takes no sign-ups (`sign_up` of `PATCH /v1/auth/settings`).
+        The response is the same if the email has an account: its owner is notified by email. 403 if the environment
+        takes no sign-ups (`sign_up` of `PATCH /v1/auth/settings`).
         """
         values = self.read(serializers.SignUpInput)
         pool = self.pool()
         self.count_email(pool, Kind.SIGN_UP, values["email"])
-        sign_up.ask(
+        sign_up.request_sign_up(
             pool,
             **values,
             admit=lambda: rate_limits.count_pool_email(request._request, pool_id=pool.id, plan=pool.plan),
@@ -135,7 +135,7 @@ class SignUpViewSet(_Public):
         pool = self.pool()
         entering = self.entering(pool, "sign_up")
         grant = sign_up.confirm(values["token"], values["password"], entering, pool_id=pool.id)
-        return never_stored(answer(token_pair(grant)))
+        return never_stored(respond(token_pair(grant)))
 
 
 class InvitationAcceptViewSet(_Public):
@@ -159,28 +159,28 @@ class InvitationAcceptViewSet(_Public):
         grant = invitations.accept(
             values["token"], values["password"], entering, name=values.get("name"), pool_id=pool.id
         )
-        return never_stored(answer(token_pair(grant)))
+        return never_stored(respond(token_pair(grant)))
 
 
 class PasswordResetViewSet(_Public):
     """`POST /v1/auth/password-reset`, `/v1/auth/password-reset/confirm`."""
 
     also_raises: ClassVar = {"create": (NotFound,), "confirm": (InvalidGrant, NotFound)}
-    serializer_class = serializers.AddressInput
+    serializer_class = serializers.EmailInput
 
     @idempotent()
     @extend_schema(
         operation_id="requestPasswordReset",
-        request=serializers.AddressInput,
+        request=serializers.EmailInput,
         responses={202: serializers.Accepted},
         parameters=[ENVIRONMENT],
     )
     def create(self, request: Any) -> HttpResponse:
-        """Ask for a link to choose a new password. The answer is the same whether the address has an account."""
-        values = self.read(serializers.AddressInput)
+        """Request a link to set a new password. The response is the same whether or not the email has an account."""
+        values = self.read(serializers.EmailInput)
         pool = self.pool()
         self.count_email(pool, Kind.RESET_PASSWORD, values["email"])
-        password_reset.ask(pool, email=values["email"])
+        password_reset.request_reset(pool, email=values["email"])
         return accepted(Kind.RESET_PASSWORD)
 
     @idempotent()
@@ -209,7 +209,7 @@ class LinkViewSet(_Public):
         operation_id="verifyEmail", request=serializers.LinkInput, responses={204: None}, parameters=[ENVIRONMENT]
     )
     def verify_email(self, request: Any) -> HttpResponse:
-        """Show that an e-mail address is the user's, by the link's token."""
+        """Verify an email by the token of the link."""
         values = self.read(serializers.LinkInput)
         self.count_link()
         own_account.verify(values["token"], pool_id=self.pool().id)
@@ -222,7 +222,7 @@ class LinkViewSet(_Public):
         parameters=[ENVIRONMENT],
     )
     def change_email(self, request: Any) -> HttpResponse:
-        """Change the e-mail address. Needs the token that reached the new address and the account's password."""
+        """Change the email. Needs the token that reached the new email, and the account's password."""
         values = self.read(serializers.LinkAndPassword)
         self.count_link()
         own_account.change_email(values["token"], values["password"], pool_id=self.pool().id)
@@ -230,7 +230,7 @@ class LinkViewSet(_Public):
 
 
 class OwnAccountViewSet(ApiViewSet):
-    """`POST /v1/auth/email-verification`, `/v1/auth/email-change`, `/v1/auth/delete-account`: for who is signed in."""
+    """`POST /v1/auth/email-verification`, `/v1/auth/email-change`, `/v1/auth/delete-account`: for signed-in users."""
 
     required_scopes: ClassVar = {"ask_to_verify": None, "ask_for_email": None, "remove": None}
     also_raises: ClassVar = {
@@ -260,7 +260,7 @@ class OwnAccountViewSet(ApiViewSet):
     @idempotent()
     @extend_schema(operation_id="requestEmailVerification", request=None, responses={202: serializers.Accepted})
     def ask_to_verify(self, request: Any) -> HttpResponse:
-        """Have a link sent to one's own address, to show that it is one's own. Nothing is sent if that is known."""
+        """Request a link that verifies the own email. Nothing is sent if it is verified."""
         user = self._oneself()
         self._count(user, Kind.VERIFY_EMAIL, user.email)
         own_account.ask_to_verify(user, admit=lambda: self._count_for_pool(user))
@@ -271,9 +271,9 @@ class OwnAccountViewSet(ApiViewSet):
         operation_id="requestEmailChange", request=serializers.EmailChangeInput, responses={202: serializers.Accepted}
     )
     def ask_for_email(self, request: Any) -> HttpResponse:
-        """Ask for another e-mail address. It changes when the link that is sent to the new one is confirmed.
+        """Request a change of the email. It changes when the link sent to the new one is confirmed.
 
-        Needs the current password. The answer is the same where somebody else has that address.
+        Needs the current password. The response is the same if another user has that email.
         """
         user = self._oneself()
         values = self.read(serializers.EmailChangeInput)
@@ -306,7 +306,7 @@ class InvitationViewSet(ApiViewSet):
 
     @extend_schema(responses=listing(serializers.Invitation))
     def list(self, request: Any) -> HttpResponse:
-        """The invitations that nobody has accepted yet, the newest first. Accepted and expired ones are gone."""
+        """The open invitations, newest first, without accepted and expired ones."""
         pool_id = self.place.pool_id
         page = paginate(
             invitations.pending(pool_id),
@@ -316,16 +316,16 @@ class InvitationViewSet(ApiViewSet):
             "invitations",
             [pool_id],
         )
-        return answer(
+        return respond(
             {"data": [serializers.invitation(email) for email in page.items], "next_cursor": page.next_cursor}
         )
 
     @idempotent()
     @extend_schema(request=serializers.InvitationInput, responses={201: serializers.Invitation})
     def create(self, request: Any) -> HttpResponse:
-        """Invite somebody by e-mail, with a role and claims for rules. A second invitation replaces the first.
+        """Invite a person by email, with a role and claims for rules. A second invitation replaces the first.
 
-        Works whatever `sign_up` says. The link works for seven days.
+        Works in every `sign_up` mode. The link works for seven days.
         """
         pool_id = environment_directory.own_pool(self.place)
         values = self.read(serializers.InvitationInput)
@@ -352,7 +352,7 @@ class SettingsViewSet(ApiViewSet):
     @extend_schema(responses=serializers.Settings)
     def retrieve(self, request: Any) -> HttpResponse:
         """Who may sign up, and where the links of e-mails lead."""
-        return answer(serializers.pool_settings(pool_settings.settings_of(self.place.pool_id)))
+        return respond(serializers.pool_settings(pool_settings.settings_of(self.place.pool_id)))
 
     @idempotent()
     @extend_schema(request=serializers.SettingsInput, responses=serializers.Settings)
@@ -363,4 +363,4 @@ class SettingsViewSet(ApiViewSet):
         """
         pool_id = environment_directory.own_pool(self.place)
         values = self.read(serializers.SettingsInput)
-        return answer(serializers.pool_settings(pool_settings.change_settings(pool_id, actor=self.caller, **values)))
+        return respond(serializers.pool_settings(pool_settings.change_settings(pool_id, actor=self.caller, **values)))

@@ -43,8 +43,8 @@ class PlatformAccountBackend(ModelBackend):
 
 
 class ConsoleSignInForm(AuthenticationForm):  # type: ignore[misc]  # unfold has no annotations
-    """The login form of /admin. Tries count together with those at the token endpoint, but for a browser in which this
-    person has signed in before: a stranger's guesses there must not keep staff out."""
+    """The login form of /admin. Attempts count together with those at the token endpoint, except in a browser in which
+    this person has signed in before, so that other people's guesses cannot lock out staff."""
 
     def clean(self) -> dict[str, Any]:
         email = str(self.cleaned_data.get("username") or "")

@@ -1,9 +1,8 @@
-"""Browsers in which somebody has signed in before: a stranger's guesses do not lock these out.
+"""Known browsers: a person's browser that has signed in before has its own limit of sign-in attempts.
 
-Tries to sign in are limited per e-mail. Whoever knows a member of staff's address could use the limit up each minute
-and keep them out. So a browser that has signed in once carries a signed cookie that names the account, and its tries
-are counted by themselves. It proves nothing else: the password and the second factor are asked for all the same. OWASP,
-"Slow down online guessing attacks with device cookies".
+Sign-in attempts are limited per email, so an attacker who knows the email of a member of staff could use up the limit.
+After a sign-in the browser has a signed cookie that names the account, and its attempts are counted separately. The
+cookie grants nothing else. OWASP, "Slow down online guessing attacks with device cookies".
 """
 
 import secrets
@@ -14,7 +13,7 @@ from django.core import signing
 from django.http import HttpRequest, HttpResponse
 
 from accounts.models import User
-from accounts.users.emails import normalised
+from accounts.users.emails import normalize
 
 COOKIE: Final = "console_browser"
 LASTS: Final = 180 * 24 * 3600
@@ -22,7 +21,7 @@ _SALT: Final = "accounts.staff.known_browsers"
 
 
 def known_as(request: HttpRequest, email: str) -> str | None:
-    """What to count this browser's tries for `email` by; None if nobody has signed in with that address here."""
+    """The key that counts this browser's attempts for `email`; None if that email never signed in here."""
     try:
         user_email, nonce = signing.loads(request.COOKIES.get(COOKIE, ""), salt=_SALT, max_age=LASTS)
     except (signing.BadSignature, ValueError, TypeError):
@@ -45,4 +44,4 @@ def remember(request: HttpRequest, response: HttpResponse, user: User) -> None:
 
 
 def _name(email: str) -> str:
-    return normalised(email)
+    return normalize(email)

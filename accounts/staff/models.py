@@ -84,7 +84,7 @@ class TotpDevice(ThrottlingMixin, Device):  # type: ignore[misc]  # django-otp h
 
 
 class RecoveryCode(models.Model):
-    """A code that stands in for the authenticator, once. 80 random bits, so a plain SHA-256 keeps it."""
+    """A one-time replacement for the authenticator. 80 random bits, so a plain SHA-256 is stored."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     code_hash = models.BinaryField(max_length=32)

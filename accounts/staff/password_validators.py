@@ -65,7 +65,7 @@ class ChangeEndsSessions:
     def password_changed(self, password: str, user: User) -> None:
         """Called by `User.save`, in its transaction."""
         sessions.end_where(Q(user_id=user.pk), "password_changed")
-        by_themselves = current_request_id() is not None  # else a command, in which nobody is signed in
+        by_themselves = current_request_id() is not None  # else a command, without a signed-in user
         audit.record(
             "user.changed",
             actor=Actor.staff(user) if by_themselves else audit.SYSTEM,

@@ -1,11 +1,11 @@
-"""Staff roles: who may see and do what in the console. Three, each a step above the one before.
+"""Staff roles of the console: three, each including the one before.
 
-    support     sees every page, changes nothing, is shown no secret; *view as* a user leaves an audit entry
+    support     sees every page, changes nothing, sees no secrets; *view as* a user writes an audit entry
     operator    also changes things: the console's buttons and forms, keys, schemas
-    superuser   also gives and takes these roles and resets second factors
+    superuser   also grants and removes these roles and resets second factors
 
-The first two are Django groups, made anew after every migration from what the console shows, so a new page is open to
-support at once and to nobody's change but an operator's. A superuser is Django's.
+The first two are Django groups, updated after every migration from the console's pages, so that a new page is visible
+to support and changeable by operators only. A superuser is Django's.
 """
 
 from collections.abc import Sequence

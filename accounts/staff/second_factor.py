@@ -35,9 +35,9 @@ def device_of(user: User) -> TotpDevice | None:
 
 
 def begin_enrolment(user: User) -> TotpDevice:
-    """A new authenticator, to be confirmed by its first code; what was begun before is forgotten.
+    """A new authenticator, to be confirmed by its first code; replaces an unconfirmed one.
 
-    Raises Conflict if the account has a confirmed one: it is taken away first.
+    Raises Conflict if the account has a confirmed one, which must be removed first.
     """
     with transaction.atomic():
         User.objects.select_for_update().get(pk=user.pk)
@@ -78,7 +78,7 @@ def confirm_enrolment(user: User, code: str) -> tuple[TotpDevice, list[str]]:
 
 
 def verify(user: User, code: str) -> TotpDevice:
-    """Check the second factor of somebody whose password was right: a code of six digits, or a recovery code.
+    """Check the second factor after a correct password: a code of six digits, or a recovery code.
 
     Raises ValidationFailed (wrong, or used before), RateLimited (wait after wrong ones), NotFound (it was turned off).
     """
@@ -116,7 +116,7 @@ def recovery_codes_left(user: User) -> int:
 
 
 def disable(user: User, *, actor: Actor) -> bool:
-    """Take authenticator and recovery codes away. False if there were none."""
+    """Remove the authenticator and recovery codes. False if there were none."""
     with transaction.atomic():
         _, per_model = TotpDevice.objects.filter(user=user).delete()
         RecoveryCode.objects.filter(user=user).delete()
@@ -127,7 +127,7 @@ def disable(user: User, *, actor: Actor) -> bool:
 
 
 def address_for(device: TotpDevice) -> str:
-    """The `otpauth://` address that an authenticator reads from the picture."""
+    """The `otpauth://` URL in the QR code."""
     name = quote(f"{ISSUER}:{device.user.email}")
     facts = {"secret": spelled(device), "issuer": ISSUER, "algorithm": "SHA1", "digits": 6, "period": STEP_SECONDS}
     return f"otpauth://totp/{name}?{urlencode(facts, quote_via=quote)}"
@@ -138,8 +138,8 @@ def spelled(device: TotpDevice) -> str:
     return base64.b32encode(device.key).decode()
 
 
-def picture(device: TotpDevice) -> str:
-    """The address as an SVG element: nothing is loaded for it, no style stands in it."""
+def qr_code(device: TotpDevice) -> str:
+    """The URL as a QR code in an SVG element, without external resources or inline styles."""
     drawn: str = segno.make(address_for(device), error="m").svg_inline(scale=5, border=2, title="QR code")
     return drawn
 

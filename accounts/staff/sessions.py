@@ -39,16 +39,16 @@ def begin(*, request: HttpRequest, **_: Any) -> None:
 
 
 def end(*, request: HttpRequest, user: Any, **_: Any) -> None:
-    """Django's `user_logged_out`: the trail says when somebody was there, from `console.signed_in` to this."""
+    """Receiver of Django's `user_logged_out`: the audit log has the time from `console.signed_in` to this."""
     if isinstance(user, User):
         by = "themselves" if request.path_info == reverse("admin:logout") else "the end of the session"
         audit.record("console.signed_out", actor=Actor.staff(user), target_id=user.pk, by=by)
 
 
 def end_all(user_id: str, *, actor: Actor, but: str | None) -> None:
-    """End somebody's sessions in the console, and half of a sign-in, but for the one with this key.
+    """End a user's console sessions and unfinished sign-ins, except the one with this key.
 
-    A look at every session that lives; staff alone has any.
+    Reads every live session; only staff have any.
     """
     live = ConsoleSession.objects.filter(expire_date__gt=timezone.now()).exclude(session_key=but)
     ended = [each.session_key for each in live.iterator() if user_id in _whose(each.get_decoded())]

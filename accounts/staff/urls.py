@@ -1,4 +1,4 @@
-"""Pages of the console that are no model's: in the roof's addresses before the admin's own."""
+"""Console pages without a model, included before the admin's own URLs."""
 
 from django.urls import path
 
@@ -7,6 +7,6 @@ from accounts.staff import views
 app_name = "staff"
 urlpatterns = [
     path("login/code/", views.code, name="code"),
-    path("login/forgotten/", views.forgotten, name="forgotten"),
+    path("login/forgotten/", views.forgotten_password, name="forgotten"),
     path("security/", views.security, name="security"),
 ]

@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 @method_decorator([never_cache, csrf_protect], name="dispatch")
 class SignIn(LoginView):
-    """The password. Where the account has a second factor nobody is signed in yet: the next page asks for it."""
+    """The password form. With a second factor, the user is not signed in yet: the next page asks for it."""
 
     authentication_form = ConsoleSignInForm
     template_name = "accounts/staff/login.html"
@@ -81,7 +81,7 @@ class SignIn(LoginView):
 
 
 def _begin(request: HttpRequest, user: User, *, by: str) -> None:
-    """The console's session and its entry in the trail: whoever may do so much leaves a trace of having come in."""
+    """Start the console session and write its audit entry."""
     begin_session(request, user, backend=BACKEND)
     audit.record("console.signed_in", actor=Actor.staff(user), target_id=user.pk, by=by)
 
@@ -90,16 +90,16 @@ class ForgottenForm(forms.Form):
     email = forms.CharField(
         max_length=emails.LONGEST,
         widget=UnfoldAdminTextInputWidget(attrs={"autocomplete": "username", "type": "email", "autofocus": True}),
-        label="E-mail address",
+        label="Email",
     )
 
 
 @never_cache
 @csrf_protect
-def forgotten(request: HttpRequest) -> HttpResponse:
-    """`/admin/login/forgotten/`: asks for the link that `POST /v1/auth/password-reset` asks for, and counts with it.
+def forgotten_password(request: HttpRequest) -> HttpResponse:
+    """`/admin/login/forgotten/`: requests the same link as `POST /v1/auth/password-reset`, with the same limits.
 
-    The answer is the same whoever has the address, after the same statements: a worker looks it up later.
+    The response is the same whether or not the email has an account, after the same statements: a worker looks it up.
     """
     form = ForgottenForm(request.POST if request.method == "POST" else None)
     shown: dict[str, Any] = {"title": "A new password", "form": form}
@@ -108,9 +108,9 @@ def forgotten(request: HttpRequest) -> HttpResponse:
         email = form.cleaned_data["email"]
         try:
             rate_limits.count_email_request(request, kind=RESET, pool_id=None, email=email, plan=OF_PLATFORM)
-            password_reset.ask(Pool(None, None, OF_PLATFORM), email=email)
+            password_reset.request_reset(Pool(None, None, OF_PLATFORM), email=email)
         except ValidationFailed as error:
-            form.add_error("email", _sentence(error))
+            form.add_error("email", _error_text(error))
             status = error.status
         except RateLimited as error:
             form.add_error(None, f"Too many tries. Come back in {error.headers['Retry-After']} seconds.")
@@ -147,9 +147,9 @@ def code(request: HttpRequest) -> HttpResponse:
         try:
             device = second_factor.verify(user, form.cleaned_data["code"])
         except ApiError as error:
-            # The password was right before: this may be somebody who should not have it.
+            # The password was correct before: a sign of a leaked password.
             log.warning("second factor refused", extra={"user_id": user.pk, "why": error.code})
-            form.add_error("code", _sentence(error))
+            form.add_error("code", _error_text(error))
         else:
             target = str(pending["next"])
             _begin(request, user, by="second factor")
@@ -189,7 +189,7 @@ class ChangePasswordForm(AdminOwnPasswordChangeForm):  # type: ignore[misc]  # u
 
 @method_decorator([never_cache, csrf_protect], name="dispatch")
 class ChangePassword(PasswordChangeView):
-    """`/admin/password_change/`, for staff only: the admin site guards the address."""
+    """`/admin/password_change/`, for staff only: the admin site checks that."""
 
     form_class = ChangePasswordForm
     template_name = "registration/password_change_form.html"
@@ -207,7 +207,7 @@ class ChangePassword(PasswordChangeView):
 
 
 def change_password(request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponseBase:
-    """What the admin site calls for its address."""
+    """Called by the admin site for its URL."""
     return ChangePassword.as_view(extra_context=extra_context)(request)
 
 
@@ -245,7 +245,7 @@ def security(request: HttpRequest) -> HttpResponse:
         "device": device,
         "codes_left": second_factor.recovery_codes_left(user) if device else 0,
         "enrolment": enrolment,
-        "picture": second_factor.picture(enrolment) if enrolment else "",
+        "picture": second_factor.qr_code(enrolment) if enrolment else "",
         "spelled": second_factor.spelled(enrolment) if enrolment else "",
         **shown,
     }
@@ -264,7 +264,7 @@ def _change(request: HttpRequest, user: User) -> dict[str, Any]:
             try:
                 device, codes = second_factor.confirm_enrolment(user, form.cleaned_data["code"])
             except ApiError as error:
-                form.add_error("code", _sentence(error))
+                form.add_error("code", _error_text(error))
                 return {"code_form": form}
             show_device(request, device)
             messages.success(request, "Your second factor is on. Other browsers have to sign in again.")
@@ -285,10 +285,10 @@ def _change(request: HttpRequest, user: User) -> dict[str, Any]:
         elif what == "disable" and second_factor.disable(user, actor=Actor.staff(user)):
             messages.success(request, "Your second factor is off.")
     except ApiError as error:
-        form.add_error("password", _sentence(error))
+        form.add_error("password", _error_text(error))
         return {"password_form": form}
     return {}
 
 
-def _sentence(error: ApiError) -> str:
+def _error_text(error: ApiError) -> str:
     return " ".join(field.message for field in error.fields) or error.text

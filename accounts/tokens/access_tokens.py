@@ -1,13 +1,12 @@
-"""Access tokens: ES256 JWTs of 900 s, written and read by djangorestframework-simplejwt with keys of our own table.
+"""Access tokens: ES256 JWTs of 900 s, encoded and decoded by djangorestframework-simplejwt with keys of our own table.
 
-simplejwt is the codec only: its rotation is a race and its blacklist another table, so
-sessions live in `accounts.users.sessions`. Here its two extension points are filled in: a backend that signs with the
-current key and verifies with the one that `kid` names, and a token class whose claims are all required.
-`verify_access_token` is what the rest of the house calls: claims or `Unauthorized`, whatever a stranger sends.
-Contract section 5.6; ASVS 9.1, 9.2.
+Only simplejwt's codec is used: its rotation has a race and its blacklist is another table, so sessions are in
+`accounts.users.sessions`. Two extension points are used: a backend that signs with the current key and verifies with
+the one that `kid` names, and a token class whose claims are all required. `verify_access_token` returns claims or
+raises `Unauthorized` for any input. Contract section 5.6; ASVS 9.1, 9.2.
 
-A verified token is remembered by its SHA-256 until it expires, for verification costs 83 µs. That
-remembers the signature only: whether the session still lives is asked on every request.
+A verified token is cached by its SHA-256 until it expires, because verification costs 83 µs. Only the signature is
+cached: whether the session is still valid is checked on every request.
 """
 
 import hashlib
@@ -68,7 +67,7 @@ class KeyTableBackend(TokenBackend):
         kid = header.get("kid")
         # Cheap refusals first, so that junk never makes the key table be read.
         if header.get("alg") != ALGORITHM or not isinstance(kid, str) or len(kid) != 43:
-            raise TokenBackendError("the header names no key of ours")
+            raise TokenBackendError("the header names an unknown key")
         key = signing_keys.verifying(kid)
         if key is None:
             raise TokenBackendError("the header names an unknown key")
@@ -144,9 +143,9 @@ _remembered: dict[bytes, AccessClaims] = {}
 
 
 def verify_access_token(text: str) -> AccessClaims:
-    """The claims of an access token. Raises Unauthorized for whatever is not one of ours, in its time, in our form.
+    """The claims of an access token. Raises Unauthorized for any other, expired or malformed text.
 
-    No statement but a reading of the key table every 30 s; 0.5 µs for a token seen before, about 150 µs for a new one.
+    No statement except reading the key table every 30 s; 0.5 µs for a token seen before, about 150 µs for a new one.
     """
     if len(text) > _LONGEST:
         raise Unauthorized
@@ -177,10 +176,10 @@ def _verify(text: str) -> AccessClaims:
         token = AccessToken(text)  # type: ignore[arg-type]  # simplejwt's annotation is wrong: it takes the text
         return token.claims(str(jwt.get_unverified_header(text)["kid"]))
     except Error:
-        raise  # our trouble, not the stranger's
+        raise  # a platform error, not the caller's
     except ExpiredTokenError:
         raise expired() from None
-    except Exception:  # the codec meets a stranger's bytes: whatever it trips over is no token of ours
+    except Exception:  # untrusted input: any exception of the codec means an invalid token
         raise Unauthorized from None
 
 

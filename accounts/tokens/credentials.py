@@ -75,7 +75,7 @@ def read(header: str | None) -> Credential:
     Two `Authorization` headers arrive as one, joined by a comma, and are refused.
     """
     token = bearer(header)
-    prefix = token[:3]  # all of ours have three characters
+    prefix = token[:3]  # every prefix has three characters
     if prefix in server_keys.PREFIXES:
         secret_hash = server_keys.parse(token)
         if secret_hash is None:
@@ -84,5 +84,5 @@ def read(header: str | None) -> Credential:
     if prefix == refresh_tokens.PREFIX:
         raise Unauthorized("This is a refresh token. POST /v1/auth/token makes an access token of it.")
     if token.count(".") != 2:
-        raise Unauthorized(f"This is no token of ours. {_EXPECTED}")
+        raise Unauthorized(f"The token is malformed or was not issued by this platform. {_EXPECTED}")
     return SessionCredential(access_tokens.verify_access_token(token))

@@ -34,7 +34,7 @@ PUBLISHED_AHEAD: Final = timedelta(minutes=10)
 OVERLAP: Final = timedelta(minutes=16)
 """The 900 s of an access token, the leeway of its verification and a little for clocks."""
 _RELOAD_SPACING: Final = 0.1
-_ADVISORY_LOCK: Final = 0x5167_6E65  # any number that nobody else in this database locks
+_ADVISORY_LOCK: Final = 0x5167_6E65  # an arbitrary number that is used for nothing else in this database
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,9 @@
 """One-time codes: issued to a redirect URI at the end of a flow, exchanged once for the tokens of a session.
 
-`oac_`, 43 random characters (256 bits), 6 of checksum; SHA-256 stored; LIFETIME by the database's clock. A code is
-bound to the environment, the redirect URI and, if the application sent one, the PKCE challenge; of parallel exchanges
-one wins by the row count of an UPDATE. What is refused for a wrong binding leaves the code as it was. A code that comes
-again later than GRACE after its use was copied by somebody: the session that it began ends (RFC 6749 4.1.2).
-Contract 4.5; RFC 7636, RFC 9700 2.1.1.
+`oac_`, 43 random characters (256 bits), 6 of a checksum; SHA-256 stored; LIFETIME in database time. A code is bound to
+the environment, the redirect URI and, if the application sent one, the PKCE challenge; of parallel exchanges one wins
+by the row count of an UPDATE. A refused exchange leaves the code valid. A code that is used again later than GRACE was
+copied: its session ends (RFC 6749 4.1.2). Contract 4.5; RFC 7636, RFC 9700 2.1.1.
 """
 
 import hmac
@@ -109,7 +108,7 @@ def withdraw(user_id: str) -> None:
 def proves(code_verifier: str | None, challenge: str | None) -> bool:
     """Whether the verifier is that of the challenge (RFC 7636 4.6); without a challenge there must be none."""
     if challenge is None:
-        # A verifier without a challenge: somebody took the challenge out of the request (RFC 9700 4.8.2).
+        # A verifier without a challenge: the challenge was removed from the request (RFC 9700 4.8.2).
         return code_verifier is None
     if code_verifier is None or not _VERIFIER.fullmatch(code_verifier):
         return False
@@ -138,5 +137,5 @@ def _end_if_replayed(code: AuthorizationCode, device: Device) -> None:
 
 
 def purge() -> int:
-    """Delete codes that nobody asks for any more; how many. Called by the sweep."""
+    """Delete old codes; returns how many. Called by the periodic job."""
     return AuthorizationCode.objects.filter(expires_at__lt=Now() - KEPT).delete()[0]

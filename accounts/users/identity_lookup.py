@@ -1,8 +1,7 @@
-"""Who stands behind a credential, read from PostgreSQL in one statement; `projects.api.authentication` caches the
-answer.
+"""Looks up the identity behind a credential in one statement; `projects.api.authentication` caches the result.
 
-A record lives `platform_site.redis.client.RECORD_TTL` in the cache; `accounts.tokens.revocation` overwrites it when it
-stops being true.
+A record lives for `platform_site.redis.client.RECORD_TTL` in the cache; `accounts.tokens.revocation` overwrites it when
+it becomes invalid.
 """
 
 from dataclasses import dataclass, field
@@ -77,8 +76,8 @@ def identify(
 ) -> tuple[Identity, dict[str, Any]] | None:
     """The owner of a credential and the values of `annotations`; None if it is revoked, expired, disabled or unknown.
 
-    One statement. `annotations` are expressions over `Session` or `ServerKey` (both have `environment_id`), by which
-    the floor above fetches the place in the same round trip: `place=Subquery(… OuterRef("environment_id") …)`.
+    One statement. `annotations` are expressions over `Session` or `ServerKey` (both have `environment_id`), by which a
+    higher layer reads the environment in the same round trip: `place=Subquery(… OuterRef("environment_id") …)`.
     """
     if isinstance(credential, KeyCredential):
         return _identify_key(_keys(credential.secret_hash).annotate(**annotations).first())
@@ -120,7 +119,7 @@ def _identify_key(row: dict[str, Any] | None) -> tuple[Identity, dict[str, Any]]
         expires_at=expires_at.timestamp() if expires_at else None,
         account_id=row.pop("account_id"),
         environment_id=row.pop("environment_id"),
-        name=None if is_publishable else name,  # its maker's note, and any stranger may ask who it is
+        name=None if is_publishable else name,  # the creator's note, and a publishable key is public
         scopes=frozenset(row.pop("scopes")),
         touch_due=last_used_at is None or now - last_used_at >= TOUCH_EVERY,
     )

@@ -1,14 +1,14 @@
-"""The last superuser stays: whoever takes the role, the entry or the account of one goes through here."""
+"""Keeps the last superuser: every removal of the role or the account calls it."""
 
 from accounts.models import User
 from platform_site.http.errors import Conflict
 
 
 def keep_one(user_id: str) -> None:
-    """Lock all superusers who may sign in until the end of the transaction; Conflict if this one is the last.
+    """Lock all superusers that may sign in until the end of the transaction; Conflict if this one is the last.
 
-    All are locked, not this one: two that act on each other at once would leave none. Before any lock of the account
-    itself, and in the order of their ids, so that nobody waits for whoever waits for them. One query.
+    All are locked, because two that act on each other at once would leave none. Before any lock of the account itself,
+    and in the order of their ids, to avoid deadlocks. One query.
     """
     found = User.objects.select_for_update().filter(is_superuser=True, disabled_at__isnull=True).order_by("pk")
     if [each.pk for each in found] == [user_id]:

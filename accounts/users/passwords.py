@@ -1,8 +1,8 @@
-"""Passwords: how they are hashed, how many at once, and which are good enough.
+"""Password hashing, its concurrency limit, and password rules.
 
-Argon2id with OWASP's minimum of 19 MiB, two passes, one lane: 37 ms where Django's default of 100 MiB takes 218 ms
-(OWASP Password Storage Cheat Sheet). At most two run in one process, so that a storm of sign-ins
-leaves the rest to everybody else. Whoever would wait longer than WAIT_SECONDS is told to come back.
+Argon2id with OWASP's minimum of 19 MiB, two passes, one lane: 37 ms; Django's default of 100 MiB takes 218 ms (OWASP
+Password Storage Cheat Sheet). At most two run in one process, so that a burst of sign-ins leaves CPU time for others. A
+request that would wait longer than WAIT_SECONDS gets an error with a retry time.
 """
 
 import os
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from accounts.models import User
 
 LONGEST_OFFERED: Final = 4096
-"""Characters of a password that somebody offers to sign in; a longer one is wrong without being hashed."""
+"""Maximum characters of a password at sign-in; a longer one is wrong without being hashed."""
 LONGEST_CHOSEN: Final = 1000
-"""Characters of a password that somebody may choose, after `read`."""
+"""Maximum characters of a new password, after `read`."""
 TOO_LONG: Final = f"A password has at most {LONGEST_CHOSEN} characters."
 AT_ONCE: Final = 2
 WAIT_SECONDS: Final = 2.0
@@ -87,7 +87,7 @@ class _Hashing:
 
     def run(self, work: Callable[[], Made]) -> Made:
         """The result of `work`. Raises RateLimited if no thread came free in WAIT_SECONDS."""
-        server_hints.begin()
+        server_hints.will_block()
         if not self.free.acquire(timeout=WAIT_SECONDS):
             raise RateLimited(1, "Too many people are signing in at this moment.")
         try:
@@ -113,7 +113,7 @@ def _dummy_hash() -> str:
     """A hash that nothing matches, made with the parameters of all others."""
     global _dummy
     if _dummy is None:
-        _dummy = make_password("nobody's password")
+        _dummy = make_password("a password without an owner")
     return _dummy
 
 

@@ -29,8 +29,8 @@ from platform_site.identity import signals
 from platform_site.identity.callers import ACCOUNT_SCOPES, ENVIRONMENT_SCOPES, PUBLISHABLE_SCOPES, Caller
 
 RESERVED_ROLES: Final = frozenset({"user", "member", "server", "anonymous"})
-"""Names that rules give to whoever has no role of their own, to platform accounts, to server keys and to whoever shows
-a publishable one. A user who was given the last before it was one keeps it: `rows.rules.rules`."""
+"""Role names with a fixed meaning in rules: users without a role, platform accounts, server keys and callers with a
+publishable key."""
 
 KEYS_KEPT: Final = timedelta(days=90)
 """For how long a key that ended can still be looked up in the console."""
@@ -64,12 +64,12 @@ def create_user(
     is_email_verified: bool = False,
     via: str | None = None,
 ) -> User:
-    """A user of the pool `pool_id`, or a platform account (None). Without a password, it cannot sign in by one.
+    """Create a user of the pool `pool_id`, or a platform account (None). Without a password, it cannot sign in by one.
 
-    `is_staff` lets a platform account into the console, with every right there; `most` is how many users the pool may
-    have; `password_hash` stands in place of a password that was checked and hashed before; `via` says in the trail how
-    the user came to be. Raises ValidationFailed (e-mail malformed or taken in this pool, password not good enough),
-    QuotaExceeded, and RateLimited (too many passwords being hashed).
+    `is_staff` gives a platform account all rights in the console; `most` is the maximum number of users of the pool;
+    `password_hash` replaces a password that was checked and hashed before; `via` is recorded in the audit log. Raises
+    ValidationFailed (email malformed or taken in this pool, weak password), QuotaExceeded, and RateLimited (too many
+    passwords being hashed).
     """
     user = User(
         environment_id=pool_id,
@@ -85,7 +85,7 @@ def create_user(
     else:
         user.password = password_hash
     with transaction.atomic():
-        environment_directory.stay(pool_id)
+        environment_directory.lock_shared(pool_id)
         if most is not None:
             account_locks.hold(f"users of {pool_id}")
             check_room(pool_id, most)
@@ -141,14 +141,13 @@ def change_user(
     kept_session_id: str | None = None,
     via: str | None = None,
 ) -> User:
-    """Change what is given and return the user as it is now. All sessions end if a password is set or the user
-    disabled, but for `kept_session_id` after a new password.
+    """Change the given values and return the user. All sessions end if a password is set or the user disabled, except
+    `kept_session_id` after a new password.
 
-    Another e-mail counts as not verified unless `is_email_verified` says so. `password_hash` stands in place of a
-    password that was checked and hashed before; `known_password_hash` is that of the password that somebody proved to
-    know, refused if it is another by now; `via` says in the trail by which door. Nothing given, or nothing different:
-    no write. Raises as `create_user` does, NotFound if the user is gone by now, and Conflict where the last superuser
-    would be disabled.
+    A new email is unverified unless `is_email_verified`. `password_hash` replaces a password that was checked and
+    hashed before; `known_password_hash` is that of the password that the caller proved, refused if it changed
+    meanwhile; `via` is recorded in the audit log. Without a difference nothing is written. Raises as `create_user`,
+    NotFound if the user was deleted, and Conflict if the last superuser would be disabled.
     """
     new_password = password_hash
     if not isinstance(password, Unset):
@@ -158,7 +157,7 @@ def change_user(
         if is_disabled is True and user.is_superuser:
             last_superuser.keep_one(user.pk)
         locked = _locked(user.pk, known_password_hash)
-        address = emails.normalised(locked.email)
+        address = emails.normalize(locked.email)
         changed = _set_cells(locked, {"email": email, "name": name, "role": role, "claims": claims})
         changed += _set_verified(locked, is_email_verified, address, is_changed="email" in changed)
         if not isinstance(new_password, Unset):
@@ -188,7 +187,7 @@ def _locked(user_id: str, known_password_hash: str | Unset = UNSET) -> User:
     if locked is None:
         raise NotFound
     if not isinstance(known_password_hash, Unset) and locked.password != known_password_hash:
-        raise wrong_password()
+        raise count_wrong_password()
     return locked
 
 
@@ -207,9 +206,9 @@ def _set_cells(user: User, given: Mapping[str, Any]) -> list[str]:
 
 
 def _set_verified(user: User, is_verified: bool | Unset, address: str, *, is_changed: bool) -> list[str]:
-    """`address` is the normalised email before; `is_changed` says that its spelling is another now."""
+    """`address` is the normalised email before; `is_changed` says that its spelling changed."""
     if isinstance(is_verified, Unset):
-        if emails.normalised(user.email) == address:
+        if emails.normalize(user.email) == address:
             return []
         is_verified = False  # what was shown was shown of the old one
     if is_verified == (user.email_verified_at is not None) and not (is_verified and is_changed):
@@ -226,7 +225,7 @@ def _set_disabled(user: User, is_disabled: bool | Unset) -> list[str]:
 
 
 def _called(user: User, changed: Collection[str]) -> str:
-    """What the trail calls a change that was saved."""
+    """The audit action of a saved change."""
     if "disabled_at" not in changed:
         return "user.changed"
     return "user.enabled" if user.disabled_at is None else "user.disabled"
@@ -239,10 +238,10 @@ def _let_sessions_know(user: User, changed: list[str], kept_session_id: str | No
         sessions.end_where(Q(user_id=user.pk), "user_disabled")
         revocation.revoke(_account_key_names(user))
     elif "disabled_at" in changed:
-        revocation.ask(_account_key_names(user))
+        revocation.mark_uncached(_account_key_names(user))
     if "password" in changed:
         sessions.end_where(Q(user_id=user.pk) & ~Q(pk=kept_session_id or ""), "password_changed")
-    revocation.ask(session_cache_name(pk) for pk in sessions.live_of(user.pk).values_list("pk", flat=True))
+    revocation.mark_uncached(session_cache_name(pk) for pk in sessions.live_of(user.pk).values_list("pk", flat=True))
 
 
 def _account_key_names(user: User) -> list[str]:
@@ -250,12 +249,12 @@ def _account_key_names(user: User) -> list[str]:
     return [key_cache_name(bytes(secret_hash)) for secret_hash in hashes]
 
 
-def wrong_password() -> ValidationFailed:
+def count_wrong_password() -> ValidationFailed:
     return ValidationFailed.of("current_password", "wrong", "This is not the current password.")
 
 
 def delete_user(user: User, *, actor: Caller | Actor) -> None:
-    """Delete a user with sessions and account keys; the floors above hear `user_deleting`, which they may refuse, and
+    """Delete a user with sessions and account keys. Higher layers receive `user_deleting`, which they may refuse, and
     `user_deleted` in the same transaction.
 
     Raises NotFound if another call did it first, Conflict for the last superuser.
@@ -268,10 +267,10 @@ def delete_user(user: User, *, actor: Caller | Actor) -> None:
         revocation.revoke(_account_key_names(locked))
         signals.user_deleting.send(sender=User, user_id=user.pk, pool_id=locked.environment_id)
         _delete_what_is_theirs(locked)
-        # As late as can be: rows that go with the user are gone when their region has committed, and should we fail
-        # then, a sweep does the rest (`rows.write.user_deletion`). But before the user's own row, with which that of
-        # the pool's size is locked: whoever else is made there would wait for thousands of rows to go. And before the
-        # trail's entry, by whose moment an import or a restore knows who went while it ran.
+        # As late as possible: the user's rows are deleted with the commit of their region, and after an error here a
+        # periodic job completes the deletion (`rows.write.user_deletion`). But before the user's own row, with which
+        # the pool's size is locked: other sign-ups would wait for thousands of rows. And before the audit entry, by
+        # whose time an import or a restore knows which users were deleted while it ran.
         signals.user_deleted.send(sender=User, user_id=user.pk, pool_id=locked.environment_id, actor=actor)
         User.objects.filter(pk=user.pk)._raw_delete(DEFAULT_DB_ALIAS)
         audit.record("user.deleted", actor=actor, target_id=user.pk, environment_id=locked.environment_id)
@@ -313,7 +312,7 @@ def issue_key(
         raise ValidationFailed.of("expires_at", "too_late", message)
     secret = server_keys.make(server_keys.PUBLISHABLE if is_publishable else server_keys.PREFIX)
     with transaction.atomic():
-        environment_directory.stay(authority.environment_id)
+        environment_directory.lock_shared(authority.environment_id)
         account_locks.hold(f"keys of {authority.owner}")
         if authority.unrevoked().count() >= authority.most:
             raise QuotaExceeded(f"The plan allows {authority.most} keys here. Revoke one that is no longer used.")
@@ -388,6 +387,6 @@ def touch_key(key_id: str) -> None:
 
 
 def purge_keys() -> int:
-    """Delete keys that were revoked or expired KEYS_KEPT ago; how many. Called by the sweep."""
+    """Delete keys that were revoked or expired KEYS_KEPT ago; returns how many. Called by the periodic job."""
     moment = Now() - KEYS_KEPT
     return ServerKey.objects.filter(Q(revoked_at__lt=moment) | Q(expires_at__lt=moment)).delete()[0]

@@ -80,23 +80,32 @@ def sign_in(*, pool_id: str | None, environment_id: str | None, email: str, pass
     """Start a session with e-mail and password.
 
     `pool_id` is where the user is looked for (None: platform accounts), `environment_id` where the session is for; they
-    differ for a preview branch. Raises InvalidGrant, after the same work for an unknown, a disabled and a password-less
-    user as for a wrong password, and RateLimited while too many passwords are being hashed.
+    differ for a preview branch. Raises as `authenticate`.
+    """
+    user = authenticate(pool_id=pool_id, environment_id=environment_id, email=email, password=password)
+    better = passwords.hashed(password) if passwords.is_outdated(user.password, password) else user.password
+    return start(user, environment_id=environment_id, device=device, method="password", password_hash=better)
+
+
+def authenticate(*, pool_id: str | None, environment_id: str | None, email: str, password: str) -> User:
+    """The user with this email and password. Starts no session.
+
+    Raises InvalidGrant, after the same work for an unknown, a disabled and a password-less user as for a wrong
+    password, and RateLimited while too many passwords are being hashed.
     """
     user = User.objects.with_email(pool_id, email).first()
     is_right = passwords.is_right(password, user.password if user and user.disabled_at is None else None)
     if user is None or not is_right:
         log.info("sign-in refused", extra={"environment_id": environment_id, "user_id": user.pk if user else None})
         raise InvalidGrant
-    better = passwords.hashed(password) if passwords.is_outdated(user.password, password) else user.password
-    return start(user, environment_id=environment_id, device=device, method="password", password_hash=better)
+    return user
 
 
 def start(user: User, *, environment_id: str | None, device: Device, method: str, password_hash: str) -> Grant:
-    """Start a session for `user`, who has just been recognised by `method`. Stores `password_hash` as the user's.
+    """Start a session for `user`, who was just authenticated by `method`. Stores `password_hash` as the user's.
 
-    Raises InvalidGrant if the user was disabled or got another password since they were read: whoever does either ends
-    all sessions, and none may slip in behind that.
+    Raises InvalidGrant if the user was disabled or got another password since it was read: both end all sessions, so
+    none may start after that.
     """
     signing_keys.signing()  # the first one is made outside of this transaction
     first = refresh_tokens.first()
@@ -150,7 +159,7 @@ def refresh(text: str, *, device: Device) -> Grant:
             if bytes(session.refresh_hash) == offered.hash:
                 successor = _rotate(session, offered)
             elif session.previous_hash and bytes(session.previous_hash) == offered.hash:
-                successor = _same_again(session, offered)
+                successor = _repeat_response(session, offered)
             else:
                 _end([session.pk], "refresh_token_reused")
                 audit.record(
@@ -183,7 +192,7 @@ def _rotate(session: Session, offered: RefreshToken) -> RefreshToken:
     return successor
 
 
-def _same_again(session: Session, offered: RefreshToken) -> RefreshToken:
+def _repeat_response(session: Session, offered: RefreshToken) -> RefreshToken:
     sealed = bytes(session.sealed_successor or b"")
     return RefreshToken(keyring.unseal_under(offered.text.encode(), sealed, purpose=_SUCCESSOR).decode())
 
@@ -229,7 +238,7 @@ def end_where(condition: Q, reason: Reason) -> int:
 def revoke(
     condition: Q, *, actor: Caller | Actor, user_id: str, reason: Reason = "signed_out", scope: str | None = None
 ) -> int:
-    """End those sessions of one user that meet `condition`, on somebody's behalf; how many."""
+    """End the sessions of one user that meet `condition`; returns how many."""
     count = end_where(Q(user_id=user_id) & condition, reason)
     if count:
         audit.record("session.revoked", actor=actor, target_id=user_id, reason=reason, count=count, scope=scope)
@@ -237,7 +246,7 @@ def revoke(
 
 
 def purge(batch: int = 1000) -> int:
-    """Delete sessions that ended KEPT_AFTER_END ago; how many. Called by the sweep."""
+    """Delete sessions that ended KEPT_AFTER_END ago; returns how many. Called by the periodic job."""
     count = 0
     ended = Session.objects.filter(expires_at__lt=Now() - KEPT_AFTER_END).order_by("expires_at")
     while found := list(ended.values_list("pk", flat=True)[:batch]):

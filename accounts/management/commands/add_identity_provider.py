@@ -1,8 +1,9 @@
-"""`manage.py add_identity_provider`: by whom the users of an environment, or platform accounts, may be recognised."""
+"""`manage.py add_identity_provider`: adds an identity provider for the users of an environment or platform accounts."""
 
 import getpass
 import sys
 from argparse import ArgumentParser, ArgumentTypeError
+from pathlib import Path
 from typing import Any
 
 from django.core.management.base import CommandError
@@ -10,13 +11,11 @@ from django.core.management.base import CommandError
 from accounts import audit
 from accounts.management import terminal
 from accounts.models.oauth import IdentityProvider
-from accounts.oauth import identities, metadata, providers, serializers
-from accounts.oauth.errors import FlowError
-from accounts.oauth.transport import Calls
+from accounts.oauth import discovery, identities, providers, serializers
 
 _TAKEN_OVER = (
     "preset", "display_name", "issuer", "authorization_endpoint", "token_endpoint", "userinfo_endpoint",
-    "emails_endpoint", "scopes", "client_auth",
+    "emails_endpoint", "scopes", "client_auth", "team_id", "key_id",
 )  # fmt: skip
 
 
@@ -25,6 +24,13 @@ def _field(text: str) -> tuple[str, str]:
     if not equals:
         raise ArgumentTypeError("must be a name and a path, such as subject=data.id")
     return name, path
+
+
+def _text_of(name: str) -> str:
+    try:
+        return Path(name).read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError):
+        raise CommandError(f"{name} cannot be read as text.") from None
 
 
 class Command(terminal.Command):
@@ -44,7 +50,12 @@ class Command(terminal.Command):
         secret.add_argument(
             "--client-secret", help="the secret itself (other users of this machine can see it in `ps`)"
         )
+        secret.add_argument(
+            "--private-key-file", help="a .p8 file, as Apple's: signs the secrets; with --team-id, --key-id"
+        )
         secret.add_argument("--public", action="store_true", help="a public client, which has no secret")
+        parser.add_argument("--team-id")
+        parser.add_argument("--key-id")
         parser.add_argument("--preset", choices=sorted(providers.PRESETS))
         parser.add_argument("--display-name", help="what people read on the button")
         parser.add_argument("--issuer", help="OpenID Connect: the issuer, whose discovery document says the rest")
@@ -62,7 +73,7 @@ class Command(terminal.Command):
         parser.add_argument(
             "--trusts-email",
             action="store_true",
-            help="its e-mail addresses count as verified though it does not say so; for a directory of your own only",
+            help="trust its emails as verified although it does not say so; only for your own directory",
         )
         parser.add_argument("--no-sign-up", action="store_true", help="for those who are users already")
 
@@ -72,12 +83,16 @@ class Command(terminal.Command):
         if options["field"]:
             given["profile_fields"] = dict(options["field"])
         given |= {"trusts_email": options["trusts_email"], "sign_up": not options["no_sign_up"]}
+        if options["private_key_file"]:
+            given["private_key"] = _text_of(options["private_key_file"])
         secret = self._secret(options)
         if secret is not None:
             given["client_secret"] = secret
         with terminal.sentences():
             values = serializers.filled_in(terminal.validated(serializers.NewProvider, given))
             values.setdefault("client_secret", None)
+            if "issuer" in values:
+                values["issuer"] = discovery.check(values["issuer"], pool_id)
             provider = providers.add(pool_id, actor=audit.SYSTEM, **values)
         facts = serializers.provider(provider)
         self.answer(
@@ -86,10 +101,11 @@ class Command(terminal.Command):
             f"Register this redirect URI there: {facts['callback_url']}",
             as_json=options["json"],
         )
-        self._advise(provider)
+        if not identities.admits_new_users(provider):
+            self.stderr.write("It signs in users who are there already; new ones are not admitted (sign_up).")
 
     def _secret(self, options: dict[str, Any]) -> str | None:
-        if options["public"]:
+        if options["public"] or options["private_key_file"]:
             return None
         if options["client_secret"] is not None:
             return str(options["client_secret"])
@@ -98,14 +114,3 @@ class Command(terminal.Command):
         if not sys.stdin.isatty():
             raise CommandError("No terminal to ask for the secret: pass --client-secret-stdin, or --public for none.")
         return getpass.getpass("Client secret: ")
-
-    def _advise(self, provider: IdentityProvider) -> None:
-        """What would go wrong at the first sign-in, said now."""
-        try:
-            metadata.of(Calls(provider))
-        except FlowError as error:
-            self.stderr.write(
-                f"Its discovery document cannot be used yet: {error.why or error.text}", self.style.WARNING
-            )
-        if not identities.admits_new_users(provider):
-            self.stderr.write("It signs in users who are there already; new ones are not admitted (sign_up).")

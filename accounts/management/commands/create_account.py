@@ -14,7 +14,7 @@ class Command(terminal.Command):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument("email", help="address to sign in with")
+        parser.add_argument("email", help="email to sign in with")
         parser.add_argument("--name", default="", help="display name")
         parser.add_argument(
             "--staff", action="store_true", help="let it into the console (/admin), with every right there"

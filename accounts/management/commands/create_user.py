@@ -26,7 +26,7 @@ class Command(terminal.Command):
     def add_arguments(self, parser: ArgumentParser) -> None:
         super().add_arguments(parser)
         parser.add_argument("environment", metavar="ENVIRONMENT", help=terminal.ENVIRONMENT)
-        parser.add_argument("email", help="address to sign in with")
+        parser.add_argument("email", help="email to sign in with")
         parser.add_argument("--name", help="display name")
         parser.add_argument("--role", help="role for rules, such as editor")
         parser.add_argument("--claims", type=_claims, help='claims for rules, a JSON object such as \'{"team": "a"}\'')

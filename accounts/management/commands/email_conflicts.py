@@ -1,4 +1,4 @@
-"""`manage.py email_conflicts`: users of one pool whose emails are the same address in different spellings."""
+"""`manage.py email_conflicts`: lists users of one pool whose emails only differ in spelling."""
 
 import json
 from collections import defaultdict
@@ -9,7 +9,7 @@ from django.db.models.functions import Lower
 
 from accounts.management import terminal
 from accounts.models import User
-from accounts.users.emails import normalised
+from accounts.users.emails import normalize
 
 
 class Command(terminal.Command):
@@ -36,7 +36,7 @@ def _conflicts() -> list[dict[str, Any]]:
     users = User.objects.annotate(lower_email=Lower("email"))
     spelled = users.filter(~Q(email=F("lower_email")) | ~Q(email__regex=r"^[\x01-\x7f]*$"))
     for user in spelled.only("id", "environment_id", "email").iterator():
-        found[user.environment_id, normalised(user.email)][user.pk] = user.email
+        found[user.environment_id, normalize(user.email)][user.pk] = user.email
     for (pool_id, address), group in found.items():
         group.update(User.objects.in_pool(pool_id).filter(email=address).values_list("pk", "email"))
     return [

@@ -9,11 +9,11 @@ from accounts.registration import invitations, pool_settings, serializers
 
 
 class Command(terminal.Command):
-    help = "Invite somebody by e-mail. The link lets them choose a password and makes their account."
+    help = "Invite a person by email. The link lets them choose a password and creates their account."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument("email", help="address to send the invitation to")
+        parser.add_argument("email", help="recipient of the invitation")
         terminal.add_pool_arguments(parser)
         parser.add_argument("--name", help="display name")
         parser.add_argument("--role", help="role for rules, such as editor")

@@ -13,7 +13,7 @@ from accounts.api import serializers
 from accounts.keys import permissions, publishable_key_exposure
 from accounts.management import terminal
 from accounts.users import service as user_service
-from platform_site.cli.argument_types import whole
+from platform_site.cli.argument_types import whole_number
 from platform_site.identity.callers import ACCOUNT_SCOPES, ENVIRONMENT_SCOPES, PUBLISHABLE_SCOPES, SCOPES
 
 _ALL: Final = "all"
@@ -45,7 +45,7 @@ class Command(terminal.Command):
             action="store_true",
             help="a key of an environment that may be printed in web pages: role anonymous in its rules",
         )
-        parser.add_argument("--expires-in-days", type=whole(1, 3650), metavar="DAYS", help="default: no end")
+        parser.add_argument("--expires-in-days", type=whole_number(1, 3650), metavar="DAYS", help="default: no end")
 
     def handle(self, *args: Any, **options: Any) -> None:
         if (environment_id := terminal.environment(options)) is not None:
@@ -71,7 +71,7 @@ class Command(terminal.Command):
                 expires_at=datetime.now(UTC) + timedelta(days) if days else None,
                 is_publishable=options["publishable"],
             )
-        told = "".join(f"\nIt opens to everybody: {each}." for each in (opened.sentences() if opened else ()))
+        told = "".join(f"\nIt allows everyone: {each}." for each in (opened.sentences() if opened else ()))
         self.answer(
             serializers.key(key, opened),
             sentence=f"Issued the key {key.pk} ({key.name}) for {authority.owner}: {', '.join(key.scopes)}.{told}",

@@ -1,4 +1,4 @@
-"""`manage.py list_identity_providers`: by whom users are recognised, and where codes may be sent."""
+"""`manage.py list_identity_providers`: lists identity providers and redirect URIs."""
 
 import json
 from argparse import ArgumentParser

@@ -1,4 +1,4 @@
-"""`manage.py remove_identity_provider`: a provider and whom it recognised; users and sessions stay."""
+"""`manage.py remove_identity_provider`: removes a provider and its links; users and sessions stay."""
 
 from argparse import ArgumentParser
 from typing import Any

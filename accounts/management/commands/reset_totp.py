@@ -1,4 +1,4 @@
-"""`manage.py reset_totp EMAIL`: take a member of staff's second factor away, when authenticator and codes are lost."""
+"""`manage.py reset_totp EMAIL`: removes a member of staff's second factor, if the authenticator and codes are lost."""
 
 from argparse import ArgumentParser
 from typing import Any
@@ -11,7 +11,7 @@ from accounts.staff import second_factor
 
 
 class Command(terminal.Command):
-    help = "Take the second factor of an account away; the password alone opens the console then."
+    help = "Remove the second factor of an account, which then only needs its password for the console."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         super().add_arguments(parser)
@@ -23,6 +23,6 @@ class Command(terminal.Command):
             raise CommandError(f"{user.email} has no second factor.")
         self.answer(
             {"id": user.pk, "email": user.email},
-            sentence=f"Took the second factor of {user.email} away.",
+            sentence=f"Removed the second factor of {user.email}.",
             as_json=options["json"],
         )

@@ -11,9 +11,9 @@ from platform_site.http.fields import timestamp
 
 class Command(terminal.Command):
     help = (
-        "Make a new signing key for access tokens. It is published first and signs "
+        "Create a new signing key for access tokens. It is published first and signs "
         f"{int(signing_keys.PUBLISHED_AHEAD.total_seconds() // 60)} minutes later; the old one verifies until the last "
-        "token that it signed has expired, so nobody notices."
+        "token that it signed has expired, so that no session is interrupted."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:

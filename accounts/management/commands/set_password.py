@@ -15,7 +15,7 @@ class Command(terminal.Command):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument("user", help="id (usr_…) of anybody, or the e-mail of a platform account")
+        parser.add_argument("user", help="id (usr_…) of any user, or the email of a platform account")
         terminal.add_password_arguments(parser, optional=False)
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""`manage.py set_staff_role EMAIL ROLE`: who may enter the console, and what they may do there."""
+"""`manage.py set_staff_role EMAIL ROLE`: sets an account's role in the console."""
 
 from argparse import ArgumentParser
 from typing import Any
@@ -10,7 +10,7 @@ from accounts.staff.roles import StaffRole
 
 
 class Command(terminal.Command):
-    help = "Make a platform account support, operator or superuser in the console, or take that away (none)."
+    help = "Make a platform account support, operator or superuser in the console, or remove its role (none)."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         super().add_arguments(parser)

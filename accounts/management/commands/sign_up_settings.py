@@ -1,4 +1,4 @@
-"""`manage.py sign_up_settings`: who may sign up to an environment, or for platform accounts, and where links lead."""
+"""`manage.py sign_up_settings`: sign-up mode and link URLs of an environment, or of platform accounts."""
 
 from argparse import ArgumentParser, ArgumentTypeError
 from typing import Any
@@ -12,7 +12,7 @@ from accounts.registration import pool_settings, serializers
 def _link(text: str) -> tuple[str, str]:
     kind, equals, url = text.partition("=")
     if not equals:
-        raise ArgumentTypeError("must be a kind and an address, such as reset_password=https://app.example/?t={token}")
+        raise ArgumentTypeError("must be a kind and a URL, such as reset_password=https://app.example/?t={token}")
     return kind, url
 
 
@@ -25,7 +25,7 @@ class Command(terminal.Command):
     def add_arguments(self, parser: ArgumentParser) -> None:
         super().add_arguments(parser)
         terminal.add_pool_arguments(parser)
-        parser.add_argument("--sign-up", choices=SignUpMode.values, help="who may make an account by themselves")
+        parser.add_argument("--sign-up", choices=SignUpMode.values, help="who may sign up")
         parser.add_argument("--app-name", help="what e-mails call the application")
         parser.add_argument("--app-url", help="where the last page of a flow leads")
         parser.add_argument(

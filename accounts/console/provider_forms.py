@@ -1,0 +1,221 @@
+"""The forms of the console's pages of identity providers."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from django import forms
+from unfold.widgets import (
+    UnfoldAdminPasswordWidget,
+    UnfoldAdminSelectWidget,
+    UnfoldAdminTextareaWidget,
+    UnfoldAdminTextInputWidget,
+    UnfoldBooleanSwitchWidget,
+)
+
+from accounts.console.base import AsOpened
+from accounts.directory import environments as environment_directory
+from accounts.models.oauth import IdentityProvider
+from accounts.oauth import checks, client_secrets, providers
+from platform_site.http.errors import FieldError, ValidationFailed
+
+SIGNING_KEY = ("team_id", "key_id", "private_key")
+_ENDPOINTS = ("authorization_endpoint", "token_endpoint", "userinfo_endpoint", "emails_endpoint")
+
+
+def text(help_text: str = "", *, required: bool = False, longest: int = 500) -> forms.CharField:
+    return forms.CharField(
+        required=required, max_length=longest, help_text=help_text, widget=UnfoldAdminTextInputWidget
+    )
+
+
+def _switch(help_text: str, *, initial: bool = False) -> forms.BooleanField:
+    return forms.BooleanField(required=False, initial=initial, help_text=help_text, widget=UnfoldBooleanSwitchWidget)
+
+
+class PoolForm(forms.ModelForm):  # type: ignore[type-arg]
+    """A form that names an environment, or none for platform accounts."""
+
+    environment_id = text("env_… of the environment; empty: platform accounts", longest=30)
+    is_of_pool = True
+
+    def clean_environment_id(self) -> str | None:
+        environment_id: str | None = self.cleaned_data["environment_id"] or None
+        if environment_id is not None:
+            pool_id = environment_directory.directory().pool_of(environment_id)
+            if pool_id is None:
+                raise forms.ValidationError("There is no such environment.")
+            if self.is_of_pool and pool_id != environment_id:
+                raise forms.ValidationError(f"Its users are those of {pool_id}, from which it branched.")
+        return environment_id
+
+    def validate_constraints(self) -> None:
+        """The instance is not what will be stored: the service makes that."""
+
+
+class _ProviderFields(forms.Form):
+    display_name = text("What people read on the button.", longest=100)
+    client_id = text(required=True, longest=300)
+    client_secret = forms.CharField(
+        required=False,
+        max_length=2000,
+        strip=False,
+        widget=UnfoldAdminPasswordWidget(attrs={"autocomplete": "off"}),
+        help_text="Stored encrypted and never shown.",
+    )
+    team_id = text("Apple: signs client secrets, together with the next two.", longest=50)
+    key_id = text(longest=50)
+    private_key = forms.CharField(
+        required=False,
+        max_length=client_secrets.LONGEST_KEY,
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 3, "autocomplete": "off"}),
+        help_text="A P-256 key as PEM, such as Apple's .p8 file. It replaces the client secret. Never shown.",
+    )
+    scopes = text("Separated by spaces; empty: what is usual.", longest=2000)
+    trusts_email = _switch(
+        "Trust its emails as verified although it does not say so. Only for your own directory: "
+        "anyone who can choose their email there takes over the user with that email here."
+    )
+    sign_up = _switch("Unknown people become users, where the pool admits new ones.", initial=True)
+    enabled = _switch("Off: it cannot be used to sign in; linked users stay linked.", initial=True)
+
+    def clean_scopes(self) -> list[str]:
+        return str(self.cleaned_data["scopes"]).split()
+
+    def clean_client_secret(self) -> str | None:
+        return self.cleaned_data["client_secret"] or None
+
+    def clean_team_id(self) -> str | None:
+        return self.cleaned_data["team_id"] or None
+
+    def clean_key_id(self) -> str | None:
+        return self.cleaned_data["key_id"] or None
+
+    def clean_private_key(self) -> str | None:
+        return self.cleaned_data["private_key"] or None
+
+    checked_issuer: str | ValidationFailed | None = None
+    """What `discovery.check` found, before the transaction of the page began."""
+
+    def add_errors(self, wrong: Iterable[FieldError]) -> None:
+        for error in wrong:
+            self.add_error(error.field.partition(".")[0], error.message)
+
+    def add_result_of_check(self) -> None:
+        if isinstance(self.checked_issuer, ValidationFailed):
+            self.add_errors(self.checked_issuer.fields)
+        elif isinstance(self.checked_issuer, str):
+            self.cleaned_data["issuer"] = self.checked_issuer
+
+
+class NewProviderForm(_ProviderFields, PoolForm):
+    name = text("1-48 of a-z, 0-9, - and _: how `provider=` calls it.", required=True, longest=48)
+    preset = forms.ChoiceField(
+        required=False,
+        choices=[("", "none"), *((name, fields["display_name"]) for name, fields in providers.PRESETS.items())],
+        widget=UnfoldAdminSelectWidget,
+        help_text="Fills in the URLs.",
+    )
+    issuer = text("OpenID Connect: its discovery document says the rest.")
+    authorization_endpoint = text("Plain OAuth 2.")
+    token_endpoint = text("Plain OAuth 2.")
+    userinfo_endpoint = text("Plain OAuth 2: where the profile is.")
+    emails_endpoint = text("Plain OAuth 2: the endpoint that lists emails, as at GitHub.")
+    profile_fields = forms.JSONField(
+        required=False,
+        initial=dict,
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 3}),
+        help_text='Plain OAuth 2: where the profile holds what, such as {"subject": "data.id"}.',
+    )
+    client_auth = forms.ChoiceField(
+        required=False,
+        choices=[("", "as the provider says"), *IdentityProvider.ClientAuth.choices],
+        widget=UnfoldAdminSelectWidget,
+    )
+
+    class Meta:
+        model = IdentityProvider
+        fields = ("environment_id",)
+
+    def clean(self) -> dict[str, Any]:
+        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+        if self.errors:
+            return cleaned
+        preset = providers.PRESETS.get(cleaned["preset"], {})
+        for name in ("display_name", "issuer", *_ENDPOINTS, "profile_fields", "scopes", "client_auth", "response_mode"):
+            cleaned[name] = cleaned.get(name) or preset.get(name)
+        if not isinstance(cleaned["profile_fields"] or {}, dict):
+            self.add_error("profile_fields", "This must be an object.")
+            return cleaned
+        wrong = checks.problems(
+            name=cleaned["name"],
+            client_id=cleaned["client_id"],
+            client_secret=cleaned["client_secret"],
+            issuer=cleaned["issuer"],
+            endpoints={name: cleaned[name] for name in _ENDPOINTS},
+            profile_fields=cleaned["profile_fields"] or {},
+            scopes=cleaned["scopes"] or (),
+            client_auth=cleaned["client_auth"] or None,
+            has_key=cleaned["private_key"] is not None,
+        )
+        wrong += client_secrets.problems(
+            *(cleaned[name] for name in SIGNING_KEY),
+            issuer=cleaned["issuer"],
+            has_secret=cleaned["client_secret"] is not None,
+        )
+        wrong += checks.wrong_trust(cleaned["issuer"], cleaned["trusts_email"])
+        self.add_errors(wrong)
+        if not wrong:
+            self.add_result_of_check()
+        of_pool = providers.of_pool(cleaned["environment_id"])
+        if of_pool.filter(name=cleaned["name"]).exists():
+            self.add_error("name", "Another provider has this name.")
+        if of_pool.count() >= providers.MOST:
+            self.add_error(None, f"There are at most {providers.MOST} providers.")
+        return cleaned
+
+
+class ProviderForm(_ProviderFields, AsOpened):
+    """What may change of a provider; a secret or key left empty stays as it is."""
+
+    unwatched = frozenset({"client_secret", "private_key"})
+    issuer = text("OpenID Connect. It can change while no user is linked; then enter the client secret or key again.")
+
+    class Meta:
+        model = IdentityProvider
+        fields = ("display_name", "client_id", "trusts_email", "sign_up", "enabled")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.initial["scopes"] = " ".join(self.instance.scopes)
+        self.initial.update({name: getattr(self.instance, name) for name in ("issuer", "team_id", "key_id")})
+
+    def clean_scopes(self) -> list[str]:
+        return super().clean_scopes() or self.instance.scopes
+
+    def clean_display_name(self) -> str:
+        return str(self.cleaned_data["display_name"] or self.instance.display_name)
+
+    def clean_issuer(self) -> str | None:
+        issuer: str | None = self.cleaned_data["issuer"] or self.instance.issuer
+        return issuer
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean()
+        if self.errors:
+            return cleaned
+        if not set(SIGNING_KEY).intersection(self.changed_data):
+            cleaned |= dict.fromkeys(SIGNING_KEY)
+        wrong = client_secrets.problems(
+            *(cleaned[name] for name in SIGNING_KEY),
+            issuer=cleaned["issuer"],
+            has_secret=cleaned["client_secret"] is not None,
+        )
+        wrong += checks.wrong_trust(cleaned["issuer"], cleaned["trusts_email"])
+        if cleaned["issuer"] != self.initial["issuer"]:
+            wrong += checks.wrong_issuer(self.instance, cleaned["issuer"])
+        self.add_errors(wrong)
+        if not wrong:
+            self.add_result_of_check()
+        if cleaned.get("issuer") != self.initial["issuer"] and self.instance.identities.exists():
+            self.add_error("issuer", "Users are linked by this issuer. Remove the provider and add another one.")
+        return cleaned

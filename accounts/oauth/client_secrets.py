@@ -1,0 +1,79 @@
+"""Client secrets that the platform signs, as Apple wants them: a JWT of the team, signed with the team's key.
+
+Each token request gets a new one, which is valid for minutes. So nothing has to be renewed, and none is stored.
+"""
+
+import re
+import time
+from typing import Final
+
+from joserfc import jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import ECKey
+
+from accounts.models.oauth import IdentityProvider
+from platform_site.http.errors import FieldError
+
+LIFETIME: Final = 300
+"""Seconds."""
+LONGEST_KEY: Final = 2_000
+"""Characters. A P-256 key as PEM has about 250."""
+_KEY_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,50}", re.ASCII)
+_ALGORITHM: Final = "ES256"
+
+
+def of(provider: IdentityProvider) -> str | None:
+    """What the client sends as its secret; None for a public client. Raises a KeyringError, JoseError or ValueError."""
+    key = provider.private_key
+    if key is None:
+        return provider.client_secret
+    now = int(time.time())
+    claims = {
+        "iss": provider.team_id,
+        "sub": provider.client_id,
+        "aud": provider.issuer,
+        "iat": now,
+        "exp": now + LIFETIME,
+    }
+    return jwt.encode({"alg": _ALGORITHM, "kid": provider.key_id}, claims, ECKey.import_key(key))
+
+
+def problems(
+    team_id: str | None, key_id: str | None, private_key: str | None, *, issuer: str | None, has_secret: bool
+) -> list[FieldError]:
+    """The errors of a key that signs client secrets: all three values, or none."""
+    values = {"team_id": team_id, "key_id": key_id, "private_key": private_key}
+    if not any(values.values()):
+        return []
+    wrong = [
+        FieldError(name, "required", "Needed to sign client secrets: team_id, key_id and private_key.")
+        for name, value in values.items()
+        if not value
+    ]
+    for name in ("team_id", "key_id"):
+        if values[name] and not _KEY_NAME.fullmatch(str(values[name])):
+            wrong.append(FieldError(name, "invalid", "1-50 letters, digits, hyphens and underscores."))
+    if private_key:
+        wrong += _wrong_key(private_key)
+    if has_secret:
+        wrong.append(
+            FieldError("client_secret", "contradiction", "The private key signs client secrets: omit this one.")
+        )
+    if issuer is None:
+        wrong.append(FieldError("private_key", "not_with_endpoints", "Only for OpenID Connect."))
+    return wrong
+
+
+def _wrong_key(private_key: str) -> list[FieldError]:
+    """What is wrong with a private key. No message repeats a part of it."""
+    wrong = [
+        FieldError("private_key", "invalid_key", "An unencrypted P-256 private key as PEM, such as Apple's .p8 file.")
+    ]
+    if len(private_key) > LONGEST_KEY or "PRIVATE KEY-----" not in private_key:
+        return wrong
+    try:
+        key = ECKey.import_key(private_key)
+        jwt.encode({"alg": _ALGORITHM}, {}, key)
+    except (JoseError, ValueError, TypeError):
+        return wrong
+    return [] if key.is_private and key.curve_name == "P-256" else wrong

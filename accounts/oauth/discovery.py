@@ -1,0 +1,38 @@
+"""Checks an issuer when a provider is added or gets another one: by its discovery document and its keys.
+
+A wrong issuer is then an error for the developer, and not for the first user who signs in.
+"""
+
+from typing import Final
+
+from accounts.models.oauth import IdentityProvider
+from accounts.oauth import checks, metadata, providers
+from accounts.oauth.errors import ProviderAnswerInvalid, ProviderUnreachable
+from accounts.oauth.transport import Calls
+from platform_site.http.errors import ValidationFailed
+
+_PRESETS: Final = frozenset(preset.get("issuer") for preset in providers.PRESETS.values())
+"""Known issuers, which are not checked."""
+
+
+def check(issuer: str, pool_id: str | None) -> str:
+    """The issuer as its discovery document spells it. Makes up to two requests, so never call it in a transaction.
+
+    An issuer with an invalid URL is returned as it is: `checks` says what is wrong with it. Raises ValidationFailed
+    naming `issuer`.
+    """
+    if issuer in _PRESETS or checks.problems_of_urls(issuer, {}):
+        return issuer
+    calls = Calls(IdentityProvider(environment_id=pool_id, kind=IdentityProvider.Kind.OIDC, issuer=issuer))
+    try:
+        known = metadata.of(calls, fresh=True)
+        metadata.keys(calls, known, again=True)
+    except ProviderUnreachable as error:
+        message = (
+            f"The issuer's discovery document or keys cannot be read now ({error.why}). Check the URL, or try again."
+        )
+        raise ValidationFailed.of("issuer", "unreachable", message) from None
+    except ProviderAnswerInvalid as error:
+        message = f"Nobody could sign in with this issuer: {error.why}."
+        raise ValidationFailed.of("issuer", "invalid_discovery", message) from None
+    return issuer if known.issuer_template else str(known.issuer)
