@@ -12,12 +12,14 @@ class FunctionsConfig(AppConfig):
         from functions.console import admin  # noqa: F401 - registers the pages of the console
         from functions.deploy import service as deploy_service
         from functions.deploy.backup import Functions
+        from functions.deploy.existing_functions import existing_functions
         from functions.execution.executor import SECRET_PURPOSE
-        from functions.models import Function, Heard
+        from functions.models import Function, PendingEvent
         from functions.quotas import queue_quotas
         from functions.runs import start
         from functions.triggers import event_subscriptions, schedules
         from functions.triggers import events as event_triggers
+        from platform_site.request_log import names
         from platform_site.security.keyring import register_sealed_field
         from projects.directory.limits import set_usage_counter, set_usage_counters
         from projects.provisioning import orphaned_rows
@@ -29,10 +31,11 @@ class FunctionsConfig(AppConfig):
         set_usage_counter("schedules_per_environment", schedules.count_schedules)
         set_usage_counter("event_functions_per_environment", event_subscriptions.count_subscriptions)
         set_usage_counters(("queued_runs", "queued_bytes"), queue_quotas.used)
-        set_usage_counters(("visitor_queued_runs", "visitor_queued_bytes"), start.waiting_visits)
+        set_usage_counters(("visitor_queued_runs", "visitor_queued_bytes"), start.waiting_anonymous_runs)
         publishable_key_exposure.register(functions=deploy_service.public_functions)
         register_part("functions", Functions())
-        orphaned_rows.register(Function, Heard)
+        orphaned_rows.register(Function, PendingEvent)
         outbox_subscriptions.register(event_subscriptions.patterns_of)
-        outbox_subscriptions.register_taker(event_triggers.Hearing)
+        outbox_subscriptions.register_consumer(event_triggers.Subscription)
+        names.register("function", existing_functions)
         signal_handlers.connect()

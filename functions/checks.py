@@ -1,4 +1,5 @@
-"""What `manage.py check` says of the runtime: whether there is one, and which walls this host does not give."""
+"""What `manage.py check` says of the runtime: whether there is one, and which sandbox_layers this host does not
+give."""
 
 import subprocess
 from typing import Any, Final
@@ -6,7 +7,7 @@ from typing import Any, Final
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Info, Tags, register
 
-from functions.runtime import jail, launch
+from functions.runtime import launch, sandbox
 from functions.runtime.errors import StartFailed
 
 _HINTS: Final = {
@@ -23,25 +24,26 @@ _HINTS: Final = {
 
 @register(Tags.security)
 def check_runtime(**_: Any) -> list[CheckMessage]:
-    """Deno is installed, and behind which walls it would run here. A run's `walls` say behind which it did.
+    """Check that Deno is installed, and which sandbox layers functions would have on this host.
 
-    A missing wall is an error where FUNCTION_REQUIRED_WALLS names it (functions then do not run at all) and a notice
-    elsewhere: what is missing is the host's matter, and a check that fails for it would fail on every laptop.
+    A missing layer is an error if FUNCTION_REQUIRED_SANDBOX_LAYERS names it (functions then do not run at all),
+    otherwise a notice: not every development machine can provide all of them.
     """
-    required = set(settings.FUNCTION_REQUIRED_WALLS)
-    if unknown := required - set(jail.WALLS):
-        message = f"FUNCTION_REQUIRED_WALLS names {', '.join(sorted(unknown))}; there are {', '.join(jail.WALLS)}."
+    required = set(settings.FUNCTION_REQUIRED_SANDBOX_LAYERS)
+    if unknown := required - set(sandbox.SANDBOX_LAYERS):
+        known = ", ".join(sandbox.SANDBOX_LAYERS)
+        message = f"FUNCTION_REQUIRED_SANDBOX_LAYERS: unknown layer {', '.join(sorted(unknown))}. Known: {known}."
         return [Error(message, id="functions.E003")]
     try:
         launch.deno()
-        active = launch.walls_of_this_host()
+        active = launch.sandbox_layers_of_this_host()
     except StartFailed as error:
         return [Error(str(error), hint="pip install deno", id="functions.E001")]
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         return [Error(f"No process can be started for functions: {error}", id="functions.E002")]
     found: list[CheckMessage] = []
-    for wall in jail.WALLS:
+    for wall in sandbox.SANDBOX_LAYERS:
         if wall not in active:
             kind, name = (Error, "functions.E004") if wall in required else (Info, "functions.I001")
-            found.append(kind(f"Functions run without the wall {wall!r} on this host.", hint=_HINTS[wall], id=name))
+            found.append(kind(f"Functions run without the layer {wall!r} on this host.", hint=_HINTS[wall], id=name))
     return found

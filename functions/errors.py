@@ -20,7 +20,7 @@ class RunEnded(Conflict):
 
 
 class TooManyRuns(RateLimited):
-    """The environment runs as many functions at the same time as its plan allows, or allows its visitors."""
+    """All concurrency slots of the environment's plan, or of its anonymous callers, are taken."""
 
     def __init__(self, limit: int, *, of_visitors: bool = False) -> None:
         runs = "runs for publishable keys" if of_visitors else "runs"
@@ -39,11 +39,11 @@ class TooManyCalls(RateLimited):
         super().__init__(1, f"{why}. Try again later, or queue the run with async: true.")
 
 
-class TooManyVisits(RateLimited):
-    """As many queued runs of visitors wait in the environment as its plan allows, or as large ones."""
+class TooManyAnonymousCalls(RateLimited):
+    """The plan's limit of queued runs of anonymous callers is reached, in number or in bytes."""
 
     def __init__(self, limit: str, *, is_share: bool) -> None:
-        """`is_share`: there is room, but no more of it for who comes from where this one does."""
+        """`is_share`: slots are free, but not for this caller's network."""
         so_many = "half of that waits, some of it from your network" if is_share else "so many wait"
         super().__init__(10, f"The plan allows {limit} for publishable keys, and {so_many}.")
 
@@ -55,7 +55,7 @@ class TooManyQueued(RateLimited):
         super().__init__(10, f"The plan allows {limit} {whose}. {why}")
 
 
-class Loop(Conflict):
+class CallLoopError(Conflict):
     """Functions and webhooks call each other in a circle."""
 
     def __init__(self, depth: int) -> None:
@@ -77,18 +77,16 @@ class FunctionsQuotaReached(QuotaExceeded):
         super().__init__(f"The plan allows {limit} functions in an environment.")
 
 
-class NoSuchAddress(NotFound):
-    """Also of one that is revoked, or stopped: whoever holds an address learns nothing from what it answers."""
+class NoSuchEndpoint(NotFound):
+    """Also for a revoked or stopped endpoint, so that its URL reveals nothing."""
 
-    message = "There is no such address."
+    message = "There is no such endpoint."
 
 
 class ForUsersOnly(Conflict):
-    message = (
-        'The function is for users of the application alone: its "invoke" is "user". An address is nobody of them.'
-    )
+    message = 'This function can only be invoked by users ("invoke": "user"), so it cannot have an inbound endpoint.'
 
 
-class AddressesQuotaReached(QuotaExceeded):
+class EndpointsQuotaReached(QuotaExceeded):
     def __init__(self, limit: int) -> None:
-        super().__init__(f"A function has {limit} inbound addresses at most.")
+        super().__init__(f"A function has at most {limit} inbound endpoints.")

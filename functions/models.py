@@ -21,7 +21,7 @@ class Function(models.Model):
 
     id = public_id("fn")
     environment_id = models.CharField(max_length=30, null=True)
-    """Null: it is deleted, and no longer anybody's; its runs are being removed (`functions.deploy.deletion`)."""
+    """Null: it is deleted, and its runs are being removed (`functions.deploy.deletion`)."""
     name = models.CharField(max_length=63)
     active_version = models.PositiveIntegerField()
     last_version = models.PositiveIntegerField()
@@ -40,7 +40,7 @@ class Function(models.Model):
     next_run_at = models.DateTimeField(null=True)
     """Null where there is no schedule, or where it is stopped."""
     schedule_stopped = models.CharField(max_length=20, choices=Stopped.choices, null=True)
-    """Why nothing comes of the schedule until somebody sets it again."""
+    """Why the schedule is stopped until it is set again."""
     scheduled_kind = models.CharField(max_length=10, null=True)
     scheduled_id = models.CharField(max_length=30, null=True)
     """Who set the schedule or deployed last: `account` or `key`, whose rights its runs have."""
@@ -51,7 +51,7 @@ class Function(models.Model):
     events = ArrayField(models.CharField(max_length=120), null=True)
     """Patterns as `rows.outbox.event_types` has them: it runs on each event that one of them covers."""
     events_stopped = models.CharField(max_length=20, choices=Stopped.choices, null=True)
-    """Why it runs on none until somebody names them again."""
+    """Why the event triggers are stopped until they are set again."""
     events_kind = models.CharField(max_length=10, null=True)
     events_id = models.CharField(max_length=30, null=True)
     """Who named the events or deployed last: `account` or `key`, whose rights these runs have."""
@@ -108,7 +108,7 @@ class Version(models.Model):
 
 
 class Secret(models.Model):
-    """A named secret of a function, encrypted at rest; the value null after a branch, until somebody sets it."""
+    """A named secret of a function, encrypted at rest; the value is null after a branch, until it is set."""
 
     function = models.ForeignKey(Function, on_delete=models.CASCADE, related_name="secrets")
     name = models.CharField(max_length=64)
@@ -122,20 +122,19 @@ class Secret(models.Model):
         return self.name
 
 
-class InboundAddress(models.Model):
-    """An address by which a provider's webhooks reach a function (`functions.inbound`)."""
+class InboundEndpoint(models.Model):
+    """A URL by which a provider's webhooks reach a function (`functions.inbound`)."""
 
     id = public_id("inb")
     function = models.ForeignKey(
         Function, on_delete=models.CASCADE, related_name="inbound_addresses", db_constraint=False
     )
-    """The constraint stands in the migration: PostgreSQL deletes an address with its function, also where a process of
-    the release before does it, which knows nothing of addresses."""
+    """The migration adds a constraint with ON DELETE CASCADE: raw SQL deletes functions, too."""
     token_hash = models.BinaryField(unique=True)
     """SHA-256 of the token (`functions.triggers.inbound_tokens`), which is shown once and never stored."""
     label = models.CharField(max_length=100, blank=True)
     is_async = models.BooleanField()
-    """Whether what comes by POST is queued and answered at once; false: whoever calls waits for the run."""
+    """Whether a POST is queued and answered at once; false: the caller waits for the run."""
     runs_as_kind = models.CharField(max_length=10)
     runs_as_id = models.CharField(max_length=30)
     """Who made it, or deployed the function since: `account` or `key`, whose rights its runs have."""
@@ -179,25 +178,24 @@ class Run(models.Model):
     event_id = models.CharField(max_length=30, null=True)
     """The event that it runs on."""
     address_id = models.CharField(max_length=30, null=True)
-    """The inbound address by which it came, which may be revoked by now."""
+    """The inbound endpoint of the call, which may be revoked by now."""
     input = models.TextField()
     """JSON text as it came; empty where it was too large to be kept. It goes with the run's row after 7 days."""
     output = models.TextField(null=True)
     error = models.JSONField(null=True)
     """`{"name", "message", "reason", "stack"?}`; `reason` is `user_error`, `timeout`, `memory`, `worker_lost`, …"""
     logs = models.JSONField(default=list)
-    walls = ArrayField(models.CharField(max_length=20), default=list)
-    """What stood between the code and the machine (`functions.runtime.jail`)."""
-    not_kept = ArrayField(models.CharField(max_length=10), null=True)
-    """Of a visitor's run, which of `input`, `output` and `logs` were too large (`functions.runs.visitor_retention`);
-    null: none."""
+    sandbox_layers = ArrayField(models.CharField(max_length=20), default=list)
+    """The sandbox layers around the code (`functions.runtime.sandbox`)."""
+    not_stored = ArrayField(models.CharField(max_length=10), null=True)
+    """For an anonymous caller's run, which of `input`, `output` and `logs` were too large to store
+    (`functions.runs.anonymous_retention`); null: none."""
     caller_kind = models.CharField(max_length=10)
     caller_id = models.CharField(max_length=30)
     weight = models.IntegerField(null=True)
-    """Of an ended run that is in the sample, the bytes of history for which it stands
-    (`functions.runs.sampled_sizes`)."""
+    """For an ended run in the sample, the bytes of history that it represents (`functions.runs.sampled_sizes`)."""
     network = models.BigIntegerField(null=True)
-    """Of a visitor's run, where it came from, as a number of the environment's own
+    """For an anonymous caller's run, its network as a number of the environment
     (`functions.quotas.client_networks`)."""
     turn_at = models.DateTimeField(null=True)
     """When it is as if a queued run had come, where that is later than it came: behind others of its network."""
@@ -207,10 +205,10 @@ class Run(models.Model):
     attempts = models.PositiveSmallIntegerField(default=0)
     """Also the fencing token: an outcome is written only by the attempt that is current."""
     concurrency = models.PositiveSmallIntegerField(db_default=1)
-    """Seats of the environment that it may take, from the first on: all that the plan had when the run was made, or
-    visitors' share of them (`functions.runs.start`)."""
+    """Concurrency slots that it may take, from the first on: all slots of the plan when the run was created, or the
+    share of anonymous callers (`functions.runs.start`)."""
     slot = models.SmallIntegerField(null=True)
-    """Its seat while it executes (`functions.runs.start`)."""
+    """Its slot while it executes (`functions.runs.start`)."""
     claimed_until = models.DateTimeField(null=True)
     cancel_requested_at = models.DateTimeField(null=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
@@ -244,7 +242,7 @@ class Run(models.Model):
                 name="run_turn_of_crowd",
             ),
             models.Index(fields=["claimed_until"], condition=models.Q(phase="executing"), name="run_lease"),
-            # Of visitors alone, of whose runs the oldest go before their time (`functions.runs.retention`).
+            # Anonymous callers' runs only: the oldest are removed early (`functions.runs.retention`).
             models.Index(
                 fields=["environment_id", "id"], condition=models.Q(caller_kind="anonymous"), name="run_visit"
             ),
@@ -272,12 +270,12 @@ class Run(models.Model):
         return self.id
 
 
-class Heard(models.Model):
-    """An event on which a function is to run, and no run was made of it yet (`functions.triggers.events`).
+class PendingEvent(models.Model):
+    """A pending event of an event trigger, without a run so far (`functions.triggers.events`).
 
-    Written by the relay in the transaction that settles the event, gone in the one that makes the run. Without a
-    foreign key, since a function's deletion must not wait for thousands of these: what nobody wants any more goes when
-    its turn comes.
+    The relay inserts it in the transaction that settles the event; the transaction that creates the run deletes it.
+    There is no foreign key, so that deleting a function does not wait for thousands of these; orphaned ones are
+    deleted in their turn.
     """
 
     id = models.BigAutoField(primary_key=True)

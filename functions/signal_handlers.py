@@ -1,21 +1,28 @@
-"""What `functions` does when the floors below speak: follow branches and deletions."""
+"""Receivers of signals from lower layers: branches and deletions."""
 
 from typing import Any
 
+from django.db.models import F
+
+from accounts.audit import Actor
 from functions.deploy import deletion as function_deletion
 from functions.deploy import service as deploy_service
+from functions.models import Version
 from functions.triggers import events as event_triggers
+from platform_site.http.errors import FieldError
 from platform_site.identity import signals
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import Caller, EnvironmentRef
+from rows.migrate.old_names import OldNames
 
 
 def connect() -> None:
     """Called once at start."""
     signals.environment_branched.connect(follow_branch, dispatch_uid="functions.follow_branch")
+    signals.names_changing.connect(warn_of_old_names, dispatch_uid="functions.warn_of_old_names")
     signals.environment_deleted.connect(forget_environment, dispatch_uid="functions.forget_environment")
 
 
-def follow_branch(*, source: Place, target: Place, **_: Any) -> None:
+def follow_branch(*, source: EnvironmentRef, target: EnvironmentRef, **_: Any) -> None:
     """Functions come along with all their versions; their secrets by name, unset."""
     deploy_service.copy_functions(source, target)
 
@@ -25,5 +32,25 @@ def forget_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
 
     What a relay hears at this very moment is left behind, and found by `projects.provisioning.orphaned_rows`.
     """
-    function_deletion.begin_all(cluster, environment_id)
+    function_deletion.start_all(cluster, environment_id)
     event_triggers.forget_environment(environment_id, cluster)
+
+
+def warn_of_old_names(
+    *, place: EnvironmentRef, old_names: OldNames, actor: Caller | Actor | None, **_: Any
+) -> list[FieldError]:
+    """A warning for each event trigger with an old name, and each active source that seems to use one."""
+    if isinstance(actor, Caller) and not actor.may("functions:read"):
+        return []
+    found = []
+    active = Version.objects.using(place.cluster).filter(
+        function__environment_id=place.environment_id, number=F("function__active_version")
+    )
+    for version in active.select_related("function").order_by("function__name").iterator(chunk_size=10):
+        at, patterns = f"functions.{version.function.name}", version.function.events or []
+        for index, pattern in enumerate(patterns):
+            if (table := old_names.in_pattern(pattern)) is not None:
+                found.append(old_names.warning(f"{at}.on.{index}", table))
+        for table, column in old_names.in_source(version.source, patterns):
+            found.append(old_names.warning(f"{at}.source", table, column))
+    return found

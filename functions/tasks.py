@@ -1,4 +1,4 @@
-"""What workers do for `functions`: execute queued runs when nudged, and sweep what nobody was nudged for."""
+"""Celery tasks and periodic jobs of `functions`: execute queued runs on notification, and find lost notifications."""
 
 import logging
 import multiprocessing
@@ -19,7 +19,7 @@ from functions.triggers import events as event_triggers
 from functions.triggers import inbound_endpoints, schedules
 from functions.worker import Worker
 from platform_site.background import dispatch
-from platform_site.background.periodic import apart, sweep, sweep_of_each_region
+from platform_site.background.periodic import log_failures, periodic_job, periodic_job_per_region
 
 logger = logging.getLogger("platform.functions")
 
@@ -35,11 +35,11 @@ def _stop_working(**_: Any) -> None:
 
 @shared_task
 def work(using: str) -> None:
-    """Execute the region's queued runs, and those of the events that were heard. A region that is away is left to the
-    sweep."""
+    """Execute the region's queued runs and those of pending events. For an unavailable region a periodic job
+    continues."""
     if using not in settings.REGION_DATABASES:
         return
-    with apart("queueing runs of events", using=using):
+    with log_failures("queueing runs of events", using=using):
         event_triggers.queue(using)  # first: others' runs may keep the loop from ever being done
     try:
         _workers.setdefault(using, Worker(using)).run(_stopping.is_set)
@@ -48,75 +48,75 @@ def work(using: str) -> None:
         logger.warning("region %s: executing stopped: %s", using, type(error).__name__)
 
 
-def _see_to_it(using: str) -> None:
-    """Nudge a worker that runs are queued. Where Redis is away, this one executes them if that is its queue at all:
-    Celery comes back to a Redis that was away only after up to half a minute."""
+def _run_until_stopped(using: str) -> None:
+    """Notify a worker that runs are queued. If Redis is unavailable, this worker executes them if it serves that queue:
+    Celery may need half a minute to reconnect to Redis."""
     if not dispatch.send_now(work.name, using) and "functions" in current_app.amqp.queues.consume_from:
-        threading.Thread(target=_work_aside, args=(using,), name=f"functions-{using}").start()
+        threading.Thread(target=_work_in_thread, args=(using,), name=f"functions-{using}").start()
 
 
-def _work_aside(using: str) -> None:
+def _work_in_thread(using: str) -> None:
     try:
         work(using)
     finally:
         connections.close_all()
 
 
-@sweep_of_each_region(every=settings.FUNCTION_SWEEP_SECONDS)
+@periodic_job_per_region(every=settings.FUNCTION_JOB_SECONDS)
 def settle_and_start(using: str) -> None:
-    """End or requeue runs whose worker died; find queued ones that nobody was nudged for."""
+    """End or requeue runs whose worker died, and find queued runs without a notification."""
     requeued, failed, told = leases.settle_lost(using)
     if requeued or failed:
         logger.warning("region %s: lost workers: %s runs requeued, %s failed", using, requeued, failed)
     if told:
-        function_notify.tell(using)
+        function_notify.notify(using)
     if run_queue.is_due(using):
-        _see_to_it(using)
+        _run_until_stopped(using)
 
 
-@sweep_of_each_region(every=settings.FUNCTION_SWEEP_SECONDS)
+@periodic_job_per_region(every=settings.FUNCTION_JOB_SECONDS)
 def queue_scheduled(using: str) -> None:
     """Queue runs of the functions that are due by their schedule."""
     if schedules.queue_due(using):
-        _see_to_it(using)
+        _run_until_stopped(using)
 
 
-@sweep_of_each_region(every=settings.FUNCTION_SWEEP_SECONDS)
-def queue_heard(using: str) -> None:
-    """Queue runs of events that nobody was nudged for, or that waited for room."""
+@periodic_job_per_region(every=settings.FUNCTION_JOB_SECONDS)
+def queue_pending_events(using: str) -> None:
+    """Queue runs of pending events whose notification was lost, or that waited for a free slot."""
     if event_triggers.queue(using):
-        _see_to_it(using)
+        _run_until_stopped(using)
 
 
-@sweep_of_each_region(every=300)
-def mend_future_times(using: str) -> None:
+@periodic_job_per_region(every=300)
+def repair_future_times(using: str) -> None:
     """After the clock of the region's PostgreSQL was set back."""
-    if mended := leases.mend_future_times(using):
+    if mended := leases.repair_future_times(using):
         logger.warning("region %s: the clock was set back: %s runs wait for it no longer", using, mended)
         dispatch.send_now(work.name, using)
-    if mended := schedules.mend_future_times(using):
+    if mended := schedules.repair_future_times(using):
         logger.warning("region %s: the clock was set back: %s schedules wait for it no longer", using, mended)
 
 
-@sweep_of_each_region(every=300)
-def prove_addresses(using: str) -> None:
-    """Redis may have been emptied, or away when an address was made."""
-    inbound_endpoints.prove_all(using)
+@periodic_job_per_region(every=300)
+def verify_endpoints(using: str) -> None:
+    """Restore the verification entries of Redis, which may have been emptied or unavailable."""
+    inbound_endpoints.verify_all(using)
 
 
-@sweep_of_each_region(every=300)
-def forget_old_runs(using: str) -> None:
+@periodic_job_per_region(every=300)
+def purge_old_runs(using: str) -> None:
     """Runs are kept for 7 days. Contract section 8."""
     run_retention.purge(using)
 
 
-@sweep_of_each_region(every=60)
-def forget_visits(using: str) -> None:
-    """Of visitors' runs the newest are kept."""
-    run_retention.purge_visits(using)
+@periodic_job_per_region(every=60)
+def purge_anonymous_runs(using: str) -> None:
+    """Delete the oldest runs of anonymous callers."""
+    run_retention.purge_anonymous_runs(using)
 
 
-@sweep_of_each_region(every=300)
+@periodic_job_per_region(every=300)
 def shorten_histories(using: str) -> None:
     """Of a history that takes more of the disk than the plan allows, the oldest goes."""
     run_retention.shorten(using)
@@ -124,22 +124,21 @@ def shorten_histories(using: str) -> None:
 
 @shared_task
 def remove_deleted(using: str) -> None:
-    """Remove what functions have left that were deleted with a long history. A region that is away is left to the
-    sweep."""
+    """Remove the rest of deleted functions with a long history. For an unavailable region a later run continues."""
     if using in settings.REGION_DATABASES:
-        remove_what_functions_left(using)
+        remove_orphaned_rows(using)
 
 
-@sweep_of_each_region(every=60)
-def remove_what_functions_left(using: str) -> None:
-    """The same, of functions that nobody was nudged for or whose worker died."""
+@periodic_job_per_region(every=60)
+def remove_orphaned_rows(using: str) -> None:
+    """Remove the rest of deleted functions whose notification was lost or whose worker died."""
     for function_id in function_deletion.unfinished(using):
-        with apart(f"what the deleted function {function_id} left", using=using):
+        with log_failures(f"what the deleted function {function_id} left", using=using):
             function_deletion.finish(using, function_id)
             logger.info("removed what the deleted function %s had left", function_id)
 
 
-@sweep(every=300)
+@periodic_job(every=300)
 def clear_scratch() -> None:
     """Remove what processes of this host that were killed have left in its temporary directory."""
-    scratch.sweep()
+    scratch.remove_leftovers()

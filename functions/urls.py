@@ -1,9 +1,9 @@
-"""The addresses of `functions`."""
+"""URLs of `functions`."""
 
 from django.urls import path
 
 from functions.api.views import FunctionViewSet, RunViewSet
-from functions.inbound.views import InboundAddressViewSet, InboundViewSet
+from functions.inbound.views import InboundEndpointViewSet, InboundViewSet
 
 urlpatterns = [
     path("v1/functions/<str:name>/invoke", RunViewSet.as_view({"post": "invoke"}), name="function-invoke"),
@@ -17,12 +17,12 @@ urlpatterns = [
     path("v1/functions/<str:name>/versions", FunctionViewSet.as_view({"get": "versions"}), name="function-versions"),
     path(
         "v1/functions/<str:name>/inbound",
-        InboundAddressViewSet.as_view({"get": "list", "post": "create"}),
+        InboundEndpointViewSet.as_view({"get": "list", "post": "create"}),
         name="inbound-addresses",
     ),
     path(
         "v1/functions/<str:name>/inbound/<str:address_id>",
-        InboundAddressViewSet.as_view({"delete": "destroy"}),
+        InboundEndpointViewSet.as_view({"delete": "destroy"}),
         name="inbound-address",
     ),
     path(

@@ -9,8 +9,8 @@ from django.utils import timezone
 from rest_framework.exceptions import ValidationError
 
 from functions.models import Function, Run, Version
+from functions.runs.anonymous_retention import MAX_STORED_BYTES
 from functions.runs.retention import shortened_at
-from functions.runs.visitor_retention import KEPT_BYTES
 from functions.triggers import cron, event_subscriptions
 from platform_site.http import fields
 from platform_site.http.fields import Serializer, timestamp
@@ -86,10 +86,10 @@ class OnField(EventsField):
     """At most 20 event patterns, each once."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(min_length=0, max_length=event_subscriptions.MOST_PATTERNS, **options)
+        super().__init__(min_length=0, max_length=event_subscriptions.MAX_PATTERNS, **options)
 
     def problem_with(self, pattern: str) -> str | None:
-        if pattern in event_subscriptions.NEVER_HEARD:
+        if pattern in event_subscriptions.NOT_SUBSCRIBABLE:
             return "is no event that a function runs on: it would run on its own end, or is sent to one webhook alone"
         return super().problem_with(pattern)
 
@@ -102,8 +102,8 @@ class Configuration(Serializer):
         choices=["user", "key", "public"],
         required=False,
         allow_null=True,
-        help_text="Who may: app users alone, server keys and members alone, all of these (null), or whoever shows a "
-        "publishable key besides (`public`).",
+        help_text="Who may invoke it: app users, server keys and members, all of these (null), or also callers with a "
+        "publishable key (`public`).",
     )
     attempts = fields.IntegerField(min_value=1, max_value=5, required=False)
     schedule = ScheduleField(required=False, allow_null=True)
@@ -185,13 +185,13 @@ class VersionPage(Serializer):
     next_cursor = fields.CharField(allow_null=True)
 
 
-class InvokeAnswer(Serializer):
+class InvokeResponse(Serializer):
     run_id = fields.CharField()
     output = fields.JSONField(required=False)
     duration_ms = fields.IntegerField(required=False)
     status = fields.ChoiceField(choices=Run.Status.values)
     error = fields.CharField(required=False)
-    not_kept = fields.ListField(
+    not_stored = fields.ListField(
         child=fields.ChoiceField(choices=["output"]),
         required=False,
         help_text="Where the output would have to come from the record of a run for a publishable key, and was too "
@@ -229,11 +229,11 @@ class RunDetail(ListedRun):
     attempts = fields.IntegerField()
     version = fields.IntegerField()
     phase = fields.ChoiceField(choices=Run.Phase.values)
-    walls = fields.ListField(child=fields.CharField())
-    not_kept = fields.ListField(
+    sandbox_layers = fields.ListField(child=fields.CharField())
+    not_stored = fields.ListField(
         child=fields.ChoiceField(choices=["input", "output", "logs"]),
-        help_text=f"What of a run for a publishable key had more than {KEPT_BYTES:,} bytes and was not kept; of the "
-        "log, what comes after the lines that are there. Of a run on an event, its input.",
+        help_text="The fields of a run with a publishable key that were longer than "
+        f"{MAX_STORED_BYTES:,} bytes and not stored. `logs`: the lines after the stored ones. For an event: its input.",
     )
 
 
@@ -310,6 +310,6 @@ def run_detail(run: Run, *, with_stack: bool) -> dict[str, Any]:
         "attempts": run.attempts,
         "version": run.version,
         "phase": run.phase,
-        "walls": run.walls,
-        "not_kept": run.not_kept or [],
+        "sandbox_layers": run.sandbox_layers,
+        "not_stored": run.not_stored or [],
     }

@@ -1,4 +1,4 @@
-"""The addresses of functions and runs. Contract sections 4.11 and 4.12."""
+"""REST endpoints of functions and runs. Contract sections 4.11 and 4.12."""
 
 import re
 import time
@@ -21,10 +21,10 @@ from functions.api.serializers import error_text, function_detail, listed_run, r
 from functions.deploy import service as deploy_service
 from functions.errors import NoSuchFunction, NoSuchRun, RunEnded
 from functions.execution import request_concurrency
-from functions.execution.executor import Ended
+from functions.execution.executor import CallResult
 from functions.models import Function, Run, Secret, Version
 from functions.quotas import client_networks
-from functions.quotas.client_networks import Visit
+from functions.quotas.client_networks import AnonymousCall
 from functions.runs import history
 from functions.runs import retention as run_retention
 from functions.runs.start import Started
@@ -34,7 +34,7 @@ from platform_site.http.errors import Forbidden, FunctionTimeout, RateLimited, U
 from platform_site.http.idempotency import idempotent, in_region
 from platform_site.http.openapi import IDEMPOTENCY_KEY, LIMIT
 from platform_site.http.pagination import paginate, read_limit
-from platform_site.http.views import ApiViewSet, answer, created, no_content
+from platform_site.http.views import ApiViewSet, created, no_content, respond
 from platform_site.identity import call_depth
 from platform_site.postgres import sqlstates
 from rows.schema.identifiers import did_you_mean
@@ -44,7 +44,7 @@ _WAIT = re.compile(r"wait=(\d{1,4})", re.ASCII)
 
 
 class NamedViewSet(ApiViewSet):
-    """What these viewsets do where the name in the address is no function's."""
+    """Shared behaviour where the URL names no function."""
 
     def _run(self, request: HttpRequest, action: Callable[..., Any]) -> HttpResponseBase:
         try:
@@ -58,8 +58,9 @@ class NamedViewSet(ApiViewSet):
             raise Forbidden("Users of an application invoke functions and see their own runs, and no more of them.")
 
     def _missed(self, name: str) -> str:
-        """The same for one that is not there and one that this caller may not invoke. Names the environment, since what
-        is missed is most often in another one; proposes a name only to who may list them."""
+        """The same error for a missing function and one that this caller may not invoke. It names the environment,
+        because a missing function is most often in another one, and suggests names only to callers that may list
+        functions."""
         shown = f'no function "{name}"' if deploy_service.NAME.fullmatch(name) else "no such function"
         known: list[str] = []
         if self.caller.kind != "user" and self.caller.may("functions:read"):
@@ -99,7 +100,7 @@ class FunctionViewSet(NamedViewSet):
             [self.place.environment_id],
         )
         data = [function_detail(each, [secret.name for secret in each.secrets.all()]) for each in page.items]
-        return answer({"data": data, "next_cursor": page.next_cursor})
+        return respond({"data": data, "next_cursor": page.next_cursor})
 
     @extend_schema(
         operation_id="deployFunction",
@@ -114,7 +115,7 @@ class FunctionViewSet(NamedViewSet):
             raise ValidationFailed.of("name", "invalid_name", message)
         function, is_new = deploy_service.deploy(self.place, name, self.read(serializers.Deployment), actor=self.caller)
         shown = function_detail(function, self._secrets(function))
-        return created(f"/v1/functions/{name}", shown) if is_new else answer(shown)
+        return created(f"/v1/functions/{name}", shown) if is_new else respond(shown)
 
     @idempotent(using=in_region)
     @extend_schema(
@@ -124,14 +125,14 @@ class FunctionViewSet(NamedViewSet):
         """Change a function's settings, schedule, events or secrets. Its versions stay as they are."""
         values = self.read(serializers.Configuration)
         function = deploy_service.configure(self.place, name, values, actor=self.caller)
-        return answer(function_detail(function, self._secrets(function)))
+        return respond(function_detail(function, self._secrets(function)))
 
     @extend_schema(responses=serializers.FunctionDetail)
     def retrieve(self, request: HttpRequest, name: str) -> HttpResponseBase:
         """One function. Its secrets are names only."""
         self._for_makers()
         function = deploy_service.function_of(self.place, name)
-        return answer(function_detail(function, self._secrets(function)))
+        return respond(function_detail(function, self._secrets(function)))
 
     @extend_schema(responses={204: None})
     def destroy(self, request: HttpRequest, name: str) -> HttpResponseBase:
@@ -146,7 +147,7 @@ class FunctionViewSet(NamedViewSet):
         deploy_service.function_of(self.place, name)
         version = self.read(serializers.Activation)["version"]
         function = deploy_service.activate(self.place, name, version, actor=self.caller)
-        return answer(function_detail(function, self._secrets(function)))
+        return respond(function_detail(function, self._secrets(function)))
 
     @extend_schema(operation_id="listFunctionVersions", responses=serializers.VersionPage)
     def versions(self, request: HttpRequest, name: str) -> HttpResponseBase:
@@ -164,7 +165,7 @@ class FunctionViewSet(NamedViewSet):
             heavy="source",
         )
         data = [version_detail(each, function.active_version) for each in page.items]
-        return answer({"data": data, "next_cursor": page.next_cursor})
+        return respond({"data": data, "next_cursor": page.next_cursor})
 
     def _secrets(self, function: Function) -> Any:
         names = Secret.objects.using(self.place.cluster).filter(function=function).values_list("name", flat=True)
@@ -187,7 +188,7 @@ class RunViewSet(NamedViewSet):
     @extend_schema(
         operation_id="invokeFunction",
         request=serializers.Invocation,
-        responses={200: serializers.InvokeAnswer, 202: serializers.InvokeAnswer},
+        responses={200: serializers.InvokeResponse, 202: serializers.InvokeResponse},
         parameters=[
             OpenApiParameter(
                 "Prefer", str, OpenApiParameter.HEADER, description="`respond-async, wait=N`: 202 after N seconds."
@@ -202,16 +203,16 @@ class RunViewSet(NamedViewSet):
         wait = _preferred_wait(request.META.get("HTTP_PREFER", ""))
         depth = call_depth.depth_of(request.META, self.place.environment_id)
         if not is_async and wait is None:
-            return request_concurrency.in_turn(
+            return request_concurrency.with_slot(
                 self.request._request,
-                request_concurrency.turn_of(self.place, self.caller, self._visit, size=len(input_text)),
+                request_concurrency.admission_of(self.place, self.caller, self._visit, size=len(input_text)),
                 lambda: deploy_service.timeout_of(self.place, self.caller, name),
                 lambda: self._call(name, input_text, depth),
             )
         run_id = self._enqueue(name, input_text, depth)
         if wait is not None and not is_async:
-            with suppress(request_concurrency.Full), self._seat():
-                server_hints.begin()
+            with suppress(request_concurrency.Full), self._slot():
+                server_hints.will_block()
                 run = self._waited(run_id, wait)
                 if run is not None:
                     return self._of_record(run)
@@ -222,18 +223,18 @@ class RunViewSet(NamedViewSet):
         if ticket is not None:
             return self._once(ticket, name, input_text, depth)
         return self._ended(
-            *deploy_service.invoke(self.place, self.caller, name, input_text, depth=depth, visit=self._visit)
+            *deploy_service.invoke(self.place, self.caller, name, input_text, depth=depth, anonymous=self._visit)
         )
 
-    def _seat(self) -> AbstractContextManager[None]:
-        return request_concurrency.room.seat(self.place.environment_id, visit=self._visit)
+    def _slot(self) -> AbstractContextManager[None]:
+        return request_concurrency.limiter.slot(self.place.environment_id, anonymous=self._visit)
 
     @cached_property
-    def _visit(self) -> Visit | None:
-        """Where this call comes from, if it is a visitor's."""
+    def _visit(self) -> AnonymousCall | None:
+        """The client network of an anonymous call."""
         if self.caller.kind != "anonymous":
             return None
-        return client_networks.visit(self.place.environment_id, client_ip.site_of(self.request._request))
+        return client_networks.anonymous_call_of(self.place.environment_id, client_ip.site_of(self.request._request))
 
     def _invocation(self) -> tuple[dict[str, Any] | None, bool]:
         """The input, and whether the run is to be queued. Raises ValidationFailed.
@@ -253,11 +254,11 @@ class RunViewSet(NamedViewSet):
 
     def _enqueue(self, name: str, input_text: str, depth: int) -> str:
         """Queue a run, once per Idempotency-Key."""
-        server_hints.begin()
+        server_hints.will_block()
         ticket = idempotency.read_ticket(self.request._request, self.caller)
 
         def enqueue() -> str:
-            return deploy_service.enqueue(self.place, self.caller, name, input_text, depth=depth, visit=self._visit)
+            return deploy_service.enqueue(self.place, self.caller, name, input_text, depth=depth, anonymous=self._visit)
 
         return enqueue() if ticket is None else self._under_key(ticket, enqueue)
 
@@ -267,7 +268,9 @@ class RunViewSet(NamedViewSet):
         begun: dict[str, Started] = {}
 
         def begin() -> str:
-            started = deploy_service.begin(self.place, self.caller, name, input_text, depth=depth, visit=self._visit)
+            started = deploy_service.start_call(
+                self.place, self.caller, name, input_text, depth=depth, anonymous=self._visit
+            )
             begun[started.run_id] = started
             return started.run_id
 
@@ -304,7 +307,7 @@ class RunViewSet(NamedViewSet):
             if kept is not None and kept.reference is not None:
                 return kept.reference
             run_id = make()
-            idempotency.keep_reference(ticket, run_id, using=using)
+            idempotency.store_reference(ticket, run_id, using=using)
         return run_id
 
     def _waited(self, run_id: str, seconds: float) -> Run | None:
@@ -326,9 +329,9 @@ class RunViewSet(NamedViewSet):
 
     def _queued(self, name: str, run_id: str) -> HttpResponseBase:
         location = f"/v1/functions/{name}/runs/{run_id}"
-        return answer({"run_id": run_id, "status": "running"}, 202, {"Location": location})
+        return respond({"run_id": run_id, "status": "running"}, 202, {"Location": location})
 
-    def _ended(self, started: Started, ended: Ended) -> HttpResponseBase:
+    def _ended(self, started: Started, ended: CallResult) -> HttpResponseBase:
         """A timeout is 504 with the run's id; what throws is 200 with an error and no output."""
         ending = ended.ending
         if ended.is_timeout:
@@ -338,20 +341,20 @@ class RunViewSet(NamedViewSet):
             shown["output"] = orjson.Fragment(ending.output or "null")
         else:
             shown["error"] = error_text(ending.error)
-        return answer(shown)
+        return respond(shown)
 
     def _of_record(self, run: Run) -> HttpResponseBase:
         error = run.error if isinstance(run.error, dict) else {}
         if error.get("reason") == "timeout":
             raise FunctionTimeout(extra={"run_id": run.pk})
         shown: dict[str, Any] = {"run_id": run.pk, "status": run.status, "duration_ms": run.duration_ms or 0}
-        if "output" in (run.not_kept or ()):
-            shown["not_kept"] = ["output"]
+        if "output" in (run.not_stored or ()):
+            shown["not_stored"] = ["output"]
         elif run.status == Run.Status.SUCCEEDED:
             shown["output"] = orjson.Fragment(run.output or "null")
         else:
             shown["error"] = error_text(error)
-        return answer(shown)
+        return respond(shown)
 
     @extend_schema(
         parameters=[
@@ -366,26 +369,26 @@ class RunViewSet(NamedViewSet):
         limit = read_limit(self.query.get("limit"))
         recent = (
             self._visible(self._function(name))
-            .filter(created_at__gte=Now() - run_retention.KEPT)
+            .filter(created_at__gte=Now() - run_retention.RETENTION)
             .defer("input", "output", "logs")
         )
         given = {parameter: self.query[parameter] for parameter in RunFilter.base_filters if parameter in self.query}
         found = history.newest_of(recent, RunFilter(given).wanted(), limit)
-        return answer({"data": [listed_run(run) for run in found]})
+        return respond({"data": [listed_run(run) for run in found]})
 
     @extend_schema(responses=serializers.RunDetail)
     def retrieve(self, request: HttpRequest, name: str, run_id: str) -> HttpResponseBase:
         """One run with its output and its log."""
-        return answer(self._detail(self._visible_run(name, run_id)))
+        return respond(self._detail(self._visible_run(name, run_id)))
 
     @idempotent(using=in_region)
     @extend_schema(request=None, responses=serializers.RunDetail)
     def cancel(self, request: HttpRequest, name: str, run_id: str) -> HttpResponseBase:
         """Cancel a run that has not ended."""
         if self.caller.kind == "anonymous":
-            raise Forbidden("Runs are nobody's who has not signed in.")
+            raise Forbidden("Sign in to list runs. Publishable keys cannot.")
         self._visible_run(name, run_id)
-        return answer(self._detail(deploy_service.cancel(self.place, name, run_id, actor=self.caller)))
+        return respond(self._detail(deploy_service.cancel(self.place, name, run_id, actor=self.caller)))
 
     def _detail(self, run: Run) -> dict[str, Any]:
         """A stack tells of the source, which app users do not read."""
@@ -399,7 +402,7 @@ class RunViewSet(NamedViewSet):
         return function
 
     def _visible(self, function: Function) -> Any:
-        """App users see their own runs, everybody else all of them."""
+        """App users see their own runs, all others see all runs."""
         runs = Run.objects.using(self.place.cluster).filter(function=function)
         return runs.filter(caller_kind="user", caller_id=self.caller.id) if self.caller.kind == "user" else runs
 

@@ -18,19 +18,19 @@ from functions.inbound import service as inbound
 from functions.models import Function, Run, Secret, Version
 from functions.runs import history
 from functions.runs import retention as run_retention
-from functions.runs.visitor_retention import KEPT_BYTES
+from functions.runs.anonymous_retention import MAX_STORED_BYTES
 from functions.triggers import event_subscriptions
 from platform_site.http import cursors
 from platform_site.http.errors import ValidationFailed
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import EnvironmentRef
 from projects.console.base import (
     COUNTED,
     PAGE,
+    AdminAction,
     Listed,
     RegionAdmin,
-    Verb,
     bounded_count,
-    list_address,
+    list_url,
     listed,
     query_with,
 )
@@ -43,26 +43,26 @@ _CALLERS: Final = {
     "account": "accounts_user",
 }
 
-_ACTIVATE = Verb("Activate", "This version answers all calls that begin from now on.", has_form=True)
-_DELETE = Verb(
+_ACTIVATE = AdminAction("Activate", "This version answers all calls that begin from now on.", has_form=True)
+_DELETE = AdminAction(
     "Delete",
     "The function goes for good, with its versions, its secrets and its runs.",
     danger=True,
     typed=True,
 )
-_STOP_SCHEDULE = Verb(
-    "Stop the schedule", "The function runs by itself no more until somebody sets its schedule again.", danger=True
+_STOP_SCHEDULE = AdminAction(
+    "Stop the schedule", "The function no longer runs by itself until its schedule is set again.", danger=True
 )
-_STOP_EVENTS = Verb(
-    "Stop its events", "The function runs on no event until somebody names its events again.", danger=True
+_STOP_EVENTS = AdminAction(
+    "Stop its events", "The function no longer runs on events until its events are set again.", danger=True
 )
-_REVOKE_ADDRESS = Verb(
-    "Revoke the inbound address",
+_REVOKE_ENDPOINT = AdminAction(
+    "Revoke the inbound endpoint",
     "The provider that has it reaches the function no more; its owner has to make another one.",
     danger=True,
     has_form=True,
 )
-_CANCEL = Verb("Cancel the run", "The code is stopped where it stands; the run ends as failed.", danger=True)
+_CANCEL = AdminAction("Cancel the run", "The code is stopped at once; the run ends as failed.", danger=True)
 
 
 @admin.register(Function)
@@ -75,14 +75,14 @@ class FunctionAdmin(RegionAdmin):
     def is_there(self, thing: Function) -> bool:
         return thing.environment_id is not None
 
-    def list_context(self, request: HttpRequest, place: Place) -> dict[str, Any]:
+    def list_context(self, request: HttpRequest, place: EnvironmentRef) -> dict[str, Any]:
         found = Function.objects.using(place.cluster).filter(environment_id=place.environment_id)
         return {
             "page": listed(request, found, ["name", "id"], "functions", [place.environment_id]),
             "first_query": query_with(request),
         }
 
-    def thing_context(self, request: HttpRequest, place: Place, thing: Function) -> dict[str, Any]:
+    def thing_context(self, request: HttpRequest, place: EnvironmentRef, thing: Function) -> dict[str, Any]:
         using = place.cluster
         versions = Version.objects.using(using).filter(function=thing)
         active = versions.filter(number=thing.active_version).first()
@@ -109,17 +109,17 @@ class FunctionAdmin(RegionAdmin):
             "page": listed(request, versions.defer("source"), ["-number"], "versions", [thing.pk], size=20),
             "first_query": query_with(request),
             "counts": [(status, bounded_count(_with(runs, status))) for status in Run.Status.values],
-            "latest": _briefly(runs)[:10],
+            "latest": _shortened(runs)[:10],
             "runs_since": run_retention.shortened_at(thing),
         }
 
-    def verbs_of(self, thing: Function) -> dict[str, Verb]:
+    def verbs_of(self, thing: Function) -> dict[str, AdminAction]:
         stop = {"stop_schedule": _STOP_SCHEDULE} if thing.next_run_at is not None else {}
-        if event_subscriptions.is_listening(thing):
+        if event_subscriptions.has_triggers(thing):
             stop["stop_events"] = _STOP_EVENTS
-        return {"activate": _ACTIVATE, **stop, "revoke_address": _REVOKE_ADDRESS, "delete": _DELETE}
+        return {"activate": _ACTIVATE, **stop, "revoke_address": _REVOKE_ENDPOINT, "delete": _DELETE}
 
-    def act(self, request: HttpRequest, place: Place, thing: Function, verb: str) -> HttpResponse | str:
+    def act(self, request: HttpRequest, place: EnvironmentRef, thing: Function, verb: str) -> HttpResponse | str:
         if verb == "activate":
             number = _number(request.POST.get("version", ""), 0)
             deploy_service.activate(place, thing.name, number, actor=staff(request))
@@ -132,7 +132,7 @@ class FunctionAdmin(RegionAdmin):
             return "Its events are stopped."
         if verb == "revoke_address":
             inbound.revoke(place, thing.name, request.POST.get("address", "")[:64], actor=staff(request))
-            return "The address is revoked."
+            return "The endpoint is revoked."
         deploy_service.delete_function(place, thing.name, actor=staff(request))
         self.message_user(request, f"{thing.name} is deleted.", messages.SUCCESS)
         return HttpResponseRedirect(self.list_address(environment=place.environment_id))
@@ -149,7 +149,7 @@ class RunAdmin(RegionAdmin):
     def is_there(self, thing: Run) -> bool:
         return thing.function.environment_id is not None
 
-    def list_context(self, request: HttpRequest, place: Place) -> dict[str, Any]:
+    def list_context(self, request: HttpRequest, place: EnvironmentRef) -> dict[str, Any]:
         using = place.cluster
         asked = {name: request.GET.get(name, "").strip()[:64] for name in ("function", "status", "trigger")}
         if asked["status"] not in Run.Status.values:
@@ -168,25 +168,25 @@ class RunAdmin(RegionAdmin):
             "first_query": query_with(request),
         }
 
-    def thing_context(self, request: HttpRequest, place: Place, thing: Run) -> dict[str, Any]:
+    def thing_context(self, request: HttpRequest, place: EnvironmentRef, thing: Run) -> dict[str, Any]:
         error = thing.error if isinstance(thing.error, dict) else None
         return {
             "run": thing,
             "function": thing.function,
-            "not_kept": thing.not_kept or (),
-            "kept_bytes": KEPT_BYTES,
+            "not_stored": thing.not_stored or (),
+            "kept_bytes": MAX_STORED_BYTES,
             "input": readable(thing.input),
             "output": None if thing.output is None else readable(thing.output),
             "error": error,
             "logs": [(_moment(line.get("at")), line.get("level", ""), line.get("text", "")) for line in thing.logs],
             "caller": _named(thing.caller_kind, thing.caller_id),
-            "siblings": list_address("functions.Run", environment=place.environment_id, function=thing.function.name),
+            "siblings": list_url("functions.Run", environment=place.environment_id, function=thing.function.name),
         }
 
-    def verbs_of(self, thing: Run) -> dict[str, Verb]:
+    def verbs_of(self, thing: Run) -> dict[str, AdminAction]:
         return {} if thing.phase == Run.Phase.ENDED or thing.cancel_requested_at else {"cancel": _CANCEL}
 
-    def act(self, request: HttpRequest, place: Place, thing: Run, verb: str) -> str:
+    def act(self, request: HttpRequest, place: EnvironmentRef, thing: Run, verb: str) -> str:
         deploy_service.cancel(place, thing.function.name, thing.pk, actor=staff(request))
         return "The run is being cancelled."
 
@@ -196,7 +196,9 @@ def _named(kind: str | None, caller_id: str | None) -> str:
     return link(_CALLERS[kind], caller_id) if kind in _CALLERS else "–"
 
 
-def _page_of(request: HttpRequest, place: Place, conditions: Mapping[str, str], name: str, facts: list[Any]) -> Listed:
+def _page_of(
+    request: HttpRequest, place: EnvironmentRef, conditions: Mapping[str, str], name: str, facts: list[Any]
+) -> Listed:
     """A page of the runs that fit, of the function of that name or of all in the environment."""
     cursor, problem = request.GET.get("cursor") or None, None
     after: Any = None
@@ -222,7 +224,7 @@ def _with(runs: Any, status: str) -> Any:
     return history.newest_of(runs, {"status": status}, COUNTED + 1)
 
 
-def _briefly(runs: Any) -> Any:
+def _shortened(runs: Any) -> Any:
     return runs.select_related("function").defer("input", "output", "logs").order_by("-created_at", "-id")
 
 

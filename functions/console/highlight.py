@@ -17,7 +17,7 @@ from pygments.lexers import TypeScriptLexer
 MAX_COLOURED: Final = 100_000
 """Characters."""
 MAX_SECONDS: Final = 1.0
-"""Of the processor. A third of it is much for a source that somebody wrote."""
+"""CPU seconds. A third of it is much for a source written by hand."""
 
 _FORMATTER: Final = HtmlFormatter(nowrap=True)
 

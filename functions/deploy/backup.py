@@ -7,7 +7,7 @@ from typing import Any, Final
 from functions.deploy import service as deploy_service
 from functions.models import Function, Secret, Version
 from functions.triggers import cron, event_subscriptions, schedules
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import EnvironmentRef
 from platform_site.identity.plans import plan_limits
 from rows.outbox import event_types
 
@@ -20,18 +20,16 @@ _VERSION_FIELDS: Final = ("number", "source_hash", "author_kind", "author_id", "
 class Functions:
     """Implements `rows.transfer.backup.Part`."""
 
-    def dump(self, place: Place) -> Mapping[str, Iterator[Mapping[str, Any]]]:
+    def dump(self, place: EnvironmentRef) -> Mapping[str, Iterator[Mapping[str, Any]]]:
         return {"functions": self._functions(place), "function_versions": self._versions(place)}
 
-    def load(self, place: Place, records: Callable[[str], Iterator[Mapping[str, Any]]]) -> int:
+    def load(self, place: EnvironmentRef, records: Callable[[str], Iterator[Mapping[str, Any]]]) -> int:
         """Settings that the plan does not allow are cut down to it."""
         using = place.cluster
         made: dict[str, Function] = {}
         for record in records("functions"):
-            deploy_service.make_room(place, 1)
-            function = made[record["name"]] = self._make(place, record)
-            for version in record.get("versions", ()):  # in format 1 of the file they were here
-                _make_version(function, version, using)
+            deploy_service.check_function_quota(place, 1)
+            made[record["name"]] = self._make(place, record)
         for version in records("function_versions"):
             _make_version(made[version["function"]], version, using)
         for name, function in made.items():
@@ -39,10 +37,10 @@ class Functions:
                 raise ValueError(f"{name} lacks its active version")
         return len(made)
 
-    def is_empty(self, place: Place) -> bool:
+    def is_empty(self, place: EnvironmentRef) -> bool:
         return not self._all(place).exists()
 
-    def _functions(self, place: Place) -> Iterator[Mapping[str, Any]]:
+    def _functions(self, place: EnvironmentRef) -> Iterator[Mapping[str, Any]]:
         for function in self._all(place).order_by("name"):
             secrets = Secret.objects.using(place.cluster).filter(function=function).order_by("name")
             yield {
@@ -52,7 +50,7 @@ class Functions:
                 "secrets": list(secrets.values_list("name", flat=True)),
             }
 
-    def _versions(self, place: Place) -> Iterator[Mapping[str, Any]]:
+    def _versions(self, place: EnvironmentRef) -> Iterator[Mapping[str, Any]]:
         for function in self._all(place).order_by("name"):
             versions = Version.objects.using(place.cluster).filter(function=function)
             # One by one: behind a pooler there is no cursor that would not hold them all.
@@ -60,21 +58,21 @@ class Functions:
                 version = versions.get(number=number)
                 yield {"function": function.name, **{field: getattr(version, field) for field in _VERSION_FIELDS}}
 
-    def _make(self, place: Place, record: Mapping[str, Any]) -> Function:
+    def _make(self, place: EnvironmentRef, record: Mapping[str, Any]) -> Function:
         using, plan = place.cluster, plan_limits(place.plan)
         values = {field: record[field] for field in _FIELDS}
         values["timeout_ms"] = min(values["timeout_ms"], plan.function_timeout_ms)
         values["memory_mb"] = min(values["memory_mb"], plan.function_memory_mb)
-        schedule = record.get("schedule")  # the release before wrote none
+        schedule = record["schedule"]
         values |= schedules.copied(None if schedule is None else cron.normal(schedule))
-        values |= event_subscriptions.copied(_patterns(record.get("on")))
+        values |= event_subscriptions.copied(_patterns(record["on"]))
         function = Function.objects.using(using).create(environment_id=place.environment_id, **values)
         Secret.objects.using(using).bulk_create(
             Secret(function=function, name=name, sealed_value=None) for name in record["secrets"]
         )
         return function
 
-    def _all(self, place: Place) -> Any:
+    def _all(self, place: EnvironmentRef) -> Any:
         return Function.objects.using(place.cluster).filter(environment_id=place.environment_id)
 
 

@@ -1,10 +1,10 @@
-"""Deleting a function: it is gone at once, and what it leaves goes in pages.
+"""Deletes a function: it is unreachable at once, and its rows are removed in pages.
 
-A function may have millions of runs, which no statement and no request can delete. So its deletion takes the versions,
-the secrets, the inbound addresses and a page of the newest runs, those that wait or execute among them; if that was
-all, the function as well. One with more belongs to no environment from then on: nobody finds it or its runs, its name
-is free, nothing of it is begun, and what executes of it is ended (`leases.renew`). A worker and a sweep remove the rest
-of its runs, page by page, and at last itself. The same when its environment goes.
+A function may have millions of runs, which one statement cannot delete. The request deletes the versions, secrets,
+inbound endpoints and one page of the newest runs, including all that wait or execute; if that was everything, also the
+function. Otherwise the function belongs to no environment from then on: it cannot be found, its name is free, nothing
+of it starts, and its executing runs are ended (`leases.renew`). A worker and a periodic job delete the remaining runs
+page by page, and at last the function. The deletion of an environment works in the same way.
 """
 
 from collections.abc import Iterator
@@ -38,8 +38,8 @@ _DELETE_RUNS: Final = "DELETE FROM platform.functions_run WHERE id = ANY (%s)"
 Position = tuple[datetime, str]
 
 
-def begin(using: str, function_id: str) -> None:
-    """Delete a function in the transaction at hand, which has its lock; a worker is nudged for what is left of it."""
+def start(using: str, function_id: str) -> None:
+    """Delete a function in the current transaction, which holds its lock. A worker is notified to remove the rest."""
     with connections[using].cursor() as cursor:
         for statement in _CLOSE:
             cursor.execute(statement, [function_id])
@@ -51,13 +51,13 @@ def begin(using: str, function_id: str) -> None:
             dispatch.send("functions.tasks.remove_deleted", using, using=using)
 
 
-def begin_all(using: str, environment_id: str) -> None:
+def start_all(using: str, environment_id: str) -> None:
     """The same for all functions of an environment, each in a transaction of its own."""
     found = Function.objects.using(using).filter(environment_id=environment_id)
     for function_id in list(found.values_list("pk", flat=True)):
         with transaction.atomic(using=using):
             if found.select_for_update().filter(pk=function_id).exists():
-                begin(using, function_id)
+                start(using, function_id)
 
 
 def unfinished(using: str) -> Iterator[str]:

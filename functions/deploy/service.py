@@ -1,4 +1,4 @@
-"""The verbs of `functions` (deploy, configure, activate, delete, invoke, cancel), each for every door. Design 8."""
+"""Service of functions: deploy, configure, activate, delete, invoke, cancel. For the API, the console and commands."""
 
 import hashlib
 import re
@@ -12,11 +12,11 @@ from django.db.models.functions import Now
 from accounts.audit import Actor
 from functions import notify as function_notify
 from functions.deploy import deletion as function_deletion
-from functions.errors import FunctionsQuotaReached, Loop, NoSuchFunction, NoSuchRun, NoSuchVersion, RunEnded
+from functions.errors import CallLoopError, FunctionsQuotaReached, NoSuchFunction, NoSuchRun, NoSuchVersion, RunEnded
 from functions.execution import executor
-from functions.execution.executor import SECRET_PURPOSE, Ended
+from functions.execution.executor import SECRET_PURPOSE, CallResult
 from functions.models import Function, Run, Secret, Version
-from functions.quotas.client_networks import Visit
+from functions.quotas.client_networks import AnonymousCall
 from functions.runs import completion, start
 from functions.runs.start import Started
 from functions.runtime.errors import LoadFailed, StartFailed
@@ -25,7 +25,7 @@ from functions.triggers import event_subscriptions, run_as_check, schedules
 from functions.triggers import inbound_endpoints as inbound
 from platform_site.http.errors import Unavailable, ValidationFailed
 from platform_site.identity import call_depth, ids
-from platform_site.identity.callers import Caller, Place
+from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
 from platform_site.security import keyring
 from projects.directory import locks as environment_locks
@@ -38,7 +38,7 @@ SETTINGS: Final = ("timeout_ms", "memory_mb", "allowed_hosts", "invoke", "attemp
 
 
 def deploy(
-    place: Place,
+    place: EnvironmentRef,
     name: str,
     values: Mapping[str, Any],
     *,
@@ -46,15 +46,14 @@ def deploy(
     runs_as: Caller | None = None,
     warm: bool = True,
 ) -> tuple[Function, bool]:
-    """Deploy a version of `name` and make it the active one; True if the function is new. A source that is that of the
-    newest version is that version: sent twice, it changes nothing twice.
+    """Deploy a version of `name` and make it the active one; True if the function is new. A source equal to that of the
+    newest version does not create a version.
 
     `values`: `source`, and optionally timeout_ms, memory_mb, allowed_hosts, invoke, attempts, schedule, on, `secrets`
-    (name to value, null removes one; omitted ones stay). What is omitted stays as it was. By its schedule, on events
-    and by its inbound addresses the function runs as `runs_as`, or else as the actor (`functions.triggers.schedules`).
-    The module is loaded once, behind the walls: what does not load is refused with line and column. Then this process
-    starts one for its first call (`warm`). Raises ValidationFailed, Forbidden, FunctionsQuotaReached,
-    SchedulesQuotaReached, SubscriptionsQuotaReached.
+    (name to value, null removes one). Omitted values stay as they are. Triggered runs execute as `runs_as`, by default
+    the actor (`functions.triggers.schedules`). The module is loaded once in the sandbox: a source that does not load is
+    refused with line and column. Then this process prepares one for the first call (`warm`). Raises ValidationFailed,
+    Forbidden, FunctionsQuotaReached, SchedulesQuotaReached, SubscriptionsQuotaReached.
     """
     using = place.cluster
     try_out(place, name, values)
@@ -67,7 +66,7 @@ def deploy(
         ).first()
         is_new = function is None
         if function is None:
-            _check_room(place, 1)
+            _check_function_quota(place, 1)
             ceiling = plan_limits(place.plan).function_timeout_ms
             function = Function(
                 environment_id=place.environment_id,
@@ -93,10 +92,10 @@ def deploy(
                 author_kind=actor.kind,
                 author_id=actor.id,
             )
-        _set_aside(function, place, values)
+        _store_related(function, place, values)
         audit_outbox.record(
             place, "function.deployed", actor=actor, target_id=function.pk, name=name, version=function.active_version,
-            sha256=source_hash, **_said_of_what_runs_it(function, values),
+            sha256=source_hash, **_describe_triggers(function, values),
         )  # fmt: skip
     if warm:
         _warm(place, function, source_hash, source)
@@ -104,13 +103,12 @@ def deploy(
 
 
 def configure(
-    place: Place, name: str, values: Mapping[str, Any], *, actor: Caller | Actor, runs_as: Caller | None = None
+    place: EnvironmentRef, name: str, values: Mapping[str, Any], *, actor: Caller | Actor, runs_as: Caller | None = None
 ) -> Function:
-    """Change what belongs to the function and not to a version of it; no version is made.
+    """Change the settings of the function without creating a version.
 
-    `values` as in `deploy` but for the source, and what is omitted stays as it was. Whoever does so stands behind its
-    schedule, events and inbound addresses from now on, as whoever deploys does. Raises NoSuchFunction and what `deploy`
-    raises.
+    `values` as in `deploy`, without the source. The actor becomes the run-as identity of its schedule, events and
+    inbound endpoints, as in a deployment. Raises NoSuchFunction and the errors of `deploy`.
     """
     using = place.cluster
     _check_ceilings(place, values)
@@ -123,34 +121,38 @@ def configure(
         function = function_of(place, name, lock=True)
         _set_up(function, place, values, by=runs_as or schedules.caller_of(actor))
         function.save(using=using)
-        _set_aside(function, place, values)
+        _store_related(function, place, values)
         audit_outbox.record(
             place, "function.configured", actor=actor, target_id=function.pk, name=name,
             changed=sorted(values.keys() - {"secrets"}), secrets=sorted(values.get("secrets") or {}),
-            **_said_of_what_runs_it(function, values),
+            **_describe_triggers(function, values),
         )  # fmt: skip
     return function
 
 
-def _set_up(function: Function, place: Place, values: Mapping[str, Any], *, by: Caller | None) -> None:
+def _set_up(function: Function, place: EnvironmentRef, values: Mapping[str, Any], *, by: Caller | None) -> None:
     """The fields of a function that has the environment's lock; it is saved afterwards."""
     for setting in SETTINGS:
         if setting in values:
             setattr(function, setting, values[setting])
     schedules.deployed(function, place, values, by=by)
     event_subscriptions.deployed(function, place, values, by=by)
-    _check_standing(function, place.cluster, by)
+    _check_run_as(function, place.cluster, by)
     inbound.activated(function, place.cluster, by=by)
     function.updated_at = Now()
 
 
-def _check_standing(function: Function, using: str, by: Caller | None) -> None:
+def _check_run_as(function: Function, using: str, by: Caller | None) -> None:
     """Raises Forbidden unless `by` may stand behind all that runs the function by itself, as it does from now on."""
-    ways = (schedules.way(function), event_subscriptions.way(function), inbound.way(function, using))
+    ways = (
+        schedules.trigger_kind(function),
+        event_subscriptions.trigger_kind(function),
+        inbound.trigger_kind(function, using),
+    )
     run_as_check.check(by, ways)
 
 
-def _set_aside(function: Function, place: Place, values: Mapping[str, Any]) -> None:
+def _store_related(function: Function, place: EnvironmentRef, values: Mapping[str, Any]) -> None:
     """What is kept beside a function that was just saved."""
     _set_secrets(function, values.get("secrets") or {}, place.cluster)
     if "on" in values:
@@ -158,20 +160,20 @@ def _set_aside(function: Function, place: Place, values: Mapping[str, Any]) -> N
     function.refresh_from_db(using=place.cluster)
 
 
-def make_room(place: Place, count: int) -> None:
-    """Let nobody else deploy in the environment until the transaction at hand ends. Raises FunctionsQuotaReached unless
+def check_function_quota(place: EnvironmentRef, count: int) -> None:
+    """Serialise deployments in the environment until the current transaction ends. Raises FunctionsQuotaReached unless
     its plan allows `count` more functions."""
     _lock(place.environment_id, place.cluster)
-    _check_room(place, count)
+    _check_function_quota(place, count)
 
 
-def _check_room(place: Place, count: int) -> None:
+def _check_function_quota(place: EnvironmentRef, count: int) -> None:
     limit = plan_limits(place.plan).functions_per_environment
     if count_functions(place) + count > limit:
         raise FunctionsQuotaReached(limit)
 
 
-def try_out(place: Place, name: str, values: Mapping[str, Any]) -> None:
+def try_out(place: EnvironmentRef, name: str, values: Mapping[str, Any]) -> None:
     """Load the module of a deployment as a call would, and change nothing. Raises ValidationFailed."""
     _check_ceilings(place, values)
     known = Function.objects.using(place.cluster).filter(environment_id=place.environment_id, name=name).first()
@@ -179,9 +181,9 @@ def try_out(place: Place, name: str, values: Mapping[str, Any]) -> None:
     _try_to_load(place, values["source"], memory)
 
 
-def activate(place: Place, name: str, version: int, *, actor: Caller | Actor) -> Function:
-    """Make an earlier (or later) version the one that answers. Raises NoSuchFunction, NoSuchVersion, and Forbidden
-    where it would run by a schedule, on events or by an inbound address as somebody who may not."""
+def activate(place: EnvironmentRef, name: str, version: int, *, actor: Caller | Actor) -> Function:
+    """Make another version the active one. Raises NoSuchFunction, NoSuchVersion, and Forbidden if the run-as identity
+    of its triggers lacks a permission."""
     using = place.cluster
     with transaction.atomic(using=using):
         function = function_of(place, name, lock=True)
@@ -192,7 +194,7 @@ def activate(place: Place, name: str, version: int, *, actor: Caller | Actor) ->
         by = schedules.caller_of(actor)
         schedules.activated(function, by=by)
         event_subscriptions.activated(function, by=by)
-        _check_standing(function, using, by)
+        _check_run_as(function, using, by)
         inbound.activated(function, using, by=by)
         changed = ["active_version", "updated_at", *schedules.FIELDS, *event_subscriptions.FIELDS]
         function.save(using=using, update_fields=changed)
@@ -201,9 +203,9 @@ def activate(place: Place, name: str, version: int, *, actor: Caller | Actor) ->
     return function
 
 
-def stop_schedule(place: Place, name: str, *, actor: Actor) -> None:
-    """Let nothing come of the function's schedule until somebody sets it again, as operators may. Nothing happens where
-    it does not run by one. Raises NoSuchFunction."""
+def stop_schedule(place: EnvironmentRef, name: str, *, actor: Actor) -> None:
+    """Stop the function's schedule until it is set again, as operators may. No effect without a schedule. Raises
+    NoSuchFunction."""
     using = place.cluster
     with transaction.atomic(using=using):
         function = function_of(place, name, lock=True)
@@ -217,13 +219,13 @@ def stop_schedule(place: Place, name: str, *, actor: Actor) -> None:
         )  # fmt: skip
 
 
-def stop_events(place: Place, name: str, *, actor: Actor) -> None:
-    """Let the function run on no event until somebody names its events again, as operators may. Nothing happens where
-    it runs on none. Raises NoSuchFunction."""
+def stop_events(place: EnvironmentRef, name: str, *, actor: Actor) -> None:
+    """Stop the function's event triggers until its events are set again, as operators may. No effect without events.
+    Raises NoSuchFunction."""
     using = place.cluster
     with transaction.atomic(using=using):
         function = function_of(place, name, lock=True)
-        if not event_subscriptions.is_listening(function):
+        if not event_subscriptions.has_triggers(function):
             return
         function.events_stopped = Function.Stopped.OPERATOR
         function.save(using=using, update_fields=["events_stopped"])
@@ -234,44 +236,44 @@ def stop_events(place: Place, name: str, *, actor: Actor) -> None:
         )  # fmt: skip
 
 
-def delete_function(place: Place, name: str, *, actor: Caller | Actor) -> None:
+def delete_function(place: EnvironmentRef, name: str, *, actor: Caller | Actor) -> None:
     """The function, its versions and secrets go for good, and its runs: none can be found from now on, however long it
     takes to remove them all (`functions.deploy.deletion`). Raises NoSuchFunction."""
     with transaction.atomic(using=place.cluster):
         function = function_of(place, name, lock=True)  # no run of it is begun from here on
-        function_deletion.begin(place.cluster, function.pk)
+        function_deletion.start(place.cluster, function.pk)
         if function.events is not None:
             event_subscriptions.refresh(place.environment_id, place.cluster)
         audit_outbox.record(place, "function.deleted", actor=actor, target_id=function.pk, name=name)
 
 
-def begin(
-    place: Place,
+def start_call(
+    place: EnvironmentRef,
     caller: Caller,
     name: str,
     input_text: str,
     *,
     depth: int = 0,
     is_async: bool = False,
-    visit: Visit | None = None,
+    anonymous: AnonymousCall | None = None,
     address_id: str | None = None,
 ) -> Started:
-    """Make a run of the function, to be executed by us now or by a worker. `visit` says where a visitor comes from,
-    `address_id` by which inbound address it came.
+    """Create a run of the function, to be executed here or by a worker. `anonymous` is the client network of an
+    anonymous caller, `address_id` the inbound endpoint of the call.
 
-    Raises NoSuchFunction, TooManyRuns, TooManyVisits, TooManyQueued, and Conflict for a chain of calls that has become
-    a loop.
+    Raises NoSuchFunction, TooManyRuns, TooManyAnonymousCalls, TooManyQueued, and Conflict for a chain of calls that has
+    become a loop.
     """
     if not NAME.fullmatch(name):
         raise NoSuchFunction
-    if depth >= call_depth.LONGEST:
-        raise Loop(depth)
-    return start.begin(
-        place, caller, name, input_text, depth=depth, is_async=is_async, visit=visit, address_id=address_id
+    if depth >= call_depth.MAX_DEPTH:
+        raise CallLoopError(depth)
+    return start.start_run(
+        place, caller, name, input_text, depth=depth, is_async=is_async, anonymous=anonymous, address_id=address_id
     )
 
 
-def timeout_of(place: Place, caller: Caller, name: str) -> float:
+def timeout_of(place: EnvironmentRef, caller: Caller, name: str) -> float:
     """Seconds that a function may run, and that a call of it may wait. Raises NoSuchFunction, also for a function that
     this kind of caller may not invoke. One query."""
     if not NAME.fullmatch(name):
@@ -287,51 +289,53 @@ def timeout_of(place: Place, caller: Caller, name: str) -> float:
 
 
 def invoke(
-    place: Place,
+    place: EnvironmentRef,
     caller: Caller,
     name: str,
     input_text: str,
     *,
     depth: int = 0,
-    visit: Visit | None = None,
+    anonymous: AnonymousCall | None = None,
     address_id: str | None = None,
-) -> tuple[Started, Ended]:
+) -> tuple[Started, CallResult]:
     """Run the function now and wait for its end. `input_text` is JSON.
 
     Raises NoSuchFunction, TooManyRuns. Contract section 4.11.
     """
-    started = begin(place, caller, name, input_text, depth=depth, visit=visit, address_id=address_id)
+    started = start_call(place, caller, name, input_text, depth=depth, anonymous=anonymous, address_id=address_id)
     return started, execute(started, caller, place)
 
 
-def execute(started: Started, caller: Caller, place: Place) -> Ended:
-    """Execute a run that is ours, and wake whoever is to be told of its end."""
+def execute(started: Started, caller: Caller, place: EnvironmentRef) -> CallResult:
+    """Execute a run whose lease this process holds, and notify those that wait for its end."""
     ended = executor.execute(started, caller, place)
     if ended.told:
-        function_notify.tell(place.cluster)
+        function_notify.notify(place.cluster)
     return ended
 
 
 def enqueue(
-    place: Place,
+    place: EnvironmentRef,
     caller: Caller,
     name: str,
     input_text: str,
     *,
     depth: int = 0,
-    visit: Visit | None = None,
+    anonymous: AnonymousCall | None = None,
     address_id: str | None = None,
 ) -> str:
-    """Queue a run and return its id. It is committed with the transaction at hand, then a worker is nudged.
+    """Queue a run and return its id. It is committed with the current transaction; then a worker is notified.
 
-    Raises NoSuchFunction, TooManyVisits, TooManyQueued.
+    Raises NoSuchFunction, TooManyAnonymousCalls, TooManyQueued.
     """
-    queued = begin(place, caller, name, input_text, depth=depth, is_async=True, visit=visit, address_id=address_id)
+    queued = start_call(
+        place, caller, name, input_text, depth=depth, is_async=True, anonymous=anonymous, address_id=address_id
+    )
     function_notify.after_commit(place.cluster)
     return queued.run_id
 
 
-def cancel(place: Place, name: str, run_id: str, *, actor: Caller | Actor) -> Run:
+def cancel(place: EnvironmentRef, name: str, run_id: str, *, actor: Caller | Actor) -> Run:
     """Cancel a run: at once if it is queued, else as soon as its process looks, and once more is nothing new. Raises
     NoSuchRun, RunEnded."""
     using = place.cluster
@@ -344,23 +348,23 @@ def cancel(place: Place, name: str, run_id: str, *, actor: Caller | Actor) -> Ru
             raise RunEnded
     executor.pool().cancel(run.pk)  # if it is this process's own; `functions.runs.lease_renewer` finds it elsewhere
     if told:
-        function_notify.tell(using)
+        function_notify.notify(using)
     run.refresh_from_db(using=using)
     return run
 
 
-def count_functions(place: Place) -> int:
+def count_functions(place: EnvironmentRef) -> int:
     """How many the environment has. One query."""
     return Function.objects.using(place.cluster).filter(environment_id=place.environment_id).count()
 
 
-def public_functions(place: Place) -> list[str]:
-    """The names of those that everybody may invoke who shows a publishable key. One query."""
+def public_functions(place: EnvironmentRef) -> list[str]:
+    """The names of the functions that callers with a publishable key may invoke. One query."""
     found = Function.objects.using(place.cluster).filter(environment_id=place.environment_id, invoke="public")
     return [*found.values_list("name", flat=True)]
 
 
-def function_of(place: Place, name: str, *, lock: bool = False) -> Function:
+def function_of(place: EnvironmentRef, name: str, *, lock: bool = False) -> Function:
     """The environment's function of that name. Raises NoSuchFunction."""
     if not NAME.fullmatch(name):
         raise NoSuchFunction
@@ -371,7 +375,7 @@ def function_of(place: Place, name: str, *, lock: bool = False) -> Function:
     return function
 
 
-def run_of(place: Place, function: Function, run_id: str) -> Run:
+def run_of(place: EnvironmentRef, function: Function, run_id: str) -> Run:
     """One run of the function. Raises NoSuchRun."""
     run = (
         Run.objects.using(place.cluster).filter(function=function, pk=run_id).first()
@@ -383,7 +387,7 @@ def run_of(place: Place, function: Function, run_id: str) -> Run:
     return run
 
 
-def copy_functions(source: Place, target: Place) -> None:
+def copy_functions(source: EnvironmentRef, target: EnvironmentRef) -> None:
     """Functions come along to a preview branch with all their versions; their secrets by name, unset; their schedules
     and events stopped, so that nothing is done twice."""
     using = target.cluster
@@ -414,7 +418,7 @@ def copy_functions(source: Place, target: Place) -> None:
         Secret.objects.using(using).bulk_create(Secret(function=copy, name=name, sealed_value=None) for name in names)
 
 
-def _try_to_load(place: Place, source: str, memory_mb: int, *, field: str = "source") -> None:
+def _try_to_load(place: EnvironmentRef, source: str, memory_mb: int, *, field: str = "source") -> None:
     """Load the module as a call would. Raises ValidationFailed on `field` with the code's own words."""
     key = f"deployment:{hashlib.sha256(source.encode()).hexdigest()}:{memory_mb}"
     program = Program(key, place.environment_id, source.encode(), memory_mb)
@@ -426,13 +430,13 @@ def _try_to_load(place: Place, source: str, memory_mb: int, *, field: str = "sou
         raise Unavailable("The runtime is busy; try the deployment again shortly.") from error
 
 
-def _warm(place: Place, function: Function, source_hash: str, source: str) -> None:
+def _warm(place: EnvironmentRef, function: Function, source_hash: str, source: str) -> None:
     """Start a process for the first call, in the background; a full pool or a failure costs that call its start."""
     key = start.program_key(function.pk, function.active_version, source_hash, function.memory_mb)
     executor.warm(Program(key, place.environment_id, source.encode(), function.memory_mb))
 
 
-def _check_ceilings(place: Place, values: Mapping[str, Any]) -> None:
+def _check_ceilings(place: EnvironmentRef, values: Mapping[str, Any]) -> None:
     limits = plan_limits(place.plan)
     for field, ceiling in (("timeout_ms", limits.function_timeout_ms), ("memory_mb", limits.function_memory_mb)):
         if values.get(field, 0) > ceiling:
@@ -455,13 +459,13 @@ def _lock(environment_id: str, using: str) -> None:
 
     Raises NoSuchEnvironment if the environment went meanwhile (`projects.directory.locks`).
     """
-    environment_locks.stay_in_region(environment_id, using)
+    environment_locks.lock_shared_in_region(environment_id, using)
     with connections[using].cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"functions:{environment_id}"])
 
 
-def _said_of_what_runs_it(function: Function, values: Mapping[str, Any]) -> dict[str, Any]:
-    """For the trail, where the schedule or the events were set."""
+def _describe_triggers(function: Function, values: Mapping[str, Any]) -> dict[str, Any]:
+    """For the audit log, if the schedule or the events were set."""
     said: dict[str, Any] = {}
     if "schedule" in values:
         said |= {"schedule": function.schedule, "scheduled_as": function.scheduled_id}

@@ -1,16 +1,15 @@
-"""What a function answers to who waits at an inbound address, where it says more than an output. Pure computation.
+"""The custom HTTP response of a function to a caller that waits at an inbound endpoint. Pure computation.
 
     {"$response": {"status": 410, "headers": {"content-type": "text/xml", "retry-after": "60"}, "body": "<Response/>"}}
 
-`status`, `headers` and `body` (or `body_base64`) may each be left out: 200, none, nothing. The executor reads it as the
-call ends, so that one which cannot be sent is the run's own failure; `views` sends it. In any other run it is an output
-like all others.
+`status`, `headers` and `body` (or `body_base64`) are optional: 200, none, empty. The executor reads it when the call
+ends, so an invalid response is a failure of the run; `views` sends it. In other runs it is ordinary output.
 
-The address is on the platform's own host, where the console's cookies live, and whoever deploys the function is a
-tenant. So nothing that he chooses may act there: a content type is one that no browser executes, styles with or shows
-as a page, or XML, which the sandbox of `CONTENT_POLICY` keeps from it; the headers are those that providers ask for and
-nothing else knows; a redirect to wherever is no status. Nothing is stored by a cache, which would answer for a revoked
-address. What cannot be sent is refused and not mended: a provider that asked for it would be told something else.
+Endpoints are on the platform's own host, which has the console's cookies, and the function belongs to a tenant. So the
+response must not act in a browser: only content types that no browser executes or renders as a page are allowed, or XML
+under the sandbox of `CONTENT_POLICY`; only the headers that providers need; no redirects; no caching, which would
+outlive a revocation. An invalid response is refused rather than corrected, because the provider would get another
+response than the function intended.
 """
 
 import base64
@@ -31,13 +30,13 @@ _OTHERS: Final = frozenset({"application/json", "application/octet-stream", "app
 _JSON: Final = re.compile(r"application/[a-z0-9][a-z0-9.-]{0,60}\+json", re.ASCII)
 _TYPE: Final = re.compile(r"([^;\s]{1,100})(?:\s*;\s*charset=\"?utf-8\"?)?\s*", re.IGNORECASE)
 _HEADERS: Final = frozenset({"content-type", "retry-after", "x-adobesign-clientid", "x-hook-secret"})
-"""By the last two Adobe and Asana (with others) are told that an address is meant: they want their own value again."""
+"""The last two confirm an endpoint for Adobe, Asana and others: they expect their own value in the response."""
 _VALUE: Final = re.compile(r"[!-~](?:[ -~]{0,998}[!-~])?", re.ASCII)
 _BODILESS: Final = frozenset({204, 205})
 
 
 class BadResponse(Exception):
-    """A `$response` that cannot be sent, in words for who wrote the function."""
+    """A `$response` that cannot be sent. The message is for the author of the function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ def read(output: str) -> Response | None:
     if _MARK not in members:
         return None
     if len(members) > 1:
-        raise BadResponse(f"{_MARK} stands alone, without other members beside it")
+        raise BadResponse(f"{_MARK} must be the only field")
     return _response(members[_MARK])
 
 

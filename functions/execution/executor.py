@@ -24,15 +24,15 @@ from functions.models import Run
 from functions.runs import completion
 from functions.runs import queue as run_queue
 from functions.runs import start as runs_start
-from functions.runs.completion import Ending
-from functions.runs.lease_renewer import Watch
+from functions.runs.completion import RunResult
+from functions.runs.lease_renewer import LeaseRenewer
 from functions.runs.start import Started
 from functions.runtime import scratch
 from functions.runtime.errors import LoadFailed, RuntimeFailed
 from functions.runtime.pool import Busy, Pool, Program
 from functions.runtime.process import Call, Outcome
 from platform_site.identity import ids
-from platform_site.identity.callers import Caller, Place
+from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
 from platform_site.security import keyring
 
@@ -54,14 +54,14 @@ _sources_bytes = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """How an execution ended: what the run says, and whether somebody subscribed to its event."""
+class CallResult:
+    """The result of an execution, and whether its event has subscribers."""
 
-    ending: Ending
+    ending: RunResult
     is_timeout: bool
     told: bool
     response: Response | None = None
-    """What the function answers to who waits at an inbound address, where that is no plain output."""
+    """The custom response to a caller that waits at an inbound endpoint."""
 
 
 def pool() -> Pool:
@@ -76,10 +76,10 @@ def pool() -> Pool:
                     max_calls=settings.FUNCTION_MAX_CALLS,
                     wait_seconds=settings.FUNCTION_POOL_WAIT,
                     load_seconds=settings.FUNCTION_LOAD_SECONDS,
-                    required_walls=frozenset(settings.FUNCTION_REQUIRED_WALLS),
+                    required_sandbox_layers=frozenset(settings.FUNCTION_REQUIRED_SANDBOX_LAYERS),
                 )
                 _pool_pid = os.getpid()
-                threading.Thread(target=scratch.sweep, name="function-scratch", daemon=True).start()
+                threading.Thread(target=scratch.remove_leftovers, name="function-scratch", daemon=True).start()
     return _pool
 
 
@@ -92,7 +92,7 @@ def close_pool() -> None:
         closing.close()
 
 
-watch = Watch(lambda run_id: pool().cancel(run_id))
+watch = LeaseRenewer(lambda run_id: pool().cancel(run_id))
 
 
 def warm(program: Program) -> None:
@@ -105,13 +105,13 @@ def warm(program: Program) -> None:
     threading.Thread(target=start, name="function-warming", daemon=True).start()
 
 
-def execute(started: Started, caller: Caller, place: Place) -> Ended:
-    """Run it and record the outcome; a queued one whose secrets are sealed with a key that this process does not know
-    yet goes back into the queue. Never raises for what the code does; DatabaseError if the outcome cannot be written
-    (the lease then runs out and the sweep settles the run)."""
+def execute(started: Started, caller: Caller, place: EnvironmentRef) -> CallResult:
+    """Execute the run and record its outcome. A queued run whose secrets are sealed with a key that this process does
+    not know yet is queued again. Never raises for errors of the code; DatabaseError if the outcome cannot be recorded
+    (then the lease runs out and a periodic job settles the run)."""
     limits = plan_limits(place.plan)
     host = RunHost(caller, place, allowed_hosts=started.allowed_hosts, depth=started.depth)
-    walls: tuple[str, ...] = ()
+    sandbox_layers: tuple[str, ...] = ()
     try:
         program = _program(started)
         call = Call(
@@ -127,7 +127,7 @@ def execute(started: Started, caller: Caller, place: Place) -> Ended:
             outcome = pool().call(program, call, host)
         finally:
             watch.end(started)
-        walls = outcome.walls
+        sandbox_layers = outcome.sandbox_layers
     except LoadFailed as error:
         outcome = _failure("user_error", "LoadFailed", str(error))
     except NoSuchFunction:
@@ -136,8 +136,8 @@ def execute(started: Started, caller: Caller, place: Place) -> Ended:
         outcome = _failure("platform", "Busy", "no process was free to run the function; try again shortly")
     except keyring.KeyringError as error:
         if isinstance(error, keyring.UnknownKey) and _waits_for_key(started):
-            run_queue.give_back(started, _KEY_COMES)
-            return Ended(Ending("failed", 0), False, False)
+            run_queue.release(started, _KEY_COMES)
+            return CallResult(RunResult("failed", 0), False, False)
         outcome = _failure("platform", "SecretsClosed", "the secrets of the function cannot be opened")
     except RuntimeFailed as error:
         logger.error("the runtime failed", extra={"run_id": started.run_id, "why": str(error)[:500]})
@@ -154,12 +154,12 @@ def execute(started: Started, caller: Caller, place: Place) -> Ended:
         except BadResponse as error:
             wrong = {"name": "BadResponse", "message": str(error), "stack": None}
             outcome = replace(outcome, output=None, reason="user_error", error=wrong)
-    ending = _ending(outcome, walls)
+    ending = _result_of(outcome, sandbox_layers)
     if ending.status == "failed" and started.is_async and outcome.reason != "cancelled":
-        if run_queue.try_again(started, timedelta(seconds=min(60, 2**started.attempt))):
-            return Ended(ending, outcome.reason == "timeout", False)
+        if run_queue.retry_later(started, timedelta(seconds=min(60, 2**started.attempt))):
+            return CallResult(ending, outcome.reason == "timeout", False)
     _, told = completion.end(started, ending)
-    return Ended(ending, outcome.reason == "timeout", told, response)
+    return CallResult(ending, outcome.reason == "timeout", told, response)
 
 
 def _failure(reason: Any, name: str, message: str) -> Outcome:
@@ -190,7 +190,7 @@ def _keep_source(key: str, source: bytes) -> None:
 
 def _waits_for_key(started: Started) -> bool:
     """What was accepted is not lost where keys are changed while processes run that do not know the new one yet."""
-    return started.is_async and datetime.now(UTC) - ids.made_at(started.run_id) < _WAITS_FOR_KEY
+    return started.is_async and datetime.now(UTC) - ids.created_at(started.run_id) < _WAITS_FOR_KEY
 
 
 def _secrets(started: Started) -> dict[str, str]:
@@ -199,10 +199,10 @@ def _secrets(started: Started) -> dict[str, str]:
     }
 
 
-def _ending(outcome: Outcome, walls: tuple[str, ...]) -> Ending:
+def _result_of(outcome: Outcome, sandbox_layers: tuple[str, ...]) -> RunResult:
     logs = tuple({"at": line.at, "level": line.level, "text": line.text} for line in outcome.logs)
     duration_ms = round(outcome.duration * 1000)
     if outcome.reason is None:
-        return Ending("succeeded", duration_ms, outcome.output, None, logs, walls)
+        return RunResult("succeeded", duration_ms, outcome.output, None, logs, sandbox_layers)
     error = {"reason": outcome.reason, **(outcome.error or {})}
-    return Ending("failed", duration_ms, None, error, logs, walls)
+    return RunResult("failed", duration_ms, None, error, logs, sandbox_layers)

@@ -1,7 +1,7 @@
-"""What a function may do to the outside, decided as whoever invoked it: rows by the row manager, the guarded client.
+"""Host API: what a function may do outside its sandbox, with its caller's permissions.
 
-The code in the runtime holds no token: it asks over its channel, and each question is answered here in the name of the
-run's caller, so it can never read or write more than that caller could. No question costs a network hop but `fetch`.
+The code in the runtime has no token. It sends requests over its channel; each is answered here as the run's caller, so
+it can never read or write more than that caller. Only `fetch` uses the network.
 """
 
 import base64
@@ -25,22 +25,24 @@ from platform_site.http import bodies
 from platform_site.http.errors import ApiError
 from platform_site.http.pagination import DEFAULT_LIMIT, MAX_LIMIT
 from platform_site.identity import call_depth
-from platform_site.identity.callers import Caller, Place
+from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.postgres import sqlstates
 from rows import services
+from rows.api import etags
+from rows.query import aggregate
 from rows.query import service as query_service
-from rows.query.service import ListQuery
+from rows.query.service import COUNTS, Count, ListQuery
 from rows.rules.rules import Principal
-from rows.write import bulk
+from rows.write import batch, bulk
 from rows.write.bulk import MAX_ROWS, BulkQuery
 
 logger = logging.getLogger("platform.functions")
 
-MAX_QUESTIONS: Final = 1000
+MAX_HOST_CALLS: Final = 1000
 """Of one run. A loop that asks for ever ends at its timeout; this bounds what it can cost until then."""
 MAX_FETCH_BODY: Final = 1024 * 1024
 MAX_ARGUMENTS: Final = 2 * MAX_FETCH_BODY
-"""Bytes of one question: a body of 1 MB in base64, and what stands around it."""
+"""Maximum bytes of one request: a body of 1 MB in base64, with its envelope."""
 FETCH_SECONDS: Final = 10.0
 CANCEL_SECONDS: Final = 2.0
 """What it may take to tell PostgreSQL that a statement is not wanted any more."""
@@ -50,7 +52,7 @@ class RunHost:
     """The `functions.runtime.process.Host` of one run. Used by the one thread that executes it, but for `interrupt` and
     the requests of its fetches."""
 
-    def __init__(self, caller: Caller, place: Place, *, allowed_hosts: tuple[str, ...], depth: int) -> None:
+    def __init__(self, caller: Caller, place: EnvironmentRef, *, allowed_hosts: tuple[str, ...], depth: int) -> None:
         self._caller = caller
         self._place = place
         self._principal = Principal.of(caller)
@@ -72,9 +74,9 @@ class RunHost:
         `arguments` is read as strictly as a request's body. Statements and fetches are ended by `interrupt`.
         """
         self._asked += 1
-        if self._asked > MAX_QUESTIONS:
+        if self._asked > MAX_HOST_CALLS:
             raise HostError(
-                f"a run may ask at most {MAX_QUESTIONS} things", code="quota_exceeded", name="QuotaExceeded"
+                f"a run may ask at most {MAX_HOST_CALLS} things", code="quota_exceeded", name="QuotaExceeded"
             )
         if len(arguments) > MAX_ARGUMENTS:
             raise HostError("the arguments have more than 2 MB", code="payload_too_large", name="RangeError")
@@ -95,10 +97,11 @@ class RunHost:
             raise
         except ApiError as error:
             fields = [field.as_dict() for field in error.fields] or None
-            raise HostError(error.text, code=error.code, name=type(error).__name__, fields=fields) from error
+            text = f"operation {error.extra['operation']}: {error.text}" if "operation" in error.extra else error.text
+            raise HostError(text, code=error.code, name=type(error).__name__, fields=fields) from error
         except Error as error:
             close_old_connections()
-            meaning = sqlstates.answer_for(error)
+            meaning = sqlstates.error_for(error)
             raise HostError(meaning.text, code=meaning.code, name=type(meaning).__name__) from error
         except Exception as error:  # ours, not the code's: it must not take the run along
             logger.exception("a question of a function failed", extra={"operation": operation})
@@ -117,8 +120,8 @@ class RunHost:
 
     @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Around statements. One that was interrupted leaves its connection closed: the request to cancel may reach
-        PostgreSQL after the statement, and must not find somebody else's."""
+        """Wraps statements. The connection of an interrupted statement is closed, because the cancel request may reach
+        PostgreSQL after the statement and must not cancel another one."""
         connection = connections[self._place.cluster]
         with self._lock:
             if self._is_over:
@@ -140,7 +143,7 @@ class RunHost:
         if not isinstance(arguments, dict):
             raise HostError("the arguments are not an object", code="validation_failed", name="TypeError")
         match operation:
-            case "rows.list" | "rows.get":
+            case "rows.list" | "rows.get" | "rows.aggregate":
                 self._caller.need("rows:read")
                 with self._interruptible():
                     return self._read(operation, arguments)
@@ -150,13 +153,20 @@ class RunHost:
                 self._caller.need("rows:write")
                 with self._interruptible():
                     return self._write(operation, arguments)
+            case "rows.batch":
+                self._caller.need("rows:write")
+                with self._interruptible():
+                    return self._batch(arguments)
             case "fetch":
                 return self._fetch(arguments, seconds)
         raise HostError("there is no such operation", code="not_found", name="NotFound")
 
     def _read(self, operation: str, arguments: dict[str, Any]) -> bytes:
-        query = _query(arguments, query_service.QUERY_MEMBERS)
         table = _text(arguments, "table")
+        if operation == "rows.aggregate":
+            query = _query(arguments, aggregate.MEMBERS)
+            return services.aggregate_rows(self._place, self._principal, table, query).body
+        query = _query(arguments, query_service.QUERY_MEMBERS)
         if operation == "rows.get":
             row_id = _text(arguments, "id")
             withs, columns = query.get("with"), query.get("columns")
@@ -168,7 +178,7 @@ class RunHost:
             cursor=query.get("cursor"),
             withs=query.get("with"),
             columns=query.get("columns"),
-            count=query.get("count") if query.get("count") in ("exact", "estimated") else None,
+            count=_count(query.get("count")),
         )
         return services.list_rows(self._place, self._principal, table, asked).body
 
@@ -189,6 +199,10 @@ class RunHost:
                 return self._write_many(operation, table, arguments, depth)
         services.delete_row(self._place, self._principal, table, _text(arguments, "id"), depth=depth)
         return b"null"
+
+    def _batch(self, arguments: dict[str, Any]) -> bytes:
+        operations = batch.read_operations(arguments.get("operations"), etags.read_if_match)
+        return batch.as_json(batch.execute(self._place, self._principal, operations, depth=self._depth + 1))
 
     def _write_many(self, operation: str, table: str, arguments: dict[str, Any], depth: int) -> bytes:
         query = _query(arguments, bulk.QUERY_MEMBERS)
@@ -216,7 +230,7 @@ class RunHost:
             raise HostError("headers is not an object", code="refused", name="TypeError")
         # Never the code's to set: by it our own API knows how long the chain already is.
         sent = {str(name): str(value) for name, value in headers.items() if name.lower() != call_depth.HEADER.lower()}
-        sent[call_depth.HEADER.lower()] = call_depth.signed(self._depth + 1, self._place.environment_id)
+        sent[call_depth.HEADER.lower()] = call_depth.sign(self._depth + 1, self._place.environment_id)
         try:
             body = base64.b64decode(arguments.get("body") or "", validate=True)
         except (binascii.Error, TypeError, ValueError) as error:
@@ -279,6 +293,13 @@ def _limit(limit: Any, most: int) -> int:
     if type(limit) is not int or not 1 <= limit <= most:
         raise HostError(f"limit must be a whole number from 1 to {most}", code="validation_failed", name="RangeError")
     return int(limit)
+
+
+def _count(count: Any) -> Count | None:
+    if count is not None and count not in COUNTS:
+        raise HostError("count must be exact or estimated", code="validation_failed", name="TypeError")
+    checked: Count | None = count
+    return checked
 
 
 def _text(arguments: dict[str, Any], name: str) -> str:

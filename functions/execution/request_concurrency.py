@@ -29,15 +29,15 @@ from django.conf import settings
 from django.http import HttpRequest
 
 from functions.errors import TooManyCalls, TooManyRuns
-from functions.quotas.client_networks import Visit, has_share, open_to_all, recent
+from functions.quotas.client_networks import AnonymousCall, has_share, recent_usage, slots_for_all_networks
 from functions.runs import start
 from platform_site.concurrency import server_hints
-from platform_site.identity.callers import Caller, Place
+from platform_site.identity.callers import Caller, EnvironmentRef
 
 _T = TypeVar("_T")
 _Key = TypeVar("_Key")
 
-MOST_WEIGHT: Final = 16 * 1024 * 1024
+MAX_WEIGHT: Final = 16 * 1024 * 1024
 """Of the queue of one process, in bytes: 256 calls with small bodies, fewer with large ones."""
 WEIGHT_EACH: Final = 64 * 1024
 RETRY: Final = 0.02
@@ -46,7 +46,7 @@ PAUSE_PART: Final = 0.05
 """After a call, its slot stays free for this part of the call's duration, so that other processes can take it."""
 _SHORTEST_PAUSE: Final = 0.005
 _LONGEST_PAUSE: Final = 0.05
-_TURN: Final = "function_turn"
+_ATTRIBUTE: Final = "function_turn"
 
 
 class Full(Exception):
@@ -61,7 +61,7 @@ class State(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Turn:
+class Admission:
     """One call, from its arrival until it ends."""
 
     environment_id: str
@@ -69,7 +69,7 @@ class Turn:
     """Calls of the same caller share its part of the environment's slots."""
     limit: int | None = None
     """How many calls of this kind the plan allows at the same time; None: it takes none of the plan's slots."""
-    visit: Visit | None = None
+    anonymous: AnonymousCall | None = None
     size: int = 0
     """Bytes of the request's body."""
     since: float = field(default_factory=time.monotonic)
@@ -81,23 +81,23 @@ class Turn:
 
     @property
     def kind(self) -> tuple[str, bool]:
-        return self.environment_id, self.visit is not None
+        return self.environment_id, self.anonymous is not None
 
 
-class WaitingRoom:
-    """`seats` executing calls in all and `seats_each` of one environment. None: 7/8 and 3/4 of the lane's threads, and
+class ConcurrencyLimiter:
+    """`slots` executing calls in all and `slots_each` of one environment. None: 7/8 and 3/4 of the lane's threads, and
     no more than the pool has processes. Thread-safe."""
 
-    def __init__(self, seats: int | None = None, seats_each: int | None = None) -> None:
-        self._seats, self._seats_each = seats, seats_each
+    def __init__(self, slots: int | None = None, slots_each: int | None = None) -> None:
+        self._slots, self._slots_each = slots, slots_each
         self._lock = threading.Lock()
         self._all = 0
         self._taken: Counter[str] = Counter()
         self._callers: Counter[tuple[str, str]] = Counter()
         self._calls: Counter[tuple[str, bool]] = Counter()
-        self._visits: Counter[str] = Counter()
+        self._anonymous: Counter[str] = Counter()
         self._networks: Counter[int] = Counter()
-        self._queues: dict[str, dict[str, deque[Turn]]] = {}
+        self._queues: dict[str, dict[str, deque[Admission]]] = {}
         """Waiting calls by environment and caller; the ones served least recently come first."""
         self._weight = 0
         self._paused: dict[tuple[str, bool], float] = {}
@@ -106,57 +106,57 @@ class WaitingRoom:
         self._is_closed = False
 
     @contextmanager
-    def seat(self, environment_id: str, *, visit: Visit | None = None) -> Iterator[None]:
+    def slot(self, environment_id: str, *, anonymous: AnonymousCall | None = None) -> Iterator[None]:
         """A slot for a request that holds a thread, but none of the plan's slots. Raises Full; never waits."""
-        turn = Turn(environment_id, visit=visit)
+        admission = Admission(environment_id, anonymous=anonymous)
         with self._lock:
-            if not self._may_enter(turn, time.monotonic()):
+            if not self._may_enter(admission, time.monotonic()):
                 raise Full
-            self._enter(turn)
+            self._enter(admission)
         try:
             yield
         finally:
-            self.leave(turn)
+            self.leave(admission)
 
-    def take(self, turn: Turn) -> None:
-        """Give `turn` a slot if one is free and no call of its environment waits."""
+    def take(self, admission: Admission) -> None:
+        """Give `admission` a slot if one is free and no call of its environment waits."""
         with self._lock:
-            if turn.environment_id not in self._queues and self._may_enter(turn, time.monotonic()):
-                self._enter(turn)
+            if admission.environment_id not in self._queues and self._may_enter(admission, time.monotonic()):
+                self._enter(admission)
 
-    def join(self, turn: Turn) -> None:
-        """Put a new call at the end of its caller's queue, until `turn.until`."""
+    def join(self, admission: Admission) -> None:
+        """Put a new call at the end of its caller's queue, until `admission.until`."""
         with self._lock:
-            self._wait(turn, at_front=False)
+            self._wait(admission, at_front=False)
 
-    def wait_again(self, turn: Turn) -> None:
+    def wait_again(self, admission: Admission) -> None:
         """The plan's slots are all taken: return the slot of this process, and wait at the front of the queue."""
         with self._lock:
             now = time.monotonic()
-            self._give_back(turn)
-            self._paused[turn.kind] = now + RETRY
-            self._wait(turn, at_front=True)
+            self._give_back(admission)
+            self._paused[admission.kind] = now + RETRY
+            self._wait(admission, at_front=True)
             self._let_in(now)
 
-    def leave(self, turn: Turn) -> None:
-        """The call has ended, or is given up. A turn may leave more than once."""
+    def leave(self, admission: Admission) -> None:
+        """The call has ended, or is given up. A admission may leave more than once."""
         with self._lock:
-            now, state = time.monotonic(), turn.state
+            now, state = time.monotonic(), admission.state
             if state is State.WAITING:
-                self._remove(turn)
+                self._remove(admission)
             elif state is State.HELD:
-                self._give_back(turn)
-                self._pause(turn, now)
-            turn.state = State.OVER
+                self._give_back(admission)
+                self._pause(admission, now)
+            admission.state = State.OVER
             self._let_in(now)
-        if state is State.HELD and turn.visit is not None:
-            recent.book(turn.visit.network, now - turn.held_since)
+        if state is State.HELD and admission.anonymous is not None:
+            recent_usage.book(admission.anonymous.network, now - admission.held_since)
 
-    def when_decided(self, turn: Turn, then: Callable[[], None]) -> None:
-        """Call `then` once `turn` has a slot or has waited long enough; now, if that is so already."""
+    def when_decided(self, admission: Admission, then: Callable[[], None]) -> None:
+        """Call `then` once `admission` has a slot or has waited long enough; now, if that is so already."""
         with self._lock:
-            if turn.state is State.WAITING:
-                turn.on_decision = then
+            if admission.state is State.WAITING:
+                admission.on_decision = then
                 return
         then()
 
@@ -164,118 +164,118 @@ class WaitingRoom:
         """The process is about to end: nothing waits here any longer."""
         with self._lock:
             self._is_closed = True
-            for turn in self._waiting():
-                self._crowd_out(turn)
+            for admission in self._waiting():
+                self._crowd_out(admission)
 
     # ── All of these are called with the lock held ──
 
-    def _waiting(self) -> list[Turn]:
-        return [turn for queues in self._queues.values() for queue in queues.values() for turn in queue]
+    def _waiting(self) -> list[Admission]:
+        return [admission for queues in self._queues.values() for queue in queues.values() for admission in queue]
 
-    def _crowd_out(self, turn: Turn) -> None:
-        turn.is_crowded_out = True
-        self._decide(turn, State.OVER)
+    def _crowd_out(self, admission: Admission) -> None:
+        admission.is_crowded_out = True
+        self._decide(admission, State.OVER)
 
     def _most(self) -> tuple[int, int]:
         threads, processes = settings.LANE_THREADS, settings.FUNCTION_POOL_SIZE
-        seats = max(1, min(threads * 7 // 8, processes)) if self._seats is None else self._seats
-        return seats, max(1, min(threads * 3 // 4, processes)) if self._seats_each is None else self._seats_each
+        slots = max(1, min(threads * 7 // 8, processes)) if self._slots is None else self._slots
+        return slots, max(1, min(threads * 3 // 4, processes)) if self._slots_each is None else self._slots_each
 
-    def _may_enter(self, turn: Turn, now: float) -> bool:
-        seats, each = self._most()
-        environment_id, visit = turn.environment_id, turn.visit
-        if self._all >= seats or self._taken[environment_id] >= each:
+    def _may_enter(self, admission: Admission, now: float) -> bool:
+        slots, each = self._most()
+        environment_id, anonymous = admission.environment_id, admission.anonymous
+        if self._all >= slots or self._taken[environment_id] >= each:
             return False
-        if turn.limit is not None:
-            others = 0 if visit is not None else self._calls[environment_id, True]
-            if self._calls[turn.kind] + others >= turn.limit or now < self._paused.get(turn.kind, 0.0):
+        if admission.limit is not None:
+            others = 0 if anonymous is not None else self._calls[environment_id, True]
+            if self._calls[admission.kind] + others >= admission.limit or now < self._paused.get(admission.kind, 0.0):
                 return False
-        if visit is None:
+        if anonymous is None:
             return True
         most = max(1, each // 2)
-        taken, own = self._visits[environment_id], self._networks[visit.network]
-        return has_share(open_to_all(most) if visit.is_heavy else most, taken, own)
+        taken, own = self._anonymous[environment_id], self._networks[anonymous.network]
+        return has_share(slots_for_all_networks(most) if anonymous.is_heavy else most, taken, own)
 
-    def _enter(self, turn: Turn) -> None:
-        turn.state, turn.held_since = State.HELD, time.monotonic()
-        self._count(turn, 1)
-        if turn.kind in self._paused:
-            self._paused[turn.kind] = turn.held_since + RETRY  # one attempt at a time until one succeeds
+    def _enter(self, admission: Admission) -> None:
+        admission.state, admission.held_since = State.HELD, time.monotonic()
+        self._count(admission, 1)
+        if admission.kind in self._paused:
+            self._paused[admission.kind] = admission.held_since + RETRY  # one attempt at a time until one succeeds
 
-    def _give_back(self, turn: Turn) -> None:
-        turn.state = State.NEW
-        self._count(turn, -1)
+    def _give_back(self, admission: Admission) -> None:
+        admission.state = State.NEW
+        self._count(admission, -1)
 
-    def _count(self, turn: Turn, by: int) -> None:
+    def _count(self, admission: Admission, by: int) -> None:
         self._all += by
-        _add(self._taken, turn.environment_id, by)
-        _add(self._callers, (turn.environment_id, turn.caller), by)
-        if turn.limit is not None:
-            _add(self._calls, turn.kind, by)
-        if turn.visit is not None:
-            _add(self._visits, turn.environment_id, by)
-            _add(self._networks, turn.visit.network, by)
+        _add(self._taken, admission.environment_id, by)
+        _add(self._callers, (admission.environment_id, admission.caller), by)
+        if admission.limit is not None:
+            _add(self._calls, admission.kind, by)
+        if admission.anonymous is not None:
+            _add(self._anonymous, admission.environment_id, by)
+            _add(self._networks, admission.anonymous.network, by)
 
-    def _pause(self, turn: Turn, now: float) -> None:
+    def _pause(self, admission: Admission, now: float) -> None:
         """After a call that has ended: the plan had a slot for it. A long one leaves it to other processes a moment."""
-        self._paused.pop(turn.kind, None)
-        pause = min(_LONGEST_PAUSE, (now - turn.held_since) * PAUSE_PART)
-        if turn.limit is not None and turn.limit <= self._most()[1] and pause >= _SHORTEST_PAUSE:
-            if turn.environment_id in self._queues:
-                self._paused[turn.kind] = now + pause
+        self._paused.pop(admission.kind, None)
+        pause = min(_LONGEST_PAUSE, (now - admission.held_since) * PAUSE_PART)
+        if admission.limit is not None and admission.limit <= self._most()[1] and pause >= _SHORTEST_PAUSE:
+            if admission.environment_id in self._queues:
+                self._paused[admission.kind] = now + pause
 
-    def _wait(self, turn: Turn, *, at_front: bool) -> None:
+    def _wait(self, admission: Admission, *, at_front: bool) -> None:
         now = time.monotonic()
-        if now >= turn.until or self._is_closed:
-            turn.state, turn.is_crowded_out = State.OVER, self._is_closed
+        if now >= admission.until or self._is_closed:
+            admission.state, admission.is_crowded_out = State.OVER, self._is_closed
             return
-        turn.state = State.WAITING
-        queue = self._queues.setdefault(turn.environment_id, {}).setdefault(turn.caller, deque())
-        (queue.appendleft if at_front else queue.append)(turn)
-        self._weight += WEIGHT_EACH + turn.size
+        admission.state = State.WAITING
+        queue = self._queues.setdefault(admission.environment_id, {}).setdefault(admission.caller, deque())
+        (queue.appendleft if at_front else queue.append)(admission)
+        self._weight += WEIGHT_EACH + admission.size
         self._let_in(now)
-        while self._weight > MOST_WEIGHT:
+        while self._weight > MAX_WEIGHT:
             self._crowd_out(self._heaviest())
         if self._queues and self._clock is None:
             self._clock = threading.Thread(target=self._watch, name="function-queue", daemon=True)
             self._clock.start()
 
-    def _heaviest(self) -> Turn:
+    def _heaviest(self) -> Admission:
         """The newest call of the caller that has most in the queue, in the environment that has most in it."""
 
-        def weight(queues: dict[str, deque[Turn]]) -> int:
-            return sum(WEIGHT_EACH + turn.size for queue in queues.values() for turn in queue)
+        def weight(queues: dict[str, deque[Admission]]) -> int:
+            return sum(WEIGHT_EACH + admission.size for queue in queues.values() for admission in queue)
 
         queues = max(self._queues.values(), key=weight)
-        return max(queues.values(), key=lambda queue: sum(WEIGHT_EACH + turn.size for turn in queue))[-1]
+        return max(queues.values(), key=lambda queue: sum(WEIGHT_EACH + admission.size for admission in queue))[-1]
 
-    def _remove(self, turn: Turn) -> None:
-        queues = self._queues[turn.environment_id]
-        queues[turn.caller].remove(turn)
-        self._weight -= WEIGHT_EACH + turn.size
-        if not queues[turn.caller]:
-            del queues[turn.caller]
+    def _remove(self, admission: Admission) -> None:
+        queues = self._queues[admission.environment_id]
+        queues[admission.caller].remove(admission)
+        self._weight -= WEIGHT_EACH + admission.size
+        if not queues[admission.caller]:
+            del queues[admission.caller]
         if not queues:
-            del self._queues[turn.environment_id]
+            del self._queues[admission.environment_id]
 
-    def _decide(self, turn: Turn, state: State) -> None:
-        self._remove(turn)
-        turn.state = state
-        then, turn.on_decision = turn.on_decision, None
+    def _decide(self, admission: Admission, state: State) -> None:
+        self._remove(admission)
+        admission.state = state
+        then, admission.on_decision = admission.on_decision, None
         if then is not None:
             then()
 
     def _let_in(self, now: float) -> None:
-        while self._queues and (turn := self._next(now)) is not None:
-            environment_id, caller = turn.environment_id, turn.caller
-            self._enter(turn)
-            self._decide(turn, State.HELD)
+        while self._queues and (admission := self._next(now)) is not None:
+            environment_id, caller = admission.environment_id, admission.caller
+            self._enter(admission)
+            self._decide(admission, State.HELD)
             if (queues := self._queues.pop(environment_id, None)) is not None:
                 self._queues[environment_id] = queues
                 if (queue := queues.pop(caller, None)) is not None:
                     queues[caller] = queue
 
-    def _next(self, now: float) -> Turn | None:
+    def _next(self, now: float) -> Admission | None:
         """The next call for which a slot is free: of the environment, and of the caller, with the fewest executing."""
         if self._all >= self._most()[0]:
             return None
@@ -295,9 +295,9 @@ class WaitingRoom:
             time.sleep(RETRY)
             with self._lock:
                 now = time.monotonic()
-                for turn in self._waiting():
-                    if now >= turn.until:
-                        self._decide(turn, State.OVER)
+                for admission in self._waiting():
+                    if now >= admission.until:
+                        self._decide(admission, State.OVER)
                 self._let_in(now)
                 if not self._queues:
                     self._paused.clear()
@@ -311,54 +311,56 @@ def _add(counts: "Counter[_Key]", key: _Key, by: int) -> None:
         del counts[key]
 
 
-room: Final = WaitingRoom()
-server_hints.when_leaving.append(room.close)
+limiter: Final = ConcurrencyLimiter()
+server_hints.when_leaving.append(limiter.close)
 
 
-def turn_of(place: Place, caller: Caller, visit: Visit | None = None, *, name: str | None = None, size: int) -> Turn:
-    """The turn of a call that arrives now. Anonymous callers are told apart by their network; `name` is what tells
-    apart callers that share a `caller`."""
-    who = name or (f"{caller.kind} {caller.id}" if visit is None else f"network {visit.network}")
-    return Turn(place.environment_id, who, start.slots_for(place, caller, visit), visit, size)
+def admission_of(
+    place: EnvironmentRef, caller: Caller, anonymous: AnonymousCall | None = None, *, name: str | None = None, size: int
+) -> Admission:
+    """The admission of an arriving call. Anonymous callers are distinguished by their network; `name` distinguishes
+    callers that share a `caller`."""
+    who = name or (f"{caller.kind} {caller.id}" if anonymous is None else f"network {anonymous.network}")
+    return Admission(place.environment_id, who, start.slots_for(place, caller, anonymous), anonymous, size)
 
 
-def in_turn(request: HttpRequest, turn: Turn, timeout: Callable[[], float], work: Callable[[], _T]) -> _T:
+def with_slot(request: HttpRequest, admission: Admission, timeout: Callable[[], float], work: Callable[[], _T]) -> _T:
     """The result of `work`, which begins and executes one call and raises TooManyRuns where the plan has no slot.
 
     Waits for a slot up to `timeout()` seconds, which is only asked if the call has to wait. Under the server's bridge
     the request gives its thread back meanwhile and is repeated from its beginning; elsewhere its thread waits. Raises
     TooManyCalls.
     """
-    turn = request.__dict__.pop(_TURN, turn)
-    if turn.state is State.NEW:
-        room.take(turn)
+    admission = request.__dict__.pop(_ATTRIBUTE, admission)
+    if admission.state is State.NEW:
+        limiter.take(admission)
     while True:
-        if turn.state is State.HELD:
-            server_hints.begin()
+        if admission.state is State.HELD:
+            server_hints.will_block()
             try:
                 result = work()
             except TooManyRuns:
-                turn.until = turn.until or turn.since + timeout()
-                room.wait_again(turn)
+                admission.until = admission.until or admission.since + timeout()
+                limiter.wait_again(admission)
             except BaseException:
-                room.leave(turn)
+                limiter.leave(admission)
                 raise
             else:
-                room.leave(turn)
+                limiter.leave(admission)
                 return result
-        elif turn.state is State.NEW:
-            turn.until = turn.since + timeout()
-            room.join(turn)
-        if turn.state is State.WAITING:
-            _wait(request, turn)
-        if turn.state is State.OVER:
-            raise TooManyCalls(turn.until - turn.since, is_queue_full=turn.is_crowded_out)
+        elif admission.state is State.NEW:
+            admission.until = admission.since + timeout()
+            limiter.join(admission)
+        if admission.state is State.WAITING:
+            _wait(request, admission)
+        if admission.state is State.OVER:
+            raise TooManyCalls(admission.until - admission.since, is_queue_full=admission.is_crowded_out)
 
 
-def _wait(request: HttpRequest, turn: Turn) -> None:
+def _wait(request: HttpRequest, admission: Admission) -> None:
     if server_hints.can_be_repeated(request):
-        request.__dict__[_TURN] = turn
-        raise server_hints.Parked(partial(room.when_decided, turn), partial(room.leave, turn))
+        request.__dict__[_ATTRIBUTE] = admission
+        raise server_hints.Parked(partial(limiter.when_decided, admission), partial(limiter.leave, admission))
     decided = threading.Event()
-    room.when_decided(turn, decided.set)
+    limiter.when_decided(admission, decided.set)
     decided.wait()

@@ -7,12 +7,12 @@ from typing import Final
 from accounts.keys import server_keys
 from accounts.models import ServerKey, User
 from platform_site.fastpath.compiled_queryset import Compiled
-from platform_site.identity.callers import Caller, Place
+from platform_site.identity.callers import Caller, EnvironmentRef
 from projects.directory import roles
 from projects.directory.environments import place_for, place_of
 
 
-def caller_again(kind: str, caller_id: str, environment_id: str) -> tuple[Caller, Place] | None:
+def restore_caller(kind: str, caller_id: str, environment_id: str) -> tuple[Caller, EnvironmentRef] | None:
     """Who invoked, as they are now, and the place; None if they may no longer act there. At most two queries."""
     place = place_of(environment_id)
     if place is None:
@@ -27,7 +27,7 @@ def caller_again(kind: str, caller_id: str, environment_id: str) -> tuple[Caller
     return _account(user, place)
 
 
-def _key(key_id: str, place: Place) -> tuple[Caller, Place] | None:
+def _key(key_id: str, place: EnvironmentRef) -> tuple[Caller, EnvironmentRef] | None:
     found = _KEY.first(key_id, place.environment_id)
     if found is None:
         return None
@@ -46,7 +46,7 @@ _KEY: Final = Compiled(
 )
 
 
-def _user(user: User, place: Place) -> tuple[Caller, Place] | None:
+def _user(user: User, place: EnvironmentRef) -> tuple[Caller, EnvironmentRef] | None:
     if user.environment_id != place.pool_id:
         return None
     caller = Caller(
@@ -63,7 +63,7 @@ def _user(user: User, place: Place) -> tuple[Caller, Place] | None:
     return caller, place
 
 
-def _account(user: User, place: Place) -> tuple[Caller, Place] | None:
+def _account(user: User, place: EnvironmentRef) -> tuple[Caller, EnvironmentRef] | None:
     asking = Caller("account", user.pk, frozenset(), account_id=user.pk, email=user.email, name=user.name)
     found = place_for(asking, place.environment_id)
     if found is None or user.environment_id is not None:

@@ -1,14 +1,13 @@
-"""What a function is told of a request that came by its address: its input. Pure computation.
+"""The input of a function that is called by an inbound endpoint. Pure computation.
 
     {"method": "POST", "query": "a=1", "headers": {"content-type": "application/json", …}, "body": "{\"id\": …",
      "client": "203.0.113.7", "address_id": "inb_…"}
 
-A signature is over bytes, so nothing is read, decoded or put in order: the query is the text behind the `?`, the body
-the text that came. A body that is no such text (not UTF-8, or with control characters, which JSON would make six times
-as long) is `body_base64` in its place. The input is kept with the run, so what lets somebody in is left out: cookies,
-`Authorization` (the address itself is the secret that a provider shows), the header by which chains are counted, and
-any that repeats the address's token, as a proxy's may that tells the path, and as the query may. The path is decoded
-once on its way here, so a token is one in either spelling.
+Signatures are computed over bytes, so nothing is parsed, decoded or sorted: the query is the text after the `?`, the
+body the text of the request. A body that is not UTF-8, or that has control characters (six times as long in JSON), is
+`body_base64` instead. The input is stored with the run, so credentials are removed: cookies, `Authorization`, the call
+depth header, and any header or query that repeats the endpoint's token. The path was decoded once already, so both
+spellings of a token are found.
 """
 
 import base64

@@ -1,18 +1,18 @@
-"""The body that makes an inbound address, and how one is shown."""
+"""Serializers of inbound endpoints."""
 
 from typing import Any, Final
 
-from functions.inbound.service import Shown
+from functions.inbound.service import EndpointWithToken
 from platform_site.http import fields
 from platform_site.http.fields import Serializer, timestamp
 from platform_site.http.openapi import listing
 
-CALLER_GONE: Final = "caller_gone"
+CALLER_DELETED: Final = "caller_gone"
 _LABEL: Final = "What its owner calls it."
 _ASYNC: Final = "Whether POST is answered at once and the run queued; else the answer is the function's output."
 
 
-class NewAddress(Serializer):
+class NewEndpoint(Serializer):
     label = fields.CharField(max_length=100, required=False, help_text=_LABEL)  # type: ignore[assignment]
 
     def get_fields(self) -> dict[str, Any]:
@@ -20,12 +20,12 @@ class NewAddress(Serializer):
         return {**super().get_fields(), "async": fields.BooleanField(required=False, default=True, help_text=_ASYNC)}
 
 
-class Address(Serializer):
+class Endpoint(Serializer):
     id = fields.CharField()
     label = fields.CharField(help_text=_LABEL)  # type: ignore[assignment]
     runs_as = fields.CharField(help_text="The key or account whose rights its runs have.")
     stopped = fields.ChoiceField(
-        choices=[CALLER_GONE], allow_null=True, help_text="Why it answers as if it were not there."
+        choices=[CALLER_DELETED], allow_null=True, help_text="Why it answers as if it were not there."
     )
     uses = fields.IntegerField(help_text="How many requests it has taken.")
     last_used_at = fields.DateTimeField(allow_null=True)
@@ -35,25 +35,25 @@ class Address(Serializer):
         return {**super().get_fields(), "async": fields.BooleanField(help_text=_ASYNC)}
 
 
-class MadeAddress(Address):
-    url = fields.CharField(help_text="What the provider is told. It is shown once: whoever has it calls the function.")
+class CreatedEndpoint(Endpoint):
+    url = fields.CharField(help_text="The URL for the provider. Shown once: everyone who has it can call the function.")
 
 
-AddressList = listing(Address, paged=False)
+EndpointList = listing(Endpoint, paged=False)
 
 
 class Queued(Serializer):
     run_id = fields.CharField()
 
 
-def address_detail(shown: Shown) -> dict[str, Any]:
+def endpoint_detail(shown: EndpointWithToken) -> dict[str, Any]:
     address = shown.address
     return {
         "id": address.pk,
         "label": address.label,
         "async": address.is_async,
         "runs_as": address.runs_as_id,
-        "stopped": CALLER_GONE if shown.is_stopped else None,
+        "stopped": CALLER_DELETED if shown.is_stopped else None,
         "uses": address.uses,
         "last_used_at": timestamp(address.last_used_at) if address.last_used_at else None,
         "created_at": timestamp(address.created_at),

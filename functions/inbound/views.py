@@ -1,4 +1,4 @@
-"""The addresses of inbound addresses: those by which their owner makes and revokes them, and themselves."""
+"""REST endpoints that manage inbound endpoints, and the inbound endpoints themselves."""
 
 import logging
 
@@ -11,13 +11,13 @@ from drf_spectacular.utils import OpenApiResponse, extend_schema
 
 from functions.api.views import NamedViewSet
 from functions.deploy import service as functions
-from functions.errors import AddressesQuotaReached, ForUsersOnly, Loop, NoSuchAddress, NoSuchFunction
+from functions.errors import CallLoopError, EndpointsQuotaReached, ForUsersOnly, NoSuchEndpoint, NoSuchFunction
 from functions.execution import request_concurrency
 from functions.execution.custom_response import CONTENT_POLICY, Response
-from functions.execution.executor import Ended
+from functions.execution.executor import CallResult
 from functions.inbound import dispatch, request_message, serializers
 from functions.inbound import service as inbound_service
-from functions.inbound.dispatch import Arrival
+from functions.inbound.dispatch import InboundRequest
 from functions.models import Run
 from functions.runs.start import Started
 from functions.triggers import inbound_endpoints
@@ -25,7 +25,7 @@ from platform_site.concurrency import server_hints
 from platform_site.http import client_ip
 from platform_site.http.errors import FunctionFailed, FunctionTimeout, PayloadTooLarge, ProjectSuspended, Unavailable
 from platform_site.http.idempotency import idempotent, in_region
-from platform_site.http.views import ApiViewSet, answer, created, never_stored, no_content
+from platform_site.http.views import ApiViewSet, created, never_stored, no_content, respond
 from platform_site.identity import call_depth
 
 log = logging.getLogger("platform.functions")
@@ -43,117 +43,118 @@ _OUTPUTS = {
 }
 
 
-class InboundAddressViewSet(NamedViewSet):
+class InboundEndpointViewSet(NamedViewSet):
     """`/v1/functions/{name}/inbound` and `/v1/functions/{name}/inbound/{address_id}`."""
 
     required_scopes = {"list": "functions:read", "create": "functions:deploy", "destroy": "functions:deploy"}
     query_parameters = {"list": frozenset()}
-    also_raises = {"create": (ForUsersOnly, AddressesQuotaReached)}
+    also_raises = {"create": (ForUsersOnly, EndpointsQuotaReached)}
     optional_bodies = frozenset({"create"})
 
-    @extend_schema(operation_id="listInboundAddresses", responses=serializers.AddressList)
+    @extend_schema(operation_id="listInboundEndpoints", responses=serializers.EndpointList)
     def list(self, request: HttpRequest, name: str) -> HttpResponseBase:
-        """The function's inbound addresses, the oldest first. Their URLs are shown to nobody again."""
+        """The function's inbound endpoints, oldest first, without their URLs."""
         self._for_makers()
         found = inbound_service.all_of(self.place, functions.function_of(self.place, name))
-        return answer({"data": [serializers.address_detail(each) for each in found]})
+        return respond({"data": [serializers.endpoint_detail(each) for each in found]})
 
     @idempotent(using=in_region)
-    @extend_schema(request=serializers.NewAddress, responses={201: serializers.MadeAddress})
+    @extend_schema(request=serializers.NewEndpoint, responses={201: serializers.CreatedEndpoint})
     def create(self, request: HttpRequest, name: str) -> HttpResponseBase:
-        """Make an address by which a provider's webhooks reach the function. `url` is shown this once."""
-        values = self.read(serializers.NewAddress)
-        made, url = inbound_service.make(self.place, name, values, runs_as=self.caller, actor=self.caller)
-        shown = serializers.address_detail(made) | {"url": url}
+        """Create a URL by which a provider's webhooks reach the function. `url` is shown once."""
+        values = self.read(serializers.NewEndpoint)
+        made, url = inbound_service.create(self.place, name, values, runs_as=self.caller, actor=self.caller)
+        shown = serializers.endpoint_detail(made) | {"url": url}
         return never_stored(created(f"/v1/functions/{name}/inbound/{made.address.pk}", shown))
 
     @extend_schema(responses={204: None})
     def destroy(self, request: HttpRequest, name: str, address_id: str) -> HttpResponseBase:
-        """Revoke an inbound address. It answers no more from now on."""
+        """Revoke an inbound endpoint. It returns 404 from now on."""
         inbound_service.revoke(self.place, name, address_id, actor=self.caller)
         return no_content()
 
 
 class InboundViewSet(ApiViewSet):
-    """`/v1/inbound/{token}`: an address itself. Who has it needs nothing else, and learns nothing where it is none."""
+    """`/v1/inbound/{token}`: an inbound endpoint itself. The token is the only credential."""
 
     public = True
     foreign_queries = True
     unsafe_reads = frozenset({"get"})
     _RAISES = (
-        FunctionFailed, FunctionTimeout, Loop, NoSuchAddress, PayloadTooLarge, ProjectSuspended, Unavailable,
+        FunctionFailed, FunctionTimeout, CallLoopError, NoSuchEndpoint, PayloadTooLarge, ProjectSuspended, Unavailable,
     )  # fmt: skip
     also_raises = {"get": _RAISES, "post": _RAISES}
 
     @extend_schema(operation_id="deliverInbound", request=None, responses={**_OUTPUTS, 202: serializers.Queued})
     def post(self, request: HttpRequest, token: str) -> HttpResponseBase:
-        """Call a function by its inbound address, with any body. It is queued, or answers with its output: as the
-        address says. What it returns as `$response` is its own status, headers and body."""
+        """Call a function by its inbound endpoint, with any body. The run is queued, or its output returned, as the
+        endpoint is configured. `$response` in the output sets the status, headers and body."""
         arrival = self._arrive(token)
         return self._queued(arrival, token) if arrival.record.is_async else self._output(arrival, token)
 
     @extend_schema(operation_id="verifyInbound", responses=_OUTPUTS)
     def get(self, request: HttpRequest, token: str) -> HttpResponseBase:
-        """Call a function by its inbound address and wait for its answer, as providers do that send a challenge."""
+        """Call a function by its inbound endpoint and wait for the response, for providers that send a challenge."""
         return self._output(self._arrive(token), token)
 
     @extend_schema(exclude=True)
     def head(self, request: HttpRequest, token: str) -> HttpResponseBase:
-        """Whether the address is one: 200 or 404, and nothing runs."""
+        """Whether the endpoint exists: 200 or 404. Runs nothing."""
         self._arrive(token)
-        return never_stored(answer(b""))
+        return never_stored(respond(b""))
 
-    def _arrive(self, token: str) -> Arrival:
+    def _arrive(self, token: str) -> InboundRequest:
         request = self.request._request
-        arrival = dispatch.arrive(request, token)
+        arrival = dispatch.dispatch(request, token)
         request.__dict__["caller"] = arrival.caller  # for the access log
         return arrival
 
-    def _queued(self, arrival: Arrival, token: str) -> HttpResponseBase:
-        server_hints.begin()
+    def _queued(self, arrival: InboundRequest, token: str) -> HttpResponseBase:
+        server_hints.will_block()
         try:
             run_id = functions.enqueue(
                 arrival.place, arrival.caller, arrival.record.function_name, self._input(arrival, token),
                 depth=self._depth(arrival), address_id=arrival.record.address_id,
             )  # fmt: skip
         except NoSuchFunction:
-            raise NoSuchAddress from None
+            raise NoSuchEndpoint from None
         _note_use(arrival)
-        return answer({"run_id": run_id}, 202)
+        return respond({"run_id": run_id}, 202)
 
-    def _output(self, arrival: Arrival, token: str) -> HttpResponseBase:
+    def _output(self, arrival: InboundRequest, token: str) -> HttpResponseBase:
         """What the function returns: a text as it is, which is how a challenge is answered, anything else as JSON, or
         the answer that it words itself."""
         place, caller, name = arrival.place, arrival.caller, arrival.record.function_name
         address_id, input_text = arrival.record.address_id, self._input(arrival, token)
         try:
-            started, ended = request_concurrency.in_turn(
+            started, ended = request_concurrency.with_slot(
                 self.request._request,
-                request_concurrency.turn_of(place, caller, name=f"address {address_id}", size=len(input_text)),
+                request_concurrency.admission_of(place, caller, name=f"endpoint {address_id}", size=len(input_text)),
                 lambda: functions.timeout_of(place, caller, name),
                 lambda: functions.invoke(
                     place, caller, name, input_text, depth=self._depth(arrival), address_id=address_id
                 ),
             )
         except NoSuchFunction:
-            raise NoSuchAddress from None
+            raise NoSuchEndpoint from None
         _note_use(arrival)
         answered = never_stored(_answer(started, ended))
         answered.headers["Content-Security-Policy"] = CONTENT_POLICY
         return answered
 
-    def _input(self, arrival: Arrival, token: str) -> str:
+    def _input(self, arrival: InboundRequest, token: str) -> str:
         request = self.request._request
         client = client_ip.client_address(request)
         facts = {"client": client, "address_id": arrival.record.address_id}
         return request_message.input_of(request.META, request.body, token, facts)
 
-    def _depth(self, arrival: Arrival) -> int:
+    def _depth(self, arrival: InboundRequest) -> int:
         return call_depth.depth_of(self.request._request.META, arrival.place.environment_id)
 
 
-def _answer(started: Started, ended: Ended) -> HttpResponse:
-    """A failure is told so that providers send again, and without the function's words: they may not be for them."""
+def _answer(started: Started, ended: CallResult) -> HttpResponse:
+    """A failure returns a status that makes providers retry, without the function's message, which may be
+    confidential."""
     if ended.is_timeout:
         raise FunctionTimeout(extra={"run_id": started.run_id})
     if ended.ending.status != Run.Status.SUCCEEDED:
@@ -163,7 +164,7 @@ def _answer(started: Started, ended: Ended) -> HttpResponse:
     output = ended.ending.output or "null"
     if output.startswith('"'):
         return HttpResponse(orjson.loads(output), content_type="text/plain; charset=utf-8")
-    return answer(output.encode())
+    return respond(output.encode())
 
 
 def _worded(response: Response) -> HttpResponse:
@@ -174,7 +175,7 @@ def _worded(response: Response) -> HttpResponse:
     return made
 
 
-def _note_use(arrival: Arrival) -> None:
+def _note_use(arrival: InboundRequest) -> None:
     """No reason to refuse what is done if it fails."""
     try:
         inbound_endpoints.note_use(arrival.place, arrival.record.address_id)

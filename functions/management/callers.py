@@ -2,16 +2,17 @@
 
 from django.core.management.base import CommandError
 
-from functions.execution.run_as import caller_again
+from functions.execution.run_as import restore_caller
 from platform_site.identity import ids
-from platform_site.identity.callers import Caller, Place
+from platform_site.identity.callers import Caller, EnvironmentRef
 
 
-def caller_named(caller_id: str, place: Place) -> tuple[Caller, Place]:
-    """The caller, and the place as they see it. Raises CommandError for nobody, and for who may not invoke there."""
+def caller_named(caller_id: str, place: EnvironmentRef) -> tuple[Caller, EnvironmentRef]:
+    """The caller, and the environment as that caller sees it. Raises CommandError if there is none or it may not
+    invoke."""
     kinds = ("key",) if ids.matches("key", caller_id) else ("user", "account") if ids.matches("usr", caller_id) else ()
     for kind in kinds:
-        found = caller_again(kind, caller_id, place.environment_id)
+        found = restore_caller(kind, caller_id, place.environment_id)
         if found is not None:
             if not found[0].may("functions:invoke"):
                 raise CommandError(f"{caller_id} may not invoke functions here.")

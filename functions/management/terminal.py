@@ -17,7 +17,7 @@ def plain(text: str) -> str:
     return text
 
 
-def tame(text: str) -> str:
+def escaped(text: str) -> str:
     """Text that a tenant's code chose, without what would drive the operator's terminal."""
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
@@ -28,5 +28,5 @@ def sentences() -> Iterator[None]:
     try:
         yield
     except ApiError as error:
-        details = "".join(f"\n  {field.field}: {tame(field.message)}" for field in error.fields)
+        details = "".join(f"\n  {field.field}: {escaped(field.message)}" for field in error.fields)
         raise CommandError(f"{error.text}{details}") from None

@@ -1,21 +1,21 @@
-"""Whether one more run may wait in an environment's queue, and its input with it.
+"""Quotas of an environment's run queue, in runs and in bytes of input.
 
-Whoever calls and waits for no end could queue for days at the rate of their plan, with inputs of 1 MB. So each kind of
-caller has a budget of its own in each environment, in runs and in bytes of input (`queued_runs`, `queued_bytes` of the
-plan), and none takes another's: keys and members; providers, by inbound addresses; app users. Within a kind:
+A caller could queue runs for days at its plan's request rate, with inputs of 1 MB. So each kind of caller has its own
+budget per environment (`queued_runs`, `queued_bytes` of the plan): keys and members; inbound endpoints; app users.
+Within a kind:
 
-* Of the users one has an eighth at most, and who has something waiting already gets more only while half of the budget
-  is free, as networks do (`functions.quotas.client_networks`).
-* Of the addresses one takes half at most, and of the other half an eighth: there are few of them, and what a provider
-  brings comes in bursts.
+* One user has at most an eighth of the users' budget, and a user with queued runs gets more only while half of the
+  budget is free, as networks do (`functions.quotas.client_networks`).
+* One endpoint has at most half of the endpoints' budget, and of the other half an eighth: there are few of them, and
+  providers send bursts.
 
-Visitors have theirs (`functions.runs.start`). Runs by schedules count as those of keys and are not refused, being one
-of each function; runs on events wait elsewhere (`functions.triggers.events`).
+Anonymous callers have their own limit (`functions.runs.start`). Scheduled runs count as those of keys and are never
+refused, being one per function; pending events wait elsewhere (`functions.triggers.events`).
 
-To count what waits takes milliseconds where much does, and a queued call has one statement. So a process looks only now
-and then: of what a look finds free it may give half away without another, and no more than a sixteenth of the budget.
-So each process may pass a budget by a sixteenth; where little is free it looks each time. By what a look has found
-others are refused for a moment without another, whoever they are, so that nobody makes PostgreSQL count by asking.
+Counting a long queue takes milliseconds, and queueing is one statement. So a process counts only now and then: of what
+it finds free it may use half without counting again, and at most a sixteenth of the budget. So each process may exceed
+a budget by a sixteenth; while little is free it counts each time. A refusal is cached briefly for all callers, so that
+repeated requests cause no counting.
 """
 
 import threading
@@ -27,24 +27,25 @@ from enum import StrEnum
 from typing import Any, Final
 
 from functions.errors import TooManyQueued
-from platform_site.identity.callers import Caller, Place
+from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
 from platform_site.postgres.planner_hints import by_index
 
 SHARE: Final = 8
-"""One user has this part of the users' budget, and one address this part of what half of the addresses' leaves."""
+"""One user has this part of the users' budget, and one endpoint this part of the second half of the endpoints'
+budget."""
 STEPS: Final = 16
 """A process looks again after this part of a budget, or of a share."""
 PAUSE: Final = 2.0
 """Seconds for which others are refused by a look."""
-_MOST_KNOWN: Final = 20_000
+_MAX_ENTRIES: Final = 20_000
 
 
 class Kind(StrEnum):
     """Whose runs share a budget; the value is what an error calls them."""
 
     KEYS = "queued runs of keys and members"
-    INBOUND = "queued runs by inbound addresses"
+    INBOUND = "queued runs by inbound endpoints"
     USERS = "queued runs of app users"
 
 
@@ -53,26 +54,26 @@ _IS_OF: Final = {
     Kind.INBOUND: "trigger = 'inbound'",
     Kind.USERS: "caller_kind = 'user'",
 }
-_WHOSE: Final = {Kind.KEYS: "''", Kind.INBOUND: "coalesce(address_id, '')", Kind.USERS: "caller_id"}
+_OWNER: Final = {Kind.KEYS: "''", Kind.INBOUND: "coalesce(address_id, '')", Kind.USERS: "caller_id"}
 """Who has a share of the kind's budget; keys and members have none by themselves."""
 _WHY: Final = {
-    Kind.INBOUND: "This address has an eighth of that waiting, and gets more only while half of it is free.",
+    Kind.INBOUND: "This endpoint has used an eighth of that, and gets more only while half of it is free.",
     Kind.USERS: "You have some waiting, and more only while half of that is free and less than an eighth is yours.",
 }
-"""What is said to who is refused for the sake of others."""
-# In the order of the index `run_turn_of_crowd`: what visitors and events have waiting is not walked over. `IS FALSE`,
-# since a NOT would be spelled out as what no index has. Of a kind no more than the budget's are counted, and no input
-# is read for its size.
+"""The message for a caller that is refused to protect the shares of others."""
+# In the order of the index `run_turn_of_crowd`, so that runs of anonymous callers and events are not scanned. `IS
+# FALSE`, because Django would render NOT in a form that the index does not support. At most the budget is counted, and
+# no input is read for its size.
 _QUEUED: Final = {
     kind: f"""
-SELECT {_WHOSE[kind]} AS whose, octet_length(input) AS size FROM platform.functions_run
+SELECT {_OWNER[kind]} AS whose, octet_length(input) AS size FROM platform.functions_run
  WHERE phase = 'queued' AND environment_id = %(environment_id)s
    AND (caller_kind = 'anonymous' OR trigger = 'event') IS FALSE AND {is_of}
  ORDER BY coalesce(turn_at, created_at) LIMIT %(most)s
 """  # noqa: S608 - constants
     for kind, is_of in _IS_OF.items()
 }
-_LOOK: Final = {
+_QUEUE_STATS: Final = {
     kind: f"SELECT whose, count(*), sum(size) FROM ({queued}) queued GROUP BY whose"  # noqa: S608 - constants
     for kind, queued in _QUEUED.items()
 }
@@ -105,7 +106,7 @@ NOTHING: Final = Amount(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class QueueStats:
     """What waited of a kind a moment ago."""
 
     taken: Amount
@@ -132,14 +133,14 @@ class Look:
         limit = f"{budget.runs:,}" if room.runs < wanted.runs else f"{budget.size:,} bytes of input in"
         return TooManyQueued(limit, kind, "So many wait." if is_full else _WHY[kind])
 
-    def of_the_refused(self, kind: Kind, budget: Amount) -> "Look":
+    def of_the_refused(self, kind: Kind, budget: Amount) -> "QueueStats":
         """The same, without those who would not be refused, however large what they bring: they are most, and many."""
         most = Amount(1, budget.part(STEPS).size)
         scarce = {whose: own for whose, own in self.of.items() if not self.room(kind, budget, whose).covers(most)}
-        return Look(self.taken, scarce)
+        return QueueStats(self.taken, scarce)
 
 
-class Allowances:
+class SpareQuota:
     """What may be queued without a look. Thread-safe; of the last so many names."""
 
     def __init__(self) -> None:
@@ -156,31 +157,31 @@ class Allowances:
             return True
 
     def renew(self, name: str, most: Amount, free: Amount) -> None:
-        """A look found so much free of what is at `most` somebody's."""
+        """The count found `free` of the `most` of this name."""
         with self._lock:
             self._put(name, most.part(STEPS).least(free.part(2)))
 
     def _put(self, name: str, value: Amount) -> None:
         self._left[name] = value
         self._left.move_to_end(name)
-        if len(self._left) > _MOST_KNOWN:
+        if len(self._left) > _MAX_ENTRIES:
             self._left.popitem(last=False)
 
 
-class Looks:
+class QueueStatsCache:
     """The last look at each budget, for PAUSE seconds. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, tuple[Look, float]] = OrderedDict()
+        self._known: OrderedDict[str, tuple[QueueStats, float]] = OrderedDict()
         """Each with its end, and in the order of these."""
 
-    def recent(self, name: str) -> Look | None:
+    def recent(self, name: str) -> QueueStats | None:
         with self._lock:
             look, end = self._known.get(name, (None, 0.0))
         return look if time.monotonic() < end else None
 
-    def remember(self, name: str, look: Look) -> None:
+    def remember(self, name: str, look: QueueStats) -> None:
         now = time.monotonic()
         with self._lock:
             self._known[name] = look, now + PAUSE
@@ -189,33 +190,33 @@ class Looks:
                 self._known.popitem(last=False)
 
 
-_budgets: Final = Allowances()
-_shares: Final = Allowances()
+_budgets: Final = SpareQuota()
+_shares: Final = SpareQuota()
 """Apart: thousands of users make no budget forgotten."""
-_looks: Final = Looks()
+_stats_cache: Final = QueueStatsCache()
 
 
-def admit(place: Place, caller: Caller, size: int, *, address_id: str | None = None) -> None:
-    """One more run of the caller, with an input of so many bytes, is about to be queued. Raises TooManyQueued.
+def admit(place: EnvironmentRef, caller: Caller, size: int, *, address_id: str | None = None) -> None:
+    """Check the quota for one more queued run of the caller, with an input of `size` bytes. Raises TooManyQueued.
 
-    `address_id`: the inbound address by which it comes. No statement as a rule, one now and then. Not under a lock:
-    those that come at the same moment may pass a budget together.
+    `address_id`: the inbound endpoint of the call. Usually without a statement. Not under a lock: concurrent calls may
+    exceed a budget together.
     """
-    kind, whose = _whose(caller, address_id)
+    kind, whose = _owner_of(caller, address_id)
     limits = plan_limits(place.plan)
     budget, wanted = Amount(limits.queued_runs, limits.queued_bytes), Amount(1, size)
     share = budget.part(SHARE)
     whole = f"{place.environment_id} {kind}"
     own = f"{whole} {whose}"
-    recent = _looks.recent(whole)
+    recent = _stats_cache.recent(whole)
     if recent is not None and (refusal := recent.refusal(kind, budget, whose, wanted)):
         raise refusal
-    # The share first: whoever has no more of theirs takes nothing of what is all others'.
+    # The own share first: a caller that has used up its share takes nothing of the common budget.
     has_share = not whose or _shares.take(own, wanted, at_first=share.part(STEPS))
     if has_share and _budgets.take(whole, wanted, at_first=NOTHING):
         return
-    look = _look(place, kind, budget.runs)
-    _looks.remember(whole, look.of_the_refused(kind, budget))
+    look = _queue_stats(place, kind, budget.runs)
+    _stats_cache.remember(whole, look.of_the_refused(kind, budget))
     if refusal := look.refusal(kind, budget, whose, wanted):
         raise refusal
     if whose:
@@ -223,18 +224,18 @@ def admit(place: Place, caller: Caller, size: int, *, address_id: str | None = N
     _budgets.renew(whole, budget, budget.without(look.taken).without(wanted))
 
 
-def _whose(caller: Caller, address_id: str | None) -> tuple[Kind, str]:
+def _owner_of(caller: Caller, address_id: str | None) -> tuple[Kind, str]:
     if address_id is not None:
         return Kind.INBOUND, address_id
     return (Kind.USERS, caller.id) if caller.kind == "user" else (Kind.KEYS, "")
 
 
-def _look(place: Place, kind: Kind, most: int) -> Look:
+def _queue_stats(place: EnvironmentRef, kind: Kind, most: int) -> QueueStats:
     """What waits of the kind, of no more than `most` runs."""
     with by_index(place.cluster) as cursor:
-        cursor.execute(_LOOK[kind], {"environment_id": place.environment_id, "most": most})
+        cursor.execute(_QUEUE_STATS[kind], {"environment_id": place.environment_id, "most": most})
         of = {whose: Amount(int(runs), int(size)) for whose, runs, size in cursor.fetchall()}
-    return Look(Amount(sum(each.runs for each in of.values()), sum(each.size for each in of.values())), of)
+    return QueueStats(Amount(sum(each.runs for each in of.values()), sum(each.size for each in of.values())), of)
 
 
 _SUM: Final = "SELECT count(*) AS runs, coalesce(sum(size), 0) AS size FROM ({queued}) queued"
@@ -243,7 +244,7 @@ SELECT max(runs), max(size) FROM ({" UNION ALL ".join(_SUM.format(queued=each) f
 """  # noqa: S608 - constants
 
 
-def used(place: Place) -> tuple[int, int]:
+def used(place: EnvironmentRef) -> tuple[int, int]:
     """How many queued runs wait of the kind of which most do, and how many bytes the inputs have of the kind of which
     most wait. No more runs than the plan's limit are counted."""
     parameters: dict[str, Any] = {

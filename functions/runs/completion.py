@@ -11,15 +11,15 @@ from typing import Any, Final
 import orjson
 from django.db import InterfaceError, OperationalError, connections
 
-from functions.runs.sampled_sizes import weighed
+from functions.runs.anonymous_retention import StoredRun, end_without_outcome, stored_values
+from functions.runs.sampled_sizes import sampled_size
 from functions.runs.start import Started
-from functions.runs.statement_batching import Together
-from functions.runs.visitor_retention import Kept, end_without_outcome, kept
+from functions.runs.statement_batching import StatementBatcher
 from platform_site.http.requests import current_request_id
 from platform_site.identity import ids
 from platform_site.postgres import prepared
 
-_TELL_END: Final = b"""
+_EVENT_OF_END: Final = b"""
     INSERT INTO platform.rows_outboxevent (event_id, environment_id, type, data, request_id, depth)
     SELECT $9::text, ended.environment_id, 'function.run.' || $3::text,
            jsonb_build_object('run_id', ended.id, 'function', $10::text, 'version', ended.version,
@@ -32,16 +32,16 @@ _TELL_END: Final = b"""
     RETURNING 1
 """
 _SIZE_OF_OUTCOME: Final = "coalesce(octet_length($4::text), 0) + pg_column_size($6::jsonb)"
-# $1 run, $2 attempt, $3 status, $4 output, $5 error, $6 log, $7 walls, $8 milliseconds, $9 event, $10 the function's
-# name, $11 what is not kept of it (null: all is); $12 and $13 are those of `Together`. `_WRITE_WHOLE` has in their
-# place $12 function, $13 version, $14 input, $15 kind of caller, $16 its id, $17 request, $18 depth, $19 how it came
-# about, $20 by which inbound address.
+# $1 run, $2 attempt, $3 status, $4 output, $5 error, $6 log, $7 sandbox_layers, $8 milliseconds, $9 event, $10 the
+# function's name, $11 the fields that are not stored (null: none); $12 and $13 are those of `StatementBatcher`.
+# `_WRITE_WHOLE` has in their place $12 function, $13 version, $14 input, $15 kind of caller, $16 its id, $17 request,
+# $18 depth, $19 trigger, $20 inbound endpoint.
 _END: Final = b"""
 WITH ended AS (
     UPDATE platform.functions_run
        SET status = $3::text, phase = 'ended', output = $4::text, error = $5::jsonb, logs = $6::jsonb,
-           walls = $7::text[], duration_ms = $8::int, ended_at = now(), claimed_until = NULL, slot = NULL,
-           not_kept = $11::text[], input = CASE WHEN 'input' = ANY ($11::text[]) THEN '' ELSE input END,
+           sandbox_layers = $7::text[], duration_ms = $8::int, ended_at = now(), claimed_until = NULL, slot = NULL,
+           not_stored = $11::text[], input = CASE WHEN 'input' = ANY ($11::text[]) THEN '' ELSE input END,
            weight = %b
      WHERE id = $1::text AND attempts = $2::int AND phase = 'executing'
  RETURNING id, environment_id, version, request_id, depth
@@ -49,18 +49,19 @@ WITH ended AS (
 SELECT EXISTS (SELECT 1 FROM ended), EXISTS (SELECT 1 FROM told),
        CASE WHEN $12::boolean THEN set_config('synchronous_commit', 'off', true) END, $13::text
 """ % (
-    weighed(
+    sampled_size(
         f"CASE WHEN 'input' = ANY ($11::text[]) THEN 0 ELSE octet_length(input) END + {_SIZE_OF_OUTCOME}",
         "caller_kind",
     ).encode(),
-    _TELL_END,
+    _EVENT_OF_END,
 )
-_ends: Final = Together(_END, is_durable=True)
+_end_batcher: Final = StatementBatcher(_END, is_durable=True)
 _WRITE_WHOLE: Final = b"""
 WITH ended AS (
     INSERT INTO platform.functions_run
-           (id, environment_id, function_id, version, status, phase, is_async, input, output, error, logs, walls,
-            not_kept, caller_kind, caller_id, request_id, depth, trigger, address_id, attempts, started_at, ended_at,
+           (id, environment_id, function_id, version, status, phase, is_async, input, output, error, logs,
+           sandbox_layers,
+            not_stored, caller_kind, caller_id, request_id, depth, trigger, address_id, attempts, started_at, ended_at,
             duration_ms, weight)
     SELECT $1::text, f.environment_id, f.id, $13::int, $3::text, 'ended', false, $14::text, $4::text, $5::jsonb,
            $6::jsonb, $7::text[], $11::text[], $15::text, $16::text, $17::text, $18::smallint, $19::text, $20::text,
@@ -70,11 +71,11 @@ WITH ended AS (
  RETURNING id, environment_id, version, request_id, depth
 ), told AS (%b)
 SELECT EXISTS (SELECT 1 FROM ended), EXISTS (SELECT 1 FROM told)
-""" % (weighed(f"octet_length($14::text) + {_SIZE_OF_OUTCOME}", "$15::text").encode(), _TELL_END)
+""" % (sampled_size(f"octet_length($14::text) + {_SIZE_OF_OUTCOME}", "$15::text").encode(), _EVENT_OF_END)
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class RunResult:
     """How a run ended; `output` is JSON text."""
 
     status: str
@@ -82,13 +83,13 @@ class Ending:
     output: str | None = None
     error: Mapping[str, Any] | None = None
     logs: tuple[Mapping[str, Any], ...] = ()
-    walls: tuple[str, ...] = ()
+    sandbox_layers: tuple[str, ...] = ()
 
 
-def end(started: Started, ending: Ending) -> tuple[bool, bool]:
-    """Write the outcome and its event. Returns (it counted, somebody is to be told): it counts only while the run is
-    this attempt's. One statement; another where PostgreSQL crashed and forgot a synchronous run (`begin`)."""
-    what = kept(started.caller_kind, started.trigger, started.input_text, ending.output, ending.logs)
+def end(started: Started, ending: RunResult) -> tuple[bool, bool]:
+    """Record the outcome and its event. Returns (it counts, its event has subscribers): it counts only while the run
+    belongs to this attempt. One statement; one more if PostgreSQL crashed and lost a synchronous run (`start_run`)."""
+    what = stored_values(started.caller_kind, started.trigger, started.input_text, ending.output, ending.logs)
     values = [
         started.run_id.encode(),
         b"%d" % started.attempt,
@@ -96,15 +97,15 @@ def end(started: Started, ending: Ending) -> tuple[bool, bool]:
         None if what.output is None else what.output.encode(),
         None if ending.error is None else orjson.dumps(ending.error),
         orjson.dumps(what.logs),
-        b"{%b}" % ",".join(ending.walls).encode(),
+        b"{%b}" % ",".join(ending.sandbox_layers).encode(),
         b"%d" % ending.duration_ms,
         ids.new("evt").encode(),
         started.function_name.encode(),
-        b"{%b}" % ",".join(what.not_kept).encode() if what.not_kept else None,
+        b"{%b}" % ",".join(what.not_stored).encode() if what.not_stored else None,
     ]
     for pause in (0.1, 0.5, 2.0, None):
         try:
-            [(counted, told, _)] = _ends.run(started.cluster, values)
+            [(counted, told, _)] = _end_batcher.run(started.cluster, values)
             if counted != b"t" and not started.is_async:
                 [(counted, told)] = prepared.run(started.cluster, _WRITE_WHOLE, [*values, *_whole(started, what)])
             return counted == b"t", told == b"t"
@@ -117,13 +118,13 @@ def end(started: Started, ending: Ending) -> tuple[bool, bool]:
     raise AssertionError("unreachable")
 
 
-def _whole(started: Started, what: Kept) -> list[bytes | None]:
+def _whole(started: Started, what: StoredRun) -> list[bytes | None]:
     """What `_WRITE_WHOLE` takes beyond the outcome."""
     request_id = current_request_id()
     return [
         started.function_id.encode(),
         b"%d" % started.version,
-        b"" if "input" in what.not_kept else started.input_text.encode(),
+        b"" if "input" in what.not_stored else started.input_text.encode(),
         started.caller_kind.encode(),
         started.caller_id.encode(),
         None if request_id is None else request_id.encode(),
@@ -133,7 +134,7 @@ def _whole(started: Started, what: Kept) -> list[bytes | None]:
     ]
 
 
-TOLD = """
+EVENT_OF_RUN = """
     INSERT INTO platform.rows_outboxevent (event_id, environment_id, type, data, request_id, depth)
     SELECT 'evt' || substr(failed.id, 4), failed.environment_id, 'function.run.failed',
            jsonb_build_object('run_id', failed.id, 'function', f.name, 'version', failed.version,
@@ -160,16 +161,16 @@ WITH asked AS (
  RETURNING id, environment_id, function_id, version, request_id, depth, duration_ms, error, phase
 ), failed AS (
     SELECT * FROM asked WHERE phase = 'ended'
-), told AS ({TOLD})
+), told AS ({EVENT_OF_RUN})
 SELECT EXISTS (SELECT 1 FROM asked), EXISTS (SELECT 1 FROM told)
 """  # noqa: S608 - constants
 
 
 def request_cancel(using: str, run_id: str) -> tuple[bool, bool]:
-    """Cancel: a queued run ends at once, an executing one as soon as its process is told.
+    """Cancel: a queued run ends at once, an executing one as soon as its process is notified.
 
-    Returns whether that is new (it had not ended, and nobody had cancelled it), and whether somebody is to be told of
-    its end.
+    Returns whether this is new (the run had not ended and was not cancelled before), and whether its end has
+    subscribers.
     """
     with connections[using].cursor() as cursor:
         cursor.execute(_CANCEL, {"run_id": run_id})

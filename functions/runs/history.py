@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from functions.models import Run
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres.planner_hints import by_index
 
 _NEWEST: Final = """
@@ -31,7 +31,7 @@ _AFTER: Final = "AND (created_at, id) < (%(at)s::timestamptz, %(id)s::text)"
 _NAMED: Final = "AND f.name = %(name)s"
 
 
-def ways(wanted: Mapping[str, str]) -> list[tuple[str, str]]:
+def selected_kinds(wanted: Mapping[str, str]) -> list[tuple[str, str]]:
     """The pairs of trigger and status that are wanted, where `wanted` may name a `trigger`, a `status` or both."""
     triggers = [wanted["trigger"]] if "trigger" in wanted else Run.Trigger.values
     statuses = [wanted["status"]] if "status" in wanted else Run.Status.values
@@ -41,13 +41,17 @@ def ways(wanted: Mapping[str, str]) -> list[tuple[str, str]]:
 def newest_of(runs: Any, wanted: Mapping[str, str], limit: int) -> Any:
     """A queryset of the newest runs wanted among some of one function. Each way is cut before they are put together:
     else the planner reads all of each and sorts them."""
-    pieces = [runs.filter(trigger=trigger, status=status) for trigger, status in ways(wanted)] if wanted else [runs]
+    pieces = (
+        [runs.filter(trigger=trigger, status=status) for trigger, status in selected_kinds(wanted)]
+        if wanted
+        else [runs]
+    )
     first, *others = (piece.order_by(*_ORDER)[:limit] for piece in pieces)
     return first.union(*others, all=True).order_by(*_ORDER)[:limit] if others else first
 
 
 def newest(
-    place: Place, wanted: Mapping[str, str], *, name: str = "", after: tuple[datetime, str] | None, limit: int
+    place: EnvironmentRef, wanted: Mapping[str, str], *, name: str = "", after: tuple[datetime, str] | None, limit: int
 ) -> list[Run]:
     """Runs of the environment, or of its function of that name, with their function, the newest first; `wanted` may
     name a status and a trigger; `after` is where the page before ended. Two queries, without input, output and log, and
@@ -55,7 +59,7 @@ def newest(
     parameters: dict[str, Any] = {"environment_id": place.environment_id, "limit": limit, "name": name}
     conditions = []
     if wanted:
-        triggers, statuses = zip(*ways(wanted), strict=True)
+        triggers, statuses = zip(*selected_kinds(wanted), strict=True)
         conditions.append(_OF_A_WAY)
         parameters |= {"triggers": [*triggers], "statuses": [*statuses]}
     if after is not None:

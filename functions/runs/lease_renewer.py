@@ -22,10 +22,10 @@ from functions.runs.start import Started
 
 logger = logging.getLogger("platform.functions")
 
-LOOK_SECONDS: Final = 0.5
+RENEW_SECONDS: Final = 0.5
 
 
-class Watch:
+class LeaseRenewer:
     """The runs that this process executes. `end(run_id)` ends one of them. Each region has a thread of its own: one
     region that does not answer costs the others no lease."""
 
@@ -61,7 +61,7 @@ class Watch:
         """Ends itself after a while without work."""
         renewed_at, idle_looks = time.monotonic(), 0
         while True:
-            time.sleep(LOOK_SECONDS)
+            time.sleep(RENEW_SECONDS)
             with self._lock:
                 executing = dict(self._executing[using])
                 idle_looks = 0 if executing else idle_looks + 1

@@ -1,6 +1,6 @@
-"""Who executes a run holds its lease: renewed while it lasts, and what becomes of runs whose lease ran out.
+"""Leases of executing runs: the executing process renews its lease, and a run whose lease ran out is settled.
 
-Called by `functions.runs.lease_renewer` and by sweeps. See `functions.runs.start` for what holds of all transitions.
+Called by `functions.runs.lease_renewer` and periodic jobs. `functions.runs.start` describes all transitions.
 """
 
 from collections.abc import Collection
@@ -10,9 +10,9 @@ from typing import Any, Final
 from django.conf import settings
 from django.db import connections
 
-from functions.runs.completion import TOLD
+from functions.runs.anonymous_retention import end_without_outcome
+from functions.runs.completion import EVENT_OF_RUN
 from functions.runs.start import Started
-from functions.runs.visitor_retention import end_without_outcome
 
 LOST_ATTEMPTS: Final = 3
 """How often a run is begun at all when workers keep dying under it."""
@@ -51,7 +51,7 @@ def renew(using: str, executing: Collection[Started]) -> set[str]:
 
 
 def cancelled_among(using: str, run_ids: list[str]) -> list[str]:
-    """Which of these executing runs somebody has asked to cancel."""
+    """Which of these executing runs are cancelled."""
     with connections[using].cursor() as cursor:
         cursor.execute(_CANCELLED, [run_ids])
         return [run_id for (run_id,) in cursor.fetchall()]
@@ -80,15 +80,15 @@ WITH lost AS (
                                "message": "the process that executed the run died"}}' END::jsonb
       FROM lost WHERE r.id = lost.id AND NOT lost.is_retried
     RETURNING r.id, r.environment_id, r.function_id, r.version, r.request_id, r.depth, r.duration_ms, r.error
-), told AS ({TOLD})
+), told AS ({EVENT_OF_RUN})
 SELECT (SELECT count(*) FROM again), (SELECT count(*) FROM failed), (SELECT count(*) FROM told)
 """  # noqa: S608 - constants
 
 
 def settle_lost(using: str) -> tuple[int, int, int]:
-    """Runs whose lease ran out: async ones go back into the queue, others end as `worker_lost`.
+    """Settle runs whose lease ran out: async ones are queued again, others end as `worker_lost`.
 
-    Returns how many were requeued, how many failed, and how many of those somebody is to be told of.
+    Returns how many were queued again, how many failed, and how many of those have subscribers.
     """
     with connections[using].cursor() as cursor:
         cursor.execute(_LOST, {"most": LOST_ATTEMPTS})
@@ -96,7 +96,7 @@ def settle_lost(using: str) -> tuple[int, int, int]:
     return int(again), int(failed), int(told)
 
 
-_MEND_FUTURE_TIMES = """
+_REPAIR_FUTURE_TIMES = """
 UPDATE platform.functions_run
    SET claimed_until = now() + CASE WHEN phase = 'executing' THEN %(lease)s ELSE interval '0' END
   -- Spelled so that each half has its partial index: the history is not read.
@@ -107,10 +107,10 @@ _LONGEST_LEASE: Final = timedelta(hours=2)
 """Beyond what FUNCTION_LEASE_SECONDS may be, in any process, and beyond any wait for the next attempt."""
 
 
-def mend_future_times(using: str) -> int:
+def repair_future_times(using: str) -> int:
     """Bring back what a clock of PostgreSQL has put off that was set back since: attempts are due now, and leases last
     as long as a new one, since their workers may be alive. Returns how many. Reads all that has not ended."""
     parameters: dict[str, Any] = {"lease": settings.FUNCTION_LEASE, "longest": _LONGEST_LEASE}
     with connections[using].cursor() as cursor:
-        cursor.execute(_MEND_FUTURE_TIMES, parameters)
+        cursor.execute(_REPAIR_FUTURE_TIMES, parameters)
         return int(cursor.rowcount)

@@ -14,7 +14,7 @@ from functions.runs.start import REACHES, Started, lease_values, number_of, secr
 from platform_site.postgres import prepared
 from projects.provisioning.suspension import suspended_in
 
-# In leaps from one environment to the next: nobody's backlog is walked over, and least that of a suspended one.
+# A skip scan from one environment to the next: no backlog is scanned, least of all that of a suspended one.
 WAITING: Final = """
 RECURSIVE reached AS (
     (SELECT environment_id FROM platform.functions_run WHERE phase = 'queued' ORDER BY environment_id LIMIT 1)
@@ -26,8 +26,8 @@ RECURSIVE reached AS (
     SELECT environment_id FROM reached WHERE environment_id <> ALL ({suspended}::text[])
 )"""
 """A common table expression: the environments with queued runs, but for those that are `suspended` (a parameter)."""
-# The order by kind and time is that of the index `run_turn_of_crowd`: no backlog is sorted, and that of visitors and
-# events is not walked over. Their half of the seats (`functions.runs.start`) is what others take last.
+# The order by kind and time is that of the index `run_turn_of_crowd`: no backlog is sorted, and that of anonymous
+# callers and events is not scanned. Others take the first half of the slots (`functions.runs.start`) last.
 _CLAIM: Final = b"""
 WITH %b, turns AS (
     SELECT due.environment_id, due.created_at, busy.runs
@@ -48,14 +48,14 @@ WITH %b, turns AS (
      ORDER BY busy.runs, due.created_at
      LIMIT 4
 ), next AS (
-    SELECT r.id, r.seat
+    SELECT r.id, r.free
       FROM turns
      CROSS JOIN LATERAL (
            SELECT q.id,
-                  (SELECT -seat FROM generate_series(1, q.concurrency) seat
+                  (SELECT -free FROM generate_series(1, q.concurrency) free
                     WHERE NOT EXISTS (SELECT 1 FROM platform.functions_run taken
-                                       WHERE taken.environment_id = q.environment_id AND taken.slot = -seat)
-                    ORDER BY seat <= q.concurrency / 2, random() LIMIT 1) AS seat
+                                       WHERE taken.environment_id = q.environment_id AND taken.slot = -free)
+                    ORDER BY free <= q.concurrency / 2, random() LIMIT 1) AS free
              FROM platform.functions_run q
             WHERE q.phase = 'queued' AND q.environment_id = turns.environment_id
               AND (q.claimed_until IS NULL OR q.claimed_until < now())
@@ -63,12 +63,12 @@ WITH %b, turns AS (
                              AND f.environment_id IS NOT NULL)
             ORDER BY (q.caller_kind = 'anonymous' OR q.trigger = 'event'), coalesce(q.turn_at, q.created_at) LIMIT 1
               FOR UPDATE OF q SKIP LOCKED) r
-     WHERE r.seat IS NOT NULL
+     WHERE r.free IS NOT NULL
      ORDER BY turns.runs, turns.created_at
      LIMIT 1
 )
 UPDATE platform.functions_run r
-   SET phase = 'executing', slot = next.seat, attempts = r.attempts + 1, started_at = coalesce(r.started_at, now()),
+   SET phase = 'executing', slot = next.free, attempts = r.attempts + 1, started_at = coalesce(r.started_at, now()),
        claimed_until = now() + least(f.timeout_ms * interval '1 ms' + $1::interval, $2::interval)
   FROM next, platform.functions_function f, platform.functions_version v
  WHERE r.id = next.id AND f.id = r.function_id AND v.function_id = f.id AND v.number = r.version
@@ -95,27 +95,25 @@ SELECT EXISTS (SELECT FROM waiting CROSS JOIN LATERAL (
                 LIMIT 1) first)
 """  # noqa: S608 - constants
 _claiming: Final[dict[str, threading.Lock]] = {}
-# By region. Two that claim at the same moment mostly reach for the same seat: the second would wait for the first's
+# By region. Two that claim at the same moment mostly reach for the same slot: the second would wait for the first's
 # commit, fail, and start over. Between processes that is left to happen.
 
 
 def claim(using: str) -> tuple[Started, bool] | None:
-    """A queued run of the region that may execute now, ours for its lease, and whether it was the last; None if there
-    is none.
+    """Claim a queued run of the region that may execute now, and whether it was the last; None if there is none.
 
-    Environments take turns: first the one with the fewest queued runs executing, then the longest wait, so that nobody
-    stands behind a neighbour's thousand. Within an environment the oldest comes first, those of visitors and of events
-    after all others that are due, and among these those of one network as if they had come one after the other
-    (`functions.runs.start`). Suspended environments have no turn.
-    The claim is on disk when this returns: one that a crash forgot would be given out again, by the same number, while
-    we execute it.
+    Environments take turns: first the one with the fewest queued runs executing, then the longest waiting, so that one
+    tenant's backlog never delays another's. Within an environment the oldest run comes first; runs of anonymous callers
+    and events come after all other due runs, and among them each network's runs are spaced out
+    (`functions.runs.start`). Suspended environments are skipped. The claim is on disk when this returns: after a crash
+    of PostgreSQL the run would otherwise be claimed again with the same attempt number.
     """
     suspended = b"{%b}" % ",".join(suspended_in(using)).encode()
     for _ in range(REACHES):
         try:
             with _claiming.setdefault(using, threading.Lock()):
                 found = prepared.run(using, _CLAIM, [*lease_values(), suspended])
-        except IntegrityError:  # another worker took that seat at the same moment
+        except IntegrityError:  # another worker took that slot at the same moment
             continue
         break
     else:
@@ -149,14 +147,14 @@ def claim(using: str) -> tuple[Started, bool] | None:
 
 
 def is_due(using: str) -> bool:
-    """Whether `claim` would look for a seat for anything."""
+    """Whether `claim` would look for a slot for anything."""
     suspended = suspended_in(using)
     with connections[using].cursor() as cursor:
         cursor.execute(_IS_DUE, [suspended])
         return bool(cursor.fetchone()[0])
 
 
-_AGAIN = """
+_RETRY = """
 UPDATE platform.functions_run r
    SET phase = 'queued', slot = NULL, claimed_until = now() + %(wait)s
  WHERE r.id = %(run_id)s AND r.attempts = %(attempt)s AND r.phase = 'executing' AND r.cancel_requested_at IS NULL
@@ -165,15 +163,15 @@ RETURNING r.id
 """
 
 
-def try_again(started: Started, wait: timedelta) -> bool:
+def retry_later(started: Started, wait: timedelta) -> bool:
     """Put a failed async run back into the queue if its function's policy has attempts left."""
     with connections[started.cluster].cursor() as cursor:
         parameters: dict[str, Any] = {"run_id": started.run_id, "attempt": started.attempt, "wait": wait}
-        cursor.execute(_AGAIN, parameters)
+        cursor.execute(_RETRY, parameters)
         return cursor.fetchone() is not None
 
 
-_GIVE_BACK = """
+_RELEASE = """
 UPDATE platform.functions_run
    SET phase = 'queued', slot = NULL, attempts = attempts - 1, claimed_until = now() + %(wait)s,
        started_at = CASE WHEN attempts > 1 THEN started_at END
@@ -181,9 +179,9 @@ UPDATE platform.functions_run
 """
 
 
-def give_back(started: Started, wait: timedelta) -> None:
+def release(started: Started, wait: timedelta) -> None:
     """Put a claimed run whose attempt never began back into the queue, to be claimed after `wait`: nothing of it
     counts. To be called once: the next attempt has this one's number."""
     with connections[started.cluster].cursor() as cursor:
         parameters: dict[str, Any] = {"run_id": started.run_id, "attempt": started.attempt, "wait": wait}
-        cursor.execute(_GIVE_BACK, parameters)
+        cursor.execute(_RELEASE, parameters)

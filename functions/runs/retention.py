@@ -1,9 +1,9 @@
-"""Which ended runs go, in bounded batches: all of them after 7 days, found by the time in their ids. And before that,
-however young: of visitors' runs those beyond the newest VISITS of an environment, since anybody makes as many as they
-like; and where the others take more of the disk than the plan's `run_history_bytes`, the oldest.
+"""Retention of ended runs, in bounded batches. All runs are removed after 7 days. Earlier: anonymous callers' runs
+beyond the newest MAX_ANONYMOUS_RUNS of an environment; and the oldest other runs, if an environment's history exceeds
+the plan's `run_history_bytes`.
 
-Of these the function loses some that has most: as many bytes are left to each as make the budget together, so a storm
-at one of them pushes out its own history and no other's.
+In the last case the functions with the largest histories lose runs, down to a common level that fits the budget, so
+that a burst of one function only removes its own history.
 """
 
 import logging
@@ -20,21 +20,22 @@ from projects.provisioning.suspension import plans_of_active
 
 logger = logging.getLogger("platform.functions")
 
-KEPT: Final = timedelta(days=7)
-VISITS: Final = 10_000
-"""In each environment. With `functions.runs.visitor_retention.KEPT_BYTES` they bound what strangers may leave on the
-disk."""
+RETENTION: Final = timedelta(days=7)
+MAX_ANONYMOUS_RUNS: Final = 10_000
+"""Per environment. With `functions.runs.anonymous_retention.MAX_STORED_BYTES` it bounds the disk space of anonymous
+callers."""
 BATCH: Final = 1000
 
+# An array, not `IN (SELECT … LIMIT …)`: a nested loop would run that for each row, and delete more than the limit.
 _PURGE = """
 DELETE FROM platform.functions_run
- WHERE id IN (SELECT id FROM platform.functions_run
-               WHERE id < %(oldest)s AND phase = 'ended' AND ended_at < now() - %(age)s
-               ORDER BY id LIMIT %(batch)s FOR UPDATE SKIP LOCKED)
+ WHERE id = ANY (ARRAY (SELECT id FROM platform.functions_run
+                     WHERE id < %(oldest)s AND phase = 'ended' AND ended_at < now() - %(age)s
+                     ORDER BY id LIMIT %(batch)s FOR UPDATE SKIP LOCKED))
 """
 # In leaps from one environment with visits to the next, by the index `run_visit`. The environment is asked for by
 # BETWEEN, since no other index has that order.
-_CROWDED = """
+_OVER_LIMIT = """
 WITH RECURSIVE reached AS (
     (SELECT environment_id FROM platform.functions_run WHERE caller_kind = 'anonymous' ORDER BY environment_id LIMIT 1)
     UNION ALL
@@ -50,28 +51,28 @@ SELECT reached.environment_id, beyond.id
           AND r.environment_id BETWEEN reached.environment_id AND reached.environment_id
         ORDER BY r.environment_id DESC, r.id DESC OFFSET %s LIMIT 1) beyond
 """
-_PURGE_VISITS = """
+_PURGE_ANONYMOUS = """
 DELETE FROM platform.functions_run
- WHERE id IN (SELECT id FROM platform.functions_run
-               WHERE caller_kind = 'anonymous' AND environment_id = %(environment_id)s AND id <= %(newest)s
-                 AND phase = 'ended'
-               ORDER BY id LIMIT %(batch)s FOR UPDATE SKIP LOCKED)
+ WHERE id = ANY (ARRAY (SELECT id FROM platform.functions_run
+                     WHERE caller_kind = 'anonymous' AND environment_id = %(environment_id)s AND id <= %(newest)s
+                       AND phase = 'ended'
+                     ORDER BY id LIMIT %(batch)s FOR UPDATE SKIP LOCKED))
 """
 
 
-def purge(using: str, *, older_than: timedelta = KEPT) -> int:
+def purge(using: str, *, older_than: timedelta = RETENTION) -> int:
     """Forget ended runs that are older. Returns how many."""
     oldest = ids.earliest("run", datetime.now(UTC) - older_than)
     return _in_batches(using, _PURGE, {"oldest": oldest, "age": older_than})
 
 
-def purge_visits(using: str, *, but: int = VISITS) -> int:
-    """Forget ended runs of visitors `but` for the newest so many of each environment. Returns how many."""
+def purge_anonymous_runs(using: str, *, but: int = MAX_ANONYMOUS_RUNS) -> int:
+    """Delete anonymous callers' ended runs except the newest `but` of each environment. Returns how many."""
     with by_index(using) as cursor:
-        cursor.execute(_CROWDED, [but])
+        cursor.execute(_OVER_LIMIT, [but])
         crowded = cursor.fetchall()
     return sum(
-        _in_batches(using, _PURGE_VISITS, {"environment_id": environment_id, "newest": newest})
+        _in_batches(using, _PURGE_ANONYMOUS, {"environment_id": environment_id, "newest": newest})
         for environment_id, newest in crowded
     )
 
@@ -104,16 +105,16 @@ SELECT created_at
 """
 _SHORTEN = """
 DELETE FROM platform.functions_run
- WHERE id IN (SELECT id FROM platform.functions_run
-               WHERE function_id = %(function_id)s AND created_at <= %(until)s AND phase = 'ended'
-               ORDER BY created_at, id LIMIT %(batch)s FOR UPDATE SKIP LOCKED)
+ WHERE id = ANY (ARRAY (SELECT id FROM platform.functions_run
+                     WHERE function_id = %(function_id)s AND created_at <= %(until)s AND phase = 'ended'
+                     ORDER BY created_at, id LIMIT %(batch)s FOR UPDATE SKIP LOCKED))
 """
 
 
 def shorten(using: str) -> int:
-    """Forget the oldest ended runs of environments whose history takes more than their plan allows. Returns how many.
+    """Delete the oldest ended runs of environments whose history exceeds their plan. Returns how many.
 
-    Asks the control database for plans if there may be such a one. Raises OperationalError while it is away.
+    Reads plans from the control database if needed. Raises OperationalError while it is unavailable.
     """
     with by_index(using) as cursor:
         cursor.execute(_WEIGHED, [min(plan.run_history_bytes for plan in PLANS.values())])
@@ -141,7 +142,7 @@ def level(weights: list[int], budget: int) -> int:
 def shortened_at(function: Function) -> datetime | None:
     """Where the function's history begins, if runs went from it that are no seven days old."""
     since = function.runs_since
-    return since if since is not None and since > datetime.now(UTC) - KEPT else None
+    return since if since is not None and since > datetime.now(UTC) - RETENTION else None
 
 
 def _shorten(using: str, environment_id: str, function_id: str, most: int) -> int:

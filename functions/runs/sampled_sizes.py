@@ -1,13 +1,12 @@
-"""How much of the disk the ended runs of an environment take, known by a sample of them.
+"""The size of an environment's run history, estimated from a sample.
 
-To add all of them up one would read them all, and to keep a sum every end would wait for the one before. So a run that
-ends is weighed with a probability: once in UNIT / size times it stands for UNIT bytes of history; one that is larger
-than UNIT stands for what it has, always. The sum of the weights is about the sum of the sizes (of 2 GB within some
-5 %), and the index of those that are weighed, `run_weighed`, has an entry for each UNIT of history, however small the
-runs are.
+Summing up all runs would read them all, and a running total would serialise their ends. So a run that ends is sampled
+with a probability: once in UNIT / size times it represents UNIT bytes of history; a run larger than UNIT always
+represents its own size. The sum of the sample approximates the sum of all sizes (within some 5 % for 2 GB), and the
+index `run_weighed` has about one entry per UNIT of history, however small the runs are.
 
-Those of visitors are not weighed: how many of them are kept is another bound (`functions.runs.retention`). SQL, for the
-statements that end runs.
+Anonymous callers' runs are not sampled: their number is limited (`functions.runs.retention`). The result is SQL, for
+the statements that end runs.
 """
 
 from typing import Final
@@ -18,7 +17,7 @@ ROW: Final = 1024
 """Bytes of a run without its texts, and of its entries in indexes."""
 
 
-def weighed(size: str, caller_kind: str) -> str:
+def sampled_size(size: str, caller_kind: str) -> str:
     """What goes into `weight` of a run that ends with texts of so many bytes. Both are SQL, worked out repeatedly."""
     whole = f"({ROW} + {size})"
     return f"CASE WHEN {caller_kind} <> 'anonymous' AND random() * {UNIT} < {whole} THEN greatest({whole}, {UNIT}) END"

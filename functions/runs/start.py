@@ -1,12 +1,11 @@
-"""The life of a run in PostgreSQL, from its beginning: `begin` makes it, executing or queued.
+"""The life of a run in PostgreSQL. `start_run` creates it, executing or queued.
 
-A queued one is claimed (`claims`), who executes it holds its lease (`leases`), and it ends (`endings`). Every
-transition is one statement. `attempts` is the fencing token of a run and `claimed_until` its lease, in the database's
-time: an outcome counts only if it is the current attempt's and the run has not ended. A sweep finds leases that ran
-out. `slot` is an executing run's seat among those that its plan allows, unique in its environment: 1 to the limit for
-synchronous runs, -1 to -limit for queued ones, which so take no seat from those somebody waits for. Visitors, who show
-a key that everybody has, sit on the first half of each alone (`visitor_seats`), the others there last; so do runs of
-events (`functions.triggers.events`).
+A queued run is claimed (`queue`), its executor holds the lease (`leases`), and it ends (`completion`). Each transition
+is one statement. `attempts` is the run's fencing token and `claimed_until` its lease, in database time: an outcome
+counts only for the current attempt of a run that has not ended. A periodic job finds expired leases. `slot` is the
+concurrency slot of an executing run, unique in its environment: 1 to the plan's limit for synchronous runs, -1 to
+-limit for queued ones, so that these take no slot of a waiting caller. Anonymous callers may only use the first half of
+each (`anonymous_slots`), which others take last; so do runs of events (`functions.triggers.events`).
 """
 
 import random
@@ -20,14 +19,14 @@ import orjson
 from django.conf import settings
 from django.db import Error, IntegrityError, connections
 
-from functions.errors import NoSuchFunction, TooManyRuns, TooManyVisits
+from functions.errors import NoSuchFunction, TooManyAnonymousCalls, TooManyRuns
 from functions.quotas import queue_quotas
-from functions.quotas.client_networks import Visit, has_share, open_to_all
-from functions.runs.statement_batching import Together
-from functions.runs.visitor_retention import is_input_kept
+from functions.quotas.client_networks import AnonymousCall, has_share, slots_for_all_networks
+from functions.runs.anonymous_retention import stores_input
+from functions.runs.statement_batching import StatementBatcher
 from platform_site.http.requests import current_request_id
 from platform_site.identity import ids
-from platform_site.identity.callers import Caller, Place
+from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
 from platform_site.postgres import prepared, sqlstates
 
@@ -37,12 +36,12 @@ LEASE_MARGIN: Final = timedelta(seconds=10)
 
 
 TURN: Final = timedelta(seconds=10)
-"""By how much later each queued run of a network has its turn than the one before: about what one takes of visitors'
-seats, whatever the plan, where all take as long as they may. So a newcomer waits behind one or two of each network."""
+"""The spacing between queued runs of one network, about the duration of one at the longest timeout. So a new network
+waits behind one or two runs of each other network."""
 
 
 def lease_values() -> list[bytes]:
-    """The margin and the lease, as `_CHOOSE` and `_CLAIM` take them."""
+    """The margin and the lease, as `_START_RUN` and `_CLAIM` take them."""
     return [b"%f s" % LEASE_MARGIN.total_seconds(), b"%f s" % settings.FUNCTION_LEASE.total_seconds()]
 
 
@@ -70,7 +69,7 @@ class Started:
     trigger: str = "call"
     """One of `Run.Trigger`."""
     address_id: str | None = None
-    """The inbound address by which a synchronous one came."""
+    """The inbound endpoint of a synchronous call."""
 
     @property
     def program_key(self) -> str:
@@ -83,24 +82,21 @@ def program_key(function_id: str, version: int, source_hash: str, memory_mb: int
     return f"{function_id}:{version}:{source_hash}:{memory_mb}"
 
 
-# $1 environment, $2 function, $3 kind of caller that must be allowed, $4 seats that it may take, $5 phase to begin in,
-# $6 run, $7 input, $8 kind of caller, $9 its id, $10 request, $11 depth, $12 margin and $13 lease (`lease_values`),
-# $14 those seats in the order in which to look at them (`_seats`), $15 what is not kept of it; of a visit $16 its
-# network, $17 how much later its turn comes, $18 the seats that are visitors'; $19 how it came about, $20 by which
-# inbound address; $21 and $22 are those of `Together`.
-_CHOOSE: Final = b"""
+# $1 environment, $2 function, $3 kind of caller that must be allowed, $4 slots that it may take, $5 initial phase, $6
+# run, $7 input, $8 kind of caller, $9 its id, $10 request, $11 depth, $12 margin and $13 lease (`lease_values`), $14
+# the slots in the order in which to try them (`_slots`), $15 the fields that are not stored; for an anonymous caller
+# $16 its network, $17 the delay of its turn; $18 trigger, $19 inbound endpoint; the last two are those of
+# `StatementBatcher`. Two texts, because PostgreSQL would plan one at every call: a generic plan pays for the check of
+# the network even where there is none. OFFSET 0 keeps the order of the slots, which a join would not.
+_START_RUN: Final = b"""
 WITH chosen AS (
     SELECT f.id, f.name, f.active_version, f.timeout_ms, f.memory_mb, f.allowed_hosts, v.source_hash,
            (SELECT jsonb_object_agg(s.name, encode(s.sealed_value, 'hex'))
               FROM platform.functions_secret s WHERE s.function_id = f.id AND s.sealed_value IS NOT NULL) AS secrets,
-           (SELECT seat FROM unnest($14::int[]) seat
-             WHERE $5::text = 'executing'
-               AND ($16::bigint IS NULL OR (
-                   SELECT count(*) FILTER (WHERE r.network = $16::bigint) = 0 OR 2 * count(*) < $18::int
-                     FROM platform.functions_run r
-                    WHERE r.environment_id = $1::text AND r.slot BETWEEN 1 AND $18::int))
+           (SELECT free FROM unnest($14::int[]) free
+             WHERE $5::text = 'executing' %(check)b
                AND NOT EXISTS (
-                   SELECT 1 FROM platform.functions_run r WHERE r.environment_id = $1::text AND r.slot = seat)
+                   SELECT 1 FROM platform.functions_run r WHERE r.environment_id = $1::text AND r.slot = free OFFSET 0)
              LIMIT 1) AS slot
       FROM platform.functions_function f
       JOIN platform.functions_version v ON v.function_id = f.id AND v.number = f.active_version
@@ -108,10 +104,10 @@ WITH chosen AS (
        AND (f.invoke IN ('public', $3::text) OR (f.invoke IS NULL AND $3::text <> 'anonymous'))
 ), made AS (
     INSERT INTO platform.functions_run
-           (id, environment_id, function_id, version, status, phase, is_async, trigger, address_id, input, not_kept,
-            logs, walls, caller_kind, caller_id, network, turn_at, request_id, depth, concurrency, slot, attempts,
-            created_at, started_at, claimed_until)
-    SELECT $6::text, $1::text, id, active_version, 'running', $5::text, $5::text = 'queued', $19::text, $20::text,
+           (id, environment_id, function_id, version, status, phase, is_async, trigger, address_id, input, not_stored,
+            logs, sandbox_layers, caller_kind, caller_id, network, turn_at, request_id, depth, concurrency, slot,
+            attempts, created_at, started_at, claimed_until)
+    SELECT $6::text, $1::text, id, active_version, 'running', $5::text, $5::text = 'queued', $18::text, $19::text,
            $7::text, $15::text[], '[]'::jsonb, '{}', $8::text, $9::text, $16::bigint,
            statement_timestamp() + $17::interval, $10::text, $11::smallint, $4::int, slot,
            CASE WHEN $5::text = 'executing' THEN 1 ELSE 0 END,
@@ -125,11 +121,21 @@ WITH chosen AS (
 )
 SELECT id, name, active_version, source_hash, timeout_ms, memory_mb, array_to_json(allowed_hosts), secrets,
        slot IS NOT NULL, EXISTS (SELECT 1 FROM made),
-       CASE WHEN $21::boolean THEN set_config('synchronous_commit', 'off', true) END, $22::text
+       CASE WHEN %(is_asynchronous)b::boolean THEN set_config('synchronous_commit', 'off', true) END, %(mark)b::text
   FROM chosen
 """
-# $1 run. As the row of `_CHOOSE`.
-_FIND_AGAIN: Final = b"""
+_START_KNOWN: Final = _START_RUN % {b"check": b"", b"is_asynchronous": b"$20", b"mark": b"$21"}
+# $20 the slots of anonymous callers.
+_START_ANONYMOUS: Final = _START_RUN % {
+    b"check": b"""
+               AND (SELECT count(*) FILTER (WHERE r.network = $16::bigint) = 0 OR 2 * count(*) < $20::int
+                      FROM platform.functions_run r
+                     WHERE r.environment_id = $1::text AND r.slot BETWEEN 1 AND $20::int)""",
+    b"is_asynchronous": b"$21",
+    b"mark": b"$22",
+}
+# $1 run. As the row of `_START_RUN`.
+_FIND_RUN: Final = b"""
 SELECT f.id, f.name, r.version, v.source_hash, f.timeout_ms, f.memory_mb, array_to_json(f.allowed_hosts),
        (SELECT jsonb_object_agg(s.name, encode(s.sealed_value, 'hex'))
           FROM platform.functions_secret s WHERE s.function_id = f.id AND s.sealed_value IS NOT NULL),
@@ -139,85 +145,85 @@ SELECT f.id, f.name, r.version, v.source_hash, f.timeout_ms, f.memory_mb, array_
   JOIN platform.functions_version v ON v.function_id = f.id AND v.number = r.version
  WHERE r.id = $1::text
 """
-# A seat is taken by an unique index, so that no race goes past the limit. Two that reach for the same one at the same
-# moment: the second waits for the first's commit and reaches again. Each begins to look at another seat, so that this
+# A slot is taken by an unique index, so that no race goes past the limit. Two that reach for the same one at the same
+# moment: the second waits for the first's commit and reaches again. Each begins to look at another slot, so that this
 # is rare and the first one looked at is mostly free: to look at all sixty-four and sort them cost more than the insert.
 REACHES: Final = 50
 
 
-def visitor_seats(limit: int) -> int:
-    """How many of the `limit` seats of an environment its visitors may take: the first so many."""
+def anonymous_slots(limit: int) -> int:
+    """How many of the `limit` slots of an environment anonymous callers may take: the first ones."""
     return max(1, limit // 2)
 
 
-def slots_for(place: Place, caller: Caller, visit: Visit | None) -> int:
+def slots_for(place: EnvironmentRef, caller: Caller, anonymous: AnonymousCall | None) -> int:
     """How many synchronous calls of such a caller the plan allows at the same time."""
     limit = plan_limits(place.plan).function_concurrency
     if caller.kind != "anonymous":
         return limit
-    theirs = visitor_seats(limit)
-    return open_to_all(theirs) if visit is not None and visit.is_heavy else theirs
+    theirs = anonymous_slots(limit)
+    return slots_for_all_networks(theirs) if anonymous is not None and anonymous.is_heavy else theirs
 
 
 @cache
-def _seats(limit: int, may_take: int, start: int) -> bytes:
-    """Seats 1 to `may_take` of `limit` as an array of PostgreSQL's, each half from another one on for each `start`.
+def _slots(limit: int, may_take: int, start: int) -> bytes:
+    """Slots 1 to `may_take` of `limit` as a PostgreSQL array, each half rotated by `start`.
 
-    Those that visitors may take come last, so that they have them as long as the others need no more than their half;
-    and of those at the end the ones that heavy networks may take (`functions.quotas.client_networks`).
+    The slots of anonymous callers come last, so that they are free while others need at most their own half; at the
+    very end come those that networks with high recent usage may take (`functions.quotas.client_networks`).
     """
-    shared = visitor_seats(limit)
-    parts = (range(shared + 1, may_take + 1), range(open_to_all(shared) + 1, min(shared, may_take) + 1))
-    order = [seat for part in (*parts, range(1, open_to_all(shared) + 1)) for seat in _rotated(part, start)]
+    shared = anonymous_slots(limit)
+    parts = (range(shared + 1, may_take + 1), range(slots_for_all_networks(shared) + 1, min(shared, may_take) + 1))
+    order = [slot for part in (*parts, range(1, slots_for_all_networks(shared) + 1)) for slot in _rotated(part, start)]
     return b"{%b}" % ",".join(map(str, order)).encode()
 
 
-def _rotated(seats: range, start: int) -> list[int]:
-    first = start % max(1, len(seats))
-    return [*seats[first:], *seats[:first]]
+def _rotated(slots: range, start: int) -> list[int]:
+    first = start % max(1, len(slots))
+    return [*slots[first:], *slots[:first]]
 
 
-_begins: Final = Together(_CHOOSE, is_durable=False)
-_queueings: Final = Together(_CHOOSE, is_durable=True)
+_start_batcher: Final = StatementBatcher(_START_KNOWN, is_durable=False)
+_start_anonymous_batcher: Final = StatementBatcher(_START_ANONYMOUS, is_durable=False)
+_queue_batcher: Final = StatementBatcher(_START_KNOWN, is_durable=True)
 
 
-def begin(
-    place: Place,
+def start_run(
+    place: EnvironmentRef,
     caller: Caller,
     name: str,
     input_text: str,
     *,
     depth: int = 0,
     is_async: bool = False,
-    visit: Visit | None = None,
+    anonymous: AnonymousCall | None = None,
     address_id: str | None = None,
 ) -> Started:
-    """Make the run, executing (a lease is ours) or queued. One statement; a queued one of a visitor takes one more, and
-    now and then one of somebody else (`functions.quotas.queue_quotas`).
+    """Create the run, executing (with a lease of this process) or queued. One statement; one more for a queued run of
+    an anonymous caller, and now and then for others (`functions.quotas.queue_quotas`).
 
-    One that executes is committed when this returns, and on disk before it can have any effect: a row that it writes
-    and its end come later in the same log and wait for it, and `make_durable` goes before what leaves the database.
-    So a synchronous call waits for the disk once. If PostgreSQL crashes in between, `end` finds no run and writes it
-    down whole. In a transaction of the caller's, and where it is queued, its commit waits as any other. Where the
-    answer is lost with the connection, the run is looked for on a new one by the id that it has, and begun if it is not
-    there: nobody else would execute it, and it would keep its seat for as long as its lease.
+    An executing run is committed when this returns, and on disk before it can have any effect: its row writes and its
+    end come later in the same log, and `make_durable` precedes everything that leaves the database. So a synchronous
+    call waits for the disk once. If PostgreSQL crashes in between, `end` finds no run and writes all of it. In a
+    transaction of the caller, and for a queued run, the commit waits as usual. If the connection is lost before the
+    response, the run is looked up on a new connection by its id, and created if it does not exist: no one else would
+    execute it, and it would hold its slot until its lease ends.
 
-    `visit` says where a visitor comes from; without it their network has no share of its own. `address_id`: the inbound
-    address by which it came. Raises NoSuchFunction (or one that this kind of caller may not invoke), TooManyRuns,
-    TooManyVisits, TooManyQueued.
+    `anonymous` is the network of an anonymous caller, `address_id` the inbound endpoint of the call. Raises
+    NoSuchFunction (also if this kind of caller may not invoke it), TooManyRuns, TooManyAnonymousCalls, TooManyQueued.
     """
-    limit, is_visit = plan_limits(place.plan).function_concurrency, caller.kind == "anonymous"
-    theirs = visitor_seats(limit) if is_visit else limit
-    may_take = theirs if is_async else slots_for(place, caller, visit)
+    limit, is_anonymous = plan_limits(place.plan).function_concurrency, caller.kind == "anonymous"
+    theirs = anonymous_slots(limit) if is_anonymous else limit
+    may_take = theirs if is_async else slots_for(place, caller, anonymous)
     trigger = "call" if address_id is None else "inbound"
     behind = 0
     input_bytes = input_text.encode()
-    if is_async and is_visit:
-        behind = _check_room_for_a_visit(place, visit, len(input_bytes))
+    if is_async and is_anonymous:
+        behind = _check_anonymous_quota(place, anonymous, len(input_bytes))
     elif is_async:
         queue_quotas.admit(place, caller, len(input_bytes), address_id=address_id)
     # A queued one needs it until it ends.
-    is_kept = is_async or is_input_kept(caller.kind, trigger, input_bytes)
+    is_kept = is_async or stores_input(caller.kind, trigger, input_bytes)
     run_id, request_id = ids.new("run"), current_request_id()
     values = [
         place.environment_id.encode(),
@@ -234,19 +240,22 @@ def begin(
         *lease_values(),
     ]
     origin = [
-        None if visit is None else b"%d" % visit.network,
+        None if anonymous is None else b"%d" % anonymous.network,
         b"%f s" % (behind * TURN.total_seconds()) if behind else None,
-        b"%d" % theirs,
         trigger.encode(),
         None if address_id is None else address_id.encode(),
     ]
+    batcher = _queue_batcher if is_async else _start_batcher
+    if anonymous is not None and not is_async:
+        batcher = _start_anonymous_batcher
+        origin.append(b"%d" % theirs)
     was_lost = False
     for _ in range(REACHES):
         start = int(random.random() * limit)  # noqa: S311 - not a secret
-        seated = [*values, _seats(limit, may_take, start), None if is_kept else b"{input}", *origin]
+        seated = [*values, _slots(limit, may_take, start), None if is_kept else b"{input}", *origin]
         try:
-            found = prepared.run(place.cluster, _FIND_AGAIN, [run_id.encode()]) if was_lost else []
-            found = found or (_queueings if is_async else _begins).run(place.cluster, seated)
+            found = prepared.run(place.cluster, _FIND_RUN, [run_id.encode()]) if was_lost else []
+            found = found or batcher.run(place.cluster, seated)
         except IntegrityError:  # the function was deleted before we could commit, or it is there by now: look again
             if connections[place.cluster].in_atomic_block:
                 raise
@@ -258,7 +267,7 @@ def begin(
             continue
         if not found:
             raise NoSuchFunction
-        [(function_id, found_name, version, source_hash, timeout_ms, memory_mb, hosts, secrets, had_seat, made, _)] = (
+        [(function_id, found_name, version, source_hash, timeout_ms, memory_mb, hosts, secrets, had_slot, made, _)] = (
             found
         )
         if made == b"t":
@@ -283,14 +292,14 @@ def begin(
                 trigger=trigger,
                 address_id=address_id,
             )
-        if had_seat != b"t":
+        if had_slot != b"t":
             break
-    raise TooManyRuns(theirs, of_visitors=is_visit)
+    raise TooManyRuns(theirs, of_visitors=is_anonymous)
 
 
 # Of `run_turn_of_crowd` the limit's entries are looked at, and those of events that are queued, which are few. No input
 # is read for its size.
-_WAITING_VISITS: Final = """
+_WAITING_ANONYMOUS_RUNS: Final = """
 SELECT count(*), coalesce(sum(octet_length(input)), 0), count(*) FILTER (WHERE network = %s)
   FROM (SELECT input, network FROM platform.functions_run
          WHERE phase = 'queued' AND environment_id = %s AND (caller_kind = 'anonymous' OR trigger = 'event')
@@ -299,32 +308,34 @@ SELECT count(*), coalesce(sum(octet_length(input)), 0), count(*) FILTER (WHERE n
 """
 
 
-def waiting_visits(place: Place) -> tuple[int, int]:
-    """How many queued runs of visitors wait in the environment, and how many bytes their inputs have together; no more
-    than the plan's limit are counted."""
-    count, size, _ = _waiting_visits(place)
+def waiting_anonymous_runs(place: EnvironmentRef) -> tuple[int, int]:
+    """How many queued runs of anonymous callers wait in the environment, and the bytes of their inputs; counts at most
+    the plan's limit."""
+    count, size, _ = _count_waiting_anonymous_runs(place)
     return count, size
 
 
-def _waiting_visits(place: Place, network: int | None = None) -> tuple[int, int, int]:
+def _count_waiting_anonymous_runs(place: EnvironmentRef, network: int | None = None) -> tuple[int, int, int]:
     """How many wait, with how many bytes of input, and how many of them are this network's."""
     most = plan_limits(place.plan).visitor_queued_runs
     with connections[place.cluster].cursor() as cursor:
-        cursor.execute(_WAITING_VISITS, [network, place.environment_id, most])
+        cursor.execute(_WAITING_ANONYMOUS_RUNS, [network, place.environment_id, most])
         count, size, own = cursor.fetchone()
         return int(count), int(size), int(own)
 
 
-def _check_room_for_a_visit(place: Place, visit: Visit | None, input_size: int) -> int:
+def _check_anonymous_quota(place: EnvironmentRef, anonymous: AnonymousCall | None, input_size: int) -> int:
     """How many of its network wait before it. Raises TooManyVisits. Not under a lock: those that come at the same
     moment may pass the limits together."""
     limits = plan_limits(place.plan)
-    count, size, own = _waiting_visits(place, None if visit is None else visit.network)
+    count, size, own = _count_waiting_anonymous_runs(place, None if anonymous is None else anonymous.network)
     if not has_share(limits.visitor_queued_runs, count, own):
-        raise TooManyVisits(f"{limits.visitor_queued_runs} queued runs", is_share=count < limits.visitor_queued_runs)
+        raise TooManyAnonymousCalls(
+            f"{limits.visitor_queued_runs} queued runs", is_share=count < limits.visitor_queued_runs
+        )
     most = limits.visitor_queued_bytes
     if size + input_size > (most // 2 if own else most):
-        raise TooManyVisits(f"{most} bytes of input in queued runs", is_share=size + input_size <= most)
+        raise TooManyAnonymousCalls(f"{most} bytes of input in queued runs", is_share=size + input_size <= most)
     return own
 
 
@@ -349,7 +360,7 @@ def source_of(started: Started) -> bytes:
     """The module's text. Asked once per process and version (`functions.execution.executor` keeps it). Raises
     NoSuchFunction if the function was deleted since."""
     values = [started.function_id.encode(), b"%d" % started.version]
-    found = prepared.run_again_if_lost(connections[started.cluster], _SOURCE, values)
+    found = prepared.retry_if_lost(connections[started.cluster], _SOURCE, values)
     if not found:
         raise NoSuchFunction
     [(source,)] = found

@@ -1,9 +1,9 @@
-"""One statement for many threads: who comes while it is under way lines up, and is taken along by the next.
+"""Group commit: while one thread's statement runs, the same statements of other threads are collected and sent together
+in the next round trip.
 
-A warm call is two short statements, and each costs more for the trip than for the work: a thread put to sleep and woken
-here, a server process there, and a wait for the disk. So of the threads that bring the same statement at the same time
-one goes for all. Nobody waits for company: the first goes at once, and those who come meanwhile go together when it is
-back, led by the first of them. Every statement is a transaction of its own as if it had gone alone, and fails alone.
+A warm call is two short statements, each of which costs more for the round trip than for its work: thread switches
+here, a server process there, and a wait for the disk. The first statement never waits. Each statement is its own
+transaction and fails by itself.
 """
 
 import os
@@ -33,11 +33,11 @@ def make_durable(using: str) -> None:
     prepared.run(using, _DURABLE, [])
 
 
-class Together:
-    """A statement whose last two values are whether its commit may leave the disk to others (`t` or `f`), and a mark
-    that it returns in the last column of each row. Thread-safe.
+class StatementBatcher:
+    """A statement whose last two values are whether its commit may be asynchronous (`t` or `f`), and a mark that it
+    returns in the last column of each row. Thread-safe.
 
-    By its mark each outcome is known to be of who gets it: these are of different tenants.
+    The mark proves that each outcome goes to its own caller, since callers belong to different tenants.
     """
 
     def __init__(self, sql: bytes, *, is_durable: bool) -> None:
@@ -48,7 +48,7 @@ class Together:
 
     def _forget(self) -> None:
         self._lock = threading.Lock()
-        self._lines: defaultdict[str, _Line] = defaultdict(_Line)
+        self._lines: defaultdict[str, _Queue] = defaultdict(_Queue)
 
     def run(self, using: str, values: Values) -> list[Row]:
         """As `platform_site.postgres.prepared.run`, without the last two values and the last column. In a transaction
@@ -62,41 +62,41 @@ class Together:
             if line.is_under_way:
                 line.waiting.append(mine)
             else:
-                line.is_under_way, mine.party = True, [mine]
-        if mine.party is None:
+                line.is_under_way, mine.batch = True, [mine]
+        if mine.batch is None:
             mine.gate.acquire()
-        if mine.party is not None:
-            self._lead(connection, line, mine.party)
+        if mine.batch is not None:
+            self._lead(connection, line, mine.batch)
         if isinstance(mine.outcome, BaseException):
             raise mine.outcome
         return mine.outcome
 
-    def _lead(self, connection: BaseDatabaseWrapper, line: "_Line", party: list["_Ticket"]) -> None:
-        """Go for all of the party, by the leader's connection, and give the line to the first who came meanwhile."""
+    def _lead(self, connection: BaseDatabaseWrapper, line: "_Queue", batch: list["_Ticket"]) -> None:
+        """Go for all of the batch, by the leader's connection, and give the line to the first who came meanwhile."""
         try:
-            outcomes = self._outcomes(connection, party)
-        except BaseException as error:  # of the connection, or of our own making: nobody may wait for ever
-            outcomes = [error, *(_everybodys(error) for _ in party[1:])]
+            outcomes = self._outcomes(connection, batch)
+        except BaseException as error:  # of the connection, or a bug: no thread may wait for ever
+            outcomes = [error, *(_everybodys(error) for _ in batch[1:])]
         finally:
             with self._lock:
                 following = [line.waiting.popleft() for _ in range(min(MOST, len(line.waiting)))]
                 line.is_under_way = bool(following)
             if following:
-                following[0].party = following
+                following[0].batch = following
                 following[0].gate.release()
-        for ticket, outcome in zip(party, outcomes, strict=True):
+        for ticket, outcome in zip(batch, outcomes, strict=True):
             ticket.outcome = outcome
-            if ticket is not party[0]:
+            if ticket is not batch[0]:
                 ticket.gate.release()
 
-    def _outcomes(self, connection: BaseDatabaseWrapper, party: list["_Ticket"]) -> "list[_Outcome]":
-        if len(party) == 1:  # mostly, and all below would come to the same
+    def _outcomes(self, connection: BaseDatabaseWrapper, batch: list["_Ticket"]) -> "list[_Outcome]":
+        if len(batch) == 1:  # mostly, and all below would come to the same
             mark = b"%d" % next(_marks)
-            values = [*party[0].values, b"f" if self.is_durable else b"t", mark]
+            values = [*batch[0].values, b"f" if self.is_durable else b"t", mark]
             return [_rows_of(mark, prepared.run_on(connection, self.sql, values))]
-        marks = [b"%d" % next(_marks) for _ in party]
+        marks = [b"%d" % next(_marks) for _ in batch]
         statements: list[tuple[bytes, Values]] = [
-            (self.sql, [*each.values, b"t", mark]) for each, mark in zip(party, marks, strict=True)
+            (self.sql, [*each.values, b"t", mark]) for each, mark in zip(batch, marks, strict=True)
         ]
         outcomes: list[list[Row] | DatabaseError]
         if not self.is_durable:
@@ -115,7 +115,7 @@ _marks: Final = count(1)
 
 
 def _rows_of(mark: bytes, rows: list[Row]) -> list[Row]:
-    """The rows without their mark. Raises RuntimeError, for all of the party, if they are somebody else's."""
+    """The rows without their mark. Raises RuntimeError, for the whole batch, if a mark is wrong."""
     for row in rows:
         if row[-1] != mark:
             raise RuntimeError("a statement got the rows of another one")
@@ -132,7 +132,7 @@ def _everybodys(error: BaseException) -> DatabaseError:
     return made
 
 
-class _Line:
+class _Queue:
     def __init__(self) -> None:
         self.is_under_way = False
         self.waiting: deque[_Ticket] = deque()
@@ -141,17 +141,17 @@ class _Line:
 class _Ticket:
     """One thread's values and what came of them. Its gate opens when there is an outcome, or when it is to lead."""
 
-    __slots__ = ("gate", "outcome", "party", "values")
+    __slots__ = ("gate", "outcome", "batch", "values")
 
     def __init__(self, values: Values) -> None:
         self.values = values
-        self.party: list[_Ticket] | None = None
+        self.batch: list[_Ticket] | None = None
         self.outcome: _Outcome = []
         self.gate = threading.Lock()
         self.gate.acquire()
 
 
-_all: Final[weakref.WeakSet[Together]] = weakref.WeakSet()
+_all: Final[weakref.WeakSet[StatementBatcher]] = weakref.WeakSet()
 
 
 def _after_fork() -> None:

@@ -1,4 +1,4 @@
-"""How a process of functions can fail, by who is to blame and what to do next."""
+"""Errors of function processes, by their cause."""
 
 from typing import Literal
 

@@ -58,10 +58,11 @@ def import_map(ahead: Iterable[str]) -> str:
 
 
 def ahead(source: bytes) -> list[str]:
-    """The allowed modules that `source` imports or requires, to be loaded while all of Deno is still there and before
-    any code: what they need of it, `crypto` at once and `util` in some of its functions, is Node's own `process`, which
-    can open every module, and whoever patched an EventEmitter before would be handed it. A specifier that is put
-    together as the code runs is not found, and refused."""
+    """The allowed modules that `source` imports or requires. They are loaded while all of Deno is available and before
+    any code of the function: they use Node's own `process` (`crypto` at once, `util` in some functions), which can open
+    every module, and code that patched an EventEmitter before could obtain it. A specifier that is computed at run time
+    is not found, and refused.
+    """
     return sorted({name.decode() for name in _AHEAD.findall(source)} & set(ALLOWED) | set(required(source)))
 
 

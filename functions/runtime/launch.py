@@ -1,4 +1,4 @@
-"""How Deno is started behind the walls of this host: its flags, its uid, and `jail` in front of it."""
+"""How Deno is started behind the sandbox_layers of this host: its flags, its uid, and `sandbox` in front of it."""
 
 import errno
 import json
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from functions.runtime import imports, jail, scratch
+from functions.runtime import imports, sandbox, scratch
 from functions.runtime.errors import StartFailed
 
 RUNNER: Final = Path(__file__).with_name("runner.ts")
@@ -41,10 +41,10 @@ _UIDS: Final = range(1_900_000_000, 2_000_000_000)
 
 
 class Uid:
-    """An unprivileged uid for one process of ours to give away, that no account has: nobody else's until `close`.
+    """An unprivileged uid that no account has, exclusive to this process until `close`.
 
-    Held by a name among the kernel's Unix sockets, which goes with us however we die. Platforms in network namespaces
-    of their own (containers) do not see each other's names: between those only chance keeps two apart, one in 10^8.
+    It is reserved by a name of an abstract Unix socket, which the kernel removes when the process dies. Platforms in
+    other network namespaces (containers) do not see it: between those a collision has a chance of one in 10^8.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Uid:
 
 
 def claim_uid() -> Uid | None:
-    """None where we are not root, and cannot become anybody else."""
+    """None if this process is not root and cannot change its uid."""
     return Uid() if os.geteuid() == 0 else None
 
 
@@ -89,9 +89,9 @@ def deno() -> str:
 def spawn(
     directory: Path, uid: int | None, memory_mb: int, ahead: Sequence[str]
 ) -> tuple["subprocess.Popen[bytes]", BinaryIO]:
-    """Start the runner, for code that needs the modules `ahead`, with `directory` as the only place where it may write:
-    the process, with its three pipes, and a file whose one line, JSON, will name the walls that it stands behind. It
-    leads a session and a process group of its own. Raises StartFailed, OSError."""
+    """Start the runner for code that needs the modules `ahead`, with `directory` as its only writable place. Returns
+    the process with its three pipes, and a file that will have one line of JSON with its sandbox layers. It leads its
+    own session and process group. Raises StartFailed, OSError."""
     runner = directory / "runner.ts"
     runner.write_bytes(RUNNER.read_bytes())
     if uid is not None:
@@ -108,7 +108,7 @@ def spawn(
     report = os.fdopen(report_in, "rb")
     try:
         command = [
-            *_jailed(directory, uid, report_out, limits),
+            *_sandboxed(directory, uid, report_out, limits),
             deno(),
             *FLAGS,
             f"--import-map={imports.import_map(ahead)}",
@@ -133,15 +133,16 @@ def spawn(
     return popen, report
 
 
-def _jailed(directory: Path, uid: int | None, report: int, limits: dict[str, int]) -> list[str]:
-    """The command that puts up the walls, writes their names to the descriptor `report`, and becomes what follows."""
+def _sandboxed(directory: Path, uid: int | None, report: int, limits: dict[str, int]) -> list[str]:
+    """The command that puts up the sandbox_layers, writes their names to the descriptor `report`, and becomes what
+    follows."""
     spec = {"report": report, "uid": uid, "scratch": str(directory), "parent": os.getpid(), "limits": limits}
-    return [sys.executable, "-I", "-S", jail.__file__, json.dumps(spec), "--"]
+    return [sys.executable, "-I", "-S", sandbox.__file__, json.dumps(spec), "--"]
 
 
-def walls_of_this_host() -> list[str]:
-    """Which walls a process would stand behind here (`jail.WALLS` are all), by putting up those of one that does
-    nothing. Some 30 ms. Raises OSError, subprocess.SubprocessError."""
+def sandbox_layers_of_this_host() -> list[str]:
+    """Which sandbox_layers a process would stand behind here (`sandbox.WALLS` are all), by putting up those of one that
+    does nothing. Some 30 ms. Raises OSError, subprocess.SubprocessError."""
     directory = scratch.make()
     claimed = claim_uid()
     uid = None if claimed is None else claimed.number
@@ -152,7 +153,7 @@ def walls_of_this_host() -> list[str]:
                 if uid is not None:
                     os.chown(directory, uid, uid)
                 subprocess.run(  # noqa: S603 - our own program
-                    _jailed(directory, uid, report_out, limits={}),
+                    _sandboxed(directory, uid, report_out, limits={}),
                     pass_fds=[report_out], env={}, check=True, timeout=10, capture_output=True,
                 )  # fmt: skip
             finally:

@@ -1,7 +1,7 @@
-"""What developers are told of code that does not load, or of a call that ended badly.
+"""Messages for developers about code that does not load, or a call that failed.
 
-Deno's words are led by what to do where they are for somebody else. Text that the code chose is cleaned of what
-PostgreSQL cannot keep, so that no run can end without being written down.
+Advice precedes Deno's messages where those address other readers. Text from the code is cleaned of characters that
+PostgreSQL cannot store, so that every run can be recorded.
 """
 
 import re
@@ -42,7 +42,7 @@ def placed(error: Mapping[str, Any]) -> str:
 
 
 def advised(message: str) -> str:
-    """What Deno says of a module that does not load, led by what to do where its words are for somebody else."""
+    """Deno's message about a module that does not load, with advice first where needed."""
     if blocked := _BLOCKED.search(message):
         instead = imports.instead_of(blocked[1])
         advice = f": use {instead}" if instead else ", which has no files, processes and sockets"

@@ -1,11 +1,10 @@
-"""The warm processes of one worker: bounded in number, the coldest out, idle ones ended.
+"""The pool of warm function processes of one worker: bounded; the coldest are evicted, idle ones end.
 
-A process belongs to one (environment, function, version) for life. Calls of one program that come at the same time
-stand in line for its few processes: a call is short, and to start a process costs as much as a hundred of them. So
-another is started only for who has waited `QUEUE_SECONDS`, and at once where calls are known to take longer. A thread
-of the pool watches memory every 20 ms while calls run, and ends what idled too long. Another one starts all processes,
-because the kernel ends a child that asked to die with its parent when the *thread* that started it ends, and threads of
-the server come and go.
+A process belongs to one (environment, function, version) for life. Concurrent calls of one program queue for its few
+processes: a call is short, and starting a process costs as much as a hundred calls. Another process is started only for
+a call that has waited `QUEUE_SECONDS`, and at once if calls are known to be slow. One thread watches memory every 20 ms
+while calls run, and ends idle processes. Another thread starts all processes, because the kernel ends a child that
+asked to die with its parent when the *thread* that started it ends, and server threads come and go.
 """
 
 import math
@@ -19,7 +18,7 @@ from dataclasses import dataclass, field
 from functions.runtime import imports
 from functions.runtime.errors import LoadFailed, ProcessGone, StartFailed
 from functions.runtime.process import Call, Host, Outcome, Process
-from platform_site.concurrency.fair_semaphore import FairPlaces, Full
+from platform_site.concurrency.fair_semaphore import FairSemaphore, Full
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ class Running:
 
 
 @dataclass(slots=True)
-class Crowd:
+class ProgramProcesses:
     """What the pool knows of one program while it has processes of it."""
 
     alive: int = 0
@@ -84,7 +83,7 @@ class Crowd:
         self.usual += (seconds - self.usual) / 4
 
     def call_next(self) -> None:
-        """Wake the first of the line, who leaves it: of two processes that come free each wakes somebody."""
+        """Wake the first waiting call, which leaves the queue: two free processes wake two calls."""
         if self.line:
             self.line.popleft().notify()
 
@@ -104,7 +103,7 @@ class Pool:
     HEAT_HALVES_AFTER = 10.0
     """Seconds. Who is called more often than that keeps its place while others come and go."""
     MOST_HEAT = 8.0
-    """So that what was busy once and is not any more is soon as cold as everybody."""
+    """So that a program that was busy once cools down as fast as others."""
     MOST_CHECKS = 3
     """Deployments that are tried out at the same time: they come on top of `size`, so they are few."""
     FIRM_CHECK = 3.0
@@ -120,7 +119,7 @@ class Pool:
         max_calls: int,
         wait_seconds: float,
         load_seconds: float = 10.0,
-        required_walls: frozenset[str] = frozenset(),
+        required_sandbox_layers: frozenset[str] = frozenset(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.size = size
@@ -128,21 +127,21 @@ class Pool:
         self.max_calls = max_calls
         self.wait_seconds = wait_seconds
         self.load_seconds = load_seconds
-        self.required_walls = required_walls
+        self.required_sandbox_layers = required_sandbox_layers
         self.clock = clock
         self._lock = threading.RLock()
         # Entered by the lock itself throughout, which takes no call of Python.
         self._changed = threading.Condition(self._lock)
         self._idle: OrderedDict[Process, tuple[str, float]] = OrderedDict()  # oldest use first
         self._running: dict[str, Running] = {}
-        self._crowds: dict[str, Crowd] = {}
+        self._crowds: dict[str, ProgramProcesses] = {}
         self._places = 0
         self._watcher: threading.Thread | None = None
         self._dozes = False
         self._alarm = threading.Event()
         self._closed = False
         self._starter = ThreadPoolExecutor(1, "function-starter")
-        self._checks = FairPlaces(
+        self._checks = FairSemaphore(
             self.MOST_CHECKS, each=self.MOST_CHECKS - 1, firm=self.FIRM_CHECK, line=self.WAITING_CHECKS
         )
 
@@ -177,7 +176,7 @@ class Pool:
             except BaseException:
                 self._discard(process, program.key, was_busy=True)
                 raise
-            outcome.walls = tuple(process.walls)
+            outcome.sandbox_layers = tuple(process.sandbox_layers)
             self._give_back(process, program, outcome)
             return outcome
         raise Busy("no process took the call")
@@ -296,9 +295,9 @@ class Pool:
             evicted.close()  # its place becomes ours
         return self._made(program, was_busy=True), False
 
-    def _stand_in_line(self, crowd: Crowd, seconds: float) -> None:
-        """Wait until one of its processes is free. Call with the lock held. Who is called may still find it taken by
-        somebody who just came, and waits again: a thread that already runs is cheaper than one that is woken."""
+    def _stand_in_line(self, crowd: ProgramProcesses, seconds: float) -> None:
+        """Wait until one of its processes is free. Call with the lock held. A woken call may find the process taken by
+        a newer one and wait again: a running thread is cheaper than one that must be woken."""
         mine = threading.Condition(self._lock)
         crowd.line.append(mine)
         try:
@@ -327,10 +326,10 @@ class Pool:
     def _cooled(self, seconds: float) -> float:
         return float(0.5 ** (seconds / self.HEAT_HALVES_AFTER))
 
-    def _crowd_of(self, key: str) -> Crowd:
+    def _crowd_of(self, key: str) -> ProgramProcesses:
         crowd = self._crowds.get(key)
         if crowd is None:
-            crowd = self._crowds[key] = Crowd()
+            crowd = self._crowds[key] = ProgramProcesses()
         return crowd
 
     def _leave(self, key: str) -> None:
@@ -353,7 +352,9 @@ class Pool:
 
     def _started(self, program: Program) -> Process:
         ahead = imports.ahead(program.source)
-        return self._starter.submit(Process, program.memory_mb, program.owner, self.required_walls, ahead).result()
+        return self._starter.submit(
+            Process, program.memory_mb, program.owner, self.required_sandbox_layers, ahead
+        ).result()
 
     def _made(self, program: Program, *, was_busy: bool) -> Process:
         try:
@@ -393,7 +394,7 @@ class Pool:
                 self._idle[process] = (key, now)
                 self._watch()
                 crowd.call_next()
-                self._changed.notify()  # somebody else's program may want the place
+                self._changed.notify()  # another program may need the slot
                 return
         process.close()
 
@@ -439,7 +440,7 @@ class Pool:
                 for process, _ in expired:
                     del self._idle[process]
                 resting = [(p, used) for p, (_, used) in self._idle.items() if not p.is_paused]
-                for process, used in resting:  # under the lock: nobody can take one that is about to be stopped
+                for process, used in resting:  # under the lock, so that no process is taken that is about to be stopped
                     if now - used >= self.PAUSE_AFTER:
                         process.pause()
                 self._dozes = not running and not resting

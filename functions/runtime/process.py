@@ -1,4 +1,4 @@
-"""One Deno process behind walls, spoken to in frames; one call at a time.
+"""One Deno process behind sandbox_layers, spoken to in frames; one call at a time.
 
 `Process()` starts it (`launch`), `load` gives it one version's source, `call` runs the tenant's function and answers
 what the code asks of its `Host` meanwhile; both over a `channel`. A process that misbehaves, times out or crashes is
@@ -28,7 +28,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from functions.runtime import imports, launch, messages, scratch
-from functions.runtime.asides import Asides
+from functions.runtime.async_replies import AsyncReplies
 from functions.runtime.channel import Channel
 from functions.runtime.errors import LoadFailed, ProcessGone, Reason, StartFailed
 
@@ -39,9 +39,9 @@ class Host(Protocol):
     """What a call may do to the outside, decided as the caller of that call."""
 
     def answer(self, operation: str, arguments: bytes, *, seconds: float) -> bytes | Callable[[], bytes]:
-        """The answer to one question of the code (`rows.list`, …, `fetch`), both as JSON text; the call has `seconds`
-        left. One that comes from far away is what returns it, to be called in a thread of its own. `arguments` is what
-        the code said and may be anything. Both raise HostError for a refusal."""
+        """The reply to one request of the code (`rows.list`, …, `fetch`), both as JSON text; the call has `seconds`
+        left. For a network request the result is a function that obtains the reply, to be called in its own thread.
+        `arguments` is untrusted. Both raise HostError for a refusal."""
 
     def interrupt(self) -> None:
         """The call is over while answers are still made for it in other threads: give up. May come more than once."""
@@ -86,8 +86,8 @@ class Outcome:
     reason: Reason | None = None
     error: dict[str, Any] | None = None
     logs: list[LogLine] = field(default_factory=list)
-    walls: tuple[str, ...] = ()
-    """What stood between the code and the machine (`functions.runtime.jail`)."""
+    sandbox_layers: tuple[str, ...] = ()
+    """The sandbox layers around the code (`functions.runtime.sandbox`)."""
 
 
 _FRAME: Final = re.compile(rb'\{"t":"(log|call|done|failed)","tag":"([0-9a-f]{32})",(.*)\}', re.DOTALL)
@@ -107,11 +107,11 @@ class Process:
         self,
         memory_mb: int,
         owner: str,
-        required_walls: frozenset[str] = frozenset(),
+        required_sandbox_layers: frozenset[str] = frozenset(),
         ahead: Sequence[str] = (),
     ) -> None:
         """Start it, for code that needs the modules `ahead` (`imports.ahead`). Raises StartFailed where the host does
-        not give one of the required walls, OSError."""
+        not give one of the required sandbox_layers, OSError."""
         self.memory_mb = memory_mb
         self.owner = owner
         self._ahead = ahead
@@ -126,7 +126,7 @@ class Process:
         self._deadline = math.inf
         self._answering: Host | None = None
         self._interrupting: threading.Thread | None = None
-        self._asides: Asides | None = None
+        self._asides: AsyncReplies | None = None
         self._uid: launch.Uid | None = None
         self.scratch = scratch.make()
         try:
@@ -134,10 +134,10 @@ class Process:
             uid = None if self._uid is None else self._uid.number
             self.popen, report = launch.spawn(self.scratch, uid, memory_mb, ahead)
             with report:
-                self.walls: list[str] = json.loads(report.readline() or b"[]")
+                self.sandbox_layers: list[str] = json.loads(report.readline() or b"[]")
             self._channel = Channel(self.popen, self.kill)
-            if missing := required_walls - set(self.walls):
-                raise StartFailed(f"This host does not give the required walls: {', '.join(sorted(missing))}.")
+            if missing := required_sandbox_layers - set(self.sandbox_layers):
+                raise StartFailed(f"This host does not give the required sandbox_layers: {', '.join(sorted(missing))}.")
         except BaseException:
             self.close()
             raise
@@ -301,8 +301,8 @@ class Process:
                 self._channel.replies = tuple
 
     def _finish_asides(self, host: Host, deadline: float) -> None:
-        """What the code asked for and did not wait for is done before its call is over, as far as its time allows;
-        nobody hears the answers."""
+        """Complete the requests that the code did not wait for, as far as the call's time allows; their replies are
+        dropped."""
         if self._asides is None:
             return
         self._answering = host
@@ -334,8 +334,8 @@ class Process:
         return LogLine(time.time(), level if level in _LEVELS else "info", messages.clean(said.get("text"), 4096))
 
     def _done(self, rest: bytes, longest: int, duration: float, logs: list[LogLine]) -> Outcome:
-        """The code's output, held to be of at most `longest` bytes and JSON that everybody can read: `JSON.stringify`
-        writes halves of surrogate pairs and, by `JSON.rawJSON`, numbers out of range."""
+        """The code's output, checked to have at most `longest` bytes and to be valid JSON: `JSON.stringify` can write
+        lone surrogates and, by `JSON.rawJSON`, numbers out of range."""
         if not rest.startswith(_OUTPUT):
             raise self._channel.broken()
         output = rest[len(_OUTPUT) :]
@@ -368,7 +368,7 @@ class Process:
             if callable(answer):
                 far, reply = answer, b""
             else:
-                reply = _told(tag, number, answer)
+                reply = _log_text(tag, number, answer)
         except HostError as error:
             reply = _refused(tag, number, error)
         finally:
@@ -383,7 +383,7 @@ class Process:
 
     def _begin_aside(self, answer: Callable[[], bytes], deadline: float) -> None:
         if self._asides is None:
-            self._asides = Asides(self._channel.wake)
+            self._asides = AsyncReplies(self._channel.wake)
             self._channel.replies = self._asides.take
         self._channel.hand_in(deadline)
         while self._asides.is_full:
@@ -401,12 +401,12 @@ class Process:
 
 def _answered(tag: bytes, number: bytes, answer: Callable[[], bytes]) -> bytes:
     try:
-        return _told(tag, number, answer())
+        return _log_text(tag, number, answer())
     except HostError as error:
         return _refused(tag, number, error)
 
 
-def _told(tag: bytes, number: bytes, value: bytes) -> bytes:
+def _log_text(tag: bytes, number: bytes, value: bytes) -> bytes:
     return b'{"t":"reply","tag":"%b","n":%b,"ok":true,"value":%b}' % (tag, number, value)
 
 

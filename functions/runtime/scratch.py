@@ -1,7 +1,7 @@
-"""Where the processes of functions may write: one directory for each process of ours, one below it for each of theirs.
+"""The writable directories of function processes: one per platform process, and below it one per function process.
 
-A directory of ours holds a file that we keep locked for life. The kernel lets go of the lock when we die, however we
-die, so whoever comes next can tell what was left behind (`sweep`) from what is in use, without knowing process ids.
+Each platform directory has a file that its process keeps locked. The kernel releases the lock when the process dies, so
+the next one can tell remains (`remove_leftovers`) from directories in use, without process ids.
 """
 
 import atexit
@@ -27,11 +27,11 @@ def make() -> Path:
     while True:
         try:
             return Path(tempfile.mkdtemp(prefix="fn-", dir=_directory()))
-        except FileNotFoundError:  # somebody cleaned the temporary directory up
+        except FileNotFoundError:  # the temporary directory was cleaned up
             _forget()
 
 
-def sweep() -> int:
+def remove_leftovers() -> int:
     """Remove the directories whose process is gone. Returns how many; those of other users are left alone."""
     gone = 0
     for directory in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
@@ -53,7 +53,7 @@ def _directory() -> Path:
     with _guard:
         if _ours is None or _ours[0] != os.getpid():
             directory = Path(tempfile.mkdtemp(prefix=PREFIX))
-            # Locked before it has the name that a sweep opens.
+            # Locked before it gets the name that the cleanup opens.
             descriptor = os.open(directory / "new", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             os.rename(directory / "new", directory / _LOCK)

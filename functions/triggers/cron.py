@@ -18,7 +18,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from typing import Final
 
-LONGEST: Final = 200
+MAX_LENGTH: Final = 200
 """Characters."""
 ALIASES: Final = {
     "@hourly": "0 * * * *",
@@ -35,7 +35,7 @@ _PART: Final = re.compile(r"(\*|([0-9]{1,2}|[a-z]{3})(?:-([0-9]{1,2}|[a-z]{3}))?
 
 
 class BadSchedule(ValueError):
-    """The text is no schedule; the message is a sentence for whoever wrote it."""
+    """The text is not a valid schedule; the message is for its author."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ class Schedule:
     either: bool
 
     def next_after(self, moment: datetime) -> datetime:
-        """The first time that is later than `moment` (aware); a whole minute in UTC. Some 50 µs, and 10 ms where it is
-        decades away."""
+        """The first time later than `moment` (aware); a whole minute in UTC. About 50 µs, 10 ms if it is decades
+        later."""
         first = moment.astimezone(UTC).replace(second=0, microsecond=0) + timedelta(minutes=1)
         for day in self._days(first.date()):
             earliest = first.time() if day == first.date() else time.min
@@ -105,7 +105,7 @@ class Schedule:
 
 def normal(text: str) -> str:
     """The text as it is kept: small letters, one space between fields. Raises BadSchedule as `read` does."""
-    kept = " ".join(re.split(r"[ \t]+", text.strip(" \t"))).lower() if len(text) <= LONGEST else text
+    kept = " ".join(re.split(r"[ \t]+", text.strip(" \t"))).lower() if len(text) <= MAX_LENGTH else text
     read(kept)
     return kept
 
@@ -113,8 +113,8 @@ def normal(text: str) -> str:
 @lru_cache(maxsize=1024)
 def read(text: str) -> Schedule:
     """What `normal` has let through. Raises BadSchedule for what cannot be read and for what never comes."""
-    if len(text) > LONGEST:
-        raise BadSchedule(f"A schedule has at most {LONGEST} characters.")
+    if len(text) > MAX_LENGTH:
+        raise BadSchedule(f"A schedule has at most {MAX_LENGTH} characters.")
     _check_for_a_zone(text)
     fields = ALIASES.get(text, text).split(" ")
     if text.startswith("@") and text not in ALIASES:

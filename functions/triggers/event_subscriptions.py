@@ -1,15 +1,15 @@
-"""Functions that run on events: set with a deployment, stopped when nobody stands behind them.
+"""Event triggers of functions: set with a deployment, stopped when their run-as identity loses its permissions.
 
-`Function.events` are patterns as webhooks have them (`rows.outbox.event_types`), and what the environment's writes
-leave events for is kept equal to both (`rows.outbox.subscriptions`). `functions.triggers.events` makes a run of each
-event; docs/reference/functions.md says what it means to those who deploy.
+`Function.events` are patterns as in webhooks (`rows.outbox.event_types`). Event interests are kept equal to both
+(`rows.outbox.subscriptions`). `functions.triggers.events` creates a run per event; docs/reference/functions.md
+describes the behaviour.
 
-A run executes as whoever deployed last, looked up again when it starts, as one by a schedule does (`functions.
-schedules`): code that somebody deploys or activates never runs with the rights of who named the events before. What it
-is told is what a webhook would be told, so that one needs the scopes of who makes one.
+A run executes as the last deployer, checked when it starts, as scheduled runs do (`functions.triggers.schedules`): code
+never runs with the permissions of someone who did not deploy it. Its input is what a webhook would receive, so the
+deployer needs the scopes to create a webhook.
 
-Of no use would be the end of a run, since a function that runs on it runs on its own. A chain of rows that lead to
-functions that write rows is cut as one of webhooks is (`platform_site.identity.call_depth`).
+`function.run.*` events cannot trigger functions: a function would trigger itself. A chain of functions that write rows
+is cut like one of webhooks (`platform_site.identity.call_depth`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,9 +21,9 @@ from accounts.audit import SYSTEM
 from functions.errors import SubscriptionsQuotaReached
 from functions.models import Function
 from functions.runs.start import Started
-from functions.triggers.run_as_check import Way
+from functions.triggers.run_as_check import TriggerKind
 from platform_site.http.errors import ValidationFailed
-from platform_site.identity.callers import Caller, Place
+from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
 from projects.directory.environments import place_of
 from rows.outbox import audit as audit_outbox
@@ -33,24 +33,25 @@ FIELDS: Final = ("events_kind", "events_id")
 """What `activated` may change of a function."""
 SCOPES: Final = ("functions:invoke", "rows:read")
 """What whoever such a function runs as must have: events carry rows."""
-NEVER_HEARD: Final = frozenset({*event_types.OF_RUNS, "webhook.test"})
+NOT_SUBSCRIBABLE: Final = frozenset({*event_types.OF_RUNS, "webhook.test"})
 """Events that no function runs on, `*` or not."""
-_EVERYTHING: Final = (*event_types.OF_ROWS, *sorted(event_types.SYSTEM_EVENTS - NEVER_HEARD))
+_EVERYTHING: Final = (*event_types.OF_ROWS, *sorted(event_types.SYSTEM_EVENTS - NOT_SUBSCRIBABLE))
 """What `*` stands for here. A webhook's has the end of runs, too, for which each run would leave an event."""
-MOST_PATTERNS: Final = 20
+MAX_PATTERNS: Final = 20
 _NAMES_A_URL: Final = "webhook.disabled"
 
 
 def covers(patterns: Iterable[str], event_type: str) -> bool:
     """Whether a function with these patterns runs on an event of this type."""
-    return event_type not in NEVER_HEARD and event_types.matches(patterns, event_type)
+    return event_type not in NOT_SUBSCRIBABLE and event_types.matches(patterns, event_type)
 
 
-def deployed(function: Function, place: Place, values: Mapping[str, Any], *, by: Caller | None) -> None:
-    """What a deployment means to the events; the function is saved by who holds its lock, and calls `refresh` then.
+def deployed(function: Function, place: EnvironmentRef, values: Mapping[str, Any], *, by: Caller | None) -> None:
+    """The changes of a deployment to the event triggers. The caller holds the function's lock, saves it and then calls
+    `refresh`.
 
-    `values` may hold `on`: patterns, or null or an empty list for none. Without it they stay as they are, stopped or
-    not; the same ones again start what is stopped. Its runs execute as `by` from now on. Raises ValidationFailed,
+    `values` may have `on`: patterns, or null or an empty list for none. Without it they stay as they are, stopped or
+    not; the same patterns start stopped triggers again. Runs execute as `by` from now on. Raises ValidationFailed,
     SubscriptionsQuotaReached.
     """
     if "on" in values:
@@ -60,14 +61,14 @@ def deployed(function: Function, place: Place, values: Mapping[str, Any], *, by:
     activated(function, by=by)
 
 
-def _set(function: Function, place: Place, patterns: list[str] | None, by: Caller | None) -> None:
-    had_place = is_listening(function)
+def _set(function: Function, place: EnvironmentRef, patterns: list[str] | None, by: Caller | None) -> None:
+    had_place = has_triggers(function)
     function.events, function.events_stopped = patterns, None
     function.events_kind = function.events_id = None
     if patterns is None:
         return
     if by is None:
-        raise ValidationFailed.of("on", "nobody", "Say as whom the function is to run on events.")
+        raise ValidationFailed.of("on", "nobody", "Set `run_as` for a function with event triggers.")
     if not had_place:
         _check_room(place)
 
@@ -75,7 +76,7 @@ def _set(function: Function, place: Place, patterns: list[str] | None, by: Calle
 def activated(function: Function, *, by: Caller | None) -> None:
     """Another version answers: runs on events execute as `by` from now on, who chose it and may (`way`). Raises
     ValidationFailed."""
-    if not is_listening(function):
+    if not has_triggers(function):
         return
     if function.invoke == "user":
         message = 'Events invoke as a key or a member, and the function is for app users only: its "invoke".'
@@ -84,20 +85,20 @@ def activated(function: Function, *, by: Caller | None) -> None:
         function.events_kind, function.events_id = by.kind, by.id
 
 
-def way(function: Function) -> Way | None:
-    """What it takes to stand behind its events, and to be told of them; None where it runs on none."""
-    if not is_listening(function):
+def trigger_kind(function: Function) -> TriggerKind | None:
+    """The permissions that its run-as identity needs, also to receive the events; None without event triggers."""
+    if not has_triggers(function):
         return None
     scopes = (*SCOPES, "webhooks:read") if covers(function.events or (), _NAMES_A_URL) else SCOPES
-    return Way("on events", 'deploy it with "on": null', scopes)
+    return TriggerKind("on events", 'deploy it with "on": null', scopes)
 
 
-def is_listening(function: Function) -> bool:
+def has_triggers(function: Function) -> bool:
     return function.events is not None and function.events_stopped is None
 
 
 def copied(patterns: list[str] | None) -> dict[str, Any]:
-    """The fields of a function that is a copy of one with these events: stopped, until somebody names them again."""
+    """The fields of a copy of a function with these events: stopped, until they are set again."""
     return {} if patterns is None else {"events": patterns, "events_stopped": Function.Stopped.COPIED}
 
 
@@ -114,13 +115,13 @@ def patterns_of(environment_id: str, using: str) -> Iterable[Sequence[str]]:
     return [_EVERYTHING if "*" in patterns else patterns for patterns in found if patterns is not None]
 
 
-def count_subscriptions(place: Place) -> int:
+def count_subscriptions(place: EnvironmentRef) -> int:
     """How many of the environment's functions run on events; stopped ones do not count. One query."""
     listening = Function.objects.using(place.cluster).filter(environment_id=place.environment_id, events_stopped=None)
     return listening.filter(events__isnull=False).count()
 
 
-def _check_room(place: Place) -> None:
+def _check_room(place: EnvironmentRef) -> None:
     limit = plan_limits(place.plan).event_functions_per_environment
     if count_subscriptions(place) >= limit:
         raise SubscriptionsQuotaReached(limit)
@@ -132,8 +133,8 @@ def may_run(caller: Caller) -> bool:
 
 
 def stop(started: Started) -> None:
-    """Whoever this run was to execute as may not any more: none comes of further events until somebody names them
-    again. Nothing happens where somebody else stands behind them by now, or where the environment is gone."""
+    """The run-as identity of this run lost its permissions: stop the triggers until they are set again. No effect if
+    another identity was set meanwhile, or if the environment was deleted."""
     using, place = started.cluster, place_of(started.environment_id)
     if place is None:
         return

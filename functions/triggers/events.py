@@ -1,17 +1,16 @@
-"""From events to runs: each event of an environment becomes one run of every function that runs on it.
+"""Event triggers: each event becomes one run of every function that subscribes to it.
 
-    the relay (`webhooks.delivery.relay`) ─▶ a `Heard` for each event and function, in the transaction that settles the
-    event
-                                    `queue` ─▶ a queued run, in the transaction that takes the `Heard` away
+    the relay (`webhooks.delivery.relay`) ─▶ one `PendingEvent` per event and function, in the transaction that settles
+    the event
+                                    `queue` ─▶ a queued run, in the transaction that deletes the `PendingEvent`
 
-So one event is one run, whatever dies: both steps are transactions of the region's database, the first is taken once
-because the event is settled once, the second because its row is gone; unique indexes hold both to it.
+So one event is exactly one run, whatever process dies: both steps are transactions of the region's database, the event
+is settled once, and the row is deleted once. Unique indexes enforce both.
 
-Why two steps: the relay serves all of a region's webhooks, and must not wait for the control database to say on which
-plan an environment is, nor make ten thousand runs of one bulk write before it goes on. What was heard costs a line, and
-waits here without end and in order; of these at most ROOM are queued in an environment at the same time, and no more
-once their inputs have as many bytes as its plan lets wait; they take half of its seats and come after its calls
-(`functions.runs.queue`). Environments take turns, ROOM at a time.
+There are two steps because the relay serves all webhooks of a region: it must not wait for the control database to
+learn a plan, nor create ten thousand runs of a bulk write before it continues. Pending events are small and wait in
+order, without a limit; at most MAX_QUEUED of them are queued as runs in one environment at a time, within the bytes of
+its plan. They use half of its slots and come after its calls (`functions.runs.queue`). Environments take turns.
 """
 
 import json
@@ -26,55 +25,55 @@ import orjson
 from django.db import InterfaceError, OperationalError, connections, transaction
 
 from functions import notify as function_notify
-from functions.models import Function, Heard
-from functions.runs.completion import TOLD
-from functions.runs.sampled_sizes import weighed
-from functions.runs.start import visitor_seats
+from functions.models import Function, PendingEvent
+from functions.runs.completion import EVENT_OF_RUN
+from functions.runs.sampled_sizes import sampled_size
+from functions.runs.start import anonymous_slots
 from functions.triggers.event_subscriptions import covers
-from platform_site.background.periodic import apart
+from platform_site.background.periodic import log_failures
 from platform_site.identity import call_depth, ids
 from platform_site.identity.plans import PlanLimits, plan_limits
 from platform_site.postgres.sizes import OctetLength
-from platform_site.postgres.sqlstates import is_away, lost_connection
-from projects.provisioning.suspension import KNOWN_SECONDS, plans_of_active, suspended_in
+from platform_site.postgres.sqlstates import is_unavailable, lost_connection
+from projects.provisioning.suspension import FRESH_SECONDS, plans_of_active, suspended_in
 from rows.events.payloads import Hidden, Payloads
-from rows.events.time_budget import Costly, Turn
+from rows.events.time_budget import ExpensiveEnvironments, TimeBudget
 from rows.outbox import event_types
 from rows.outbox.models import OutboxEvent
 from rows.rules.evaluator import TooCostly
 
 logger = logging.getLogger("platform.functions")
 
-ROOM: Final = 200
+MAX_QUEUED: Final = 200
 """Runs of events that are queued in one environment at the same time. More are queued once half of them have begun, so
 that a hundred runs cost one look."""
 AT_ONCE: Final = 4 * 2**20
 """Bytes of events that one transaction reads and makes inputs of."""
 ROUNDS: Final = 25
-"""Transactions that one environment gets in its turn: what was heard for nothing, since its function is gone, goes by
-thousands and keeps nobody waiting."""
-LARGEST: Final = 8 * 2**20
+"""Maximum transactions of one environment per turn: pending events of deleted functions are removed by thousands,
+without delaying others."""
+MAX_INPUT_BYTES: Final = 8 * 2**20
 """Bytes of an event that still makes a run, as it makes a delivery: an update has the row twice."""
 
 
 _known: Final[dict[str, tuple[str, float]]] = {}
 """Of each environment its plan, and when it was asked (`time.monotonic()`)."""
-_costly: Final[dict[str, Costly]] = defaultdict(Costly)
+_costly: Final[dict[str, ExpensiveEnvironments]] = defaultdict(ExpensiveEnvironments)
 """By region."""
 
 # ── Heard ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-_HEAR: Final = """
-INSERT INTO platform.functions_heard (environment_id, function_id, event_id, sequence)
+_INSERT_PENDING: Final = """
+INSERT INTO platform.functions_pendingevent (environment_id, function_id, event_id, sequence)
 SELECT environment_id, function_id, event_id, sequence
   FROM unnest(%s::text[], %s::text[], %s::text[], %s::bigint[]) AS told(environment_id, function_id, event_id, sequence)
     ON CONFLICT DO NOTHING
 """
 
 
-class Hearing:
-    """What functions make of one turn of the relay. Implements `rows.outbox.subscriptions.Taking`; asks one query to
-    begin with, and nothing more where no function of these environments runs on events."""
+class Subscription:
+    """What functions make of one turn of the relay. Implements `rows.outbox.subscriptions.ConsumerInterest`; asks one
+    query to begin with, and nothing more where no function of these environments runs on events."""
 
     def __init__(self, environment_ids: Collection[str], using: str) -> None:
         self.count = 0
@@ -96,15 +95,15 @@ class Hearing:
         if not self._heard:
             return
         with connections[self._using].cursor() as cursor:
-            cursor.execute(_HEAR, [list(column) for column in zip(*self._heard, strict=True)])
+            cursor.execute(_INSERT_PENDING, [list(column) for column in zip(*self._heard, strict=True)])
         function_notify.after_commit(self._using)
 
 
 def forget_environment(environment_id: str, using: str) -> None:
     """What was heard in an environment that is gone, in batches."""
-    heard = Heard.objects.using(using).filter(environment_id=environment_id).order_by("pk")
+    heard = PendingEvent.objects.using(using).filter(environment_id=environment_id).order_by("pk")
     while batch := list(heard.values_list("pk", flat=True)[:1000]):
-        Heard.objects.using(using).filter(pk__in=batch).delete()
+        PendingEvent.objects.using(using).filter(pk__in=batch).delete()
 
 
 # ── Queued ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -112,16 +111,16 @@ def forget_environment(environment_id: str, using: str) -> None:
 # In leaps from one environment to the next, whatever waits in each.
 REACHED: Final = """
 RECURSIVE reached AS (
-    (SELECT environment_id FROM platform.functions_heard ORDER BY environment_id LIMIT 1)
+    (SELECT environment_id FROM platform.functions_pendingevent ORDER BY environment_id LIMIT 1)
     UNION ALL
-    SELECT (SELECT h.environment_id FROM platform.functions_heard h
+    SELECT (SELECT h.environment_id FROM platform.functions_pendingevent h
              WHERE h.environment_id > reached.environment_id ORDER BY h.environment_id LIMIT 1)
       FROM reached WHERE reached.environment_id IS NOT NULL
 )"""
 """A common table expression: the environments in which something waits, and null."""
 # By the index that has the order: without statistics the planner expects few, and would fetch and sort all of them.
 _IN_ORDER: Final = "SELECT set_config('enable_sort', %s, true)"
-# Of `run_turn_of_crowd`, no more than the room and what visitors have there. No input is read for its size.
+# From `run_turn_of_crowd`, at most the free slots and the anonymous callers' runs. No input is read for its size.
 _QUEUED: Final = """
 SELECT count(*), coalesce(sum(octet_length(input)), 0)
   FROM (SELECT input FROM platform.functions_run r
@@ -144,18 +143,18 @@ SELECT id, active_version, events, events_kind, events_id FROM platform.function
 # Held until the runs that name them are committed, so that a deletion comes before or after. Whoever deploys at this
 # moment is waited for: one that is not found is gone, and its events with it.
 _FUNCTIONS_HELD: Final = f"{_FUNCTIONS} FOR KEY SHARE"
-_ROOM: Final = _QUEUED.format(environment="%s", most="%s")
+_FREE_SLOTS: Final = _QUEUED.format(environment="%s", most="%s")
 _QUEUE: Final = f"""
 WITH made AS (
     INSERT INTO platform.functions_run
            (id, environment_id, function_id, version, status, phase, is_async, trigger, event_id, input, error, logs,
-            walls, caller_kind, caller_id, request_id, depth, attempts, concurrency, created_at, ended_at, duration_ms,
-            weight)
+            sandbox_layers, caller_kind, caller_id, request_id, depth, attempts, concurrency, created_at, ended_at,
+            duration_ms, weight)
     SELECT id, environment_id, function_id, version, CASE WHEN error IS NULL THEN 'running' ELSE 'failed' END,
            CASE WHEN error IS NULL THEN 'queued' ELSE 'ended' END, true, 'event', event_id, input, error, '[]', '{{}}',
            caller_kind, caller_id, request_id, depth, 0, concurrency, clock_timestamp(),
            CASE WHEN error IS NOT NULL THEN now() END, CASE WHEN error IS NOT NULL THEN 0 END,
-           CASE WHEN error IS NOT NULL THEN {weighed("octet_length(input)", "caller_kind")} END
+           CASE WHEN error IS NOT NULL THEN {sampled_size("octet_length(input)", "caller_kind")} END
       FROM json_to_recordset(%s::json) AS made (
            id text, environment_id text, function_id text, version int, event_id text, input text, error jsonb,
            caller_kind text, caller_id text, request_id text, depth smallint, concurrency int)
@@ -163,14 +162,15 @@ WITH made AS (
  RETURNING id, environment_id, function_id, version, request_id, depth, duration_ms, error, phase
 ), failed AS (
     SELECT * FROM made WHERE phase = 'ended'
-), told AS ({TOLD})
+), told AS ({EVENT_OF_RUN})
 SELECT (SELECT count(*) FROM made WHERE phase = 'queued'), EXISTS (SELECT 1 FROM told)
 """  # noqa: S608 - constants
 
 
 @dataclass(frozen=True, slots=True)
 class _Everything:
-    """What is told to functions: all that role `server` may read. Implements `rows.events.payloads.Subscriber`."""
+    """The payload of functions: everything that role `server` may read. Implements
+    `rows.events.payloads.Subscriber`."""
 
     id: str = ""
     filter: Mapping[str, Any] | None = None
@@ -178,7 +178,7 @@ class _Everything:
 
 
 @dataclass(frozen=True, slots=True)
-class _Fate:
+class _Decision:
     """What becomes of an event: runs with this input, or ones that have failed before they began."""
 
     type: str | None = None
@@ -210,22 +210,22 @@ class _NewRun:
 
 
 def queue(using: str) -> int:
-    """Queue runs of what was heard, in each environment as many as there is room for. Returns how many.
+    """Queue runs of pending events, in each environment as many as are allowed. Returns how many.
 
-    Of the environments whose events take long to decide one has its turn, after the others. Asks the control database,
-    if anything waits: for plans, and whether the environment is there and not suspended. Raises OperationalError while
-    it is away; all stays as it is then.
+    Of the environments with expensive events one is processed, after the others. If anything is pending, the control
+    database is asked for plans, and whether the environment exists and is active. Raises OperationalError while it is
+    unavailable; then nothing changes.
     """
     with connections[using].cursor() as cursor:
-        cursor.execute(_WAITING, {"suspended": suspended_in(using), "half": ROOM // 2})
+        cursor.execute(_WAITING, {"suspended": suspended_in(using), "half": MAX_QUEUED // 2})
         waiting = [environment_id for (environment_id,) in cursor.fetchall()]
     queued = 0
     plans = _plans(waiting)
     costly = _costly[using]
-    turn = Turn()
+    turn = TimeBudget()
     for environment_id in costly.one_of(plans):
         costly.discard(environment_id)
-        with apart(f"what functions of {environment_id} heard", using=using):
+        with log_failures(f"what functions of {environment_id} heard", using=using):
             limits = plan_limits(plans[environment_id])
             for _ in range(ROUNDS):
                 looked_at, made = _queue_some(environment_id, limits, using)
@@ -243,7 +243,7 @@ def _plans(environment_ids: Collection[str]) -> dict[str, str]:
     """The plans of those where something may begin, as they were KNOWN_SECONDS ago at most. Raises OperationalError."""
     now = time.monotonic()
     for environment_id, (_, asked_at) in list(_known.items()):
-        if now - asked_at >= KNOWN_SECONDS:
+        if now - asked_at >= FRESH_SECONDS:
             _known.pop(environment_id, None)
     if unknown := [each for each in environment_ids if each not in _known]:
         _known.update({each: (plan, now) for each, plan in plans_of_active(unknown).items()})
@@ -256,10 +256,11 @@ def _queue_some(environment_id: str, limits: PlanLimits, using: str, *, most: in
     except (OperationalError, InterfaceError):
         raise  # says nothing against any event
     except Exception as error:
-        if is_away(error):
+        if is_unavailable(error):
             raise  # nor does this: a session that PostgreSQL ended has another name
         if most != 1:
-            # One of them cannot be written, and nobody says which. The first goes alone, the others in the next batch.
+            # One run cannot be written, and the error does not say which. Write the first alone, the others in the next
+            # batch.
             return _queue_some(environment_id, limits, using, most=1)
         logger.exception("an event's run cannot be written", extra={"environment_id": environment_id})
         return _queue(environment_id, limits, using, most=1, is_hopeless=True)
@@ -274,24 +275,24 @@ def _queue(
         cursor.execute(_ALONE, [f"heard:{environment_id}"])
         if not cursor.fetchone()[0]:
             return 0, 0
-        cursor.execute(_ROOM, [environment_id, ROOM])
+        cursor.execute(_FREE_SLOTS, [environment_id, MAX_QUEUED])
         count, size = cursor.fetchone()
-        room = ROOM - count
+        room = MAX_QUEUED - count
         if room <= 0 or size >= limits.queued_bytes:
             return 0, 0
         cursor.execute(_IN_ORDER, ["off"])
-        waiting = Heard.objects.using(using).filter(environment_id=environment_id).order_by("sequence")
+        waiting = PendingEvent.objects.using(using).filter(environment_id=environment_id).order_by("sequence")
         heard = list(waiting[: most or room])
         cursor.execute(_IN_ORDER, ["on"])
-        # Who wants which of them is asked first, and again when it is decided what they are: no function is locked for
-        # as long as that takes, and what nobody wants is not decided.
+        # The subscriptions are checked first, and again after the payloads are decided: no function is locked for as
+        # long as that takes, and payloads without subscribers are not decided.
         listening = _listening(heard, environment_id, using, _FUNCTIONS)
         batch, events_of_batch = _read(heard, listening, using)
         if not batch:
             return 0, 0
-        fates: dict[str, _Fate] = {}
+        fates: dict[str, _Decision] = {}
         payloads = Payloads(using)
-        turn = Turn()
+        turn = TimeBudget()
         decided = []
         for each in batch:
             if turn.is_over or turn.has_had(environment_id):
@@ -299,32 +300,32 @@ def _queue(
             decided.append(each)
             if each.event_id in events_of_batch and each.event_id not in fates:
                 event = events_of_batch[each.event_id]
-                fates[each.event_id] = _fate_of(event, payloads, is_hopeless=is_hopeless)
+                fates[each.event_id] = _decide(event, payloads, is_hopeless=is_hopeless)
                 turn.book(environment_id)
         listening = _listening(decided, environment_id, using, _FUNCTIONS_HELD)
         made: list[_NewRun] = []
-        seats = visitor_seats(limits.function_concurrency)
+        slots = anonymous_slots(limits.function_concurrency)
         for each in decided:
             fate = fates.get(each.event_id)
             if fate is None or fate.is_hidden or not _wants(listening, each, fate.type):
                 continue
             version, _, caller_kind, caller_id = listening[each.function_id]
             made.append(_NewRun(
-                ids.new("run"), environment_id, each.function_id, version, each.event_id, caller_kind, caller_id, seats,
+                ids.new("run"), environment_id, each.function_id, version, each.event_id, caller_kind, caller_id, slots,
                 fate.request_id, fate.depth, fate.input, fate.error,
             ))  # fmt: skip
         queued, told = 0, False
         if made:
             cursor.execute(_QUEUE, [orjson.dumps(made).decode()])
             queued, told = cursor.fetchone()
-        Heard.objects.using(using).filter(pk__in=[each.pk for each in decided]).delete()
+        PendingEvent.objects.using(using).filter(pk__in=[each.pk for each in decided]).delete()
         if told:
-            transaction.on_commit(lambda: function_notify.tell(using), using=using)
+            transaction.on_commit(lambda: function_notify.notify(using), using=using)
         return len(decided), int(queued)
 
 
 def _listening(
-    heard: Sequence[Heard], environment_id: str, using: str, statement: str
+    heard: Sequence[PendingEvent], environment_id: str, using: str, statement: str
 ) -> dict[str, tuple[int, list[str], str, str]]:
     """Of the functions that heard these, and run on events now: version, patterns, and as whom."""
     with connections[using].cursor() as cursor:
@@ -332,7 +333,9 @@ def _listening(
         return {function_id: tuple(rest) for function_id, *rest in cursor.fetchall()}
 
 
-def _wants(listening: Mapping[str, tuple[int, list[str], str, str]], each: Heard, event_type: str | None) -> bool:
+def _wants(
+    listening: Mapping[str, tuple[int, list[str], str, str]], each: PendingEvent, event_type: str | None
+) -> bool:
     """Whether its function is still there, and was not deployed without this event since. `event_type`: None where the
     event is not kept any more."""
     found = listening.get(each.function_id)
@@ -340,14 +343,14 @@ def _wants(listening: Mapping[str, tuple[int, list[str], str, str]], each: Heard
 
 
 def _read(
-    heard: Sequence[Heard], listening: Mapping[str, tuple[int, list[str], str, str]], using: str
-) -> tuple[list[Heard], dict[str, OutboxEvent | None]]:
+    heard: Sequence[PendingEvent], listening: Mapping[str, tuple[int, list[str], str, str]], using: str
+) -> tuple[list[PendingEvent], dict[str, OutboxEvent | None]]:
     """The first of what was heard, as many as have AT_ONCE together, and the events by id that are wanted, None where
     one is not kept any more. What is not wanted is not read, nor is the `data` of one that has more than LARGEST."""
     known = OutboxEvent.objects.using(using).filter(event_id__in=[each.event_id for each in heard])
     kept = known.annotate(size=OctetLength("data")).values_list("event_id", "type", "size")
     types_and_sizes = {event_id: (event_type, size) for event_id, event_type, size in kept}
-    batch: list[Heard] = []
+    batch: list[PendingEvent] = []
     found: dict[str, OutboxEvent | None] = {}
     large = []
     total = 0
@@ -358,22 +361,22 @@ def _read(
             if found and total > AT_ONCE:
                 break
             found[each.event_id] = None
-            if size > LARGEST:
+            if size > MAX_INPUT_BYTES:
                 large.append(each.event_id)
         batch.append(each)
     found |= {event.event_id: event for event in known.filter(event_id__in=found.keys() - set(large))}
     return batch, found | {event.event_id: event for event in known.filter(event_id__in=large).defer("data")}
 
 
-def _fate_of(event: OutboxEvent | None, payloads: Payloads, *, is_hopeless: bool) -> _Fate:
+def _decide(event: OutboxEvent | None, payloads: Payloads, *, is_hopeless: bool) -> _Decision:
     if event is None:
-        return _Fate(error=_error("EventGone", "event_gone", "the event was no longer kept when its turn came"))
-    fate = _Fate(event.type, event.request_id, event.depth)
-    if event.depth >= call_depth.LONGEST:
+        return _Decision(error=_error("EventGone", "event_gone", "the event was no longer kept when its turn came"))
+    fate = _Decision(event.type, event.request_id, event.depth)
+    if event.depth >= call_depth.MAX_DEPTH:
         message = f"a chain of {event.depth} functions and webhooks led here; it was cut"
         return replace(fate, error=_error("Loop", "chain_cut", message))
     if "data" in event.get_deferred_fields():
-        message = f"no function runs on an event of more than {LARGEST >> 20} MB"
+        message = f"no function runs on an event of more than {MAX_INPUT_BYTES >> 20} MB"
         return replace(fate, error=_error("EventTooLarge", "event_too_large", message))
     try:
         if is_hopeless:

@@ -1,13 +1,11 @@
-"""The form of an address's token: `hk_`, the environment's id without its prefix, 21 random base62 characters (125
-bits), 11 of a MAC over all before, 6 of checksum.
+"""Format of an inbound endpoint's token: `hk_`, the environment's id without its prefix, 21 random base62 characters
+(125 bits), 11 characters of a MAC over everything before it, 6 of a checksum.
 
-The environment says in which region to look, so that the address needs no header. It is no secret; the rest is, and
-stands in the address alone. What is stored and compared is the SHA-256 of the whole.
+The environment id selects the region, so the URL needs no header. Only the SHA-256 of the token is stored.
 
-The MAC opens nothing. By it one that was made here is told from one that somebody made up without asking any store, so
-that guesses take nothing from those that are none (`functions.inbound.dispatch`). It is under the platform's keys
-(`platform_site.security.keyring`); tokens from before there was one have random characters in its place, and those
-whose key was dropped are like these.
+The MAC authorises nothing. It tells tokens of this platform from invented ones without a lookup, so that guessing does
+not use up the rate limits of real endpoints (`functions.inbound.dispatch`). Its keys are the platform keys
+(`platform_site.security.keyring`). A token whose key was removed still works, but counts as unverified.
 """
 
 import hmac
@@ -40,7 +38,7 @@ def environment_of(token: str) -> str | None:
     return environment_id if prefix.startswith(PREFIX) else None
 
 
-def is_ours(token: str) -> bool:
+def is_valid(token: str) -> bool:
     """Whether `make` made this token, for the environment that it names, under a key that the platform still has. It
     may be revoked since. `token` is one of which `environment_of` knows the environment."""
     end = len(PREFIX) + _ID + _RANDOM

@@ -1,8 +1,7 @@
-"""Whether whoever deploys a function may stand behind all that runs it by itself, since it runs as them from then on.
+"""Checks that the deployer has the permissions needed to be the run-as identity of the function's triggers.
 
-Its schedule (`functions.triggers.schedules`), its events (`functions.triggers.event_subscriptions`) and its inbound
-addresses (`functions.triggers.inbound_endpoints`) say each what that takes; what somebody lacks of it they are told at
-once.
+Its schedule (`functions.triggers.schedules`), events (`functions.triggers.event_subscriptions`) and inbound endpoints
+(`functions.triggers.inbound_endpoints`) each say what they need; an error lists everything that is missing.
 """
 
 from collections.abc import Iterable
@@ -13,19 +12,19 @@ from platform_site.identity.callers import Caller
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class TriggerKind:
     """One way in which a function runs without being called, in words that complete "The function runs …"."""
 
     how: str
     remedy: str
-    """How its owner takes it away."""
+    """How the owner removes the trigger."""
     scopes: tuple[str, ...]
     """What whoever it runs as must have."""
 
 
-def check(by: Caller | None, ways: Iterable[Way | None]) -> None:
-    """Raises Forbidden with every scope that `by` lacks for one of the ways that there are. None is nobody whom a
-    function could run as, staff or a command: it stays whose it was."""
+def check(by: Caller | None, ways: Iterable[TriggerKind | None]) -> None:
+    """Raises Forbidden with every scope that `by` lacks for one of the triggers. None (staff or a command) is never a
+    run-as identity: the present one stays."""
     if by is None:
         return
     lacking = [way for way in ways if way is not None and not all(map(by.may, way.scopes))]

@@ -1,13 +1,14 @@
-"""Functions on a schedule: set with a deployment, run when they are due, stopped when nobody stands behind them.
+"""Schedules of functions: set with a deployment, run when due, stopped when their run-as identity loses its
+permissions.
 
-What is due stands in `Function.next_run_at`, in the database's time. A sweep of the region claims due functions, writes
-a queued run for each and when it is due next, in one transaction: so a due time makes one run, however many workers
-look. What was missed is made up for once. A function whose last such run has not ended is passed over until its next
-time. `functions.triggers.cron` says when that is; docs/reference/functions.md what it means to those who deploy.
+`Function.next_run_at` has the next due time, in database time. A periodic job of the region claims due functions,
+inserts a queued run for each and sets the next due time, in one transaction: so a due time makes one run, however many
+workers there are. Missed times are made up for by one run. A function whose last scheduled run has not ended is skipped
+until its next time. `functions.triggers.cron` computes the times; docs/reference/functions.md describes the behaviour.
 
-A run executes as whoever deployed last, looked up again when it starts (`functions.execution.run_as`): code that
-somebody deploys or activates never runs with the rights of who set the schedule before. Members of the platform's staff
-and commands are nobody whom a run could be; what they activate goes on running as before.
+A run executes as the last deployer, checked when it starts (`functions.execution.run_as`): code never runs with the
+permissions of someone who did not deploy it. Staff and commands are no run-as identity; what they activate keeps the
+present one.
 """
 
 import logging
@@ -26,11 +27,11 @@ from functions.errors import SchedulesQuotaReached
 from functions.models import Function, Run
 from functions.runs.start import Started
 from functions.triggers import cron
-from functions.triggers.run_as_check import Way
+from functions.triggers.run_as_check import TriggerKind
 from platform_site.http.errors import ValidationFailed
 from platform_site.http.fields import timestamp
 from platform_site.identity import ids
-from platform_site.identity.callers import Caller, Place
+from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
 from platform_site.postgres import clock
 from projects.directory.environments import place_of
@@ -42,31 +43,31 @@ logger = logging.getLogger("platform.functions")
 BATCH: Final = 500
 FIELDS: Final = ("scheduled_kind", "scheduled_id")
 """What `activated` may change of a function."""
-_SET_BACK: Final = timedelta(hours=2)
+_MIN_CLOCK_STEP: Final = timedelta(hours=2)
 """By how much PostgreSQL's clock must have been set back for `mend_future_times`: what a shorter one has run already is
 not run a second time."""
 
 
-def deployed(function: Function, place: Place, values: Mapping[str, Any], *, by: Caller | None) -> None:
-    """What a deployment means to the schedule; the function is saved by who holds its lock.
+def deployed(function: Function, place: EnvironmentRef, values: Mapping[str, Any], *, by: Caller | None) -> None:
+    """The changes of a deployment to the schedule. The caller holds the function's lock and saves it.
 
-    `values` may hold `schedule`: a text of `cron.normal`, or null. Without it the schedule stays as it is, stopped or
-    not; the same one again starts one that is stopped, and loses no time of one that is not. Its runs execute as `by`
-    from now on. Raises ValidationFailed, SchedulesQuotaReached.
+    `values` may have `schedule`: a text of `cron.normal`, or null. Without it the schedule stays as it is, stopped or
+    not; the same text starts a stopped one again and keeps the due time of an active one. Runs execute as `by` from now
+    on. Raises ValidationFailed, SchedulesQuotaReached.
     """
     if "schedule" in values and (function.next_run_at is None or values["schedule"] != function.schedule):
         _set(function, place, values["schedule"], by)
     activated(function, by=by)
 
 
-def _set(function: Function, place: Place, text: str | None, by: Caller | None) -> None:
+def _set(function: Function, place: EnvironmentRef, text: str | None, by: Caller | None) -> None:
     was_running = function.next_run_at is not None
     function.schedule, function.next_run_at, function.schedule_stopped = text, None, None
     function.scheduled_kind = function.scheduled_id = function.last_skipped_at = None
     if text is None:
         return
     if by is None:
-        raise ValidationFailed.of("schedule", "nobody", "Say as whom the function is to run by its schedule.")
+        raise ValidationFailed.of("schedule", "nobody", "Set `run_as` for a function with a schedule.")
     if not was_running:
         _check_room(place)
     function.next_run_at = cron.read(text).next_after(clock.now(place.cluster))
@@ -84,15 +85,15 @@ def activated(function: Function, *, by: Caller | None) -> None:
         function.scheduled_kind, function.scheduled_id = by.kind, by.id
 
 
-def way(function: Function) -> Way | None:
+def trigger_kind(function: Function) -> TriggerKind | None:
     """What it takes to stand behind its schedule; None where it has none that runs it."""
     if function.next_run_at is None:
         return None
-    return Way("by a schedule", 'deploy it with "schedule": null', ("functions:invoke",))
+    return TriggerKind("by a schedule", 'deploy it with "schedule": null', ("functions:invoke",))
 
 
 def copied(text: str | None) -> dict[str, Any]:
-    """The fields of a function that is a copy of one with this schedule: stopped, until somebody sets it again."""
+    """The fields of a copy of a function with this schedule: stopped, until it is set again."""
     return {} if text is None else {"schedule": text, "schedule_stopped": Function.Stopped.COPIED}
 
 
@@ -101,7 +102,7 @@ def caller_of(actor: Caller | Actor) -> Caller | None:
     return actor if isinstance(actor, Caller) else None
 
 
-def count_schedules(place: Place) -> int:
+def count_schedules(place: EnvironmentRef) -> int:
     """How many of the environment's functions run by a schedule; stopped ones do not count. One query."""
     return (
         Function.objects.using(place.cluster)
@@ -110,7 +111,7 @@ def count_schedules(place: Place) -> int:
     )
 
 
-def _check_room(place: Place) -> None:
+def _check_room(place: EnvironmentRef) -> None:
     limit = plan_limits(place.plan).schedules_per_environment
     if count_schedules(place) >= limit:
         raise SchedulesQuotaReached(limit)
@@ -120,10 +121,10 @@ def _check_room(place: Place) -> None:
 
 
 def queue_due(using: str) -> int:
-    """Queue a run of every function that is due. Returns how many.
+    """Queue a run of every due function. Returns how many.
 
-    Asks the control database, if anything is due: for plans, and whether the environment is there and not suspended.
-    Raises OperationalError while it is away. Nothing is lost then, for nobody could say either as whom to run.
+    If anything is due, the control database is asked for plans, and whether the environment exists and is active.
+    Raises OperationalError while it is unavailable; the functions then stay due.
     """
     due = Function.objects.using(using).filter(next_run_at__lte=Now())
     waiting = due.exclude(environment_id__in=suspended_in(using)).values_list("environment_id", flat=True).distinct()
@@ -150,7 +151,8 @@ WITH decided AS (
       FROM decided WHERE f.id = decided.function_id
 )
 INSERT INTO platform.functions_run
-       (id, environment_id, function_id, version, status, phase, is_async, trigger, input, logs, walls, caller_kind,
+       (id, environment_id, function_id, version, status, phase, is_async, trigger, input, logs, sandbox_layers,
+       caller_kind,
         caller_id, depth, attempts, concurrency)
 SELECT decided.run_id, f.environment_id, f.id, f.active_version, 'running', 'queued', true, 'schedule', decided.input,
        '[]', '{}', f.scheduled_kind, f.scheduled_id, 0, 0, decided.concurrency
@@ -207,7 +209,7 @@ def _queue_batch(using: str, plans: Mapping[str, str]) -> tuple[int, bool]:
 def _decide(function: Function, now: datetime, plans: Mapping[str, str], *, is_busy: bool) -> _Decided:
     try:
         comes = cron.read(function.schedule or "").next_after(now)
-    except cron.BadSchedule:  # as another release may have written it
+    except cron.BadSchedule:
         logger.error("the schedule of %s cannot be read", function.pk)
         return _Decided(function.pk, stopped=Function.Stopped.UNREADABLE)
     if is_busy:
@@ -222,8 +224,8 @@ def _decide(function: Function, now: datetime, plans: Mapping[str, str], *, is_b
 
 
 def stop(started: Started) -> None:
-    """Whoever this run was to execute as may not any more: no further one comes until somebody sets the schedule
-    again. Nothing happens where somebody else stands behind it by now, or where the environment is gone."""
+    """The run-as identity of this run lost its permissions: stop the schedule until it is set again. No effect if
+    another identity was set meanwhile, or if the environment was deleted."""
     using, place = started.cluster, place_of(started.environment_id)
     if place is None:
         return
@@ -245,18 +247,18 @@ def stop(started: Started) -> None:
             )  # fmt: skip
 
 
-def mend_future_times(using: str) -> int:
+def repair_future_times(using: str) -> int:
     """Bring back what PostgreSQL's clock has put off that was set back by hours since. Returns how many. Reads all
     functions that have a schedule."""
     now = clock.now(using)
     mended = 0
-    waiting = Function.objects.using(using).filter(next_run_at__gt=now + _SET_BACK).order_by("pk")
+    waiting = Function.objects.using(using).filter(next_run_at__gt=now + _MIN_CLOCK_STEP).order_by("pk")
     for function_id, text, next_run_at in waiting.values_list("pk", "schedule", "next_run_at").iterator(BATCH):
         try:
             schedule = cron.read(text or "")
         except cron.BadSchedule:
             continue
-        if next_run_at is not None and schedule.next_after(now + _SET_BACK) < next_run_at:
+        if next_run_at is not None and schedule.next_after(now + _MIN_CLOCK_STEP) < next_run_at:
             same = Function.objects.using(using).filter(pk=function_id, next_run_at=next_run_at)
             mended += same.update(next_run_at=schedule.next_after(now))
     return mended

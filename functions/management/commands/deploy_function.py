@@ -22,14 +22,14 @@ from functions.management.callers import caller_named
 from functions.management.terminal import plain, sentences
 from functions.models import Secret
 from functions.triggers import event_subscriptions
-from platform_site.cli.base import ExemplifiedCommand
-from platform_site.identity.callers import Caller, Place
+from platform_site.cli.base import CommandWithExamples
+from platform_site.identity.callers import Caller, EnvironmentRef
 
 _EXAMPLES: Final = """
-The module is loaded once behind the walls of the runtime before anything changes; what does not load is refused with
-line and column. Settings and secrets that are not named stay as they are (a new function gets the defaults).
-Without FILE no version is made, and only what is named changes. By its schedule, on events and by its inbound
-addresses a function runs as --as, looked up each time; without --as that stays as it is.
+The module is loaded once in the sandbox before anything changes; a source that does not load is refused with line and
+column. Settings and secrets that are not named stay as they are (a new function gets the defaults). Without FILE no
+version is created, and only the named settings change. A schedule, events and inbound endpoints run the function as
+--as, checked at each run; without --as that stays as it is.
 
 examples:
   manage.py deploy_function env_01k… sum sum.ts
@@ -37,11 +37,11 @@ examples:
   API_TOKEN=… manage.py deploy_function env_01k… mail --secret API_TOKEN
   manage.py deploy_function env_01k… report report.ts --schedule "0 6 * * mon-fri" --as key_01k…
   manage.py deploy_function env_01k… welcome welcome.ts --on auth.user.created --as key_01k…
-  manage.py deploy_function env_01k… mail mail.ts --check      only try it out (for CI)
+  manage.py deploy_function env_01k… mail mail.ts --check      only check it (for CI)
   esbuild … | manage.py deploy_function env_01k… mail - --json
 """
 _ANYBODY: Final = "users, server keys and members"
-"""Who may invoke a function of which nothing is said; everybody is `public`."""
+"""The default of `invoke`; `public` is everyone."""
 
 
 def _secret(text: str) -> tuple[str, str]:
@@ -52,7 +52,7 @@ def _secret(text: str) -> tuple[str, str]:
     return text, value
 
 
-class Command(ExemplifiedCommand):
+class Command(CommandWithExamples):
     help = "Deploy a module as a function's new version, which answers from now on, or change its settings alone."
     epilog = _EXAMPLES
 
@@ -72,11 +72,11 @@ class Command(ExemplifiedCommand):
             "--allow-host", action="append", metavar="HOST",
             help="ctx.fetch may call this host (or host:port); again for each",
         )  # fmt: skip
-        hosts.add_argument("--no-hosts", action="store_true", help="ctx.fetch may call nobody any more")
+        hosts.add_argument("--no-hosts", action="store_true", help="ctx.fetch may call no host any more")
         parser.add_argument(
             "--invoke",
             choices=["anybody", "user", "key", "public"],
-            help="who may invoke it (default anybody: users, server keys and members; public is everybody)",
+            help="who may invoke it (default: users, server keys and members; public is everyone)",
         )
         parser.add_argument("--attempts", type=int, metavar="N", help="how often a queued run is tried (default 1)")
         schedules = parser.add_mutually_exclusive_group()
@@ -91,13 +91,15 @@ class Command(ExemplifiedCommand):
             "needs --as",
         )  # fmt: skip
         events.add_argument("--no-events", action="store_true", help="it runs on events no more")
-        parser.add_argument("--as", dest="caller", metavar="ID", help="whom it runs as by itself: key_… or usr_…")
+        parser.add_argument("--as", dest="caller", metavar="ID", help="run-as identity of its triggers: key_… or usr_…")
         parser.add_argument(
             "--secret", action="append", type=_secret, default=[], metavar="NAME",
             help="set this secret to the value of the environment variable NAME; again for each",
         )  # fmt: skip
         parser.add_argument("--unset-secret", action="append", default=[], metavar="NAME", help="remove this secret")
-        parser.add_argument("--check", action="store_true", help="load the module behind the walls, deploy nothing")
+        parser.add_argument(
+            "--check", action="store_true", help="load the module behind the sandbox_layers, deploy nothing"
+        )
         parser.add_argument("--json", action="store_true", help="print the function as the API shows it")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -124,7 +126,7 @@ class Command(ExemplifiedCommand):
         self._answer(place, function, done, as_json=options["json"])
 
     def _configure(
-        self, place: Place, name: str, values: dict[str, Any], runs_as: Caller | None, options: dict[str, Any]
+        self, place: EnvironmentRef, name: str, values: dict[str, Any], runs_as: Caller | None, options: dict[str, Any]
     ) -> None:
         if options["check"] or not (values or runs_as):
             raise CommandError("Name the module's FILE, or what is to change of the function.")
@@ -132,7 +134,7 @@ class Command(ExemplifiedCommand):
         done = f"{name} is changed; version {function.active_version} answers as before."
         self._answer(place, function, done, as_json=options["json"])
 
-    def _answer(self, place: Place, function: Any, done: str, *, as_json: bool) -> None:
+    def _answer(self, place: EnvironmentRef, function: Any, done: str, *, as_json: bool) -> None:
         secrets = Secret.objects.using(place.cluster).filter(function=function).values_list("name", flat=True)
         shown = serializers.function_detail(function, list(secrets))
         if as_json:
@@ -147,7 +149,7 @@ class Command(ExemplifiedCommand):
             self._say(f"  runs by itself: {function.schedule}, next at {when}, as {function.scheduled_id}")
         elif function.schedule is not None:
             self._say(f"  its schedule is stopped ({function.schedule_stopped}): {function.schedule}")
-        if event_subscriptions.is_listening(function):
+        if event_subscriptions.has_triggers(function):
             self._say(f"  runs on {', '.join(function.events)}, as {function.events_id}")
         elif function.events is not None:
             self._say(f"  its events are stopped ({function.events_stopped}): {', '.join(function.events)}")
@@ -156,7 +158,7 @@ class Command(ExemplifiedCommand):
         self.stderr.write(text, style)
 
 
-def _runs_as(options: dict[str, Any], place: Place) -> Caller | None:
+def _runs_as(options: dict[str, Any], place: EnvironmentRef) -> Caller | None:
     """Whom `--as` names. Raises CommandError."""
     if options["caller"] is None:
         if options["schedule"] is not None or options["on"]:

@@ -1,7 +1,7 @@
-"""`manage.py inbound_address ENV NAME`: make, list or revoke the inbound addresses of a function, from a terminal.
+"""`manage.py inbound_address ENV NAME`: create, list or revoke the inbound endpoints of a function.
 
-Standard output carries what a program reads: the URL of a new address, or a line of JSON for each that there is;
-everything for people goes to standard error. Exit codes: 0 done, 1 refused and nothing changed.
+Standard output is for programs: the URL of a new endpoint, or a line of JSON for each existing one. Messages go to
+standard error. Exit codes: 0 done, 1 refused and nothing changed.
 """
 
 from argparse import ArgumentParser
@@ -17,23 +17,23 @@ from functions.inbound import serializers
 from functions.inbound import service as inbound_service
 from functions.management.callers import caller_named
 from functions.management.terminal import plain, sentences
-from platform_site.cli.base import ExemplifiedCommand
-from platform_site.identity.callers import Place
+from platform_site.cli.base import CommandWithExamples
+from platform_site.identity.callers import EnvironmentRef
 
 _EXAMPLES: Final = """
-An address is a URL by which a provider's webhooks reach the function, as --as and with the rights that it has at that
-moment. The URL is printed this once. Without --as and --revoke the function's addresses are listed.
+An inbound endpoint is a URL by which a provider's webhooks run the function as --as, with its permissions at that time.
+The URL is printed once. Without --as and --revoke the function's endpoints are listed.
 
 examples:
   manage.py inbound_address env_01k… paid --as key_01k… --label Stripe
-  manage.py inbound_address prj_01k…/production hub --as key_01k… --wait      answers with the function's output
+  manage.py inbound_address prj_01k…/production hub --as key_01k… --wait      returns the function's output
   manage.py inbound_address env_01k… paid
   manage.py inbound_address env_01k… paid --revoke inb_01k…
 """
 
 
-class Command(ExemplifiedCommand):
-    help = "Make, list or revoke the addresses by which a provider's webhooks reach a function."
+class Command(CommandWithExamples):
+    help = "Create, list or revoke the inbound endpoints by which a provider's webhooks reach a function."
     epilog = _EXAMPLES
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -54,21 +54,21 @@ class Command(ExemplifiedCommand):
                 self._make(place, name, options)
             elif options["revoke"] is not None:
                 inbound_service.revoke(place, name, options["revoke"], actor=audit.SYSTEM)
-                self.stderr.write("The address is revoked.", self.style.SUCCESS)
+                self.stderr.write("The endpoint is revoked.", self.style.SUCCESS)
             else:
                 addresses = inbound_service.all_of(place, functions.function_of(place, name))
                 for each in addresses:
-                    self.stdout.write(orjson.dumps(serializers.address_detail(each)).decode())
+                    self.stdout.write(orjson.dumps(serializers.endpoint_detail(each)).decode())
                 if not addresses:
-                    self.stderr.write(f"{name} has no inbound address; --as makes one.", plain)
+                    self.stderr.write(f"{name} has no inbound endpoint; --as creates one.", plain)
 
-    def _make(self, place: Place, name: str, options: dict[str, Any]) -> None:
+    def _make(self, place: EnvironmentRef, name: str, options: dict[str, Any]) -> None:
         runs_as, _ = caller_named(options["caller"], place)
         if runs_as.kind not in ("key", "account"):
-            raise CommandError("By an address a function runs as a server key or member, not as an app user.")
+            raise CommandError("An inbound endpoint runs a function as a server key or member, not as an app user.")
         body = {"async": not options["wait"]} | ({"label": options["label"]} if options["label"] is not None else {})
-        values = validated(serializers.NewAddress, body)
-        made, url = inbound_service.make(place, name, values, runs_as=runs_as, actor=audit.SYSTEM)
+        values = validated(serializers.NewEndpoint, body)
+        made, url = inbound_service.create(place, name, values, runs_as=runs_as, actor=audit.SYSTEM)
         self.stderr.write(
             f"{made.address.pk} runs {name} as {runs_as.id}. Its URL, shown this once:", self.style.SUCCESS
         )

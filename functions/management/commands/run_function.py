@@ -1,7 +1,7 @@
-"""`manage.py run_function ENV NAME`: invoke a function from a terminal, in the name of anybody who may.
+"""`manage.py run_function ENV NAME`: invoke a function as any caller that may invoke it.
 
-Standard output carries the output of the function as JSON (with `--json` the whole run), the log and everything else
-for people go to standard error. Exit codes: 0 it succeeded or was queued, 1 refused, 3 it failed or timed out.
+Standard output has the function's output as JSON (with `--json` the whole run); the log and messages go to standard
+error. Exit codes: 0 it succeeded or was queued, 1 refused, 3 it failed or timed out.
 """
 
 import json
@@ -18,11 +18,11 @@ from functions.api import serializers
 from functions.deploy import service as deploy_service
 from functions.execution import executor
 from functions.management.callers import caller_named
-from functions.management.terminal import plain, sentences, tame
+from functions.management.terminal import escaped, plain, sentences
 from functions.models import Run
-from platform_site.cli.base import ExemplifiedCommand
+from platform_site.cli.base import CommandWithExamples
 from platform_site.http import bodies, exact_json
-from platform_site.identity.callers import ENVIRONMENT_SCOPES, Caller, Place
+from platform_site.identity.callers import ENVIRONMENT_SCOPES, Caller, EnvironmentRef
 from projects.directory import roles
 
 _FAILED: Final = 3
@@ -38,7 +38,7 @@ examples:
 """
 
 
-class Command(ExemplifiedCommand):
+class Command(CommandWithExamples):
     help = "Invoke a function and print its output; its log goes to standard error."
     epilog = _EXAMPLES
 
@@ -48,7 +48,7 @@ class Command(ExemplifiedCommand):
         parser.add_argument(
             "--input", default="{}", metavar="JSON", help="an object; @FILE reads a file, - standard input (default {})"
         )
-        parser.add_argument("--as", dest="caller", metavar="ID", help="whom to be: usr_… (app user or member) or key_…")
+        parser.add_argument("--as", dest="caller", metavar="ID", help="the caller: usr_… (app user or member) or key_…")
         parser.add_argument("--async", dest="queue", action="store_true", help="queue it for a worker; needs --as")
         parser.add_argument("--json", action="store_true", help="print the whole run as the API shows it")
 
@@ -80,18 +80,20 @@ class Command(ExemplifiedCommand):
             self.stdout.write(orjson.dumps(serializers.run_detail(run, with_stack=True)).decode())
         else:
             for line in run.logs:
-                self.stderr.write(f"{line['level']:7} {tame(line['text'])}", plain)
+                self.stderr.write(f"{line['level']:7} {escaped(line['text'])}", plain)
             if run.status == Run.Status.SUCCEEDED:
                 # Written anew in ASCII: an output may hold what drives a terminal.
                 indent = 2 if self.stdout.isatty() else None
                 self.stdout.write(json.dumps(exact_json.loads(run.output or "null"), indent=indent))
                 self.stderr.write(f"{run.pk} succeeded in {run.duration_ms} ms.", self.style.SUCCESS)
         if run.status == Run.Status.FAILED:
-            self.stderr.write(f"{run.pk} failed after {run.duration_ms} ms: {tame(serializers.error_text(run.error))}")
+            self.stderr.write(
+                f"{run.pk} failed after {run.duration_ms} ms: {escaped(serializers.error_text(run.error))}"
+            )
             stack = str((run.error or {}).get("stack") or "")
             for line in stack.splitlines():
                 if line.lstrip().startswith(("at ", "Caused by: ", "One of: ")):
-                    self.stderr.write(tame(line), plain)
+                    self.stderr.write(escaped(line), plain)
             sys.exit(_FAILED)
 
 
@@ -106,7 +108,7 @@ def _given(text: str) -> bytes:
         raise CommandError("The input is not UTF-8.") from None
 
 
-def _caller(caller_id: str | None, place: Place) -> tuple[Caller, Place]:
+def _caller(caller_id: str | None, place: EnvironmentRef) -> tuple[Caller, EnvironmentRef]:
     """Who it runs as, and the place as they see it. Raises CommandError."""
     if caller_id is None:
         scopes = roles.of_key(ENVIRONMENT_SCOPES - {"rows:bypass_rules"}, bound_to_environment=True)

@@ -1,11 +1,11 @@
-"""Go behind walls, then become Deno: `python -I -S jail.py SPEC-JSON -- DENO ARGUMENTS…`.
+"""Go behind sandbox_layers, then become Deno: `python -I -S sandbox.py SPEC-JSON -- DENO ARGUMENTS…`.
 
 Deno's permissions are one layer, and not a complete one (docs/explanation/functions-internals.md). This program,
 standard library only, adds what the kernel gives: its own network namespace without an interface, Landlock (no file
 but Deno's own libraries and the scratch directory, no TCP, no signals to others), an unprivileged uid where we are
 root, no new privileges, hard limits, and death with the parent. What the host does not permit is left out, and the
 list of what is active goes to the parent as one JSON line on the descriptor `report`, so that runs can say behind
-which walls they ran. Without a program after `--` that is all it does.
+which sandbox_layers they ran. Without a program after `--` that is all it does.
 
 SPEC: {"report": fd, "uid": int | null, "scratch": path, "limits": {"RLIMIT_X": value}, "parent": pid}
 """
@@ -30,7 +30,7 @@ TRUNCATE, IOCTL = 1 << 14, 1 << 15
 SYSTEM_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache")
 DEVICES = ("/dev/null", "/dev/urandom", "/dev/random", "/dev/zero")
 
-WALLS = ("namespaces", "limits", "uid", "no_new_privileges", "landlock")
+SANDBOX_LAYERS = ("namespaces", "limits", "uid", "no_new_privileges", "landlock")
 """All that there are, in the order in which they go up."""
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -111,27 +111,27 @@ def limits(wanted: dict[str, int]) -> str:
 def main(arguments: list[str]) -> None:
     spec = json.loads(arguments[0])
     command = arguments[arguments.index("--") + 1 :]
-    walls = []
+    sandbox_layers = []
     # Opened while we may still enter the directory it lies in (`/root` is 0700); executed by its descriptor.
     path = command[0] if command else sys.executable
     program = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     if sys.platform == "linux":
-        walls.append(own_namespaces())
+        sandbox_layers.append(own_namespaces())
     os.nice(5)
-    walls.append(limits(spec["limits"]))
+    sandbox_layers.append(limits(spec["limits"]))
     if spec["uid"] is not None:
         os.setgroups([])
         os.setgid(spec["uid"])
         os.setuid(spec["uid"])
-        walls.append("uid")
+        sandbox_layers.append("uid")
     if sys.platform == "linux":
         if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0:
-            walls.append("no_new_privileges")
-        walls.append(landlock(path if spec["uid"] is None else f"/proc/self/fd/{program}", spec["scratch"]))
+            sandbox_layers.append("no_new_privileges")
+        sandbox_layers.append(landlock(path if spec["uid"] is None else f"/proc/self/fd/{program}", spec["scratch"]))
         libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         if os.getppid() != spec["parent"]:  # it died before the request could take effect
             os.kill(os.getpid(), signal.SIGKILL)
-    os.write(spec["report"], json.dumps([wall for wall in walls if wall]).encode() + b"\n")
+    os.write(spec["report"], json.dumps([layer for layer in sandbox_layers if layer]).encode() + b"\n")
     os.close(spec["report"])
     if not command:
         return

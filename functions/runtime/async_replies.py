@@ -1,7 +1,7 @@
-"""Questions of one call whose answers come from far away: they are made in threads beside it, a few at a time.
+"""Asynchronous replies: requests of a call that need the network run in threads beside it, a few at a time.
 
-The thread of the call goes on with what the code says meanwhile, and hands the answers in: it alone writes into the
-channel. It is woken through a pipe, since it waits for the process of the code by `poll`. Used by `process`.
+The thread of the call keeps serving the code, and writes the replies: only it writes to the channel. A pipe wakes it,
+since it waits for the process by `poll`. Used by `process`.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ MOST_AT_ONCE: Final = 6
 code waits with what it asks beyond that."""
 
 
-class Asides:
+class AsyncReplies:
     """What is under way for one call. `wake` is the end of the pipe that is written to; it does not block."""
 
     def __init__(self, wake: int) -> None:
@@ -58,7 +58,7 @@ class Asides:
             self._changed.wait_for(lambda: self._working == 0, max(0.0, deadline - time.monotonic()))
 
     def close(self) -> None:
-        """The call is over: whatever is made from now on is nobody's, and the pipe is left alone."""
+        """The call is over: further replies are dropped, and the pipe is not used."""
         with self._changed:
             self._is_closed = True
 
@@ -69,5 +69,5 @@ class Asides:
             self._changed.notify_all()
             if not self._is_closed:
                 self._made.append(made)
-                with contextlib.suppress(BlockingIOError):  # full of wake-ups as it is
+                with contextlib.suppress(BlockingIOError):  # full of notifications already
                     os.write(self._wake, b".")
