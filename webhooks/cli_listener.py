@@ -1,8 +1,8 @@
-"""A terminal that listens: `manage.py webhooks listen` on a developer's machine.
+"""`manage.py webhooks listen`: forwards an environment's events to a developer's machine.
 
-It subscribes for as long as it runs, and makes the attempts of that one webhook itself, signed and recorded like all
-others, so that they reach what runs on the developer's machine whatever the platform's workers may call. Its
-subscription is prolonged as long as the terminal lives; one that was killed is swept away by `end_listeners`.
+The command creates a temporary subscription and makes its delivery attempts itself, signed and recorded like all
+others, so that they can reach the developer's machine. It renews the subscription while it runs. A periodic job
+(`end_listeners`) removes the subscriptions of commands that were killed.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,14 +15,14 @@ from django.db.models.functions import Now
 
 from accounts import audit
 from platform_site import outbound
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import EnvironmentRef
 from platform_site.outbound.ssrf import networks
 from rows.outbox import audit as audit_outbox
 from rows.outbox import subscriptions
 from webhooks import notify as webhook_notify
 from webhooks.delivery import failing_webhooks
 from webhooks.delivery.attempts import attempt
-from webhooks.delivery.queue import Claimed, Result, claim, record
+from webhooks.delivery.queue import AttemptOutcome, ClaimedDelivery, claim, record
 from webhooks.delivery.relay import relay_batch
 from webhooks.models import Webhook
 from webhooks.subscriptions import service as webhook_service
@@ -32,14 +32,14 @@ LEASE: Final = timedelta(seconds=60)
 AT_ONCE: Final = 10
 
 
-class NoLongerListening(Exception):
+class ListenerEnded(Exception):
     """Somebody deleted or disabled the subscription; or the receiver did, by answering 410."""
 
 
 class Listener:
     """`with Listener(place, url, events) as listener:`, and then `listener.pending()` again and again."""
 
-    def __init__(self, place: Place, url: str, events: Sequence[str]) -> None:
+    def __init__(self, place: EnvironmentRef, url: str, events: Sequence[str]) -> None:
         """`url` is checked: http or https, any host. Raises WebhooksQuotaReached on entering."""
         self._place, self._url, self._events = place, url, list(events)
         # Who runs commands on this machine may call whatever this machine can.
@@ -66,16 +66,18 @@ class Listener:
         live = Webhook.objects.using(self._place.cluster).live(self._place.environment_id)
         return live.filter(pk=self.webhook_id, enabled=True)
 
-    def pending(self, should_stop: Callable[[], bool] = lambda: False) -> Iterator[tuple[Claimed, Result]]:
+    def pending(
+        self, should_stop: Callable[[], bool] = lambda: False
+    ) -> Iterator[tuple[ClaimedDelivery, AttemptOutcome]]:
         """Make the attempts that are due now, one after the other. Raises NoLongerListening."""
         using = self._place.cluster
         if not self._mine().update(listens_until=Now() + LEASE):
-            raise NoLongerListening
+            raise ListenerEnded
         if relay_batch(using).events:
             webhook_notify.wake(using)  # there may be others' deliveries among them
         for _ in range(AT_ONCE):
             # Each by itself: what is claimed has to begin at once.
-            made = [] if should_stop() else claim(using, 1, first_room=1, lease=LEASE, only=self.webhook_id)
+            made = [] if should_stop() else claim(using, 1, initial_concurrency=1, lease=LEASE, only=self.webhook_id)
             if not made:
                 return
             [claimed] = made

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from platform_site.http.errors import Conflict, NotFound, QuotaExceeded
+from platform_site.http.errors import Conflict, NotFound, QuotaExceeded, ValidationFailed
 
 
 class NoSuchWebhook(NotFound):
@@ -11,6 +11,10 @@ class NoSuchWebhook(NotFound):
 
 class NoSuchDelivery(NotFound):
     message = "There is no such delivery of this webhook."
+
+
+class NameTaken(ValidationFailed):
+    """Another webhook of the environment has the name."""
 
 
 class WebhooksQuotaReached(QuotaExceeded):

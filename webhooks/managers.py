@@ -1,4 +1,4 @@
-"""The doors to the tables of `webhooks`. A queryset names its region with `using`."""
+"""Querysets of the tables of `webhooks`. A queryset names its region with `using`."""
 
 from typing import TYPE_CHECKING
 

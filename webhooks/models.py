@@ -21,6 +21,8 @@ class Webhook(models.Model):
 
     id = public_id("wh")
     environment_id = models.CharField(max_length=30)
+    name = models.CharField(max_length=48, null=True)
+    """What a configuration document calls it; unique among the environment's webhooks."""
     url = models.CharField(max_length=2000)
     host = models.CharField(max_length=260)
     """`host:port` of the URL: what the circuit breaker of a receiver goes by."""
@@ -52,13 +54,21 @@ class Webhook(models.Model):
     recover_until = models.DateTimeField(null=True)
     """… as long as its last attempt was before then: what fails once more is left."""
     deleted_at = models.DateTimeField(null=True)
-    """Marked: no attempt starts any more; one in flight completes and is recorded. Removed by the sweep."""
+    """Marked as deleted: no attempt starts any more; one in flight completes and is recorded. A periodic job removes
+    it."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     updated_at = models.DateTimeField(db_default=Now())
 
     objects = WebhookQuerySet.as_manager()
 
     class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["environment_id", "name"],
+                condition=models.Q(deleted_at__isnull=True, name__isnull=False),
+                name="webhook_name_unique_in_environment",
+            )
+        ]
         indexes: ClassVar = [
             models.Index(
                 fields=["environment_id", "-created_at", "-id"],
@@ -107,7 +117,7 @@ class Delivery(models.Model):
     """The exact text sent at every attempt; empty where nothing is ever sent (filtered)."""
     status = models.CharField(max_length=10, choices=Status.choices, default=Status.PENDING)
     outcome = models.CharField(max_length=200, null=True)
-    """The last attempt in a phrase: `200`, `500`, `timeout`, `refused: private address`, …"""
+    """The last attempt in a phrase: `200`, `500`, `timeout`, `refused: private IP`, …"""
     attempts = models.SmallIntegerField(default=0)
     schedule_from = models.SmallIntegerField(default=0)
     """Attempts that count for an earlier schedule: a redelivery starts the schedule anew."""
@@ -190,19 +200,3 @@ class Attempt(models.Model):
 
     def __str__(self) -> str:
         return f"attempt {self.number} of {self.delivery_id}"
-
-
-class TrailEntry(models.Model):
-    """An entry of the audit trail as processes of the release before write it down, and nobody else:
-    `rows.outbox.audit` has columns for who it was, which they would not bring along. Goes with the next release."""
-
-    id = public_id("aud")
-    """Its id there, too."""
-    at = models.DateTimeField(db_default=Now(), editable=False)
-    action = models.CharField(max_length=60)
-    target_id = models.CharField(max_length=64)
-    environment_id = models.CharField(max_length=30)
-    detail = models.JSONField(default=dict)
-
-    def __str__(self) -> str:
-        return f"{self.action} {self.target_id}"

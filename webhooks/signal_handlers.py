@@ -1,42 +1,47 @@
-"""What `webhooks` does when the floors below speak: wake a worker for an event, follow branches and deletions."""
+"""Receivers of signals from lower layers: notify a worker of an event, copy webhooks to branches, delete them."""
 
 from typing import Any
 
 from django.db import connections
 
+from accounts.audit import Actor
 from platform_site.background import dispatch
 from platform_site.background.periodic import after_commit
+from platform_site.http.errors import FieldError
 from platform_site.identity import call_depth, signals
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.postgres.planner_hints import by_index
 from projects import control_events
 from projects.models import Environment
+from rows.migrate.old_names import OldNames
 from rows.outbox import subscriptions
 from rows.outbox.models import record
 from webhooks import notify as webhook_notify
 from webhooks.delivery.queue import wait_for_claims
+from webhooks.models import Webhook
 from webhooks.subscriptions import service as webhook_service
 
 
 def connect() -> None:
     """Called once at start."""
-    signals.row_written.connect(wake_for_event, dispatch_uid="webhooks.wake_for_event")
-    signals.schema_migrated.connect(tell_of_migration, dispatch_uid="webhooks.tell_of_migration")
-    signals.run_finished.connect(wake_for_event, dispatch_uid="webhooks.wake_for_run")
-    signals.user_created.connect(tell_of_user, dispatch_uid="webhooks.tell_of_user")
-    signals.environment_ready.connect(tell_of_environment, dispatch_uid="webhooks.tell_of_environment")
+    signals.row_written.connect(notify_of_event, dispatch_uid="webhooks.wake_for_event")
+    signals.schema_migrated.connect(record_migration_event, dispatch_uid="webhooks.tell_of_migration")
+    signals.names_changing.connect(warn_of_old_names, dispatch_uid="webhooks.warn_of_old_names")
+    signals.run_finished.connect(notify_of_event, dispatch_uid="webhooks.wake_for_run")
+    signals.user_created.connect(record_user_event, dispatch_uid="webhooks.tell_of_user")
+    signals.environment_ready.connect(record_environment_event, dispatch_uid="webhooks.tell_of_environment")
     signals.environment_branched.connect(follow_branch, dispatch_uid="webhooks.follow_branch")
     signals.environment_deleting.connect(close_environment, dispatch_uid="webhooks.close_environment")
-    signals.environment_deleted.connect(forget_environment, dispatch_uid="webhooks.forget_environment")
+    signals.environment_deleted.connect(delete_environment, dispatch_uid="webhooks.forget_environment")
 
 
-def wake_for_event(*, using: str, **_: Any) -> None:
+def notify_of_event(*, using: str, **_: Any) -> None:
     webhook_notify.after_commit(using)
 
 
-def tell_of_migration(*, place: Place, version: int, using: str, **_: Any) -> None:
-    """A `schema.migrated` event for whoever wants one, in the transaction of the change. It names the version and says
-    no more: whoever may make a webhook may not therefore read the names of all tables and columns."""
+def record_migration_event(*, place: EnvironmentRef, version: int, using: str, **_: Any) -> None:
+    """Record a `schema.migrated` event in the transaction of the change, if a webhook subscribes to it. It contains
+    only the version: a permission to create webhooks does not include reading the schema."""
     if subscriptions.is_wanted("schema.migrated", place.environment_id, using):
         record(
             "schema.migrated",
@@ -49,17 +54,40 @@ def tell_of_migration(*, place: Place, version: int, using: str, **_: Any) -> No
         webhook_notify.after_commit(using)
 
 
-def tell_of_user(*, user_id: str, pool_id: str | None, **_: Any) -> None:
-    """`auth.user.created`, in the transaction that makes the user. It names the user and says no more: whoever may make
-    a webhook may not therefore read e-mail addresses."""
+def warn_of_old_names(
+    *, place: EnvironmentRef, old_names: OldNames, actor: Caller | Actor | None, **_: Any
+) -> list[FieldError]:
+    """A warning for each event pattern, filter and list of columns with an old name."""
+    if isinstance(actor, Caller) and not actor.may("webhooks:read"):
+        return []
+    found = []
+    for webhook in Webhook.objects.using(place.cluster).live(place.environment_id).order_by("id"):
+        at = f"webhooks.{webhook.pk}"
+        for index, pattern in enumerate(webhook.events):
+            if (table := old_names.in_pattern(pattern)) is not None:
+                found.append(old_names.warning(f"{at}.events.{index}", table))
+        for table, column in old_names.in_filter(webhook.filter, webhook.events):
+            found.append(old_names.warning(f"{at}.filter", table, column))
+        for table, columns in (webhook.columns or {}).items():
+            if table in old_names.tables:
+                found.append(old_names.warning(f"{at}.columns.{table}", table))
+            for index, column in enumerate(columns):
+                if column in old_names.columns.get(table, {}):
+                    found.append(old_names.warning(f"{at}.columns.{table}.{index}", table, column))
+    return found
+
+
+def record_user_event(*, user_id: str, pool_id: str | None, **_: Any) -> None:
+    """Record `auth.user.created` in the transaction that creates the user. It contains only the id: a permission to
+    create webhooks does not include reading emails."""
     if pool_id is not None:
         control_events.record("auth.user.created", {"user_id": user_id}, environment_id=pool_id)
         webhook_notify.after_control_commit(pool_id)
 
 
-def tell_of_environment(*, place: Place, **_: Any) -> None:
-    """`environment.ready` of a preview branch, told to the environment it was branched from: its own webhooks are
-    copies, and disabled. The first environments of a project have nobody yet to be told."""
+def record_environment_event(*, place: EnvironmentRef, **_: Any) -> None:
+    """Record `environment.ready` of a preview branch for the environment it was branched from, because the branch's own
+    webhooks are disabled copies. The first environments of a project have no subscribers yet."""
     branch = Environment.objects.filter(pk=place.environment_id, parent__isnull=False).first()
     if branch is not None and branch.parent_id is not None:
         data = {"environment_id": branch.pk, "name": branch.name, "project_id": branch.project_id}
@@ -67,7 +95,7 @@ def tell_of_environment(*, place: Place, **_: Any) -> None:
         webhook_notify.after_control_commit(branch.parent_id)
 
 
-def follow_branch(*, source: Place, target: Place, **_: Any) -> None:
+def follow_branch(*, source: EnvironmentRef, target: EnvironmentRef, **_: Any) -> None:
     """Subscriptions come along, disabled, with secrets of their own."""
     webhook_service.copy_webhooks(source, target)
 
@@ -80,8 +108,8 @@ RETURNING id
 # at every batch again.
 _EVENTS = """
 DELETE FROM platform.rows_outboxevent
- WHERE sequence IN (SELECT sequence FROM platform.rows_outboxevent WHERE environment_id = %(env)s
-                     ORDER BY sequence DESC LIMIT %(batch)s)
+ WHERE sequence = ANY (ARRAY (SELECT sequence FROM platform.rows_outboxevent WHERE environment_id = %(env)s
+                           ORDER BY sequence DESC LIMIT %(batch)s))
 """
 _DELIVERIES = """
 SELECT id FROM platform.webhooks_delivery WHERE environment_id = %(env)s ORDER BY event_id LIMIT %(batch)s FOR UPDATE
@@ -95,7 +123,7 @@ _BATCH = 1000
 
 def close_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
     """Nothing of it is sent once its deletion is answered, however long its history takes to go."""
-    # What is done is done: in a region that is away nothing is claimed, and `forget_environment` marks them, too.
+    # If the region is unavailable, its deliveries are not claimed, and `delete_environment` marks the webhooks later.
     after_commit(f"the webhooks of {environment_id}", _close, environment_id, cluster, using=cluster)
 
 
@@ -107,7 +135,7 @@ def _close(environment_id: str, cluster: str) -> None:
     wait_for_claims(cluster, *marked)
 
 
-def forget_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
+def delete_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
     """Its webhooks, events and deliveries go for good: a first batch now, the others by a worker. It may run twice.
 
     A relay may be making deliveries and a worker booking outcomes at this moment. So the webhooks are marked first;
@@ -117,30 +145,30 @@ def forget_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
     with connections[cluster].cursor() as cursor:
         cursor.execute(_MARK, {"env": environment_id})
         cursor.execute(_INTERESTS, {"env": environment_id})
-    by_a_worker = "webhooks.tasks.forget_environment"
-    if not forget_some(environment_id, cluster) and not dispatch.send_now(by_a_worker, environment_id, cluster):
-        forget_all(environment_id, cluster)
+    by_a_worker = "webhooks.tasks.delete_environment"
+    if not delete_batch(environment_id, cluster) and not dispatch.send_now(by_a_worker, environment_id, cluster):
+        delete_all(environment_id, cluster)
 
 
-def forget_all(environment_id: str, cluster: str) -> None:
+def delete_all(environment_id: str, cluster: str) -> None:
     """The rest of `forget_environment`. Cut off, `retention.remove_deleted` goes on with the deliveries, and
     `projects.provisioning.orphaned_rows` finds the events."""
-    while not forget_some(environment_id, cluster):
+    while not delete_batch(environment_id, cluster):
         pass
 
 
-def forget_some(environment_id: str, cluster: str) -> bool:
+def delete_batch(environment_id: str, cluster: str) -> bool:
     """A batch of the environment's events and deliveries; its webhooks, if that was all. Returns whether it was."""
     facts: dict[str, Any] = {"env": environment_id, "batch": _BATCH}
     with connections[cluster].cursor() as cursor:
         cursor.execute(_EVENTS, facts)
-        is_all = cursor.rowcount < _BATCH and _forget_deliveries(cluster, facts) < _BATCH
+        is_all = cursor.rowcount < _BATCH and _delete_deliveries(cluster, facts) < _BATCH
         if is_all:
             cursor.execute(_WEBHOOKS, facts)
     return is_all
 
 
-def _forget_deliveries(cluster: str, facts: dict[str, Any]) -> int:
+def _delete_deliveries(cluster: str, facts: dict[str, Any]) -> int:
     with by_index(cluster) as cursor:
         cursor.execute(_DELIVERIES, facts)
         found = [delivery_id for (delivery_id,) in cursor.fetchall()]

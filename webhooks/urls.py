@@ -1,4 +1,4 @@
-"""The addresses of `webhooks`."""
+"""URLs of `webhooks`."""
 
 from django.urls import path
 

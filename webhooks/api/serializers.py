@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import orjson
+from django.core.validators import RegexValidator
 from rest_framework.exceptions import ValidationError
 
 from platform_site import outbound
@@ -17,6 +18,7 @@ from rows.rules import grammar
 from rows.rules.rules import SERVER
 from webhooks.models import Attempt, Delivery, Webhook
 
+NAME = r"(?!wh_)[a-z][a-z0-9_-]{0,47}"
 MAX_FILTER_BYTES = 8 * 1024
 MAX_COLUMNS = 500
 """Names of columns of one table, more than a table has."""
@@ -36,7 +38,17 @@ class UrlField(fields.CharField):
             raise ValidationError(str(error), error.code) from None
 
 
+class NameField(fields.CharField):
+    """A slug; nothing that could be taken for an id."""
+
+    def __init__(self) -> None:
+        message = "Must be 1 to 48 of a-z, 0-9, _ and -, beginning with a letter, and no id."
+        pattern = RegexValidator(rf"\A{NAME}\Z", message, "invalid_name")
+        super().__init__(max_length=48, required=False, allow_null=True, validators=[pattern])
+
+
 class NewWebhook(Serializer):
+    name = NameField()
     url = UrlField()
     events = EventsField()
     filter = fields.ObjectField(required=False, allow_null=True)
@@ -47,6 +59,7 @@ class NewWebhook(Serializer):
 
 
 class WebhookChanges(Serializer):
+    name = NameField()
     url = UrlField(required=False)
     events = EventsField(required=False)
     filter = fields.ObjectField(required=False, allow_null=True)
@@ -66,7 +79,7 @@ class Recovery(Serializer):
 
 
 def check_against_schema(
-    environment: schema_cache.Environment,
+    environment: schema_cache.CompiledSchema,
     patterns: list[str],
     filter: dict[str, Any] | None,
     columns: dict[str, Any] | None,
@@ -77,15 +90,15 @@ def check_against_schema(
     wildcards, by one table at least. `columns` is `{"table": ["column", …]}`.
     """
     errors: list[FieldError] = []
-    sight = environment.rules.sight(SERVER)
+    resolver = environment.rules.resolver(SERVER)
     tables = environment.schema.tables
     if filter is not None:
         if len(orjson.dumps(filter)) > MAX_FILTER_BYTES:
             errors.append(FieldError("filter", "too_long", "Must have at most 8 KB."))
         else:
-            errors += _filter_errors(filter, patterns, [table for table in tables if sight.columns(table)], sight)
+            errors += _filter_errors(filter, patterns, [table for table in tables if resolver.columns(table)], resolver)
     for table, names in (columns or {}).items():
-        if table not in tables or not sight.columns(table):
+        if table not in tables or not resolver.columns(table):
             errors.append(FieldError(f"columns.{table[:60]}", "unknown", "There is no such table."))
         elif not isinstance(names, list):
             errors.append(FieldError(f"columns.{table}", "not_a_list", "Must be an array of column names."))
@@ -95,20 +108,20 @@ def check_against_schema(
             errors += [
                 FieldError(f"columns.{table}.{index}", "unknown", "There is no such column.")
                 for index, name in enumerate(names)
-                if not isinstance(name, str) or sight.column(table, name) is None
+                if not isinstance(name, str) or resolver.column(table, name) is None
             ]
     if errors:
         raise ValidationFailed(fields=errors)
 
 
-def _filter_errors(filter: dict[str, Any], patterns: list[str], tables: list[str], sight: Any) -> list[FieldError]:
+def _filter_errors(filter: dict[str, Any], patterns: list[str], tables: list[str], resolver: Any) -> list[FieldError]:
     named = {pattern.partition(".")[0] for pattern in patterns if pattern not in event_types.SYSTEM_EVENTS}
     candidates = [table for table in tables if table in named]
     must_all = bool(candidates)
     failures: list[FieldError] = []
     for table in candidates or (tables if named & {"*"} else []):
         try:
-            grammar.read_record(filter, table, sight)
+            grammar.read_record(filter, table, resolver)
             if not must_all:
                 return []
         except grammar.InvalidCondition as error:
@@ -135,6 +148,7 @@ class WebhookList(Serializer):
 
 
 class WebhookDetail(ListedWebhook):
+    name = fields.CharField(allow_null=True)
     filter = fields.ObjectField(allow_null=True)
     columns = fields.ObjectField(allow_null=True)
     ordering = fields.ChoiceField(choices=Webhook.Ordering.values)
@@ -193,6 +207,7 @@ def listed_webhook(webhook: Webhook) -> dict[str, Any]:
 
 def webhook_detail(webhook: Webhook) -> dict[str, Any]:
     return listed_webhook(webhook) | {
+        "name": webhook.name,
         "filter": webhook.filter,
         "columns": webhook.columns,
         "ordering": webhook.ordering,

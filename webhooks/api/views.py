@@ -1,4 +1,4 @@
-"""The addresses of webhooks and their deliveries. Contract sections 4.9 and 4.10."""
+"""REST endpoints of webhooks and their deliveries. Contract sections 4.9 and 4.10."""
 
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -13,7 +13,7 @@ from platform_site import outbound
 from platform_site.http.errors import Forbidden, ValidationFailed
 from platform_site.http.idempotency import idempotent, in_region
 from platform_site.http.pagination import paginate, read_limit
-from platform_site.http.views import ApiViewSet, answer, created, never_stored, no_content
+from platform_site.http.views import ApiViewSet, created, never_stored, no_content, respond
 from rows.outbox import event_types
 from rows.query import schema_cache
 from webhooks.api import serializers
@@ -69,7 +69,7 @@ class WebhookViewSet(ApiViewSet):
     def list(self, request: HttpRequest) -> HttpResponseBase:
         """Every webhook of the environment with the success rate of its last 100 deliveries, the newest first."""
         found = Webhook.objects.using(self.place.cluster).live(self.place.environment_id)
-        return answer({"data": [listed_webhook(each) for each in found.with_health().order_by("-created_at", "-id")]})
+        return respond({"data": [listed_webhook(each) for each in found.with_health().order_by("-created_at", "-id")]})
 
     @_resolved_before
     @idempotent(using=in_region)
@@ -87,7 +87,7 @@ class WebhookViewSet(ApiViewSet):
     @extend_schema(responses=serializers.WebhookDetail)
     def retrieve(self, request: HttpRequest, webhook_id: str) -> HttpResponseBase:
         """One webhook."""
-        return answer(webhook_detail(self._with_health(webhook_id)))
+        return respond(webhook_detail(self._with_health(webhook_id)))
 
     @_resolved_before
     @idempotent(using=in_region)
@@ -98,13 +98,14 @@ class WebhookViewSet(ApiViewSet):
         webhook = webhook_service.webhook_of(self.place, webhook_id)
         values = self.read(serializers.WebhookChanges)
         held = values.pop("held", "release")
-        # Of what it is told already, too: another URL leads what waits elsewhere.
+        # A new URL also redirects the deliveries that are already queued, so the caller needs the right to read those
+        # events.
         self._may_tell_of([*webhook.events, *values.get("events", [])])
         if {"events", "filter", "columns"} & values.keys():
             filter, columns = values.get("filter", webhook.filter), values.get("columns", webhook.columns)
             self._check(values.get("events", webhook.events), filter, columns)
         webhook_service.change_webhook(self.place, webhook_id, values, held=held, actor=self.caller)
-        return answer(webhook_detail(self._with_health(webhook_id)))
+        return respond(webhook_detail(self._with_health(webhook_id)))
 
     @extend_schema(responses={204: None})
     def destroy(self, request: HttpRequest, webhook_id: str) -> HttpResponseBase:
@@ -116,7 +117,7 @@ class WebhookViewSet(ApiViewSet):
     @extend_schema(request=None, responses={202: serializers.TestSent})
     def test(self, request: HttpRequest, webhook_id: str) -> HttpResponseBase:
         """Send a `webhook.test` event to this webhook alone."""
-        return answer({"event_id": webhook_service.send_test(self.place, webhook_id, actor=self.caller)}, 202)
+        return respond({"event_id": webhook_service.send_test(self.place, webhook_id, actor=self.caller)}, 202)
 
     @idempotent(using=in_region)
     @extend_schema(operation_id="rotateWebhookSecret", request=None, responses=serializers.WebhookWithSecret)
@@ -124,7 +125,7 @@ class WebhookViewSet(ApiViewSet):
         """Make a new signing secret. The old one signs beside it for 24 hours; 409 while four old ones
         still sign."""
         _, secret = webhook_service.rotate_secret(self.place, webhook_id, actor=self.caller)
-        return never_stored(answer(webhook_detail(self._with_health(webhook_id)) | {"secret": secret}))
+        return never_stored(respond(webhook_detail(self._with_health(webhook_id)) | {"secret": secret}))
 
     @idempotent(using=in_region)
     @extend_schema(request=serializers.Recovery, responses={202: serializers.Recovered})
@@ -134,7 +135,7 @@ class WebhookViewSet(ApiViewSet):
         webhook_service.webhook_of(self.place, webhook_id)
         since = self.read(serializers.Recovery)["since"]
         recovery = webhook_service.recover(self.place, webhook_id, since, actor=self.caller)
-        return answer({"deliveries": recovery.count, "more": not recovery.is_all}, 202)
+        return respond({"deliveries": recovery.count, "more": not recovery.is_all}, 202)
 
     def _may_carry_rows(self) -> None:
         """Who makes deliveries carry rows must be allowed to read rows."""
@@ -190,7 +191,7 @@ class DeliveryViewSet(ApiViewSet):
             [webhook_id, event_id or "", status or ""],
         )
         data = [delivery_detail(each, each.last_tries) for each in page.items]
-        return answer({"data": data, "next_cursor": page.next_cursor})
+        return respond({"data": data, "next_cursor": page.next_cursor})
 
     @idempotent(using=in_region)
     @extend_schema(request=None, responses={202: serializers.DeliveryShape})
@@ -198,7 +199,7 @@ class DeliveryViewSet(ApiViewSet):
         """Send one delivery again, with the same id and body."""
         delivery = webhook_service.redeliver(self.place, webhook_id, delivery_id, actor=self.caller)
         tries = _last_tries(self.place.cluster, delivery=delivery)
-        return answer(delivery_detail(delivery, tries), 202)
+        return respond(delivery_detail(delivery, tries), 202)
 
 
 def _last_tries(using: str, **of: Any) -> "QuerySet[Attempt]":

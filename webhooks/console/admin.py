@@ -14,23 +14,23 @@ from django.db.models import OuterRef, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 
-from accounts.console.base import address, staff
+from accounts.console.base import staff, url_of
 from platform_site.http import exact_json
 from platform_site.http.errors import ValidationFailed
 from platform_site.identity import call_depth, ids
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import EnvironmentRef
 from projects.console.base import (
+    AdminAction,
     RegionAdmin,
-    RegionAwayError,
-    Verb,
+    RegionUnavailable,
     bounded_count,
     found_anywhere,
-    list_address,
+    list_url,
     listed,
     query_with,
 )
 from projects.console.texts import readable
-from rows.console.row_browser import row_address
+from rows.console.row_browser import row_url
 from rows.outbox.models import OutboxEvent
 from webhooks.delivery.attempts import USER_AGENT
 from webhooks.managers import HEALTH_WINDOW
@@ -40,22 +40,22 @@ from webhooks.subscriptions import service as webhook_service
 
 ATTEMPTS_SHOWN = 100
 """The latest of a delivery, with what the receiver said each time."""
-_TEST = Verb("Send a test event")
-_ROTATE = Verb(
+_TEST = AdminAction("Send a test event")
+_ROTATE = AdminAction(
     "Rotate the secret",
     "The new signing secret is shown once. For 24 hours deliveries are signed with the old one as well.",
 )
-_RECOVER = Verb(
+_RECOVER = AdminAction(
     "Send again", "Every delivery of events since then that did not arrive is sent again, now.", has_form=True
 )
-_DISABLE = Verb(
+_DISABLE = AdminAction(
     "Disable", "Nothing is sent any more. Events are held for up to 7 days and sent when it is enabled.", danger=True
 )
-_ENABLE = Verb("Enable", "What was held is sent now, in its order.")
-_ENABLE_DROPPING = Verb(
+_ENABLE = AdminAction("Enable", "What was held is sent now, in its order.")
+_ENABLE_DROPPING = AdminAction(
     "Enable, drop what is held", "The events that were held are dropped for good: they show up as dropped.", danger=True
 )
-_DELETE = Verb(
+_DELETE = AdminAction(
     "Delete", "No attempt starts any more. The webhook and its deliveries are gone for good.", danger=True, typed=True
 )
 
@@ -73,14 +73,14 @@ class WebhookAdmin(RegionAdmin):
     def name_of(self, thing: Webhook) -> str:
         return thing.pk
 
-    def list_context(self, request: HttpRequest, place: Place) -> dict[str, Any]:
+    def list_context(self, request: HttpRequest, place: EnvironmentRef) -> dict[str, Any]:
         found = Webhook.objects.using(place.cluster).live(place.environment_id).with_health().with_tries()
         return {
             "page": listed(request, found, ["-created_at", "-id"], "webhooks", [place.environment_id]),
             "first_query": query_with(request),
         }
 
-    def thing_context(self, request: HttpRequest, place: Place, thing: Webhook) -> dict[str, Any]:
+    def thing_context(self, request: HttpRequest, place: EnvironmentRef, thing: Webhook) -> dict[str, Any]:
         using = place.cluster
         webhook = Webhook.objects.using(using).with_health().get(pk=thing.pk)
         deliveries = Delivery.objects.using(using).filter(webhook=webhook)
@@ -102,20 +102,20 @@ class WebhookAdmin(RegionAdmin):
             "latest": deliveries.defer("body").order_by("-created_at", "-id")[:10],
         }
 
-    def verbs_of(self, thing: Webhook) -> dict[str, Verb]:
+    def verbs_of(self, thing: Webhook) -> dict[str, AdminAction]:
         if thing.enabled:
             return {
                 "test": _TEST, "rotate": _ROTATE, "recover": _RECOVER, "disable": _DISABLE, "delete": _DELETE,
             }  # fmt: skip
         return {"enable": _ENABLE, "enable_dropping": _ENABLE_DROPPING, "rotate": _ROTATE, "delete": _DELETE}
 
-    def act(self, request: HttpRequest, place: Place, thing: Webhook, verb: str) -> HttpResponse | str:
+    def act(self, request: HttpRequest, place: EnvironmentRef, thing: Webhook, verb: str) -> HttpResponse | str:
         actor = staff(request)
         match verb:
             case "test":
                 event_id = webhook_service.send_test(place, thing.pk, actor=actor)
                 self.message_user(request, "A test event is on its way. This is what becomes of it.", messages.SUCCESS)
-                return HttpResponseRedirect(_event_address(place, event_id))
+                return HttpResponseRedirect(_event_url(place, event_id))
             case "rotate":
                 _, secret = webhook_service.rotate_secret(place, thing.pk, actor=actor)
                 return self._secret_once(request, place, thing, secret)
@@ -139,11 +139,11 @@ class WebhookAdmin(RegionAdmin):
                 self.message_user(request, f"{thing.pk} is deleted.", messages.SUCCESS)
                 return HttpResponseRedirect(self.list_address(environment=place.environment_id))
 
-    def _secret_once(self, request: HttpRequest, place: Place, thing: Webhook, secret: str) -> HttpResponse:
+    def _secret_once(self, request: HttpRequest, place: EnvironmentRef, thing: Webhook, secret: str) -> HttpResponse:
         context = self.frame(request, place, "The new signing secret") | {
             "webhook": thing,
             "secret": secret,
-            "back": address("webhooks_webhook", thing.pk),
+            "back": url_of("webhooks_webhook", thing.pk),
         }
         page = TemplateResponse(request, "admin/webhooks/secret.html", context)
         page.headers["Cache-Control"] = "no-store"
@@ -169,7 +169,7 @@ class DeliveryAdmin(RegionAdmin):
                 raise PermissionDenied
             try:
                 place = _place_of_event(sought)
-            except RegionAwayError as error:
+            except RegionUnavailable as error:
                 return self.away(request, error)
             if place is not None:
                 return HttpResponseRedirect(self.list_address(environment=place, event=sought))
@@ -181,7 +181,7 @@ class DeliveryAdmin(RegionAdmin):
             return HttpResponseRedirect(self.list_address())
         return super().changelist_view(request, extra_context)
 
-    def list_context(self, request: HttpRequest, place: Place) -> dict[str, Any]:
+    def list_context(self, request: HttpRequest, place: EnvironmentRef) -> dict[str, Any]:
         """The newest first: by the index on a webhook's deliveries, or the environment's by its events."""
         using = place.cluster
         asked = {name: request.GET.get(name, "").strip()[:64] for name in ("webhook", "status", "event")}
@@ -217,7 +217,7 @@ class DeliveryAdmin(RegionAdmin):
             context["is_event"] = True
         return context
 
-    def thing_context(self, request: HttpRequest, place: Place, thing: Delivery) -> dict[str, Any]:
+    def thing_context(self, request: HttpRequest, place: EnvironmentRef, thing: Delivery) -> dict[str, Any]:
         return {
             "delivery": thing,
             "webhook": thing.webhook,
@@ -237,15 +237,15 @@ class DeliveryAdmin(RegionAdmin):
                 .filter(delivery=thing)
                 .order_by("-number")[:ATTEMPTS_SHOWN]
             ],
-            "event_address": _event_address(place, thing.event_id),
-            "row_address": _row_address(place, thing.subject),
+            "event_address": _event_url(place, thing.event_id),
+            "row_address": _row_url(place, thing.subject),
         }
 
-    def verbs_of(self, thing: Delivery) -> dict[str, Verb]:
+    def verbs_of(self, thing: Delivery) -> dict[str, AdminAction]:
         can_be_sent = thing.body and thing.webhook.enabled and thing.webhook.deleted_at is None
-        return {"redeliver": Verb("Redeliver")} if can_be_sent else {}
+        return {"redeliver": AdminAction("Redeliver")} if can_be_sent else {}
 
-    def act(self, request: HttpRequest, place: Place, thing: Delivery, verb: str) -> str:
+    def act(self, request: HttpRequest, place: EnvironmentRef, thing: Delivery, verb: str) -> str:
         webhook_service.redeliver(place, thing.webhook_id, thing.pk, actor=staff(request))
         return "It is sent again, with its old id and body."
 
@@ -272,14 +272,14 @@ def _place_of_event(event_id: str) -> str | None:
     return None if event is None else event.environment_id
 
 
-def _event_address(place: Place, event_id: str) -> str:
-    return list_address("webhooks.Delivery", environment=place.environment_id, event=event_id)
+def _event_url(place: EnvironmentRef, event_id: str) -> str:
+    return list_url("webhooks.Delivery", environment=place.environment_id, event=event_id)
 
 
-def _row_address(place: Place, subject: str | None) -> str | None:
+def _row_url(place: EnvironmentRef, subject: str | None) -> str | None:
     """The page of the row that an event is about."""
     table, _, row_id = (subject or "").partition("/")
-    return row_address(place, table, row_id) if row_id else None
+    return row_url(place, table, row_id) if row_id else None
 
 
 def _moment(text: str) -> datetime:

@@ -14,17 +14,17 @@ from platform_site import outbound
 from platform_site.identity import call_depth
 from platform_site.security import keyring
 from webhooks.delivery import retry, signing
-from webhooks.delivery.queue import Claimed, Result
+from webhooks.delivery.queue import AttemptOutcome, ClaimedDelivery
 
-KEPT_BODY: Final = 8 * 1024
-KEPT_HEADERS: Final = 30
+STORED_BODY_BYTES: Final = 8 * 1024
+STORED_HEADERS: Final = 30
 USER_AGENT: Final = "backend-platform-webhooks/1"
 SECRET_PURPOSE: Final = "webhooks.secret"  # noqa: S105 - a purpose, not a secret
 
 
 @dataclass(frozen=True, slots=True)
 class PreviousSecret:
-    """A signing secret that was rotated away and signs until then."""
+    """A previous signing secret, which signs beside the current one until it expires."""
 
     text: str
     until: datetime
@@ -49,7 +49,7 @@ def previous_secrets(sealed: bytes | memoryview | None, until: datetime | None, 
     return [secret for secret in listed if secret.until > now]
 
 
-def attempt(claimed: Claimed, client: outbound.Client | None = None) -> Result:
+def attempt(claimed: ClaimedDelivery, client: outbound.Client | None = None) -> AttemptOutcome:
     """Make one attempt, by the process's guarded client or one of another policy. Never raises: whatever happens is an
     outcome; else the delivery would hang for its lease."""
     at, started = claimed.now(), time.monotonic()
@@ -72,7 +72,7 @@ def attempt(claimed: Claimed, client: outbound.Client | None = None) -> Result:
         return _failed(claimed, at, started, f"internal: {type(error).__name__}")
 
 
-def _answered(claimed: Claimed, at: datetime, started: float, answer: outbound.Answer) -> Result:
+def _answered(claimed: ClaimedDelivery, at: datetime, started: float, answer: outbound.Response) -> AttemptOutcome:
     duration = timedelta(seconds=time.monotonic() - started)
     succeeded = 200 <= answer.status < 300
     wait = None
@@ -81,7 +81,7 @@ def _answered(claimed: Claimed, at: datetime, started: float, answer: outbound.A
         asked = retry.parse_retry_after(answer.headers.get("retry-after"), claimed.now())
         wait = _wait(claimed, asked)
         status = "pending" if wait is not None else "exhausted"
-    return Result(
+    return AttemptOutcome(
         claimed,
         at,
         duration,
@@ -90,26 +90,28 @@ def _answered(claimed: Claimed, at: datetime, started: float, answer: outbound.A
         wait=wait,
         response_status=answer.status,
         response_headers=_kept_headers(answer.headers),
-        response_body=answer.body[:KEPT_BODY].decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}"),
+        response_body=answer.body[:STORED_BODY_BYTES]
+        .decode("utf-8", "replace")
+        .replace("\0", "\N{REPLACEMENT CHARACTER}"),
         error=None if succeeded else f"answered {answer.status}",
         is_gone=answer.status == 410,
     )
 
 
-def _failed(claimed: Claimed, at: datetime, started: float, reason: str) -> Result:
+def _failed(claimed: ClaimedDelivery, at: datetime, started: float, reason: str) -> AttemptOutcome:
     wait = _wait(claimed, None)
     status = "pending" if wait is not None else "exhausted"
     duration = timedelta(seconds=time.monotonic() - started)
-    return Result(claimed, at, duration, status, reason[:200], wait=wait, error=reason[:200])
+    return AttemptOutcome(claimed, at, duration, status, reason[:200], wait=wait, error=reason[:200])
 
 
-def _wait(claimed: Claimed, asked: timedelta | None) -> timedelta | None:
+def _wait(claimed: ClaimedDelivery, asked: timedelta | None) -> timedelta | None:
     schedule = settings.WEBHOOK_RETRY_SCHEDULE or retry.SCHEDULE
     draw = random.random()  # noqa: S311 - spreads load, guards nothing
     return retry.delay_after(claimed.attempts_of_schedule, draw=draw, retry_after=asked, schedule=schedule)
 
 
-def _headers(claimed: Claimed) -> dict[str, str]:
+def _headers(claimed: ClaimedDelivery) -> dict[str, str]:
     now = claimed.now()
     previous = previous_secrets(claimed.sealed_previous_secret, claimed.previous_secret_until, now)
     secrets = [unsealed(claimed.sealed_secret), *(secret.text for secret in previous)]
@@ -118,7 +120,7 @@ def _headers(claimed: Claimed) -> dict[str, str]:
     return {
         "content-type": "application/json",
         "user-agent": USER_AGENT,
-        call_depth.HEADER.lower(): call_depth.signed(claimed.depth + 1, claimed.environment_id),
+        call_depth.HEADER.lower(): call_depth.sign(claimed.depth + 1, claimed.environment_id),
         **signed,
     }
 
@@ -126,6 +128,6 @@ def _headers(claimed: Claimed) -> dict[str, str]:
 def _kept_headers(headers: "outbound.Headers") -> dict[str, str]:
     """Enough to find a receiver's fault; bounded, so that recording cannot fail on what a receiver sends."""
     kept = {}
-    for name, value in list(headers.items())[:KEPT_HEADERS]:
+    for name, value in list(headers.items())[:STORED_HEADERS]:
         kept[name[:100].replace("\0", "")] = value[:500].replace("\0", "")
     return kept

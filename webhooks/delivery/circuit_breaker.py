@@ -1,10 +1,11 @@
 """What one worker knows of each receiver: how many attempts it may have in flight, and whether to leave it alone.
 
-A receiver starts with little room, earns more by quick answers, and falls back to one attempt at a time when it hangs.
-After a row of timeouts its circuit opens: nothing of it is claimed until a pause is over, then one attempt probes it.
-So hanging receivers hold a few threads, never all of them, and the others' latency stays what it was; and however many
-there are (each port counts as one), those that have earned no room hold no more than some of the threads together.
-Deliveries that wait for a circuit keep their attempts. Pure computation; the clock is an argument. F14, F15.
+A receiver starts with little concurrency, earns more by quick answers, and falls back to one attempt at a time when it
+hangs. After a row of timeouts its circuit opens: nothing of it is claimed until a pause is over, then one attempt
+probes it. So hanging receivers hold a few threads, never all of them, and the others' latency stays what it was; and
+however many there are (each port counts as one), those that have earned no concurrency hold no more than some of the
+threads together. Deliveries that wait for a circuit keep their attempts. Pure computation; the clock is an argument.
+F14, F15.
 """
 
 from collections import OrderedDict
@@ -12,22 +13,22 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-FIRST_ROOM: Final = 2
-MAX_ROOM: Final = 20
-AHEAD: Final = 4
-"""How many times its room a receiver may have claimed that has earned all the room there is: while outcomes are booked
-and the next are claimed, the senders have something to send."""
-STRANGERS: Final = 64
-"""Of attempts in flight at receivers that have earned no room, or lost it: from so many on no more are claimed. The
-last claim may go beyond by its length, which leaves a quarter of the threads to those that answer quickly."""
-AHEAD_SECONDS: Final = 0.2
-"""A receiver whose latest answer took longer has no more claimed than it has room for: what stood in line would begin
-too late (`queue.START_WITHIN`)."""
-QUICK_SECONDS: Final = 1.0
-TRIPS_AFTER: Final = 3
-FIRST_PAUSE: Final = 5.0
-LONGEST_PAUSE: Final = 60.0
-REMEMBERED: Final = 10_000
+INITIAL_CONCURRENCY: Final = 2
+MAX_CONCURRENCY: Final = 20
+PREFETCH_FACTOR: Final = 4
+"""How many times its concurrency a receiver may have claimed that has earned all the concurrency there is: while
+outcomes are booked and the next are claimed, the senders have something to send."""
+MAX_IN_FLIGHT_UNPROVEN: Final = 64
+"""Of attempts in flight at receivers that have earned no concurrency, or lost it: from so many on no more are claimed.
+The last claim may go beyond by its length, which leaves a quarter of the threads to those that answer quickly."""
+PREFETCH_SECONDS: Final = 0.2
+"""Seconds. A receiver that responds more slowly gets no prefetched deliveries: they would start too late
+(`queue.START_WITHIN`)."""
+FAST_SECONDS: Final = 1.0
+FAILURE_THRESHOLD: Final = 3
+INITIAL_COOLDOWN: Final = 5.0
+MAX_COOLDOWN: Final = 60.0
+MAX_RECEIVERS: Final = 10_000
 
 
 def host_of(url: str) -> str:
@@ -41,7 +42,7 @@ def host_of(url: str) -> str:
 class Receiver:
     """One `host:port`."""
 
-    room: int = FIRST_ROOM
+    concurrency: int = INITIAL_CONCURRENCY
     in_flight: int = 0
     """Claimed by this worker, begun or not."""
     hangs: int = 0
@@ -51,8 +52,8 @@ class Receiver:
 
     def free(self, now: float) -> int:
         """How many more attempts may be claimed now."""
-        is_ahead = self.room == MAX_ROOM and self.latest_seconds <= AHEAD_SECONDS
-        claims = self.room * AHEAD if is_ahead else self.room
+        is_ahead = self.concurrency == MAX_CONCURRENCY and self.latest_seconds <= PREFETCH_SECONDS
+        claims = self.concurrency * PREFETCH_FACTOR if is_ahead else self.concurrency
         return 0 if now < self.open_until else max(0, claims - self.in_flight)
 
 
@@ -66,7 +67,7 @@ class Receivers:
         receiver = self._known.get(host)
         if receiver is None:
             receiver = self._known[host] = Receiver()
-            if len(self._known) > REMEMBERED:
+            if len(self._known) > MAX_RECEIVERS:
                 self._forget_one()
         else:
             self._known.move_to_end(host)
@@ -79,10 +80,12 @@ class Receivers:
                 return
 
     def limits(self, now: float) -> tuple[list[str], list[int], int]:
-        """The receivers whose room differs from a stranger's, that room (0: leave alone), and a stranger's."""
-        strangers = sum(r.in_flight for r in self._known.values() if r.room <= FIRST_ROOM)
-        first = FIRST_ROOM if strangers < STRANGERS else 0
-        rooms = {host: r.free(now) if first or r.room > FIRST_ROOM else 0 for host, r in self._known.items()}
+        """The receivers whose concurrency limit differs from the default, their limits (0: paused), and the default."""
+        strangers = sum(r.in_flight for r in self._known.values() if r.concurrency <= INITIAL_CONCURRENCY)
+        first = INITIAL_CONCURRENCY if strangers < MAX_IN_FLIGHT_UNPROVEN else 0
+        rooms = {
+            host: r.free(now) if first or r.concurrency > INITIAL_CONCURRENCY else 0 for host, r in self._known.items()
+        }
         differing = [(host, free) for host, free in rooms.items() if free != first]
         return [host for host, _ in differing], [free for _, free in differing], first
 
@@ -95,13 +98,14 @@ class Receivers:
         receiver.in_flight = max(0, receiver.in_flight - 1)
 
     def forget_claims(self) -> None:
-        """Whoever counted them has ended. A claim that is never booked nor returned would take its room for good."""
+        """Whoever counted them has ended. A claim that is never booked nor returned would take its concurrency for
+        good."""
         for receiver in self._known.values():
             receiver.in_flight = 0
 
     def room_of(self, host: str) -> int:
         """How many attempts may be under way at the same time."""
-        return self._of(host).room
+        return self._of(host).concurrency
 
     def ended(self, host: str, *, answered: bool, seconds: float, now: float) -> None:
         """Book one attempt: `answered` with any status at all, or lost to a time-out or a dead connection."""
@@ -111,14 +115,14 @@ class Receivers:
             receiver.hangs = 0
             receiver.open_until = 0.0
             receiver.latest_seconds = seconds
-            if seconds <= QUICK_SECONDS:
-                receiver.room = min(MAX_ROOM, receiver.room * 2)
+            if seconds <= FAST_SECONDS:
+                receiver.concurrency = min(MAX_CONCURRENCY, receiver.concurrency * 2)
             else:
-                receiver.room = max(1, receiver.room // 2)
+                receiver.concurrency = max(1, receiver.concurrency // 2)
             return
         receiver.hangs += 1
-        receiver.room = 1
-        if receiver.hangs >= TRIPS_AFTER:
+        receiver.concurrency = 1
+        if receiver.hangs >= FAILURE_THRESHOLD:
             # Bounded before it is multiplied: a power of a thousand hangs fits into no float.
-            doublings = min(receiver.hangs - TRIPS_AFTER, 20)
-            receiver.open_until = now + min(LONGEST_PAUSE, FIRST_PAUSE * 2**doublings)
+            doublings = min(receiver.hangs - FAILURE_THRESHOLD, 20)
+            receiver.open_until = now + min(MAX_COOLDOWN, INITIAL_COOLDOWN * 2**doublings)

@@ -1,8 +1,8 @@
-"""What a clock of PostgreSQL has put off that was set back since is brought back.
+"""Repairs due times and leases after the database clock was set back.
 
-All due times and leases are the database's, so when its host was three days ahead, a retry waits for a time, and a dead
-worker's lease lasts until one, that are three days away now. A delivery whose making or last attempt lies in the future
-is the proof, and so is a lease that is longer than any.
+All due times and leases use the database's clock. If it was three days ahead, retries and the leases of dead workers
+now lie three days in the future. A delivery that was created or attempted in the future, or a lease longer than any
+real one, proves that this happened.
 """
 
 from datetime import timedelta
@@ -19,7 +19,7 @@ PAGE: Final = 2000
 """Deliveries that one statement looks at, and those that are due at the same moment as the last of them."""
 
 _WAITING = f"WITH RECURSIVE {first_of_each('waiting', 'pending', 'next_attempt_at')} SELECT webhook_id FROM waiting"  # noqa: S608
-_MEND_PAGE = """
+_REPAIR_PAGE = """
 WITH page AS (
     SELECT d.id, d.next_attempt_at,
            d.claimed_until > now() + %(longest_lease)s
@@ -39,7 +39,7 @@ SELECT (SELECT count(*) FROM page), (SELECT max(next_attempt_at) FROM page), (SE
 """
 
 
-def mend_future_times(using: str, *, lease: timedelta = LEASE) -> int:
+def repair_future_times(using: str, *, lease: timedelta = LEASE) -> int:
     """Let retries be due now, and leases last for `lease` more, since their workers may be alive. Returns how many.
 
     Looks at all that is pending, webhook by webhook, a page at a time.
@@ -47,15 +47,15 @@ def mend_future_times(using: str, *, lease: timedelta = LEASE) -> int:
     with connections[using].cursor() as cursor:
         cursor.execute(_WAITING)
         waiting = [webhook_id for (webhook_id,) in cursor.fetchall()]
-    return sum(_mend(using, webhook_id, lease) for webhook_id in waiting)
+    return sum(_repair(using, webhook_id, lease) for webhook_id in waiting)
 
 
-def _mend(using: str, webhook_id: str, lease: timedelta) -> int:
+def _repair(using: str, webhook_id: str, lease: timedelta) -> int:
     facts: dict[str, Any] = {"webhook": webhook_id, "page": PAGE, "lease": lease, "longest_lease": LONGEST_LEASE}
     total, after = 0, "-infinity"
     while True:
         with connections[using].cursor() as cursor:
-            cursor.execute(_MEND_PAGE, facts | {"after": after})
+            cursor.execute(_REPAIR_PAGE, facts | {"after": after})
             looked_at, after, mended = cursor.fetchone()
         total += int(mended)
         if looked_at < PAGE:

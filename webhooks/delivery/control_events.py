@@ -1,8 +1,8 @@
-"""Events of the control database, carried over into the outbox of their environment's region, from where they go on
-like all others.
+"""Moves events of the control database into the outbox of their environment's region.
 
-Two databases and no transaction over both: the region commits first, then the mark here. Cut off in between, an event
-is carried over again, and the region knows its id. A region that is away keeps its events waiting, and no other's.
+There is no transaction across both databases: the region commits first, then the control database marks the event.
+After a crash in between, the event is moved again and the region ignores the duplicate id. Events for an unavailable
+region wait, without delaying other regions.
 """
 
 from datetime import timedelta
@@ -17,11 +17,11 @@ from projects.control_events import ControlEvent
 from projects.models import Environment
 
 BATCH: Final = 200
-FORGOTTEN: Final = 1000
+PURGE_BATCH: Final = 1000
 """Events that one statement deletes."""
-KEPT: Final = timedelta(days=7)
+RETENTION: Final = timedelta(days=7)
 
-_CARRY = """
+_MOVE = """
 INSERT INTO platform.rows_outboxevent (event_id, environment_id, type, data, request_id, depth, created_at)
 SELECT told.event_id, told.environment_id, told.type, told.data, told.request_id, told.depth, told.created_at
   FROM json_to_recordset(%s::json) AS told (
@@ -34,10 +34,10 @@ SELECT told.event_id, told.environment_id, told.type, told.data, told.request_id
 """
 
 
-def carry_over(using: str) -> int:
-    """Carry the events due for the region `using` into its outbox. Returns how many were looked at; at most BATCH.
+def move_to_region(using: str) -> int:
+    """Move the events due for the region `using` into its outbox. Returns how many were examined, at most BATCH.
 
-    Raises DatabaseError, with nothing marked, if the region is away.
+    Raises DatabaseError, with nothing marked, if the region is unavailable.
     """
     with transaction.atomic(using=DEFAULT_DB_ALIAS):
         # A range of one in the order of both, which one index alone offers, and no sorting: whatever the statistics of
@@ -64,16 +64,16 @@ def carry_over(using: str) -> int:
             for event in due
         ]
         with transaction.atomic(using=using), connections[using].cursor() as cursor:
-            cursor.execute(_CARRY, [orjson.dumps(told).decode()])
+            cursor.execute(_MOVE, [orjson.dumps(told).decode()])
         ControlEvent.objects.filter(pk__in=[event.pk for event in due]).update(relayed_at=Now())
     return len(due)
 
 
-def forget_old() -> int:
+def purge_old() -> int:
     """Forget events that were carried over, and those whose environment is gone, in batches. Returns how many."""
     waiting = Q(relayed_at__isnull=True, environment_id__in=Environment.objects.values("pk"))
-    old = ControlEvent.objects.filter(created_at__lt=Now() - KEPT).exclude(waiting)
+    old = ControlEvent.objects.filter(created_at__lt=Now() - RETENTION).exclude(waiting)
     forgotten = 0
-    while batch := list(old.values_list("pk", flat=True)[:FORGOTTEN]):
+    while batch := list(old.values_list("pk", flat=True)[:PURGE_BATCH]):
         forgotten += ControlEvent.objects.filter(pk__in=batch).delete()[0]
     return forgotten

@@ -1,12 +1,11 @@
-"""The loop that empties a region's queue: relay, claim, send in threads, record; as long as there is anything to do.
+"""The dispatcher: relays, claims, sends in threads and records, until the region's queue is empty.
 
-One dispatcher runs in each worker process and region, in the thread of the Celery task that woke it. Only that
-thread speaks to PostgreSQL; the threads that send speak HTTP and nothing else, so a receiver that hangs holds a socket,
-never a connection or a transaction. The loop ends when nothing is due and nothing is in flight, or the worker is told
-to stop: then claims that no thread has started go back, and attempts in flight get `GRACE` to finish.
+Each worker process runs one dispatcher per region. Only its own thread uses PostgreSQL; the sender threads only use
+HTTP, so a receiver that hangs holds a socket but never a connection or a transaction. The loop ends when nothing is due
+or in flight, or when the worker stops: then unstarted claims are released and attempts in flight get `GRACE` to finish.
 
-While PostgreSQL is away outcomes are kept for as long as their leases last: what has arrived is not sent again because
-its booking met a restart.
+While PostgreSQL is unavailable, outcomes stay in memory until their leases end, so that a delivery that arrived is
+not sent twice.
 """
 
 import contextlib
@@ -22,11 +21,11 @@ from typing import Final
 from django.conf import settings
 from django.db import DatabaseError, InterfaceError, OperationalError, connections
 
-from platform_site.background.periodic import apart
+from platform_site.background.periodic import log_failures
 from webhooks.delivery import failing_webhooks
 from webhooks.delivery.attempts import attempt
 from webhooks.delivery.circuit_breaker import Receivers
-from webhooks.delivery.queue import START_WITHIN, Claimed, Result, claim, give_back, record
+from webhooks.delivery.queue import START_WITHIN, AttemptOutcome, ClaimedDelivery, claim, record, release
 from webhooks.delivery.relay import relay_batch
 
 logger = logging.getLogger(__name__)
@@ -37,31 +36,31 @@ CLAIM_AT_ONCE: Final = 128
 TICK: Final = 0.2
 """How long the loop waits for an outcome, or to be asked, before it looks at the queue again."""
 LINGER: Final = 0.25
-"""How long it stays after the last work, so that a burst does not pay for a wake-up each time."""
+"""Seconds that the loop waits for more work before it ends, so that a burst does not start it again each time."""
 GRACE: Final = 8.0
 RECONNECT: Final = 0.2
-"""How long to wait before PostgreSQL is asked again while it is away."""
+"""Seconds between attempts to reconnect to PostgreSQL."""
 
 
-class Senders:
-    """Threads that make attempts: as many as are needed, up to MAX_THREADS, kept while there is work.
+class SenderThreads:
+    """Threads that make attempts: as many as needed, up to MAX_THREADS, for as long as there is work.
 
-    `room` at `submit` bounds how many attempts a receiver gets at the same time; more of them wait here in line, so
-    that a thread that is done goes on without asking the dispatcher.
+    `room` at `submit` limits the concurrent attempts per receiver. Further attempts wait here, so that a thread
+    that finishes takes the next one without asking the dispatcher.
     """
 
-    def __init__(self, outcomes: "queue.SimpleQueue[Result | Claimed | None]") -> None:
-        self._work: queue.SimpleQueue[Claimed | None] = queue.SimpleQueue()
+    def __init__(self, outcomes: "queue.SimpleQueue[AttemptOutcome | ClaimedDelivery | None]") -> None:
+        self._work: queue.SimpleQueue[ClaimedDelivery | None] = queue.SimpleQueue()
         self._outcomes = outcomes
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._active: Counter[str] = Counter()
         self._room: dict[str, int] = {}
-        self._lines: defaultdict[str, deque[Claimed]] = defaultdict(deque)
+        self._lines: defaultdict[str, deque[ClaimedDelivery]] = defaultdict(deque)
         self.busy = 0
         """Claims submitted whose outcome was not collected yet. Only the dispatcher's thread counts."""
 
-    def submit(self, claimed: Claimed, room: int) -> None:
+    def submit(self, claimed: ClaimedDelivery, room: int) -> None:
         self.busy += 1
         with self._lock:
             self._room[claimed.host] = room
@@ -78,12 +77,12 @@ class Senders:
 
     def _run(self) -> None:
         while (claimed := self._work.get()) is not None:
-            following: Claimed | None = claimed
+            following: ClaimedDelivery | None = claimed
             while following is not None:
                 self._outcomes.put(following if _is_stale(following) else attempt(following))
                 following = self._next(claimed.host)
 
-    def _next(self, host: str) -> Claimed | None:
+    def _next(self, host: str) -> ClaimedDelivery | None:
         with self._lock:
             line = self._lines.get(host)
             if line and self._active[host] <= self._room[host]:
@@ -91,15 +90,15 @@ class Senders:
             self._active[host] -= 1
             return None
 
-    def recall(self, host: str, room: int) -> list[Claimed]:
-        """The receiver's room has shrunk: take back what stands in line for it."""
+    def recall(self, host: str, room: int) -> list[ClaimedDelivery]:
+        """The receiver's concurrency limit was lowered: take back its waiting attempts."""
         with self._lock:
             self._room[host] = room
             left = list(self._lines.pop(host, ()))
         self.busy -= len(left)
         return left
 
-    def unstarted(self) -> list[Claimed]:
+    def unstarted(self) -> list[ClaimedDelivery]:
         """Take back what no thread has begun."""
         with self._lock:
             left = [claimed for line in self._lines.values() for claimed in line]
@@ -116,16 +115,16 @@ class Senders:
             self._work.put(None)
 
 
-def _is_stale(claimed: Claimed) -> bool:
+def _is_stale(claimed: ClaimedDelivery) -> bool:
     """Too old to begin: its webhook may have been switched off, or its lease end before the attempt does."""
     return claimed.age() > min(START_WITHIN, settings.WEBHOOK_LEASE / 2)
 
 
 PACE: Final = 0.01
 SMALL: Final = 8
-"""A turn that had fewer than SMALL events is followed by the next one PACE seconds after its beginning, not at once.
-While rows are written one by one, a turn for each event would cost four statements and three commits an event, on the
-processors that answer the writers; the first event after a rest waits for nobody, and a backlog makes full turns."""
+"""After a pass with fewer than SMALL events, the next pass starts PACE seconds after the start of the last one. Rows
+written one by one would otherwise cost four statements and three commits per event, on the same CPUs that serve the
+writers. The first event after a pause is relayed at once, and a backlog fills whole passes."""
 
 
 class Dispatcher:
@@ -136,7 +135,7 @@ class Dispatcher:
         self.receivers = Receivers()
         self._running = threading.Lock()
         self._asked = threading.Event()
-        self._outcomes: queue.SimpleQueue[Result | Claimed | None] = queue.SimpleQueue()
+        self._outcomes: queue.SimpleQueue[AttemptOutcome | ClaimedDelivery | None] = queue.SimpleQueue()
 
     def ask(self) -> None:
         """Look at the queue: now if `run` is at it, else as soon as it is called."""
@@ -147,12 +146,12 @@ class Dispatcher:
         return self._asked.wait(seconds)
 
     def run(self, *, should_stop: Callable[[], bool] = lambda: False, linger: float = LINGER) -> int:
-        """Work until the queue is empty. Returns the number of attempts made; 0 if another thread is at it, which is
-        told to look at the queue now.
+        """Work until the queue is empty. Returns the number of attempts made; 0 if another thread is already working,
+        which is notified to check the queue again.
 
-        Raises DatabaseError when PostgreSQL is away and no outcome is left to be booked.
+        Raises DatabaseError if PostgreSQL is unavailable and no outcome is left to record.
         """
-        self.ask()  # first, so that whoever is about to leave sees it
+        self.ask()  # first, so that a thread that is about to stop sees the request
         made = 0
         while self._asked.is_set() and self._running.acquire(blocking=False):
             try:
@@ -165,7 +164,7 @@ class Dispatcher:
 
     def _work(self, should_stop: Callable[[], bool], linger: float) -> int:
         self._outcomes = queue.SimpleQueue()
-        senders = Senders(self._outcomes)
+        senders = SenderThreads(self._outcomes)
         made = 0
         try:
             idle_since: float | None = None
@@ -199,28 +198,28 @@ class Dispatcher:
             self._finish(senders)
             return made
         finally:
-            # Nothing is left of either, unless we failed: then what runs on is nobody's, and its leases run out.
+            # Both are empty unless this thread failed: then the leases of the remaining attempts run out.
             self._give_back(senders.unstarted())
             self.receivers.forget_claims()
             senders.close()
 
-    def _claim(self, room: int) -> list[Claimed]:
+    def _claim(self, room: int) -> list[ClaimedDelivery]:
         if room <= 0:
             return []
-        hosts, rooms, first_room = self.receivers.limits(time.monotonic())
+        hosts, rooms, initial_concurrency = self.receivers.limits(time.monotonic())
         return claim(
-            self.using, min(room, CLAIM_AT_ONCE), hosts=hosts, rooms=rooms, first_room=first_room,
+            self.using, min(room, CLAIM_AT_ONCE), hosts=hosts, rooms=rooms, initial_concurrency=initial_concurrency,
             lease=settings.WEBHOOK_LEASE,
         )  # fmt: skip
 
-    def _collect(self, senders: Senders, wait: float) -> list[Result]:
-        """The outcomes that are there; waits up to `wait` seconds for the first, or to be told of new work."""
-        results: list[Result] = []
-        stale: list[Claimed] = []
+    def _collect(self, senders: SenderThreads, wait: float) -> list[AttemptOutcome]:
+        """The finished outcomes. Waits up to `wait` seconds for the first one or for a notification of new work."""
+        results: list[AttemptOutcome] = []
+        stale: list[ClaimedDelivery] = []
         with contextlib.suppress(queue.Empty):
             item = self._outcomes.get(timeout=wait) if wait else self._outcomes.get_nowait()
             while True:
-                if isinstance(item, Result):
+                if isinstance(item, AttemptOutcome):
                     results.append(item)
                 elif item is not None:
                     stale.append(item)
@@ -238,14 +237,14 @@ class Dispatcher:
         self._give_back(stale)
         return results
 
-    def _give_back(self, claims: list[Claimed]) -> None:
+    def _give_back(self, claims: list[ClaimedDelivery]) -> None:
         """Best effort: what cannot be given back waits for the end of its lease."""
         for claimed in claims:
             self.receivers.returned(claimed.host)
         with contextlib.suppress(DatabaseError, InterfaceError):
-            give_back(self.using, claims)
+            release(self.using, claims)
 
-    def _book(self, results: list[Result], should_stop: Callable[[], bool] = lambda: False) -> None:
+    def _book(self, results: list[AttemptOutcome], should_stop: Callable[[], bool] = lambda: False) -> None:
         """Record outcomes. Booking twice is harmless, so a connection that broke in between is no reason to give up."""
         begun = time.monotonic()
         while results:
@@ -267,14 +266,14 @@ class Dispatcher:
                 logger.exception("an outcome could not be booked", extra={"delivery": results[0].claimed.delivery_id})
                 return
 
-    def _record(self, results: list[Result]) -> None:
+    def _record(self, results: list[AttemptOutcome]) -> None:
         patience: timedelta = settings.WEBHOOK_PATIENCE
         for found in record(self.using, results, patience=patience):
             # Somebody may be switching it, for longer than we wait: the next failure disables it then.
-            with apart(f"disabling {found.webhook_id}"):
+            with log_failures(f"disabling {found.webhook_id}"):
                 failing_webhooks.disable(self.using, found.webhook_id, found.reason, depth=found.depth)
 
-    def _finish(self, senders: Senders) -> None:
+    def _finish(self, senders: SenderThreads) -> None:
         self._give_back(senders.unstarted())
         deadline = time.monotonic() + GRACE
         while senders.busy and time.monotonic() < deadline:

@@ -1,8 +1,7 @@
-"""A thread for each region in a worker process: asleep until it is woken, then at the dispatcher until nothing is due.
+"""One dispatcher thread per region in each worker process. It sleeps until it is notified.
 
-It keeps its connection to the region's database, so that waking costs neither a connection nor one of Celery's threads,
-and a worker holds one connection for each region however many nudges come. `wake` and `stop` are all that is called
-from outside (`webhooks.tasks`).
+It keeps its database connection, so that a notification costs neither a new connection nor a Celery thread. Only `wake`
+and `stop` are called from outside (`webhooks.tasks`).
 """
 
 import logging
@@ -16,15 +15,15 @@ from webhooks.delivery.dispatcher import GRACE, Dispatcher
 
 logger = logging.getLogger("platform.webhooks")
 
-TRIES: Final = 3
-"""How often the loop comes back to a database that is away, a moment later each time; then the sweep wakes it."""
+MAX_RESTARTS: Final = 3
+"""How often the thread retries an unavailable database, with growing pauses. After that a periodic job wakes it."""
 
-_loops: dict[str, "Loop"] = {}
+_threads: dict[str, "DispatcherThread"] = {}
 _making: Final = threading.Lock()
 _stopping: Final = threading.Event()
 
 
-class Loop(threading.Thread):
+class DispatcherThread(threading.Thread):
     """The thread of one region."""
 
     def __init__(self, using: str) -> None:
@@ -49,7 +48,7 @@ class Loop(threading.Thread):
                     connections[self._using].close()
                     failures += 1
                     logger.warning("region %s: dispatching stopped: %s", self._using, type(error).__name__)
-                    if failures < TRIES:
+                    if failures < MAX_RESTARTS:
                         time.sleep(0.1 * 5**failures)
                         self.wake()
                     else:
@@ -63,9 +62,9 @@ class Loop(threading.Thread):
 def wake(using: str) -> None:
     """Let the region's queue be emptied, by a thread of this process. Returns at once."""
     with _making:
-        loop = _loops.get(using)
+        loop = _threads.get(using)
         if loop is None or not loop.is_alive():
-            loop = _loops[using] = Loop(using)
+            loop = _threads[using] = DispatcherThread(using)
             loop.start()
     loop.wake()
 
@@ -73,7 +72,7 @@ def wake(using: str) -> None:
 def ask_to_stop() -> None:
     """Begin nothing any more; attempts in flight may end."""
     _stopping.set()
-    for loop in list(_loops.values()):
+    for loop in list(_threads.values()):
         loop.wake()
 
 
@@ -81,5 +80,5 @@ def stop() -> None:
     """Wait until the threads have ended, claims given back and outcomes booked."""
     ask_to_stop()
     deadline = time.monotonic() + GRACE + 1
-    for loop in list(_loops.values()):
+    for loop in list(_threads.values()):
         loop.join(max(0.0, deadline - time.monotonic()))

@@ -9,10 +9,9 @@ from webhooks.models import Webhook
 
 
 def disable(using: str, webhook_id: str, reason: str, *, depth: int = 0) -> bool:
-    """Disable a webhook whose receiver is gone (410) or has only failed for days, and tell of it by an event
-    `webhook.disabled`; `depth` counts the webhooks and functions in a row that led to it. Its deliveries are left to
-    the sweep, and its entry in the trail to a worker: the caller has a whole region's to send. False if it was disabled
-    or deleted already."""
+    """Disable a webhook whose receiver is gone (410) or has failed for days, and record a `webhook.disabled` event.
+    `depth` is the event's call depth. A periodic job updates its deliveries and a worker writes its audit entry,
+    because the caller serves a whole region. False if the webhook was already disabled or deleted."""
     with transaction.atomic(using=using):
         webhook = Webhook.objects.using(using).select_for_update().filter(pk=webhook_id).first()
         if webhook is None or not webhook.enabled or webhook.deleted_at is not None:

@@ -28,21 +28,21 @@ LEASE: Final = timedelta(seconds=30)
 """Twice the longest attempt."""
 START_WITHIN: Final = timedelta(seconds=1)
 """A claim whose attempt has not begun so long after it came is given back."""
-UNDER_WAY: Final = timedelta(seconds=0.25)
+CLAIM_LATENCY_ALLOWANCE: Final = timedelta(seconds=0.25)
 """What it may have taken from the commit of a claim until it came, and an attempt from its beginning to the socket."""
-LOOK_AGAIN: Final = 0.05
-LOOKED_AT: Final = 500
+POLL_INTERVAL: Final = 0.05
+CANDIDATE_LIMIT: Final = 500
 """Deliveries that are due for longest, when claims are looked for."""
-WINDOW: Final = 2000
+ORDERED_CANDIDATE_LIMIT: Final = 2000
 """How many due deliveries of a webhook with `ordering: "row"` a claim looks at, to find the rows that have something
 due: those of one row may lie before all others'."""
 
-BYTES: Final = 8 * 2**20
+MAX_CLAIM_BYTES: Final = 8 * 2**20
 """Of the bodies that one claim brings; the last one may reach beyond. They are in memory until they have arrived."""
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class ClaimedDelivery:
     """One attempt to make now."""
 
     delivery_id: str
@@ -75,10 +75,10 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class AttemptOutcome:
     """How one attempt ended. `status` is what the delivery becomes; `wait` only where it stays pending."""
 
-    claimed: Claimed
+    claimed: ClaimedDelivery
     at: datetime
     duration: timedelta
     status: str
@@ -98,16 +98,16 @@ _MAY_BE_SENT_TO = """
        AND w.environment_id <> ALL (%(suspended)s::text[])"""
 _OF_EACH_WEBHOOK = first_of_each("of_each_webhook", "pending", "next_attempt_at")
 _OPEN_WEBHOOKS = f"""
-    -- Those with something due that may be sent to, and for how many attempts their receivers have room.
-    SELECT w.id, w.host, w.ordering, of_each_webhook.first, coalesce(known.room, %(first_room)s) AS room
+    -- Webhooks with due deliveries that may be sent, and the free concurrency of their receivers.
+    SELECT w.id, w.host, w.ordering, of_each_webhook.first, coalesce(known.room, %(initial_concurrency)s) AS room
       FROM of_each_webhook JOIN platform.webhooks_webhook w ON w.id = of_each_webhook.webhook_id
       LEFT JOIN unnest(%(hosts)s::text[], %(rooms)s::int[]) AS known (host, room) ON known.host = w.host
      WHERE of_each_webhook.first <= now() AND {_MAY_BE_SENT_TO}
        AND CASE WHEN %(only)s::text IS NULL THEN w.listens_until IS NULL ELSE w.id = %(only)s::text END
-       AND coalesce(known.room, %(first_room)s) > 0"""  # noqa: S608 - constants
+       AND coalesce(known.room, %(initial_concurrency)s) > 0"""  # noqa: S608 - constants
 _NEXT_IN_ANY_ORDER = f"""
-    -- Of a webhook without an order those that are due for longest. Not from the beginning: what was settled lies there
-    -- until PostgreSQL cleans up, and has been passed once already.
+    -- The longest due deliveries of webhooks without ordering. The scan starts at the first pending one: before it are
+    -- index entries of settled deliveries that vacuum has not removed yet.
     SELECT next.*, open_webhooks.id AS webhook_id, open_webhooks.host, open_webhooks.room
       FROM open_webhooks, LATERAL (
            SELECT d.id, d.next_attempt_at, d.sequence, octet_length(d.body) AS size FROM platform.webhooks_delivery d
@@ -151,7 +151,7 @@ _CHOSEN = """
                      FROM next_of_webhooks) AS of_receivers
             WHERE place <= room) AS in_turn
      WHERE size_so_far - size < %(bytes)s ORDER BY place, next_attempt_at LIMIT %(limit)s"""
-_STANDING = f"""
+_STATE = f"""
     -- Their webhooks, as they are by now. Whoever switches one at this moment is not waited for, and whoever will waits
     -- until this claim is made.
     SELECT w.id, w.host, w.url, w.sealed_secret,
@@ -171,7 +171,7 @@ WITH RECURSIVE {_OF_EACH_WEBHOOK},
 open_webhooks AS ({_OPEN_WEBHOOKS}),
 next_of_webhooks AS ({_NEXT_IN_ANY_ORDER} UNION ALL {_NEXT_OF_ROWS}),
 chosen AS ({_CHOSEN}),
-standing AS ({_STANDING}),
+standing AS ({_STATE}),
 locked AS ({_LOCKED})
 UPDATE platform.webhooks_delivery d
    SET claimed_until = now() + %(lease)s, attempts = d.attempts + 1
@@ -212,23 +212,23 @@ def claim(
     *,
     hosts: Sequence[str] = (),
     rooms: Sequence[int] = (),
-    first_room: int,
+    initial_concurrency: int,
     lease: timedelta = LEASE,
     only: str | None = None,
-) -> list[Claimed]:
-    """Up to `limit` due attempts, at most `rooms` for each of `hosts` and `first_room` for any other receiver; `only`
-    those of this webhook, else all but those that a terminal makes itself.
+) -> list[ClaimedDelivery]:
+    """Up to `limit` due attempts: at most `rooms` for each of `hosts`, `initial_concurrency` for any other receiver.
+    With `only`, those of this webhook; otherwise all but those of `webhooks listen`.
 
-    One statement. Deliveries of one row to a webhook with `ordering: "row"` are claimed one after the other; those of
-    suspended projects stay pending, however long they are due.
+    One statement. With `ordering: "row"`, the deliveries of a row are claimed one after the other. Deliveries of
+    suspended projects stay pending.
     """
     parameters: dict[str, Any] = {
-        "window": WINDOW,
+        "window": ORDERED_CANDIDATE_LIMIT,
         "hosts": list(hosts),
         "rooms": list(rooms),
-        "first_room": first_room,
+        "initial_concurrency": initial_concurrency,
         "limit": limit,
-        "bytes": BYTES,
+        "bytes": MAX_CLAIM_BYTES,
         "lease": lease,
         "only": only,
         "suspended": suspended_in(using),
@@ -251,26 +251,26 @@ def wait_for_claims(using: str, *webhook_ids: str) -> None:
     """Return when no attempt of these webhooks starts any more that was claimed before now: as soon as nothing is
     claimed, where so little is due that all of it can be looked at, and after START_WITHIN and UNDER_WAY in any case.
     Call it after the commit that has switched them off. Raises what the database does, when as long has passed."""
-    server_hints.begin()
-    end = time.monotonic() + (START_WITHIN + UNDER_WAY).total_seconds()
+    server_hints.will_block()
+    end = time.monotonic() + (START_WITHIN + CLAIM_LATENCY_ALLOWANCE).total_seconds()
     try:
         for webhook_id in webhook_ids:
             while (left := end - time.monotonic()) > 0:
                 with connections[using].cursor() as cursor:
-                    cursor.execute(_CLAIMS_OF_THE_FIRST, {"webhook": webhook_id, "most": LOOKED_AT})
+                    cursor.execute(_CLAIMS_OF_THE_FIRST, {"webhook": webhook_id, "most": CANDIDATE_LIMIT})
                     has_claims, is_all = cursor.fetchone()
                 if is_all and not has_claims:
                     break
-                time.sleep(min(left, LOOK_AGAIN) if is_all else left)
+                time.sleep(min(left, POLL_INTERVAL) if is_all else left)
     except (Error, psycopg.Error):  # a dispatcher that has not lost its connection may still begin what it claimed
         time.sleep(max(0.0, end - time.monotonic()))
         raise
 
 
-def _claimed(row: tuple[Any, ...], stopwatch: float) -> Claimed:
+def _claimed(row: tuple[Any, ...], stopwatch: float) -> ClaimedDelivery:
     *facts, secret, previous, until, at = row
     values: list[Any] = [*facts, bytes(secret), None if previous is None else bytes(previous), until, at, stopwatch]
-    return Claimed(*values)
+    return ClaimedDelivery(*values)
 
 
 _RESULTS = """
@@ -283,7 +283,7 @@ _ATTEMPTED = """
     -- of a lost claim, too, so that nobody deletes a delivery while its attempt is written.
     SELECT d.id, d.status, d.attempts FROM platform.webhooks_delivery d
      WHERE d.id = ANY (%(ids)s) ORDER BY d.id FOR NO KEY UPDATE OF d"""
-_BOOKED = """
+_RECORDED = """
     UPDATE platform.webhooks_delivery d
        SET status = CASE
                WHEN r.status <> 'pending' THEN r.status
@@ -314,7 +314,7 @@ _HISTORY = """
 RECORD = f"""
 WITH results AS ({_RESULTS}),
 attempted AS ({_ATTEMPTED}),
-booked AS ({_BOOKED}),
+booked AS ({_RECORDED}),
 history AS ({_HISTORY})
 SELECT count(*) FROM booked
 """  # noqa: S608 - constants
@@ -347,11 +347,11 @@ class Failing:
     webhook_id: str
     reason: str
     depth: int
-    """How many webhooks and functions in a row led to it: the shortest chain of those that failed now, so that of what
-    somebody else sets in motion, too, its owner is told."""
+    """The call depth: the shortest one among the deliveries that failed now, so that the owner is notified in any
+    case."""
 
 
-def record(using: str, results: Sequence[Result], *, patience: timedelta) -> list[Failing]:
+def record(using: str, results: Sequence[AttemptOutcome], *, patience: timedelta) -> list[Failing]:
     """Book the outcomes of attempts, all in one statement. Returns the webhooks to be disabled, those that have done
     nothing but fail for `patience` among them.
 
@@ -379,8 +379,8 @@ def record(using: str, results: Sequence[Result], *, patience: timedelta) -> lis
     with connections[using].cursor() as cursor:
         ids = [result.claimed.delivery_id for result in results]
         cursor.execute(RECORD, {"results": orjson.dumps(rows).decode(), "ids": ids})
-    # A transaction of its own: who changes a webhook locks it before its deliveries, so none may lock them the other
-    # way round. A crash in between costs the webhook's health one attempt.
+    # A separate transaction: a change of a webhook locks the webhook before its deliveries, and the reverse order could
+    # deadlock. After a crash in between, one attempt is missing from the webhook's health.
     webhooks = sorted({result.claimed.webhook_id for result in results})
     delivered = {result.claimed.webhook_id for result in results if result.status == "delivered"}
     gone = {result.claimed.webhook_id for result in results if result.is_gone}
@@ -395,12 +395,12 @@ def record(using: str, results: Sequence[Result], *, patience: timedelta) -> lis
         return [Failing(webhook_id, reason, _depth_of(webhook_id, results)) for webhook_id, reason in cursor.fetchall()]
 
 
-def _depth_of(webhook_id: str, results: Sequence[Result]) -> int:
+def _depth_of(webhook_id: str, results: Sequence[AttemptOutcome]) -> int:
     """Of what comes of these attempts at the webhook's deliveries."""
     return 1 + min(result.claimed.depth for result in results if result.claimed.webhook_id == webhook_id)
 
 
-GIVE_BACK = """
+RELEASE = """
 UPDATE platform.webhooks_delivery d
    SET claimed_until = NULL, attempts = d.attempts - 1
   FROM unnest(%(ids)s::text[], %(attempts)s::int[]) AS mine (id, attempt)
@@ -408,9 +408,9 @@ UPDATE platform.webhooks_delivery d
 """
 
 
-def give_back(using: str, claims: Sequence[Claimed]) -> None:
+def release(using: str, claims: Sequence[ClaimedDelivery]) -> None:
     """Return claims whose attempt never started, so that another worker takes them at once."""
     if claims:
         with connections[using].cursor() as cursor:
             ids, attempts = [c.delivery_id for c in claims], [c.attempt for c in claims]
-            cursor.execute(GIVE_BACK, {"ids": ids, "attempts": attempts})
+            cursor.execute(RELEASE, {"ids": ids, "attempts": attempts})

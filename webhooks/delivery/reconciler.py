@@ -1,18 +1,16 @@
-"""Deliveries follow their webhook: what waits is held, let go, dropped or sent again, a batch at a time.
+"""Applies a change of a webhook (disable, enable, drop, resend) to its pending deliveries, in batches.
 
-Whoever switches a webhook changes that one row, and one batch of its deliveries at most, however many there are. From
-the commit on all claims go by the webhook (`webhooks.delivery.queue`); what its deliveries say of themselves follows:
+The request that changes a webhook updates that row and at most one batch of deliveries. From its commit on, every claim
+checks the webhook itself (`webhooks.delivery.queue`); the status of its deliveries follows:
 
-    disabled        what is pending, and no worker's at the moment, is held
-    enabled         what is held is pending again, in the order of its events, and has all its attempts before it
-    drop_before     what was made before then and waits, held or pending, is dropped; nothing is sent until that is done
-    recover_from    what was made since then and did not arrive is pending again
+    disabled        pending deliveries that no worker holds become held
+    enabled         held deliveries become pending again, in the order of their events, with all attempts left
+    drop_before     deliveries created before that time, held or pending, are dropped; nothing is sent until then
+    recover_from    deliveries created since that time that failed become pending again
 
-A webhook that wants several of these gets one after the other: dropped, sent again, then held or let go. Each batch is
-a transaction that decides by the webhook as it is, under a lock that keeps switches away; so the work may be cut off
-anywhere, and whoever comes next goes on from what is there. The same mends what a race has left: a relay that read the
-webhook just before it was switched, a worker that died between a 410 and the disabling. Without it a held event would
-wait for ever at a webhook that works.
+Several of these are applied in the order drop, resend, hold or release. Each batch is one transaction that reads the
+webhook under a lock, so the work can be interrupted anywhere and continued by another worker. It also repairs what a
+race leaves: a relay that read the webhook before the change, or a worker that died between a 410 and the disabling.
 """
 
 import time
@@ -27,14 +25,14 @@ from platform_site.background.skip_scan import UNCLAIMED, first_of_each
 
 BATCH: Final = 1000
 FIRST: Final = 200
-"""The batch of whoever switches: enough for nearly all, and some 20 ms."""
+"""Deliveries that the changing request updates itself: enough for nearly all webhooks, and about 20 ms."""
 SECONDS: Final = 5.0
-"""After so long a sweep leaves the rest to the next one."""
-MOST_ATTEMPTS: Final = 1000
+"""A periodic run stops after this many seconds and leaves the rest to the next run."""
+MAX_ATTEMPTS: Final = 1000
 """Of one delivery, over all schedules that were begun for it; then it is not sent again, whoever asks. Its attempts are
 numbered by a column that ends at 32,767, and a claim that met that number would fail for all of the region."""
 
-OUT_OF_LINE = f"""
+NOT_QUEUED = f"""
 WITH RECURSIVE {first_of_each("holding", "held", "sequence")},
 {first_of_each("waiting", "pending", "next_attempt_at")}
 SELECT w.id FROM holding JOIN platform.webhooks_webhook w ON w.id = holding.webhook_id
@@ -46,8 +44,8 @@ SELECT w.id FROM waiting JOIN platform.webhooks_webhook w ON w.id = waiting.webh
 SELECT w.id FROM platform.webhooks_webhook w
  WHERE (w.drop_before IS NOT NULL OR w.recover_from IS NOT NULL) AND w.deleted_at IS NULL
 """  # noqa: S608 - constants
-# The lock conflicts with that of whoever switches the webhook, and with nothing else that is done to it.
-_STANDING = """
+# The lock conflicts only with changes of the webhook itself.
+_STATE = """
 SELECT enabled, drop_before, recover_from, recover_until FROM platform.webhooks_webhook
  WHERE id = %(webhook)s AND deleted_at IS NULL FOR KEY SHARE SKIP LOCKED
 """
@@ -66,10 +64,10 @@ UPDATE platform.webhooks_delivery d
 """  # noqa: S608 - constants
 # Due at once, but each a little later than the event before it, since claims go by that time. By how much is looked up
 # in an object: a join of a thousand with as many is planned badly without statistics, and reads the table with some.
-_PLACES = """
+_POSITIONS = """
     SELECT jsonb_object_agg(id, later) AS of_each
       FROM (SELECT id, row_number() OVER (ORDER BY sequence DESC) AS later FROM to_be_sent) AS numbered"""
-_ANEW = """
+_AGAIN = """
        status = 'pending', claimed_until = NULL, schedule_from = d.attempts,
        next_attempt_at = now() - ((SELECT of_each FROM places) ->> d.id)::int * interval '1 microsecond'"""
 RELEASE = f"""
@@ -79,9 +77,9 @@ WITH locked AS (
      ORDER BY d.sequence LIMIT %(batch)s FOR NO KEY UPDATE SKIP LOCKED
 ), to_be_sent AS (
     SELECT id, sequence FROM locked WHERE attempts < %(most)s::int
-), places AS ({_PLACES}
+), places AS ({_POSITIONS}
 ), released AS (
-    UPDATE platform.webhooks_delivery d SET {_ANEW} WHERE d.id = ANY (ARRAY (SELECT id FROM to_be_sent))
+    UPDATE platform.webhooks_delivery d SET {_AGAIN} WHERE d.id = ANY (ARRAY (SELECT id FROM to_be_sent))
 ), given_up AS (
     UPDATE platform.webhooks_delivery d
        SET status = 'exhausted', outcome = 'attempted ' || %(most)s::int || ' times or more'
@@ -124,9 +122,9 @@ WITH looked_at AS (
      WHERE d.id = ANY (ARRAY (SELECT id FROM looked_at WHERE may_be_sent))
        AND coalesce(d.status, '') IN ('exhausted', 'dropped')
      ORDER BY d.id FOR NO KEY UPDATE
-), places AS ({_PLACES}
+), places AS ({_POSITIONS}
 ), recovered AS (
-    UPDATE platform.webhooks_delivery d SET {_ANEW} WHERE d.id = ANY (ARRAY (SELECT id FROM to_be_sent))
+    UPDATE platform.webhooks_delivery d SET {_AGAIN} WHERE d.id = ANY (ARRAY (SELECT id FROM to_be_sent))
 )
 SELECT (SELECT count(*) FROM looked_at), (SELECT max(created_at) FROM looked_at), (SELECT count(*) FROM to_be_sent)
 """  # noqa: S608 - constants
@@ -151,7 +149,7 @@ def settle(using: str, *, batch: int = BATCH, seconds: float = SECONDS) -> int:
     """Bring deliveries in line with their webhooks, a batch of each in turn, until nothing is left to do or the time is
     over. Returns how many were changed."""
     with connections[using].cursor() as cursor:
-        cursor.execute(OUT_OF_LINE)
+        cursor.execute(NOT_QUEUED)
         waiting = deque(webhook_id for (webhook_id,) in cursor.fetchall())
     changed, end = 0, time.monotonic() + seconds
     while waiting and time.monotonic() < end:
@@ -164,11 +162,11 @@ def settle(using: str, *, batch: int = BATCH, seconds: float = SECONDS) -> int:
 
 
 def settle_one(using: str, webhook_id: str, *, batch: int) -> Step:
-    """One batch of one webhook's deliveries, in a transaction. Nothing of one that somebody is switching, or that is
+    """One batch of one webhook's deliveries, in a transaction. Does nothing if the webhook is being changed or is
     deleted."""
-    facts: dict[str, Any] = {"webhook": webhook_id, "batch": batch, "most": MOST_ATTEMPTS}
+    facts: dict[str, Any] = {"webhook": webhook_id, "batch": batch, "most": MAX_ATTEMPTS}
     with transaction.atomic(using=using), connections[using].cursor() as cursor:
-        cursor.execute(_STANDING, facts)
+        cursor.execute(_STATE, facts)
         standing = cursor.fetchone()
         if standing is None:
             return Step(0, is_last=True)

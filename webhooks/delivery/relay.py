@@ -1,10 +1,9 @@
-"""From the outbox to deliveries: each committed event becomes one delivery for every webhook that wants its kind.
+"""Turns committed outbox events into deliveries: one per event and subscribed webhook.
 
-Many relays work side by side: events are claimed by their state with SKIP LOCKED, never by "the last number seen", and
-(webhook, event) is unique. All of it is one transaction of the region's database, without network. An event that no
-webhook wants any more is done all the same; one that a filter refuses leaves a delivery that says so, one about a row
-that role `server` may not read leaves none. What others make of events (`rows.outbox.subscriptions`) stands in the same
-transaction.
+Several relays work side by side: they claim events by state with SKIP LOCKED, and (webhook, event) is unique. A relay
+pass is one transaction of the region's database, without network calls. An event that no webhook wants is marked as
+relayed; an event that a filter rejects leaves a delivery with that status; an event about a row that role `server` may
+not read leaves none. Other consumers of events (`rows.outbox.subscriptions`) write in the same transaction.
 """
 
 import json
@@ -23,9 +22,9 @@ from django.db.models.functions import Now
 from platform_site.identity import call_depth, ids
 from platform_site.postgres.planner_hints import by_index
 from platform_site.postgres.sizes import OctetLength
-from platform_site.postgres.sqlstates import is_away, lost_connection
+from platform_site.postgres.sqlstates import is_unavailable, lost_connection
 from rows.events.payloads import Hidden, Payloads
-from rows.events.time_budget import Costly, Turn
+from rows.events.time_budget import ExpensiveEnvironments, TimeBudget
 from rows.outbox import event_types, subscriptions
 from rows.outbox.models import OutboxEvent
 from rows.rules.evaluator import TooCostly
@@ -37,47 +36,46 @@ BATCH: Final = 200
 AT_ONCE: Final = 4 * 2**20
 """Characters of bodies that one statement writes: all of a batch of large ones, for many webhooks, would run into the
 statement's time limit, at every turn again, and nothing of the region would be delivered any more."""
-PER_TURN: Final = 4 * AT_ONCE
+EVENTS_PER_PASS: Final = 4 * AT_ONCE
 """After so many a turn takes up no further event."""
-TAKEN_PER_TURN: Final = 5_000
+MAX_EVENTS_PER_PASS: Final = 5_000
 """After so much that others made of events, too."""
-COSTLY_BATCH: Final = 50
+EXPENSIVE_BATCH: Final = 50
 """Events of an environment whose events take long, of which its share of a turn leaves most."""
-LARGE: Final = 64 * 1024
+LARGE_PAYLOAD_BYTES: Final = 64 * 1024
 """Bytes of an event that is read by itself, when its turn has come."""
-LARGEST: Final = 8 * 2**20
+MAX_PAYLOAD_BYTES: Final = 8 * 2**20
 """Bytes of an event that is still sent: of an update it has the row twice, and a row may have as much."""
 
 
 @dataclass(frozen=True, slots=True)
-class Relayed:
+class RelayResult:
     events: int
     deliveries: int
 
 
-_costly: Final[dict[str, Costly]] = defaultdict(Costly)
+_expensive: Final[dict[str, ExpensiveEnvironments]] = defaultdict(ExpensiveEnvironments)
 """By region."""
 _last: Final[dict[str, str]] = {}
 """By region the environment whose event a turn of all was the last to take up."""
 
 
-def relay_batch(using: str, *, batch: int = BATCH) -> Relayed:
-    """Relay up to `batch` committed events of the region `using`. Zero events: there was nothing (left) to do.
+def relay_batch(using: str, *, batch: int = BATCH) -> RelayResult:
+    """Relay up to `batch` committed events of the region `using`. Zero events: there was nothing to do.
 
-    Environments whose events took long stand in a line of their own, of which the first has its share after the others;
-    it is out of that line when nothing of it waits. Four statements for either, whatever the number of events and
-    webhooks, unless they are large; a few more while somebody is in that line.
+    Environments with expensive events are processed after all others, one per pass, until they have no events left.
+    Each part needs four statements for any number of events and webhooks, unless they are large.
     """
     relayed = _settle(using, batch)
-    for environment_id in _costly[using]:
-        further = _settle(using, min(batch, COSTLY_BATCH), only=environment_id)
+    for environment_id in _expensive[using]:
+        further = _settle(using, min(batch, EXPENSIVE_BATCH), only=environment_id)
         if further.events:
-            return Relayed(relayed.events + further.events, relayed.deliveries + further.deliveries)
-        _costly[using].discard(environment_id)
+            return RelayResult(relayed.events + further.events, relayed.deliveries + further.deliveries)
+        _expensive[using].discard(environment_id)
     return relayed
 
 
-def _settle(using: str, batch: int, *, only: str | None = None) -> Relayed:
+def _settle(using: str, batch: int, *, only: str | None = None) -> RelayResult:
     """Up to `batch` events of the environment `only`, or of all that are not costly. An event that cannot be relayed (a
     payload that is no JSON, a delivery that PostgreSQL does not take) is logged and leaves deliveries that say so; the
     queue moves on (F26)."""
@@ -86,32 +84,36 @@ def _settle(using: str, batch: int, *, only: str | None = None) -> Relayed:
     except (OperationalError, InterfaceError):
         raise  # says nothing against any event
     except Exception as error:
-        if is_away(error):  # nor does this: a session that PostgreSQL ended has another name
+        if is_unavailable(error):  # nor does this: a session that PostgreSQL ended has another name
             raise OperationalError(str(error)) from error
         if batch > 1:
-            # One of them cannot be written, and nobody says which. The first goes alone; if it was not that one, the
-            # next batch comes to it.
+            # One delivery cannot be written, and the error does not say which. Write the first one alone; if it
+            # succeeds, the next batch continues after it.
             return _settle(using, 1, only=only)
         logger.exception("event parked: its deliveries cannot be written")
         return _relay(using, 1, only, why=f"no delivery: {type(error).__name__}")
 
 
-def _relay(using: str, batch: int, only: str | None, *, why: str | None = None) -> Relayed:
+def _relay(using: str, batch: int, only: str | None, *, why: str | None = None) -> RelayResult:
     """One batch, in one transaction. `why`: nothing can be made of the events in it."""
     with transaction.atomic(using=using):
         due = _due(using, batch, only)
         if not due:
-            return Relayed(0, 0)
+            return RelayResult(0, 0)
         environment_ids = {event.environment_id for event in due}
         wanted = _webhooks_of(environment_ids, using)
-        takings = subscriptions.takings(environment_ids, using)
+        takings = subscriptions.interests_of_consumers(environment_ids, using)
         payloads = Payloads(using)
-        made = _Made(using)
+        made = _Created(using)
         relayed = []
         last = due[0].environment_id
-        turn = Turn()
+        turn = TimeBudget()
         for event in due:
-            if turn.is_over or made.characters > PER_TURN or any(taking.count > TAKEN_PER_TURN for taking in takings):
+            if (
+                turn.is_over
+                or made.characters > EVENTS_PER_PASS
+                or any(taking.count > MAX_EVENTS_PER_PASS for taking in takings)
+            ):
                 break
             if turn.has_had(event.environment_id):
                 continue
@@ -123,11 +125,11 @@ def _relay(using: str, batch: int, only: str | None, *, why: str | None = None) 
             interested = [w for w in wanted[event.environment_id] if event_types.matches(w.events, event.type)]
             if event.type == "webhook.test":
                 interested = _only_the_tested(event, wanted[event.environment_id])
-            if why is not None or event.size > LARGEST:
+            if why is not None or event.size > MAX_PAYLOAD_BYTES:
                 outcome = why or f"an event of {event.size >> 20} MB is not sent"
                 made.add(_failure_of(event, webhook, outcome) for webhook in interested)
             elif interested:
-                made.add(_fates_of(event, interested, payloads))
+                made.add(_decisions_of(event, interested, payloads))
             turn.book(event.environment_id)
             last = event.environment_id
         made.write()
@@ -137,28 +139,28 @@ def _relay(using: str, batch: int, only: str | None, *, why: str | None = None) 
     if only is None and batch > 1:  # what goes alone is followed by those beside which it could not be written
         _last[using] = last
     for environment_id in {*turn.costly, *([only] if only else [])}:
-        _costly[using].add(environment_id)
-    return Relayed(len(relayed), made.count)
+        _expensive[using].add(environment_id)
+    return RelayResult(len(relayed), made.count)
 
 
 def _due(using: str, batch: int, only: str | None) -> list[Any]:
-    """The events of one turn, locked, those of one environment in their order: OutboxEvents with the `size` of their
-    data and, unless that is LARGE, with these as `text`.
+    """The events of one pass, locked, in order per environment: OutboxEvents with the `size` of their data and, unless
+    that is LARGE_PAYLOAD_BYTES, with the data as `text`.
 
-    Those of all environments are in one order, too, as long as none is costly. Then they are taken from one environment
-    after the other, in stretches of an index between those that are: whatever these have waiting, nobody walks over it.
+    Without expensive environments all events are in one order. Otherwise they are read per environment in index ranges
+    that skip the expensive ones, so that their backlog is not scanned.
     """
     waiting = (
         OutboxEvent.objects.using(using)
         .filter(relayed_at__isnull=True)
         .select_for_update(skip_locked=True)
         .defer("data")
-        .annotate(size=OctetLength("data"), text=Case(When(size__lt=LARGE, then=F("data"))))
+        .annotate(size=OctetLength("data"), text=Case(When(size__lt=LARGE_PAYLOAD_BYTES, then=F("data"))))
     )
-    costly = list(_costly[using])
+    costly = list(_expensive[using])
     if only is None and not costly:
         return list(waiting.order_by("sequence")[:batch])
-    stretches = _between(costly, _last.get(using)) if only is None else [_Stretch(only, only)]
+    stretches = _between(costly, _last.get(using)) if only is None else [_Range(only, only)]
     found: list[Any] = []
     with by_index(using):
         for stretch in stretches:
@@ -169,7 +171,7 @@ def _due(using: str, batch: int, only: str | None) -> list[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
+class _Range:
     """Environments whose ids lie between these, None for no bound; or the one that both name."""
 
     low: str | None
@@ -184,16 +186,16 @@ class _Stretch:
         return above if self.high is None else above & Q(environment_id__lt=self.high)
 
 
-def _between(costly: Collection[str], last: str | None) -> Iterator[_Stretch]:
-    """All environments but the costly ones, from the one behind `last` on and that one at the end, so that nobody who
-    has much waiting is always before the same others."""
+def _between(costly: Collection[str], last: str | None) -> Iterator[_Range]:
+    """All environments except the expensive ones, starting after `last` and wrapping around, so that a large backlog of
+    one environment is not always ahead of the same others."""
     begin = last or next(iter(costly))
     borders = sorted({*costly, begin})
     first = borders.index(begin)
     for low, high in pairwise([*borders[first:], None, *borders[: first + 1]]):
-        yield _Stretch(low, high)
+        yield _Range(low, high)
     if begin not in costly:
-        yield _Stretch(begin, begin)
+        yield _Range(begin, begin)
 
 
 def _webhooks_of(environment_ids: Iterable[str], using: str) -> dict[str, list[Webhook]]:
@@ -240,7 +242,7 @@ SELECT id, environment_id, webhook_id, event_id, event_type, subject, sequence, 
 """
 
 
-class _Made:
+class _Created:
     """The deliveries of one turn, written AT_ONCE by AT_ONCE. Of two for one webhook and event the first stays."""
 
     def __init__(self, using: str) -> None:
@@ -266,7 +268,7 @@ class _Made:
         self._waiting, self._waiting_characters = [], 0
 
 
-def _fates_of(event: OutboxEvent, interested: Iterable[Webhook], payloads: Payloads) -> Iterator[NewDelivery]:
+def _decisions_of(event: OutboxEvent, interested: Iterable[Webhook], payloads: Payloads) -> Iterator[NewDelivery]:
     """A delivery of the event for each webhook; where one cannot be made, its failure. None where the row is hidden."""
     data: dict[str, Any] | None = None
     for webhook in interested:
@@ -292,7 +294,7 @@ def _delivery_of(event: OutboxEvent, data: Mapping[str, Any], webhook: Webhook, 
     delivery = _delivery(event, webhook)
     if carried is None:
         delivery.status, delivery.outcome = Delivery.Status.FILTERED.value, "the webhook's filter refused it"
-    elif event.depth >= call_depth.LONGEST:
+    elif event.depth >= call_depth.MAX_DEPTH:
         delivery.status, delivery.outcome = Delivery.Status.DROPPED.value, f"a chain of {event.depth} calls was cut"
     else:
         delivery.body = event_types.body(event, carried)

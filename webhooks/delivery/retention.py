@@ -11,7 +11,7 @@ from django.db import connections
 from platform_site.background.skip_scan import UNCLAIMED, first_of_each
 from platform_site.identity import ids
 from platform_site.postgres.planner_hints import by_index
-from projects.provisioning.suspension import spared
+from projects.provisioning.suspension import not_suspended
 
 BATCH: Final = 1000
 
@@ -53,10 +53,11 @@ WITH page AS (
 SELECT (SELECT max(id) FROM page), (SELECT count(*) = %(batch)s AND max(id) < %(oldest)s FROM page),
        (SELECT count(*) FROM gone)
 """  # noqa: S608 - constants
+# An array, not `IN (SELECT … LIMIT …)`: a nested loop would run that for each row, and delete more than the limit.
 _PURGE_EVENTS = """
 DELETE FROM platform.rows_outboxevent
- WHERE sequence IN (SELECT sequence FROM platform.rows_outboxevent WHERE relayed_at < now() - %(age)s
-                     ORDER BY relayed_at LIMIT %(batch)s FOR UPDATE SKIP LOCKED)
+ WHERE sequence = ANY (ARRAY (SELECT sequence FROM platform.rows_outboxevent WHERE relayed_at < now() - %(age)s
+                           ORDER BY relayed_at LIMIT %(batch)s FOR UPDATE SKIP LOCKED))
 """
 _EMPTY_DELETED = f"""
 WITH found AS (
@@ -83,7 +84,7 @@ DELETE FROM platform.webhooks_webhook w
 def expire_held(using: str, *, older_than: timedelta) -> int:
     """Drop, visibly, what a disabled webhook has held for too long. Returns how many. Who was suspended has that time
     anew."""
-    return _repeat(using, _EXPIRE, {"age": older_than, "spared": spared(using, older_than)})
+    return _repeat(using, _EXPIRE, {"age": older_than, "spared": not_suspended(using, older_than)})
 
 
 def purge(using: str, *, older_than: timedelta) -> int:

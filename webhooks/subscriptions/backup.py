@@ -1,13 +1,12 @@
 """The webhooks' part of a backup (`rows.transfer.backup`): subscriptions without their secrets and deliveries.
 
-What comes back is disabled, with a secret of its own, as in a preview branch: a restored copy must not call receivers
-that nobody asked.
+Restored webhooks are disabled and get a new secret, as in a preview branch: a copy must not call receivers by itself.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import EnvironmentRef
 from rows.outbox import subscriptions
 from webhooks.delivery.circuit_breaker import host_of
 from webhooks.models import Webhook
@@ -19,10 +18,10 @@ _FIELDS: Final = ("url", "events", "filter", "columns", "ordering", "description
 class Subscriptions:
     """Implements `rows.transfer.backup.Part`."""
 
-    def dump(self, place: Place) -> Mapping[str, Iterator[Mapping[str, Any]]]:
+    def dump(self, place: EnvironmentRef) -> Mapping[str, Iterator[Mapping[str, Any]]]:
         return {"webhooks": self._records(place)}
 
-    def load(self, place: Place, records: Callable[[str], Iterator[Mapping[str, Any]]]) -> int:
+    def load(self, place: EnvironmentRef, records: Callable[[str], Iterator[Mapping[str, Any]]]) -> int:
         made = [
             Webhook(
                 environment_id=place.environment_id,
@@ -30,22 +29,23 @@ class Subscriptions:
                 enabled=False,
                 disabled_reason="restored",
                 sealed_secret=webhook_service.secret_of_its_own(),
+                name=record.get("name"),
                 **{field: record[field] for field in _FIELDS},
             )
             for record in records("webhooks")
         ]
-        webhook_service.make_room(place, len(made))
+        webhook_service.check_webhook_quota(place, len(made))
         Webhook.objects.using(place.cluster).bulk_create(made)
         subscriptions.refresh(place.environment_id, place.cluster)
         return len(made)
 
-    def is_empty(self, place: Place) -> bool:
+    def is_empty(self, place: EnvironmentRef) -> bool:
         return not self._live(place).exists()
 
-    def _records(self, place: Place) -> Iterator[Mapping[str, Any]]:
+    def _records(self, place: EnvironmentRef) -> Iterator[Mapping[str, Any]]:
         for webhook in self._live(place).order_by("created_at", "id"):
-            yield {field: getattr(webhook, field) for field in _FIELDS}
+            yield {field: getattr(webhook, field) for field in ("name", *_FIELDS)}
 
-    def _live(self, place: Place) -> Any:
+    def _live(self, place: EnvironmentRef) -> Any:
         """Without those of terminals, which end with them."""
         return Webhook.objects.using(place.cluster).live(place.environment_id).filter(listens_until=None)

@@ -45,7 +45,7 @@ class Line:
 
 
 def bars(tried: Sequence[Tried], room: int) -> list[Bar]:
-    """One bar for each of `tried`, in its order, in a picture with room for `room` of them."""
+    """One bar for each of `tried`, in its order, in a chart that is wide enough for `room` bars."""
     step = WIDTH / max(room, 1)
     made = []
     for index, each in enumerate(tried):

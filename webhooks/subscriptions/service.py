@@ -20,7 +20,7 @@ from django.db.models.functions import Greatest, Now
 from accounts.audit import Actor
 from platform_site.background.periodic import after_commit
 from platform_site.identity import call_depth
-from platform_site.identity.callers import Caller, Place
+from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
 from platform_site.postgres import clock
 from platform_site.security import keyring
@@ -33,13 +33,20 @@ from webhooks.delivery import attempts, signing
 from webhooks.delivery.attempts import SECRET_PURPOSE
 from webhooks.delivery.circuit_breaker import host_of
 from webhooks.delivery.queue import wait_for_claims
-from webhooks.delivery.reconciler import FIRST, MOST_ATTEMPTS, settle_one
-from webhooks.errors import NoSuchDelivery, NoSuchWebhook, NothingToRedeliver, TooManySecrets, WebhooksQuotaReached
+from webhooks.delivery.reconciler import FIRST, MAX_ATTEMPTS, settle_one
+from webhooks.errors import (
+    NameTaken,
+    NoSuchDelivery,
+    NoSuchWebhook,
+    NothingToRedeliver,
+    TooManySecrets,
+    WebhooksQuotaReached,
+)
 from webhooks.models import Delivery, Webhook
 
 SECRET_OVERLAP: Final = timedelta(hours=24)
 """How long the previous signing secret still signs beside the new one."""
-MOST_PREVIOUS_SECRETS: Final = 4
+MAX_PREVIOUS_SECRETS: Final = 4
 """That sign beside the current one, each until its own overlap ends."""
 
 
@@ -53,13 +60,14 @@ class Recovery:
     """False: there are more, which follow."""
 
 
-def create_webhook(place: Place, values: Mapping[str, Any], *, actor: Caller | Actor) -> tuple[Webhook, str]:
+def create_webhook(place: EnvironmentRef, values: Mapping[str, Any], *, actor: Caller | Actor) -> tuple[Webhook, str]:
     """Subscribe. `values` are checked already (`webhooks.api.serializers`). Returns the webhook and its signing secret,
-    which is shown now and never again. Raises WebhooksQuotaReached."""
+    which is shown now and never again. Raises WebhooksQuotaReached, NameTaken."""
     using = place.cluster
     secret = signing.new_secret()
     with transaction.atomic(using=using):
-        make_room(place, 1)
+        check_webhook_quota(place, 1)
+        _require_free_name(place, values.get("name"))
         webhook = Webhook.objects.using(using).create(
             environment_id=place.environment_id,
             host=host_of(values["url"]),
@@ -72,31 +80,33 @@ def create_webhook(place: Place, values: Mapping[str, Any], *, actor: Caller | A
     return webhook, secret
 
 
-def make_room(place: Place, count: int) -> None:
-    """Let nobody else subscribe in the environment until the transaction at hand ends. Raises WebhooksQuotaReached
-    unless its plan allows `count` more webhooks, NoSuchEnvironment if it went meanwhile."""
-    environment_locks.stay_in_region(place.environment_id, place.cluster)
+def check_webhook_quota(place: EnvironmentRef, count: int) -> None:
+    """Serialise subscribing in the environment until the current transaction ends. Raises WebhooksQuotaReached unless
+    its plan allows `count` more webhooks, NoSuchEnvironment if it was deleted meanwhile."""
+    environment_locks.lock_shared_in_region(place.environment_id, place.cluster)
     subscriptions.lock(place.environment_id, place.cluster)
     limit = plan_limits(place.plan).webhooks_per_environment
     if count_webhooks(place) + count > limit:
         raise WebhooksQuotaReached(limit)
 
 
-def count_webhooks(place: Place) -> int:
+def count_webhooks(place: EnvironmentRef) -> int:
     """How many the environment has. One query."""
     return Webhook.objects.using(place.cluster).live(place.environment_id).count()
 
 
 def change_webhook(
-    place: Place, webhook_id: str, values: Mapping[str, Any], *, held: str = "release", actor: Caller | Actor
+    place: EnvironmentRef, webhook_id: str, values: Mapping[str, Any], *, held: str = "release", actor: Caller | Actor
 ) -> Webhook:
     """Change what `values` name. Enabling releases the held events, or drops them with `held="drop"`; disabling holds
-    what waits. Raises NoSuchWebhook."""
+    what waits. Raises NoSuchWebhook, NameTaken."""
     using = place.cluster
     with transaction.atomic(using=using):
         subscriptions.lock(place.environment_id, using)
         webhook = webhook_of(place, webhook_id, lock=True)
         was_enabled, url_before = webhook.enabled, webhook.url
+        if values.get("name") != webhook.name:
+            _require_free_name(place, values.get("name"))
         for name, value in values.items():
             setattr(webhook, name, value)
         webhook.host = host_of(webhook.url)
@@ -116,11 +126,18 @@ def change_webhook(
         subscriptions.refresh(place.environment_id, using)
         webhook_notify.after_commit(using)
         if was_enabled and (not webhook.enabled or webhook.url != url_before):
-            _promise_that_nothing_starts(webhook.pk, using)
+            _wait_until_no_attempt_starts(webhook.pk, using)
     return webhook
 
 
-def delete_webhook(place: Place, webhook_id: str, *, actor: Caller | Actor) -> None:
+def _require_free_name(place: EnvironmentRef, name: str | None) -> None:
+    """In a transaction that has the lock of the environment's subscriptions."""
+    live = Webhook.objects.using(place.cluster).live(place.environment_id)
+    if name is not None and live.filter(name=name).exists():
+        raise NameTaken.of("name", "taken", "Another webhook of the environment has this name.")
+
+
+def delete_webhook(place: EnvironmentRef, webhook_id: str, *, actor: Caller | Actor) -> None:
     """No attempt starts from now on; those in flight complete and are recorded. Raises NoSuchWebhook. Contract 4.10."""
     using = place.cluster
     with transaction.atomic(using=using):
@@ -129,11 +146,11 @@ def delete_webhook(place: Place, webhook_id: str, *, actor: Caller | Actor) -> N
         webhook.deleted_at = Now()
         webhook.save(using=using, update_fields=["deleted_at"])
         subscriptions.refresh(place.environment_id, using)
-        _promise_that_nothing_starts(webhook.pk, using)
+        _wait_until_no_attempt_starts(webhook.pk, using)
         audit_outbox.record(place, "webhook.deleted", actor=actor, target_id=webhook_id, url=webhook.url)
 
 
-def rotate_secret(place: Place, webhook_id: str, *, actor: Caller | Actor) -> tuple[Webhook, str]:
+def rotate_secret(place: EnvironmentRef, webhook_id: str, *, actor: Caller | Actor) -> tuple[Webhook, str]:
     """A new signing secret, returned once. The old one signs beside it for SECRET_OVERLAP, and so does each older one
     until its own overlap ends. Raises NoSuchWebhook, TooManySecrets."""
     using = place.cluster
@@ -162,16 +179,17 @@ def _previous_after_rotation(webhook: Webhook, until: datetime) -> list[attempts
         current = attempts.PreviousSecret(attempts.unsealed(webhook.sealed_secret), until)
     except keyring.KeyringError:
         return []
-    if len(older) >= MOST_PREVIOUS_SECRETS:
-        raise TooManySecrets(MOST_PREVIOUS_SECRETS, older[-1].until)
+    if len(older) >= MAX_PREVIOUS_SECRETS:
+        raise TooManySecrets(MAX_PREVIOUS_SECRETS, older[-1].until)
     return [current, *older]
 
 
-def send_test(place: Place, webhook_id: str, *, actor: Caller | Actor) -> str:
+def send_test(place: EnvironmentRef, webhook_id: str, *, actor: Caller | Actor) -> str:
     """Put a `webhook.test` event for this webhook alone into the outbox. Returns its `evt_…`. Raises NoSuchWebhook."""
     using = place.cluster
     with transaction.atomic(using=using):
-        webhook = webhook_of(place, webhook_id, lock=True)  # a removal marks it first, and then sweeps events
+        # a deletion marks the webhook first, then deletes its events
+        webhook = webhook_of(place, webhook_id, lock=True)
         event_id = record_event(
             "webhook.test", {"webhook_id": webhook.pk}, using=using, environment_id=place.environment_id,
             depth=call_depth.depth_here(place.environment_id),
@@ -181,11 +199,11 @@ def send_test(place: Place, webhook_id: str, *, actor: Caller | Actor) -> str:
     return event_id
 
 
-def redeliver(place: Place, webhook_id: str, delivery_id: str, *, actor: Caller | Actor) -> Delivery:
+def redeliver(place: EnvironmentRef, webhook_id: str, delivery_id: str, *, actor: Caller | Actor) -> Delivery:
     """Send one delivery again, now, with its old id and body and a fresh schedule; as the next link of the chain that
     asks for it, if one does. Raises NoSuchWebhook, NoSuchDelivery, NothingToRedeliver."""
     using, depth = place.cluster, call_depth.depth_here(place.environment_id)
-    if depth >= call_depth.LONGEST:
+    if depth >= call_depth.MAX_DEPTH:
         raise NothingToRedeliver(f"A chain of {depth} functions and webhooks asks for it; it was cut.")
     with transaction.atomic(using=using):
         webhook = webhook_of(place, webhook_id)
@@ -194,8 +212,8 @@ def redeliver(place: Place, webhook_id: str, delivery_id: str, *, actor: Caller 
             raise NoSuchDelivery
         if not delivery.body:
             raise NothingToRedeliver("This event was never sent to the webhook: " + (delivery.outcome or "filtered"))
-        _check_that_it_is_sent_to(webhook)
-        if delivery.attempts >= MOST_ATTEMPTS:
+        _check_is_sendable(webhook)
+        if delivery.attempts >= MAX_ATTEMPTS:
             raise NothingToRedeliver(f"It was attempted {delivery.attempts} times, and is not sent again.")
         unclaimed = Q(claimed_until__isnull=True) | Q(claimed_until__lt=Now())
         resent = Delivery.objects.using(using).filter(unclaimed, pk=delivery.pk)
@@ -218,13 +236,13 @@ def _is_due(delivery: Delivery, using: str) -> bool:
     return delivery.next_attempt_at is not None and delivery.next_attempt_at <= clock.now(using)
 
 
-def recover(place: Place, webhook_id: str, since: datetime, *, actor: Caller | Actor) -> Recovery:
+def recover(place: EnvironmentRef, webhook_id: str, since: datetime, *, actor: Caller | Actor) -> Recovery:
     """Send again whatever did not arrive since then (exhausted or dropped), but what was attempted MOST_ATTEMPTS times.
     Raises NoSuchWebhook, NothingToRedeliver for a disabled webhook."""
     using = place.cluster
     with transaction.atomic(using=using):
         webhook = webhook_of(place, webhook_id, lock=True)
-        _check_that_it_is_sent_to(webhook)
+        _check_is_sendable(webhook)
         webhook.recover_from = since if webhook.recover_from is None else min(since, webhook.recover_from)
         webhook.recover_until = Now()
         webhook.save(using=using, update_fields=["recover_from", "recover_until"])
@@ -240,7 +258,7 @@ def patterns_of(environment_id: str, using: str) -> Iterable[Sequence[str]]:
     return Webhook.objects.using(using).live(environment_id).values_list("events", flat=True)
 
 
-def webhook_of(place: Place, webhook_id: str, *, lock: bool = False) -> Webhook:
+def webhook_of(place: EnvironmentRef, webhook_id: str, *, lock: bool = False) -> Webhook:
     """The environment's live webhook of that id. Raises NoSuchWebhook."""
     found = Webhook.objects.using(place.cluster).live(place.environment_id).filter(pk=webhook_id)
     webhook = (found.select_for_update() if lock else found).first()
@@ -249,7 +267,7 @@ def webhook_of(place: Place, webhook_id: str, *, lock: bool = False) -> Webhook:
     return webhook
 
 
-def copy_webhooks(source: Place, target: Place) -> None:
+def copy_webhooks(source: EnvironmentRef, target: EnvironmentRef) -> None:
     """Subscriptions come along to a preview branch, disabled, with secrets of their own; in the transaction at hand."""
     using = target.cluster
     copies = []
@@ -258,6 +276,7 @@ def copy_webhooks(source: Place, target: Place) -> None:
         copies.append(
             Webhook(
                 environment_id=target.environment_id,
+                name=webhook.name,
                 url=webhook.url,
                 host=webhook.host,
                 events=webhook.events,
@@ -275,7 +294,7 @@ def copy_webhooks(source: Place, target: Place) -> None:
 
 
 def secret_of_its_own() -> bytes:
-    """What signs for a copy of a webhook, sealed: nobody knows it until it is rotated."""
+    """A new sealed secret for a copy of a webhook. It is unknown to everyone until it is rotated."""
     return _sealed(signing.new_secret())
 
 
@@ -283,13 +302,13 @@ def _sealed(secret: str) -> bytes:
     return keyring.seal(secret.encode(), purpose=SECRET_PURPOSE)
 
 
-def _promise_that_nothing_starts(webhook_id: str, using: str) -> None:
+def _wait_until_no_attempt_starts(webhook_id: str, using: str) -> None:
     """Once the transaction at hand has committed, wait until no attempt starts that was claimed before."""
-    # What is done is done: a region that goes away while its claims run out does not make it undone.
+    # The change is committed: an unavailable region while claims run out does not undo it.
     after_commit(f"claims of {webhook_id}", wait_for_claims, using, webhook_id, using=using, committed=using)
 
 
-def _check_that_it_is_sent_to(webhook: Webhook) -> None:
+def _check_is_sendable(webhook: Webhook) -> None:
     """Raises NothingToRedeliver."""
     if not webhook.enabled:
         raise NothingToRedeliver("The webhook is disabled: enable it, and what is held is sent.")

@@ -13,12 +13,12 @@ from django.db import Error, connections
 from accounts import audit
 from accounts.management.terminal import ENVIRONMENT, place_named
 from platform_site import outbound
-from platform_site.cli.base import ExemplifiedCommand
+from platform_site.cli.base import CommandWithExamples
 from platform_site.http.errors import ApiError
-from platform_site.identity.callers import Place
+from platform_site.identity.callers import EnvironmentRef
 from rows.outbox import event_types
-from webhooks.cli_listener import Listener, NoLongerListening
-from webhooks.delivery.queue import Claimed, Result
+from webhooks.cli_listener import Listener, ListenerEnded
+from webhooks.delivery.queue import AttemptOutcome, ClaimedDelivery
 from webhooks.models import Webhook
 from webhooks.subscriptions import service as webhook_service
 
@@ -47,8 +47,8 @@ def _escaped(found: re.Match[str]) -> str:
     return f"\\u{ord(found[0]):04x}"
 
 
-class Command(ExemplifiedCommand):
-    help = "List the webhooks of an environment, send their deliveries again, or forward its events to a local address."
+class Command(CommandWithExamples):
+    help = "List the webhooks of an environment, send their deliveries again, or forward its events to a local server."
     epilog = _EXAMPLES
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -63,7 +63,7 @@ class Command(ExemplifiedCommand):
             "--since", type=_moment, metavar="TIME", help="what is exhausted or dropped since then (UTC by default)"
         )
         which.add_argument("--delivery", metavar="ID", help="this delivery (dlv_…)")
-        listening = verbs.add_parser("listen", help="forward events to a local address for as long as this runs")
+        listening = verbs.add_parser("listen", help="forward events to a local URL until interrupted")
         listening.add_argument("environment", metavar="ENV", help=ENVIRONMENT)
         listening.add_argument("--forward", required=True, metavar="URL", help="such as http://127.0.0.1:3000/hook")
         listening.add_argument(
@@ -89,7 +89,7 @@ class Command(ExemplifiedCommand):
         except ApiError as error:
             raise CommandError(error.message) from None
 
-    def _list(self, place: Place) -> None:
+    def _list(self, place: EnvironmentRef) -> None:
         live = Webhook.objects.using(place.cluster).live(place.environment_id).with_health().with_tries()
         found = list(live.order_by("-created_at", "-id"))
         if not found:
@@ -100,7 +100,7 @@ class Command(ExemplifiedCommand):
             rate = f"{webhook.success_rate:.0%}" if webhook.was_tried else "untried"  # type: ignore[attr-defined]
             self.stdout.write(f"{webhook.pk}  {rate:>7}  {state}  {webhook.url}  {', '.join(webhook.events)}")
 
-    def _listen(self, place: Place, options: dict[str, Any]) -> None:
+    def _listen(self, place: EnvironmentRef, options: dict[str, Any]) -> None:
         try:
             url = outbound.parse_url(options["forward"]).url
         except outbound.BadUrl as error:
@@ -109,7 +109,7 @@ class Command(ExemplifiedCommand):
         for pattern in patterns:
             if (problem := event_types.problem_with(pattern)) is not None:
                 raise CommandError(f'--events: "{pattern}" {problem}.')
-        over = _told_to_stop()
+        over = _stop_requested()
         with Listener(place, url, patterns) as listener:
             self.stdout.write(f"Forwarding {', '.join(patterns)} of {place.environment_id} to {url}. Ctrl-C ends it.")
             self.stdout.write(f"Signing secret: {listener.secret}")
@@ -118,17 +118,17 @@ class Command(ExemplifiedCommand):
                 try:
                     for claimed, result in listener.pending(over.is_set):
                         self._tell(claimed, result, with_body=options["body"])
-                except NoLongerListening:
+                except ListenerEnded:
                     raise CommandError(
                         "The subscription was deleted or disabled (an answer of 410 does that): no longer listening."
                     ) from None
                 except Error as error:
-                    self.stderr.write(f"The database is away ({type(error).__name__}); trying again.")
+                    self.stderr.write(f"The database is unavailable ({type(error).__name__}); retrying.")
                     connections[place.cluster].close()
                     over.wait(1)
         self.stdout.write("No longer listening; the subscription is gone.")
 
-    def _tell(self, claimed: Claimed, result: Result, *, with_body: bool) -> None:
+    def _tell(self, claimed: ClaimedDelivery, result: AttemptOutcome, *, with_body: bool) -> None:
         answer = f"{result.response_status}" if result.response_status else f"no answer: {result.error}"
         took = f"{result.duration.total_seconds() * 1000:.0f} ms"
         again = f", again in {result.wait.total_seconds():.0f} s" if result.wait is not None else ""
@@ -139,7 +139,7 @@ class Command(ExemplifiedCommand):
         self.stdout.flush()
 
 
-def _told_to_stop() -> threading.Event:
+def _stop_requested() -> threading.Event:
     """Set by Ctrl-C, SIGTERM or the end of the terminal."""
     over = threading.Event()
     if threading.current_thread() is threading.main_thread():
