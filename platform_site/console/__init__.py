@@ -1,6 +1,6 @@
-"""The console's frame: what its sidebar leads to and what its search finds. Named in `settings.UNFOLD`.
+"""The console's frame: its sidebar and its search. Named in `settings.UNFOLD`.
 
-Part of the roof: it looks into every room. A page that a member of staff may not see is left out.
+In the top layer, because it links to all apps. Pages that a member of staff may not see are left out.
 """
 
 from functools import cache
@@ -13,7 +13,7 @@ from django.templatetags.static import static
 from django.urls import reverse
 
 from platform_site.console.dashboard import dashboard
-from projects.console.base import list_address
+from projects.console.base import list_url
 
 __all__ = ["account_links", "dashboard", "favicon", "navigation", "styles"]
 
@@ -28,16 +28,16 @@ _SIDEBAR: Final = (
     ("What", (("Schema versions", "schema", "rows.SchemaVersion"), ("Rows", "table_rows", "rows.CurrentVersion"))),
     ("Then", (("Webhooks", "webhook", "webhooks.Webhook"), ("Deliveries", "outgoing_mail", "webhooks.Delivery"),
               ("Functions", "function", "functions.Function"), ("Runs", "play_circle", "functions.Run"))),
-    ("Figures", (("Endpoints", "speed", "platform_site.EndpointFigure"),
-                 ("Regions", "public", "platform_site.RegionFigure"),
-                 ("Slow functions", "hourglass_top", "platform_site.FunctionFigure"),
-                 ("Rate limits met", "block", "platform_site.CallerRefusal"))),
+    ("Figures", (("Endpoints", "speed", "platform_site.EndpointMetric"),
+                 ("Regions", "public", "platform_site.RegionMetric"),
+                 ("Slow functions", "hourglass_top", "platform_site.FunctionMetric"),
+                 ("Rate limits met", "block", "platform_site.RateLimitedCaller"))),
     ("Trail", (("Audit", "history", "accounts.AuditEntry"),)),
 )  # fmt: skip
 
 
 def navigation(request: HttpRequest) -> list[dict[str, Any]]:
-    """The sidebar: the dashboard and the timeline, then a group a floor, of the pages that this person may see."""
+    """The sidebar: the dashboard and the timeline, then one group per app with the pages that this person may see."""
     top = [
         {"title": "Dashboard", "icon": "dashboard", "link": reverse("admin:index")},
         {"title": "Timeline", "icon": "timeline", "link": reverse("console:timeline")},
@@ -57,19 +57,19 @@ def navigation(request: HttpRequest) -> list[dict[str, Any]]:
 
 
 def list_of(label: str, request: HttpRequest) -> str | None:
-    """The address of a model's list; None where this person may not see it."""
+    """The URL of a model's list; None if this person may not see it."""
     page = admin.site.get_model_admin(apps.get_model(label))
-    return list_address(label) if page.has_view_permission(request) else None
+    return list_url(label) if page.has_view_permission(request) else None
 
 
 def listed_as(link: str) -> str | None:
-    """What the menu calls the list at this address; None where it has no such list."""
+    """The sidebar's name of the list at this URL; None if it is not in the sidebar."""
     return _names().get(link)
 
 
 @cache
 def _names() -> dict[str, str]:
-    return {list_address(label): name for _, entries in _SIDEBAR for name, _, label in entries}
+    return {list_url(label): name for _, entries in _SIDEBAR for name, _, label in entries}
 
 
 def account_links(request: HttpRequest) -> list[dict[str, Any]]:

@@ -1,7 +1,6 @@
-"""Charts as SVG made here: no script draws them, so they are there at once, print, and need nothing of the content
-policy. Colours come from `console.css`, by class, in both themes. Each bar says its figures when pointed at, and a
-table for screen readers says all of them.
-"""
+"""Charts as SVG rendered on the server: no scripts are needed, they print, and the content policy stays strict. Colours
+come from `console.css`, by class, in both themes. Each bar shows its values in a tooltip, and a table for screen
+readers has all of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

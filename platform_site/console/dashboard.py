@@ -1,7 +1,7 @@
-"""The figures of the console's first page. Eight queries to the control database, whatever the regions hold.
+"""Metrics of the console's first page. Eight queries of the control database, whatever the regions contain.
 
-What happened comes from `platform_site.models` (`figures` fills them), so no region is asked: one that is away shows
-its last figures and says so. Every number leads to the list behind it, where the person may see that list.
+The data comes from `platform_site.models` (`rollups` writes it), so no region is queried: an unavailable one shows its
+last metrics and says so. Every number links to its list, if the person may see it.
 """
 
 import re
@@ -18,14 +18,14 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.http import urlencode
 
-from accounts.console.base import address
+from accounts.console.base import url_of
 from accounts.models import AuditEntry
 from platform_site.console import charts, rollups
 from platform_site.console.charts import Series
-from platform_site.models import CallerRefusal, Sample
+from platform_site.models import RateLimitedCaller, Sample
 from platform_site.observability import metrics
 from platform_site.postgres import clock
-from platform_site.templatetags.console_ids import timeline_address
+from platform_site.templatetags.console_ids import timeline_url
 from projects.models import Plan, Project, Region
 
 HOURS: Final = 24
@@ -40,13 +40,13 @@ SLOW_QUEUE: Final = 60.0
 _BY_HOUR = """
 SELECT date_trunc('hour', at), sum(requests)::bigint, sum(client_errors)::bigint, sum(server_errors)::bigint,
        sum(rate_limited)::bigint
-  FROM platform_site_endpointfigure
+  FROM platform_site_endpointmetric
  WHERE at >= %s AND route LIKE '/v1%%'
  GROUP BY 1
 """
 _BY_ENDPOINT = """
 SELECT method, route, sum(requests)::bigint, sum(client_errors)::bigint, sum(server_errors)::bigint, {buckets}
-  FROM platform_site_endpointfigure
+  FROM platform_site_endpointmetric
  WHERE at >= %s AND route LIKE '/v1%%'
  GROUP BY method, route
  ORDER BY 3 DESC
@@ -54,14 +54,14 @@ SELECT method, route, sum(requests)::bigint, sum(client_errors)::bigint, sum(ser
 _BY_REGION_AND_HOUR = """
 SELECT region, date_trunc('hour', at), sum(attempts)::bigint, sum(attempts_succeeded)::bigint,
        sum(runs_succeeded)::bigint, sum(runs_failed)::bigint, sum(runs_timed_out)::bigint
-  FROM platform_site_regionfigure
+  FROM platform_site_regionmetric
  WHERE at >= %s
  GROUP BY 1, 2
 """
 _SLOWEST = """
 SELECT function_id, max(environment_id), max(name), max(region), sum(runs)::bigint, sum(failed)::bigint,
        (sum(total_ms) / greatest(sum(runs), 1))::bigint, max(longest_ms)
-  FROM platform_site_functionfigure
+  FROM platform_site_functionmetric
  WHERE at >= %s
  GROUP BY function_id
  ORDER BY 7 DESC
@@ -70,7 +70,7 @@ SELECT function_id, max(environment_id), max(name), max(region), sum(runs)::bigi
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class Metric:
     """A number with what leads to it."""
 
     title: str
@@ -82,7 +82,7 @@ class Figure:
 
 
 def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
-    """Add the figures of the first page. The caller is unfold; nobody but staff comes here."""
+    """Add the metrics of the first page. Called by unfold, for staff only."""
     now = clock.now(DEFAULT_DB_ALIAS).astimezone(UTC)
     since = now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=HOURS - 1)
     samples = {sample.name: sample for sample in Sample.objects.all()}
@@ -94,14 +94,14 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     return context | {
         "title": "Dashboard",
         "counts": _counts(control, seen),
-        "worries": _worries(control, samples, now, seen),
+        "worries": _warnings(control, samples, now, seen),
         "projects": _projects(control, seen),
         "measured": max(0, int((now - control_at).total_seconds())),
         "made": _made(control, now),
         "requests": _requests(hours, by_hour, seen),
         "endpoints": _endpoints(since, seen),
         "regions": _regions(samples, by_region, now, seen),
-        "then": _then(hours, by_region, seen),
+        "then": _later_work(hours, by_region, seen),
         "slowest": _slowest(since, seen),
         "limited": _limited(since, seen),
         "recent": _recent(seen),
@@ -137,50 +137,50 @@ def _control(samples: dict[str, Sample], now: datetime) -> tuple[dict[str, Any],
     return rollups.measure_control(), now
 
 
-def _counts(control: dict[str, Any], seen: Links) -> list[Figure]:
+def _counts(control: dict[str, Any], seen: Links) -> list[Metric]:
     estimated = "estimated" if control["users_estimated"] else ""
     return [
-        Figure("Projects", f"{sum(control['projects'].values()):,}",
+        Metric("Projects", f"{sum(control['projects'].values()):,}",
                seen.list("projects.Project", deleted_at__isempty="1")),
-        Figure("Environments", f"{control['environments']:,}", seen.list("projects.Environment")),
-        Figure("Platform accounts", f"{control['accounts']:,}", seen.list("accounts.User", pool="platform")),
-        Figure("Users, all pools", f"{control['users']:,}", seen.list("accounts.User"), note=estimated),
-        Figure("Live keys", f"{control['keys']:,}", seen.list("accounts.ServerKey", state="live")),
+        Metric("Environments", f"{control['environments']:,}", seen.list("projects.Environment")),
+        Metric("Platform accounts", f"{control['accounts']:,}", seen.list("accounts.User", pool="platform")),
+        Metric("Users, all pools", f"{control['users']:,}", seen.list("accounts.User"), note=estimated),
+        Metric("Live keys", f"{control['keys']:,}", seen.list("accounts.ServerKey", state="live")),
     ]  # fmt: skip
 
 
-def _worries(control: dict[str, Any], samples: dict[str, Sample], now: datetime, seen: Links) -> list[Figure]:
-    """What somebody should look at. Empty on a good day."""
+def _warnings(control: dict[str, Any], samples: dict[str, Sample], now: datetime, seen: Links) -> list[Metric]:
+    """Items that need attention. Empty on a good day."""
     late = Project.objects.filter(deleted_at__lt=Now() - timedelta(minutes=5)).count()
     found = []
     if control["environments_failed"]:
-        found.append(Figure("Failed environments", f"{control['environments_failed']:,}",
+        found.append(Metric("Failed environments", f"{control['environments_failed']:,}",
                             seen.list("projects.Environment", status__exact="failed")))  # fmt: skip
     if late:
-        found.append(Figure("Deletions unfinished for 5 minutes", f"{late:,}",
+        found.append(Metric("Deletions unfinished for 5 minutes", f"{late:,}",
                             seen.list("projects.Project", deleted_at__isempty="0")))  # fmt: skip
     for region in settings.REGION_DATABASES:
         sample = samples.get(region)
         waits = reverse("console:waiting", args=[region])
         if sample is None or now - sample.at > REGION_FRESH:
             when = "ever" if sample is None else f"for {_age((now - sample.at).total_seconds())}"
-            found.append(Figure(f"{region}: nobody has looked {when}", "is a worker running?", waits))
+            found.append(Metric(f"{region}: not measured {when}", "is a worker running?", waits))
         elif sample.is_away:
-            found.append(Figure(f"{region}: the database is away", "what lives there answers 503", waits))
+            found.append(Metric(f"{region}: the database is unavailable", "its environments return 503", waits))
         else:
             for what, key in (("events not relayed", "unrelayed"), ("deliveries", "due"), ("runs", "queued")):
                 if (sample.values.get(f"{key}_age") or 0) > SLOW_QUEUE:
                     age = _age(sample.values[f"{key}_age"])
-                    found.append(Figure(f"{region}: {what} wait", f"the oldest for {age}", waits))
+                    found.append(Metric(f"{region}: {what} wait", f"the oldest for {age}", waits))
     return found
 
 
 def _projects(control: dict[str, Any], seen: Links) -> dict[str, Any]:
-    def cell(region: str, plan: str | None) -> Figure:
+    def cell(region: str, plan: str | None) -> Metric:
         counts = control["projects"]
         number = counts.get(f"{region} {plan}", 0) if plan else sum(counts.get(f"{region} {p.value}", 0) for p in Plan)
         query = {"deleted_at__isempty": "1", "region__exact": region} | ({"plan__exact": plan} if plan else {})
-        return Figure(region, f"{number:,}", seen.list("projects.Project", **query) if number else None)
+        return Metric(region, f"{number:,}", seen.list("projects.Project", **query) if number else None)
 
     return {
         "headers": ["Region", *[plan.value for plan in Plan], "All"],
@@ -208,18 +208,18 @@ def _requests(hours: list[datetime], rows: list[tuple[Any, ...]], seen: Links) -
     fine = [total - bad - worse for total, bad, worse in zip(answered, client, server, strict=True)]
     series = [Series("answered", "good", fine), Series("4xx", "bad", client), Series("5xx", "worse", server)]
     total, failed = sum(answered), sum(server)
-    endpoints = seen.list("platform_site.EndpointFigure")
+    endpoints = seen.list("platform_site.EndpointMetric")
     return {
         "chart": charts.bars("Requests by hour", [f"{hour:%H:%M}" for hour in hours], series),
         "legend": charts.legend(series),
         "any": bool(total),
         "figures": [
-            Figure("Requests", f"{total:,}", endpoints),
-            Figure("5xx", f"{failed:,}", seen.list("platform_site.EndpointFigure", errors="server"),
+            Metric("Requests", f"{total:,}", endpoints),
+            Metric("5xx", f"{failed:,}", seen.list("platform_site.EndpointMetric", errors="server"),
                    note=_share(failed, total), tone="bad" if failed else ""),
-            Figure("4xx", f"{sum(client):,}", seen.list("platform_site.EndpointFigure", errors="client"),
+            Metric("4xx", f"{sum(client):,}", seen.list("platform_site.EndpointMetric", errors="client"),
                    note=_share(sum(client), total)),
-            Figure("Rate-limited", f"{sum(limited):,}", seen.list("platform_site.EndpointFigure", errors="limited")),
+            Metric("Rate-limited", f"{sum(limited):,}", seen.list("platform_site.EndpointMetric", errors="limited")),
         ],
     }  # fmt: skip
 
@@ -229,21 +229,21 @@ def _endpoints(since: datetime, seen: Links) -> list[dict[str, Any]]:
     places = ", ".join(f"sum(coalesce(buckets[{place + 1}], 0))::bigint" for place in range(len(metrics.BOUNDS)))
     found = []
     for method, route, requests, client, server, *buckets in _rows(_BY_ENDPOINT.format(buckets=places), [since])[:TOP]:
-        link = seen.list("platform_site.EndpointFigure", route__exact=route, method__exact=method)
+        link = seen.list("platform_site.EndpointMetric", route__exact=route, method__exact=method)
         p95 = quantile(0.95, buckets)
         found.append(
             {
-                "name": f"{method} {_spelled(route)}",
-                "requests": Figure("", f"{requests:,}", link),
-                "errors": Figure("", f"{client + server:,}", link, tone="bad" if server else ""),
+                "name": f"{method} {_endpoint_label(route)}",
+                "requests": Metric("", f"{requests:,}", link),
+                "errors": Metric("", f"{client + server:,}", link, tone="bad" if server else ""),
                 "p50": milliseconds(quantile(0.5, buckets)),
-                "p95": Figure("", milliseconds(p95), link),
+                "p95": Metric("", milliseconds(p95), link),
             }
         )
     return found
 
 
-def _spelled(route: str) -> str:
+def _endpoint_label(route: str) -> str:
     """A route as the API's reference writes it: `/v1/rows/{table}`."""
     return re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", route)
 
@@ -277,7 +277,7 @@ def _regions(
         sums = [sum(row[place] for row in rows if row[0] == region) for place in range(2, 7)]
         attempts, succeeded, runs_good, runs_bad, timeouts = sums
         waits = reverse("console:waiting", args=[region])
-        figures = seen.list("platform_site.RegionFigure", region__exact=region)
+        figures = seen.list("platform_site.RegionMetric", region__exact=region)
         values = sample.values if sample else {}
         state = "ok"
         if sample is None or now - sample.at > REGION_FRESH:
@@ -290,15 +290,15 @@ def _regions(
                 "state": state,
                 "measured": _age((now - sample.measured_at).total_seconds()) if sample and sample.measured_at else None,
                 "figures": [
-                    Figure("Deliveries due", _up_to(values.get("due")), waits, note=_oldest(values.get("due_age"))),
-                    Figure("Events not relayed", _up_to(values.get("unrelayed")), waits,
+                    Metric("Deliveries due", _up_to(values.get("due")), waits, note=_oldest(values.get("due_age"))),
+                    Metric("Events not relayed", _up_to(values.get("unrelayed")), waits,
                            note=_oldest(values.get("unrelayed_age"))),
-                    Figure("Runs queued", _up_to(values.get("queued")), waits, note=_oldest(values.get("queued_age"))),
-                    Figure("Runs executing", _up_to(values.get("executing")), waits),
-                    Figure("Deliveries held", _up_to(values.get("held")), waits),
-                    Figure("Attempts that arrived", _share(succeeded, attempts) or "–", figures,
+                    Metric("Runs queued", _up_to(values.get("queued")), waits, note=_oldest(values.get("queued_age"))),
+                    Metric("Runs executing", _up_to(values.get("executing")), waits),
+                    Metric("Deliveries held", _up_to(values.get("held")), waits),
+                    Metric("Attempts that arrived", _share(succeeded, attempts) or "–", figures,
                            note=f"of {attempts:,} in 24 h", tone=_tone(succeeded, attempts)),
-                    Figure("Runs that succeeded", _share(runs_good, runs_good + runs_bad) or "–", figures,
+                    Metric("Runs that succeeded", _share(runs_good, runs_good + runs_bad) or "–", figures,
                            note=f"of {runs_good + runs_bad:,}, {timeouts:,} timed out",
                            tone=_tone(runs_good, runs_good + runs_bad)),
                 ],
@@ -307,7 +307,7 @@ def _regions(
     return found
 
 
-def _then(hours: list[datetime], rows: list[tuple[Any, ...]], seen: Links) -> dict[str, Any]:
+def _later_work(hours: list[datetime], rows: list[tuple[Any, ...]], seen: Links) -> dict[str, Any]:
     """Deliveries and runs by hour, all regions together."""
 
     def by_hour(place: int) -> list[int]:
@@ -325,23 +325,23 @@ def _then(hours: list[datetime], rows: list[tuple[Any, ...]], seen: Links) -> di
         "runs": charts.bars("Function runs by hour", labels, runs, width=charts.HALF),
         "runs_legend": charts.legend(runs),
         "runs_any": any(good) or any(bad),
-        "link": seen.list("platform_site.RegionFigure"),
+        "link": seen.list("platform_site.RegionMetric"),
     }
 
 
 def _slowest(since: datetime, seen: Links) -> list[dict[str, Any]]:
     found = []
     for function_id, environment_id, name, region, runs, failed, mean, longest in _rows(_SLOWEST, [since, TOP]):
-        link = seen.list("platform_site.FunctionFigure", q=function_id)
+        link = seen.list("platform_site.FunctionMetric", q=function_id)
         found.append(
             {
                 "name": name,
-                "link": timeline_address(function_id),
+                "link": timeline_url(function_id),
                 "where": f"{environment_id} in {region}",
-                "runs": Figure("", f"{runs:,}", link),
-                "failed": Figure("", f"{failed:,}", link, tone="bad" if failed else ""),
-                "mean": Figure("", f"{mean:,} ms", link),
-                "longest": Figure("", f"{longest:,} ms", link),
+                "runs": Metric("", f"{runs:,}", link),
+                "failed": Metric("", f"{failed:,}", link, tone="bad" if failed else ""),
+                "mean": Metric("", f"{mean:,} ms", link),
+                "longest": Metric("", f"{longest:,} ms", link),
             }
         )
     return found
@@ -349,27 +349,27 @@ def _slowest(since: datetime, seen: Links) -> list[dict[str, Any]]:
 
 def _limited(since: datetime, seen: Links) -> list[dict[str, Any]]:
     callers = (
-        CallerRefusal.objects.filter(at__gte=since).values_list("caller_id").annotate(count=Sum("requests"))
+        RateLimitedCaller.objects.filter(at__gte=since).values_list("caller_id").annotate(count=Sum("requests"))
     ).order_by("-count")[:TOP]
     return [
         {
             "caller": caller,
-            "link": timeline_address(caller),
-            "requests": Figure("", f"{count:,}", seen.list("platform_site.CallerRefusal", q=caller)),
+            "link": timeline_url(caller),
+            "requests": Metric("", f"{count:,}", seen.list("platform_site.RateLimitedCaller", q=caller)),
         }
         for caller, count in callers
     ]
 
 
 def _recent(seen: Links) -> list[dict[str, Any]]:
-    """The end of the audit trail, for those who may read it."""
+    """The latest audit entries, for staff that may read them."""
     if seen.list("accounts.AuditEntry") is None:
         return []
     return [
         {
             "at": entry.at,
             "action": entry.action,
-            "link": address("accounts_auditentry", entry.pk),
+            "link": url_of("accounts_auditentry", entry.pk),
             "target": entry.target_id,
             "actor": entry.actor_id or entry.actor_kind,
         }

@@ -1,4 +1,4 @@
-"""The lists behind the dashboard's numbers: figures by bucket, read-only."""
+"""The lists behind the dashboard's numbers: metrics by bucket, read-only."""
 
 from typing import Any
 
@@ -11,10 +11,10 @@ from unfold.decorators import display
 
 from accounts.console.base import ReadOnlyAdmin, timeline_link
 from platform_site.console.dashboard import milliseconds, quantile
-from platform_site.models import CallerRefusal, EndpointFigure, FunctionFigure, RegionFigure
+from platform_site.models import EndpointMetric, FunctionMetric, RateLimitedCaller, RegionMetric
 
 
-class FiguresAdmin(ReadOnlyAdmin):
+class MetricsAdmin(ReadOnlyAdmin):
     """Nothing to open: the list says all there is."""
 
     empty_words = "A worker writes these down every 15 seconds. Is one running (manage.py work)?"
@@ -39,29 +39,29 @@ class ErrorsFilter(admin.SimpleListFilter):
         return queryset.filter(**{f"{column}__gt": 0}) if column else queryset
 
 
-@admin.register(EndpointFigure)
-class EndpointFigureAdmin(FiguresAdmin):
+@admin.register(EndpointMetric)
+class EndpointMetricAdmin(MetricsAdmin):
     empty_words = "Web processes hand in what they counted every ten seconds."
     list_display = ("at", "method", "route", "requests", "client_errors", "server_errors", "rate_limited", "p50", "p95")
     list_filter = (ErrorsFilter, "method")
     search_fields = ("route",)
-    search_help_text = "Part of the address"
+    search_help_text = "Part of the route"
     ordering = ("-at", "route", "method")
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
         return lookup in ("route__exact", "method__exact") or bool(super().lookup_allowed(lookup, value, request))
 
     @display(description="p50")
-    def p50(self, figure: EndpointFigure) -> str:
+    def p50(self, figure: EndpointMetric) -> str:
         return milliseconds(quantile(0.5, figure.buckets))
 
     @display(description="p95")
-    def p95(self, figure: EndpointFigure) -> str:
+    def p95(self, figure: EndpointMetric) -> str:
         return milliseconds(quantile(0.95, figure.buckets))
 
 
-@admin.register(RegionFigure)
-class RegionFigureAdmin(FiguresAdmin):
+@admin.register(RegionMetric)
+class RegionMetricAdmin(MetricsAdmin):
     list_display = (
         "at", "region", "attempts", "attempts_succeeded", "runs_succeeded", "runs_failed", "runs_timed_out", "waiting",
     )  # fmt: skip
@@ -72,14 +72,14 @@ class RegionFigureAdmin(FiguresAdmin):
         return lookup == "region__exact" or bool(super().lookup_allowed(lookup, value, request))
 
     @display(description="See also")
-    def waiting(self, figure: RegionFigure) -> str:
+    def waiting(self, figure: RegionMetric) -> str:
         return format_html(
             '<a class="text-link" href="{}">what waits there</a>', reverse("console:waiting", args=[figure.region])
         )
 
 
-@admin.register(FunctionFigure)
-class FunctionFigureAdmin(FiguresAdmin):
+@admin.register(FunctionMetric)
+class FunctionMetricAdmin(MetricsAdmin):
     empty_words = "Functions show up within half a minute of their first run."
     list_display = ("at", "named", "environment", "region", "runs", "failed", "mean", "longest")
     list_filter = ("region",)
@@ -87,29 +87,29 @@ class FunctionFigureAdmin(FiguresAdmin):
     search_help_text = "Id of the function or the environment, or the name"
     ordering = ("-longest_ms", "-at")
 
-    def get_queryset(self, request: HttpRequest) -> "QuerySet[FunctionFigure]":
-        found: QuerySet[FunctionFigure] = super().get_queryset(request)
+    def get_queryset(self, request: HttpRequest) -> "QuerySet[FunctionMetric]":
+        found: QuerySet[FunctionMetric] = super().get_queryset(request)
         return found.annotate(mean_ms=F("total_ms") / F("runs"))
 
     @display(description="function", ordering="name")
-    def named(self, figure: FunctionFigure) -> str:
+    def named(self, figure: FunctionMetric) -> str:
         return timeline_link(figure.function_id, figure.name)
 
     @display(description="environment")
-    def environment(self, figure: FunctionFigure) -> str:
+    def environment(self, figure: FunctionMetric) -> str:
         return timeline_link(figure.environment_id)
 
     @display(description="longest", ordering="longest_ms")
-    def longest(self, figure: FunctionFigure) -> str:
+    def longest(self, figure: FunctionMetric) -> str:
         return f"{figure.longest_ms:,} ms"
 
     @display(description="mean", ordering="mean_ms")
-    def mean(self, figure: FunctionFigure) -> str:
+    def mean(self, figure: FunctionMetric) -> str:
         return f"{figure.mean_ms:,} ms"  # type: ignore[attr-defined]  # annotated in get_queryset
 
 
-@admin.register(CallerRefusal)
-class CallerRefusalAdmin(FiguresAdmin):
+@admin.register(RateLimitedCaller)
+class RateLimitedCallerAdmin(MetricsAdmin):
     empty_words = "Nobody met their rate limit in two days."
     list_display = ("at", "caller", "requests")
     search_fields = ("=caller_id",)
@@ -117,5 +117,5 @@ class CallerRefusalAdmin(FiguresAdmin):
     ordering = ("-at", "-requests")
 
     @display(description="caller", ordering="caller_id")
-    def caller(self, refusal: CallerRefusal) -> str:
+    def caller(self, refusal: RateLimitedCaller) -> str:
         return timeline_link(refusal.caller_id)

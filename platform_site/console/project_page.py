@@ -1,7 +1,7 @@
-"""What the page of a project shows above its form: everything the project has, and the ways to it.
+"""The overview on a project's page: its content, with links.
 
-A dozen bounded queries: five to the control database, the rest to the project's region, which may be away; then what
-lives there is missing and the page says so. Rows are estimates of PostgreSQL's statistics, never counted.
+A dozen bounded queries: five of the control database, the others of the project's region. If the region is unavailable,
+the page says so and leaves its data out. Row counts are PostgreSQL's estimates.
 """
 
 from collections import defaultdict
@@ -14,7 +14,7 @@ from django.template.defaultfilters import filesizeformat
 
 from accounts.models import ServerKey
 from platform_site.identity.plans import PlanLimits, plan_limits
-from projects.console.base import list_address
+from projects.console.base import list_url
 from projects.directory import environments as directory
 from projects.directory import invitations, limits
 from projects.models import Environment, Project
@@ -128,14 +128,14 @@ def _in_its_region(cluster: str, environments: list[Environment], region: dict[s
         cursor.execute(_TABLES, [ids, MOST])
         tables = [
             {"environment": names[schema], "name": table, "rows": f"{rows:,}", "bytes": size,
-             "link": list_address("rows.CurrentVersion", environment=schema, table=table)}
+             "link": list_url("rows.CurrentVersion", environment=schema, table=table)}
             for schema, table, rows, size in cursor.fetchall()
         ]  # fmt: skip
         cursor.execute(_VERSIONS, [ids, MOST])
         versions = [
             {"environment": names[environment_id], "version": version, "at": at, "reverts_to": reverts_to,
              "author": author or kind,
-             "link": list_address("rows.SchemaVersion", environment=environment_id, version=str(version))}
+             "link": list_url("rows.SchemaVersion", environment=environment_id, version=str(version))}
             for environment_id, version, at, kind, author, reverts_to in cursor.fetchall()
         ]  # fmt: skip
     return {"tables": tables, "versions": versions}
@@ -145,12 +145,12 @@ def _lists(environment: Environment) -> dict[str, str | None]:
     """The ways to what an environment holds."""
     pk = environment.pk
     return {
-        "schema": list_address("rows.SchemaVersion", environment=pk),
-        "rows": list_address("rows.CurrentVersion", environment=pk),
-        "webhooks": list_address("webhooks.Webhook", environment=pk),
-        "functions": list_address("functions.Function", environment=pk),
-        "keys": list_address("accounts.ServerKey", q=pk),
-        "users": list_address("accounts.User", q=environment.pool_id),
+        "schema": list_url("rows.SchemaVersion", environment=pk),
+        "rows": list_url("rows.CurrentVersion", environment=pk),
+        "webhooks": list_url("webhooks.Webhook", environment=pk),
+        "functions": list_url("functions.Function", environment=pk),
+        "keys": list_url("accounts.ServerKey", q=pk),
+        "users": list_url("accounts.User", q=environment.pool_id),
     }
 
 

@@ -1,9 +1,9 @@
-"""What the regions' deliveries and runs came to, and how long their queues are, as a worker sees it every few seconds.
+"""Rollups of the regions' deliveries and runs, and the lengths of their queues, measured by a worker every few seconds.
 
-Buckets of five minutes. Each look sums the present bucket and the one before it up anew and replaces what was there, so
-a look may run twice or be cut off; buckets that nobody looked at (no worker ran) are caught up with, an hour at a time,
-for a day. Each question goes to an index that holds the last minutes or only what is waiting; counts of what waits end
-at MOST. A region that is away keeps its last figures and is marked.
+Buckets of five minutes. Each run recomputes the current bucket and the one before, so a run may be repeated or
+interrupted. Missing buckets (no worker ran) are computed later, an hour at a time, for up to a day. Each query uses an
+index of the last minutes or of waiting items only; counts of waiting items stop at MOST. An unavailable region keeps
+its last metrics and is marked.
 """
 
 import logging
@@ -26,9 +26,9 @@ from projects.models import Environment, Project
 from projects.provisioning.suspension import suspended_in
 
 BUCKET: Final = timedelta(minutes=5)
-CAUGHT_UP: Final = timedelta(days=1)
-AT_A_TIME: Final = timedelta(hours=1)
-KEPT: Final = timedelta(days=2)
+MAX_CATCH_UP: Final = timedelta(days=1)
+CATCH_UP_STEP: Final = timedelta(hours=1)
+RETENTION: Final = timedelta(days=2)
 MOST: Final = 10_000
 """What waits is counted up to this; the page then says "more than"."""
 SLOWEST: Final = 20
@@ -108,7 +108,7 @@ SELECT id, environment_id, name FROM platform.functions_function
 """
 
 _REPLACE_REGION = """
-INSERT INTO platform_site_regionfigure AS f
+INSERT INTO platform_site_regionmetric AS f
        (at, region, attempts, attempts_succeeded, runs_succeeded, runs_failed, runs_timed_out)
 SELECT r.at, %(region)s, r.attempts, r.attempts_succeeded, r.runs_succeeded, r.runs_failed, r.runs_timed_out
   FROM jsonb_to_recordset(%(rows)s::jsonb) AS r (at timestamptz, attempts bigint, attempts_succeeded bigint,
@@ -119,7 +119,7 @@ SELECT r.at, %(region)s, r.attempts, r.attempts_succeeded, r.runs_succeeded, r.r
        runs_timed_out = excluded.runs_timed_out
 """
 _REPLACE_FUNCTIONS = """
-INSERT INTO platform_site_functionfigure AS f
+INSERT INTO platform_site_functionmetric AS f
        (at, region, environment_id, function_id, name, runs, failed, total_ms, longest_ms)
 SELECT r.at, %(region)s, r.environment_id, r.function_id, r.name, r.runs, r.failed, r.total_ms, r.longest_ms
   FROM jsonb_to_recordset(%(rows)s::jsonb) AS r (at timestamptz, environment_id text, function_id text, name text,
@@ -130,12 +130,12 @@ SELECT r.at, %(region)s, r.environment_id, r.function_id, r.name, r.runs, r.fail
 
 
 def measure_region(region: str) -> None:
-    """Look at one region and write down what is there, or that it is away."""
+    """Measure one region and store the result, or that it is unavailable."""
     try:
         queues, now = _queues(region)
         since = _next_bucket(region, now)
         while since < now:
-            until = min(since + AT_A_TIME, now + BUCKET)
+            until = min(since + CATCH_UP_STEP, now + BUCKET)
             _sum_up(region, since, until)
             since = until
     except Error as error:
@@ -148,7 +148,7 @@ def measure_region(region: str) -> None:
 
 
 def _queues(region: str) -> tuple[dict[str, Any], datetime]:
-    """What waits for somebody; what waits for the end of a suspension does not count."""
+    """The waiting items, without those of suspended projects."""
     suspended = suspended_in(region)
     with connections[region].cursor() as cursor:
         cursor.execute(QUEUES, {"most": MOST + 1, "suspended": suspended})
@@ -172,9 +172,9 @@ def _queues(region: str) -> tuple[dict[str, Any], datetime]:
 
 def _next_bucket(region: str, now: datetime) -> datetime:
     """Where to begin: the bucket before the last one that was looked at, at most a day back."""
-    earliest = _bucket_of(now - CAUGHT_UP)
+    earliest = _bucket_of(now - MAX_CATCH_UP)
     with connection.cursor() as cursor:
-        cursor.execute("SELECT max(at) FROM platform_site_regionfigure WHERE region = %s", [region])
+        cursor.execute("SELECT max(at) FROM platform_site_regionmetric WHERE region = %s", [region])
         (last,) = cursor.fetchone()
     return earliest if last is None else max(earliest, last - BUCKET)
 
@@ -272,14 +272,14 @@ def _estimated_rows(model: type[User]) -> int:
     return estimate if estimate > MOST else model._default_manager.count()
 
 
-def forget_old() -> None:
+def purge_old() -> None:
     """Figures older than two days go, and the samples of regions that are no more."""
     with connection.cursor() as cursor:
-        for table in ("endpointfigure", "callerrefusal", "regionfigure", "functionfigure"):
+        for table in ("endpointmetric", "ratelimitedcaller", "regionmetric", "functionmetric"):
             cursor.execute(
                 sql.SQL("DELETE FROM {} WHERE at < now() - make_interval(secs => %s)").format(
                     sql.Identifier(f"platform_site_{table}")
                 ),
-                [KEPT.total_seconds()],
+                [RETENTION.total_seconds()],
             )
     Sample.objects.exclude(name__in=[CONTROL, WORKERS, *settings.REGION_DATABASES]).delete()

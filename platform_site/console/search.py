@@ -14,12 +14,12 @@ from django.db import DEFAULT_DB_ALIAS, Error, connections, models, transaction
 from django.db.models import Q
 from django.http import HttpRequest
 
-from accounts.console.base import address
+from accounts.console.base import url_of
 from accounts.models import User
 from functions.models import Function
 from platform_site.identity import ids
-from platform_site.templatetags.console_ids import timeline_address
-from projects.console.base import list_address
+from platform_site.templatetags.console_ids import timeline_url
+from projects.console.base import list_url
 from projects.directory.environments import place_of
 from projects.models import Environment, Project
 from rows.models import CurrentVersion
@@ -47,7 +47,7 @@ def search(request: HttpRequest, text: str) -> "list[SearchResult]":
 
     text = text.strip().replace("\0", "")
     if any(ids.matches(prefix, text) for prefix in ids.PREFIXES):
-        return [SearchResult(text, "Timeline of this ID", timeline_address(text), "timeline")]
+        return [SearchResult(text, "Timeline of this ID", timeline_url(text), "timeline")]
     if len(text) < SHORTEST:
         return []
     found = [each for using, model, look in _kinds(text) if _may_view(request, model) for each in _within(using, look)]
@@ -83,21 +83,22 @@ def _within(using: str, look: Callable[[], list[Found]]) -> list[Found]:
 
 def _projects(text: str) -> list[Found]:
     found = Project.objects.filter(name__istartswith=text).order_by("-id")[:EACH]
-    return [(each.name, f"Project {each.pk}", address("projects_project", each.pk), "folder") for each in found]
+    return [(each.name, f"Project {each.pk}", url_of("projects_project", each.pk), "folder") for each in found]
 
 
 def _environments(text: str) -> list[Found]:
     found = Environment.objects.filter(name__istartswith=text).select_related("project").order_by("-id")[:EACH]
     return [
-        (each.name, f"Environment of {each.project.name}", address("projects_environment", each.pk), "deployed_code")
+        (each.name, f"Environment of {each.project.name}", url_of("projects_environment", each.pk), "deployed_code")
         for each in found
     ]
 
 
 def _users(text: str) -> list[Found]:
-    found = User.objects.filter(Q(email__istartswith=text) | Q(name__istartswith=text)).order_by("-id")[:EACH]
+    email = text.replace(" ", "+")  # what a bare plus sign in a URL means; no email has a space
+    found = User.objects.filter(Q(email__istartswith=email) | Q(name__istartswith=text)).order_by("-id")[:EACH]
     return [
-        (each.email, f"User of {each.environment_id or 'the platform'}", address("accounts_user", each.pk), "person")
+        (each.email, f"User of {each.environment_id or 'the platform'}", url_of("accounts_user", each.pk), "person")
         for each in found
     ]
 
@@ -114,7 +115,7 @@ def _tables(region: str, text: str) -> list[Found]:
 
 
 def _rows_of(environment_id: str, table: str) -> str:
-    return list_address("rows.CurrentVersion", environment=environment_id, table=table)
+    return list_url("rows.CurrentVersion", environment=environment_id, table=table)
 
 
 def _environment_name(environment_id: str) -> str:
@@ -129,7 +130,7 @@ def _functions(region: str, text: str) -> list[Found]:
         .order_by("-id")[:EACH]
     )
     return [
-        (each.name, f"Function of {each.environment_id}", address("functions_function", each.pk), "function")
+        (each.name, f"Function of {each.environment_id}", url_of("functions_function", each.pk), "function")
         for each in found
     ]
 
@@ -138,7 +139,7 @@ def _webhooks(region: str, text: str) -> list[Found]:
     found = Webhook.objects.using(region).filter(deleted_at=None)
     found = found.filter(Q(host__istartswith=text) | Q(url__istartswith=text)).order_by("-id")[:EACH]
     return [
-        (each.url, f"Webhook of {each.environment_id}", address("webhooks_webhook", each.pk), "webhook")
+        (each.url, f"Webhook of {each.environment_id}", url_of("webhooks_webhook", each.pk), "webhook")
         for each in found
     ]
 

@@ -1,30 +1,39 @@
-"""One timeline: paste any id, and see what happened around it.
+"""The timeline: for any id, what happened around it.
 
     request ─▶ audit entries, rows changed (their events) ─▶ deliveries ─▶ attempts
             └▶ runs, and what they changed                └▶ runs on these events
 
-Made of facts that are stored anyway: the audit trail in the control database; outbox events, deliveries, attempts and
-runs in the regions. Each question goes to an index, and each kind ends at MOST. A region that is away is named, and the
-others are shown. A row change is known where its table had a subscriber: without one no event is written.
+It uses data that is stored anyway: the audit log in the control database; outbox events, deliveries, attempts and runs
+in the regions; the request log in both. Each query uses an index, and each kind stops at MOST. Unavailable regions are
+named, and the others are shown. A row change is known if its table had a subscriber: otherwise no event was recorded.
 
-Shown are ids, kinds, times and outcomes; never a row's values, a payload, an input, or more of a URL than its host,
-which may be secrets of the tenant's.
+It shows ids, kinds, times and outcomes; never cell values, payloads, inputs, or more of a URL than its host.
 """
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Final
 
 from django.conf import settings
-from django.db import Error, connections
+from django.db import DEFAULT_DB_ALIAS, Error, connections
 from django.db.models import Q
 
 from accounts.models import AuditEntry
-from functions.models import Function, InboundAddress, Run
+from functions.models import Function, InboundEndpoint, Run
 from functions.runs import history
+from platform_site.console.timeline_entries import (
+    Entry,
+    attempt_entry,
+    audit_entry,
+    delivery_entry,
+    endpoint_entry,
+    event_entry,
+    request_entry,
+    run_entry,
+)
 from platform_site.identity import ids
+from platform_site.request_log import reader as request_log
 from projects.directory.environments import place_of
 from rows.migrate import service as schema_service
 from rows.outbox.models import OutboxEvent
@@ -50,7 +59,7 @@ CONTROL_KINDS: Final = {
     "run": ("target_id",),
     "aud": ("id",),
 }
-"""The columns of the audit trail that may hold an id of this kind. Each has an index."""
+"""The columns of the audit log that may have an id of this kind. Each has an index."""
 
 _NEWEST_RUNS: Final = """
 SELECT r.id
@@ -65,27 +74,9 @@ SELECT r.id
 logger = logging.getLogger("platform.console")
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One thing that happened."""
-
-    at: datetime
-    kind: str
-    """`audit`, `event`, `delivery`, `attempt`, `run`, `address` or `request`."""
-    id: str
-    title: str
-    facts: tuple[tuple[str, str], ...] = ()
-    """What more is known, in words: (name, value). A value that is an id leads to its own timeline."""
-    tone: str = ""
-    """`good`, `bad` or nothing."""
-    depth: int = 0
-    """How far from its cause: 0 the request itself."""
-    region: str = ""
-
-
 @dataclass(slots=True)
 class Timeline:
-    """What was found. `away`: regions that could not be asked. `hint`: what to do where nothing was found."""
+    """What was found. `away`: the unavailable regions. `hint`: advice if nothing was found."""
 
     text: str
     environment_id: str = ""
@@ -120,7 +111,7 @@ def of(text: str, environment_id: str = "") -> Timeline:
         _in(found, cluster, lambda using: _row(gathered, using, text, environment_id))
     elif kind in ("wh", "evt", "dlv", "fn", "run", "inb"):
         for region in settings.REGION_DATABASES:
-            _in(found, region, lambda using: _thing(gathered, using, str(kind), text))
+            _in(found, region, lambda using: _resource(gathered, using, str(kind), text))
     elif kind in (None, "req"):
         gathered.requests.add(text)
     _follow_requests(gathered)
@@ -150,9 +141,10 @@ class _Gathered:
 
     def sorted(self) -> list[Entry]:
         entries = list(self._entries.values())
+        logged = {entry.facts[0][1] for entry in entries if entry.kind == "request"}
         begun = [
-            Entry(ids.made_at(each), "request", each, "request", depth=0)
-            for each in sorted(self.requests)
+            Entry(ids.created_at(each), "request", each, "request", depth=0)
+            for each in sorted(self.requests - logged)
             if ids.matches("req", each) and entries
         ]
         return sorted([*begun, *entries], key=lambda entry: (entry.at, entry.depth))
@@ -162,7 +154,11 @@ class _Gathered:
         for entry in self.cut(list(newest)):
             if entry.request_id:
                 self.requests.add(entry.request_id)
-            self.add([_audit_entry(entry)])
+            self.add([audit_entry(entry)])
+
+    def logged(self, using: str, requests: list[str]) -> None:
+        newest = self.cut(request_log.of_requests(using, requests, MOST + 1))
+        self.add(request_entry(entry, using) for entry in newest)
 
     def events(self, using: str, which: Q) -> None:
         """Events with their deliveries, the attempts of these, and the runs of functions on them."""
@@ -170,7 +166,7 @@ class _Gathered:
         for event in events:
             if event.request_id:
                 self.requests.add(event.request_id)
-        self.add(_event_entry(event, using) for event in events)
+        self.add(event_entry(event, using) for event in events)
         pairs = Q()
         for environment_id in {event.environment_id for event in events}:
             named = [event.event_id for event in events if event.environment_id == environment_id]
@@ -183,10 +179,10 @@ class _Gathered:
     def deliveries(self, using: str, found: Sequence[Delivery]) -> None:
         deliveries = self.cut(found)
         webhooks = Webhook.objects.using(using).in_bulk({each.webhook_id for each in deliveries})
-        self.add(_delivery_entry(each, webhooks.get(each.webhook_id), using) for each in deliveries)
+        self.add(delivery_entry(each, webhooks.get(each.webhook_id), using) for each in deliveries)
         attempts = Attempt.objects.using(using).filter(delivery_id__in=[each.pk for each in deliveries])
         shown = attempts.defer("response_headers", "response_body").order_by("-id")[: MOST + 1]
-        self.add(_attempt_entry(each, using) for each in self.cut(list(shown)))
+        self.add(attempt_entry(each, using) for each in self.cut(list(shown)))
 
     def runs(self, using: str, found: Sequence[Run]) -> None:
         runs = self.cut(found)
@@ -194,17 +190,19 @@ class _Gathered:
         for run in runs:
             if run.request_id:
                 self.requests.add(run.request_id)
-        self.add(_run_entry(run, functions.get(run.function_id), using) for run in runs)
+        self.add(run_entry(run, functions.get(run.function_id), using) for run in runs)
 
 
 def _in(found: Timeline, region: str | None, look: Callable[[str], None]) -> None:
-    """Look in one region; if it is away the timeline says so."""
+    """Search in one region; if it is unavailable the timeline says so."""
     if region is None:
         return
     try:
         look(region)
     except Error as error:
-        logger.warning("a region was away from the timeline", extra={"region": region, "why": type(error).__name__})
+        logger.warning(
+            "a region was unavailable to the timeline", extra={"region": region, "why": type(error).__name__}
+        )
         if region not in found.away:
             found.away.append(region)
 
@@ -214,7 +212,7 @@ def _cluster_of(environment_id: str) -> str | None:
     return place.cluster if place else None
 
 
-def _thing(gathered: _Gathered, using: str, kind: str, text: str) -> None:
+def _resource(gathered: _Gathered, using: str, kind: str, text: str) -> None:
     if kind == "evt":
         gathered.events(using, Q(event_id=text))
     elif kind == "dlv":
@@ -230,19 +228,19 @@ def _thing(gathered: _Gathered, using: str, kind: str, text: str) -> None:
         gathered.runs(using, runs)
         gathered.events(using, Q(event_id__in=[run.event_id for run in runs if run.event_id]))
     elif kind == "inb":
-        _address(gathered, using, text)
+        _endpoint(gathered, using, text)
     else:
         newest_runs = _runs(using).filter(function_id=text).order_by("-created_at", "-id")
         gathered.runs(using, list(newest_runs[: MOST + 1]))
 
 
-def _address(gathered: _Gathered, using: str, address_id: str) -> None:
-    """An inbound address, and which of the newest runs by those of its function came by this one: that stands in their
-    inputs alone, where no header or body can spell it (its quotes would be escaped)."""
-    address = InboundAddress.objects.using(using).select_related("function").filter(pk=address_id).first()
+def _endpoint(gathered: _Gathered, using: str, address_id: str) -> None:
+    """An inbound endpoint, and which of its function's newest runs it started: their inputs have its id, which no
+    header or body can imitate (its quotes would be escaped)."""
+    address = InboundEndpoint.objects.using(using).select_related("function").filter(pk=address_id).first()
     if address is None:
         return
-    gathered.add([_address_entry(address, using)])
+    gathered.add([endpoint_entry(address, using)])
     runs = Run.objects.using(using).filter(function_id=address.function_id)
     newest = [*history.newest_of(runs, {"trigger": Run.Trigger.INBOUND}, MOST).values_list("pk", flat=True)]
     by_it = _runs(using).filter(pk__in=newest, input__contains=f'"address_id":"{address_id}"')
@@ -275,11 +273,13 @@ def _follow_requests(gathered: _Gathered) -> None:
     if not requests:
         return
     gathered.audit(request_id__in=requests)
+    _in(gathered._timeline, DEFAULT_DB_ALIAS, lambda using: gathered.logged(using, requests))
     for region in settings.REGION_DATABASES:
         _in(gathered._timeline, region, lambda using: _of_requests(gathered, using, requests))
 
 
 def _of_requests(gathered: _Gathered, using: str, requests: list[str]) -> None:
+    gathered.logged(using, requests)
     gathered.events(using, Q(request_id__in=requests))
     gathered.runs(using, list(_runs(using).filter(request_id__in=requests)[: MOST + 1]))
 
@@ -288,115 +288,15 @@ def _runs(using: str) -> Any:
     return Run.objects.using(using).defer("input", "output", "logs")
 
 
-def _audit_entry(entry: AuditEntry) -> Entry:
-    facts = [("by", f"{entry.actor_kind} {entry.actor_id or ''}".strip())]
-    facts += [("on", entry.target_id)] if entry.target_id else []
-    facts += [
-        (name, (", ".join(map(str, value)) if isinstance(value, list) else str(value))[:200])
-        for name, value in entry.detail.items()
-    ]
-    facts += [("request", entry.request_id)] if entry.request_id else []
-    return Entry(entry.at, "audit", entry.pk, entry.action, tuple(facts), depth=1 if entry.request_id else 0)
-
-
-def _event_entry(event: OutboxEvent, region: str) -> Entry:
-    facts = [("environment", event.environment_id)]
-    facts += [("row", event.subject)] if event.subject else []
-    facts += [("schema version", str(event.schema_version))] if event.schema_version else []
-    facts += [("request", event.request_id)] if event.request_id else []
-    if event.relayed_at is None:
-        facts.append(("relayed", "not yet"))
-    depth = 1 if event.request_id else 0
-    return Entry(event.created_at, "event", event.event_id, event.type, tuple(facts), depth=depth, region=region)
-
-
-_DELIVERY_TONES: Final = {"delivered": "good", "exhausted": "bad", "dropped": "bad"}
-
-
-def _delivery_entry(delivery: Delivery, webhook: Webhook | None, region: str) -> Entry:
-    host = webhook.host if webhook else "a deleted webhook"
-    facts = [
-        ("webhook", delivery.webhook_id),
-        ("event", delivery.event_id),
-        ("environment", delivery.environment_id),
-        ("attempts", str(delivery.attempts)),
-    ]
-    facts += [("outcome", delivery.outcome)] if delivery.outcome else []
-    due = delivery.next_attempt_at if delivery.status == Delivery.Status.PENDING else None
-    facts += [("next attempt", f"{due:%Y-%m-%d %H:%M:%S}")] if due else []
-    return Entry(
-        delivery.created_at,
-        "delivery",
-        delivery.pk,
-        f"{delivery.event_type} to {host}: {delivery.status}",
-        tuple(facts),
-        tone=_DELIVERY_TONES.get(delivery.status, ""),
-        depth=2,
-        region=region,
-    )
-
-
-def _attempt_entry(attempt: Attempt, region: str) -> Entry:
-    good = attempt.error is None and attempt.response_status is not None and 200 <= attempt.response_status < 300
-    came = attempt.error or f"answered {attempt.response_status}"
-    return Entry(
-        attempt.at,
-        "attempt",
-        f"{region} {attempt.pk}",
-        f"attempt {attempt.number}: {came} in {attempt.duration_ms:,} ms",
-        (("delivery", attempt.delivery_id),),
-        tone="good" if good else "bad",
-        depth=3,
-        region=region,
-    )
-
-
-def _run_entry(run: Run, function: Function | None, region: str) -> Entry:
-    facts = [
-        ("function", run.function_id),
-        ("environment", run.environment_id),
-        ("version", str(run.version)),
-        ("by", f"{run.caller_kind} {run.caller_id}"),
-    ]
-    facts += [("took", f"{run.duration_ms:,} ms")] if run.duration_ms is not None else []
-    reason = (run.error or {}).get("reason")
-    facts += [("reason", str(reason))] if reason else []
-    facts += [("event", run.event_id)] if run.event_id else []
-    facts += [("request", run.request_id)] if run.request_id else []
-    status = run.phase if run.phase != Run.Phase.ENDED else run.status
-    return Entry(
-        run.created_at,
-        "run",
-        run.pk,
-        f"{function.name if function else 'a deleted function'}: {status}",
-        tuple(facts),
-        tone={"succeeded": "good", "failed": "bad"}.get(run.status, ""),
-        depth=2 if run.event_id else 1 if run.request_id else 0,
-        region=region,
-    )
-
-
-def _address_entry(address: InboundAddress, region: str) -> Entry:
-    facts = [
-        ("function", address.function_id),
-        ("environment", address.function.environment_id or ""),
-        ("runs as", f"{address.runs_as_kind} {address.runs_as_id}"),
-        ("uses", f"{address.uses:,}"),
-    ]
-    facts += [("last used", f"{address.last_used_at:%Y-%m-%d %H:%M:%S}")] if address.last_used_at else []
-    title = f"{address.function.name}: an inbound address"
-    return Entry(address.created_at, "address", address.pk, title, tuple(facts), region=region)
-
-
 def _hint(kind: str | None, environment_id: str) -> str:
     if kind is None and not environment_id:
         return (
-            "Nothing is known of a request with this id. If it is the id of a row, name its environment, too: rows are "
-            "found by both."
+            "Nothing is known of a request with this id: it is old, or was one of many reads. If it is the "
+            "id of a row, name its environment, too: rows are found by both."
         )
     if kind is None:
         return (
             "No event of this row is kept. A row leaves events only while a webhook or function of its environment "
             "wants them, and they are kept for 30 days."
         )
-    return "Nothing is kept of it. Runs are kept for 7 days, deliveries and events for 30, the audit trail for good."
+    return "No data is stored for it. Runs are kept for 7 days, deliveries and events for 30, the audit log for ever."

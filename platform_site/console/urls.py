@@ -1,4 +1,4 @@
-"""Addresses of the console's own pages; the roof puts them before the admin's."""
+"""URLs of the console's own pages, included before the admin's."""
 
 from django.contrib import admin
 from django.urls import path
@@ -9,6 +9,6 @@ app_name = "console"
 urlpatterns = [
     path("search/", admin.site.admin_view(views.palette), name="palette"),
     path("timeline/", admin.site.admin_view(views.timeline), name="timeline"),
-    path("forgotten/", admin.site.admin_view(orphaned_schemas.forgotten), name="forgotten"),
+    path("forgotten/", admin.site.admin_view(orphaned_schemas.orphaned_schemas), name="forgotten"),
     path("waiting/<str:region>/", admin.site.admin_view(views.waiting), name="waiting"),
 ]

@@ -44,10 +44,10 @@ WITH {REACHED}
 SELECT reached.environment_id, few.count, first.event_id
   FROM reached
  CROSS JOIN LATERAL (
-       SELECT count(*) FROM (SELECT FROM platform.functions_heard h
+       SELECT count(*) FROM (SELECT FROM platform.functions_pendingevent h
                               WHERE h.environment_id = reached.environment_id LIMIT 1001) each) few
  CROSS JOIN LATERAL (
-       SELECT h.event_id FROM platform.functions_heard h
+       SELECT h.event_id FROM platform.functions_pendingevent h
         WHERE h.environment_id = reached.environment_id ORDER BY h.sequence LIMIT 1) first
  WHERE reached.environment_id <> ALL (%(suspended)s::text[])
  ORDER BY few.count DESC, reached.environment_id LIMIT %(most)s
@@ -71,7 +71,7 @@ _LISTS: Final = {"due": _DUE, "unrelayed": _UNRELAYED, "heard": _HEARD, "runs": 
 
 
 def _for_staff(request: HttpRequest) -> None:
-    """Whoever may read the audit trail: support and up."""
+    """Whether the person may read the audit log: support and above."""
     page = admin.site._registry[AuditEntry]
     if not page.has_view_permission(request):
         raise PermissionDenied

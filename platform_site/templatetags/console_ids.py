@@ -38,10 +38,10 @@ def _linked(word: str, environment_id: str) -> str:
     prefix = word.partition("_")[0]
     if not (prefix in ids.PREFIXES and ids.matches(prefix, word)):
         return word
-    return format_html('<a class="id" href="{}">{}</a>', timeline_address(word, environment_id), word)
+    return format_html('<a class="id" href="{}">{}</a>', timeline_url(word, environment_id), word)
 
 
-def timeline_address(text: str, environment_id: str = "") -> str:
+def timeline_url(text: str, environment_id: str = "") -> str:
     query = {"q": text} | ({"environment": environment_id} if environment_id else {})
     return f"{reverse('console:timeline')}?{urlencode(query)}"
 
@@ -64,7 +64,7 @@ def heading_parts(context: Any, parts: list[dict[str, Any]]) -> list[dict[str, A
 @register.simple_tag
 def row_link(subject: str, environment_id: str) -> str:
     """`table/row id` as a link to the row's timeline."""
-    return format_html('<a class="id" href="{}">{}</a>', timeline_address(subject, environment_id), subject)
+    return format_html('<a class="id" href="{}">{}</a>', timeline_url(subject, environment_id), subject)
 
 
 @register.filter
@@ -76,10 +76,10 @@ def rate(share: float) -> str:
 
 @register.simple_tag
 def page_of(object_id: str) -> str:
-    """The address of a thing's own page; empty where it has none."""
+    """The address of an object's own page; empty if it has none."""
     prefix = object_id.partition("_")[0]
     if prefix not in _PAGES or not ids.matches(prefix, object_id):
         return ""
-    # As `accounts.console.base.address`, which cannot be imported here: unfold loads all tag libraries while it is
+    # As `accounts.console.base.url_of`, which cannot be imported here: unfold loads all tag libraries while it is
     # imported.
     return reverse(f"admin:{_PAGES[prefix]}_change", args=[quote(object_id)])

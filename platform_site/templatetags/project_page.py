@@ -1,4 +1,4 @@
-"""The overview on the page of a project. A tag, since the page's room lies below those it tells of."""
+"""The overview on a project's page. A tag, since the page's app may not import the apps it summarises."""
 
 from typing import Any
 

@@ -1,0 +1,153 @@
+"""Entries of the timeline: one thing that happened, in words."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from django.db import DEFAULT_DB_ALIAS
+
+from accounts.models import AuditEntry
+from functions.models import Function, InboundEndpoint, Run
+from rows.outbox.models import OutboxEvent
+from webhooks.models import Attempt, Delivery, Webhook
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One thing that happened."""
+
+    at: datetime
+    kind: str
+    """`audit`, `event`, `delivery`, `attempt`, `run`, `address` or `request`."""
+    id: str
+    title: str
+    facts: tuple[tuple[str, str], ...] = ()
+    """What more is known, in words: (name, value). A value that is an id leads to its own timeline."""
+    tone: str = ""
+    """`good`, `bad` or nothing."""
+    depth: int = 0
+    """How far from its cause: 0 the request itself."""
+    region: str = ""
+
+
+def request_entry(entry: dict[str, Any], using: str) -> Entry:
+    facts = [("request", entry["request_id"])]
+    facts += [
+        (name, str(entry[column]))
+        for name, column in (
+            ("environment", "environment_id"), ("by", "caller_id"), ("table", "table_name"),
+            ("function", "function_name"), ("error", "code"),
+        )
+        if entry[column] is not None
+    ]  # fmt: skip
+    facts += [("fields", ", ".join(entry["field_codes"]))] if entry["field_codes"] else []
+    facts += [("took", f"{entry['duration_ms']:,.1f} ms")]
+    return Entry(
+        entry["at"],
+        "request",
+        f"{using} {entry['id']}",
+        f"{entry['method']} {entry['route']}: {entry['status']}",
+        tuple(facts),
+        tone="bad" if entry["status"] >= 400 else "good",
+        region="" if using == DEFAULT_DB_ALIAS else using,
+    )
+
+
+def audit_entry(entry: AuditEntry) -> Entry:
+    facts = [("by", f"{entry.actor_kind} {entry.actor_id or ''}".strip())]
+    facts += [("on", entry.target_id)] if entry.target_id else []
+    facts += [
+        (name, (", ".join(map(str, value)) if isinstance(value, list) else str(value))[:200])
+        for name, value in entry.detail.items()
+    ]
+    facts += [("request", entry.request_id)] if entry.request_id else []
+    return Entry(entry.at, "audit", entry.pk, entry.action, tuple(facts), depth=1 if entry.request_id else 0)
+
+
+def event_entry(event: OutboxEvent, region: str) -> Entry:
+    facts = [("environment", event.environment_id)]
+    facts += [("row", event.subject)] if event.subject else []
+    facts += [("schema version", str(event.schema_version))] if event.schema_version else []
+    facts += [("request", event.request_id)] if event.request_id else []
+    if event.relayed_at is None:
+        facts.append(("relayed", "not yet"))
+    depth = 1 if event.request_id else 0
+    return Entry(event.created_at, "event", event.event_id, event.type, tuple(facts), depth=depth, region=region)
+
+
+_DELIVERY_TONES: Final = {"delivered": "good", "exhausted": "bad", "dropped": "bad"}
+
+
+def delivery_entry(delivery: Delivery, webhook: Webhook | None, region: str) -> Entry:
+    host = webhook.host if webhook else "a deleted webhook"
+    facts = [
+        ("webhook", delivery.webhook_id),
+        ("event", delivery.event_id),
+        ("environment", delivery.environment_id),
+        ("attempts", str(delivery.attempts)),
+    ]
+    facts += [("outcome", delivery.outcome)] if delivery.outcome else []
+    due = delivery.next_attempt_at if delivery.status == Delivery.Status.PENDING else None
+    facts += [("next attempt", f"{due:%Y-%m-%d %H:%M:%S}")] if due else []
+    return Entry(
+        delivery.created_at,
+        "delivery",
+        delivery.pk,
+        f"{delivery.event_type} to {host}: {delivery.status}",
+        tuple(facts),
+        tone=_DELIVERY_TONES.get(delivery.status, ""),
+        depth=2,
+        region=region,
+    )
+
+
+def attempt_entry(attempt: Attempt, region: str) -> Entry:
+    good = attempt.error is None and attempt.response_status is not None and 200 <= attempt.response_status < 300
+    came = attempt.error or f"answered {attempt.response_status}"
+    return Entry(
+        attempt.at,
+        "attempt",
+        f"{region} {attempt.pk}",
+        f"attempt {attempt.number}: {came} in {attempt.duration_ms:,} ms",
+        (("delivery", attempt.delivery_id),),
+        tone="good" if good else "bad",
+        depth=3,
+        region=region,
+    )
+
+
+def run_entry(run: Run, function: Function | None, region: str) -> Entry:
+    facts = [
+        ("function", run.function_id),
+        ("environment", run.environment_id),
+        ("version", str(run.version)),
+        ("by", f"{run.caller_kind} {run.caller_id}"),
+    ]
+    facts += [("took", f"{run.duration_ms:,} ms")] if run.duration_ms is not None else []
+    reason = (run.error or {}).get("reason")
+    facts += [("reason", str(reason))] if reason else []
+    facts += [("event", run.event_id)] if run.event_id else []
+    facts += [("request", run.request_id)] if run.request_id else []
+    status = run.phase if run.phase != Run.Phase.ENDED else run.status
+    return Entry(
+        run.created_at,
+        "run",
+        run.pk,
+        f"{function.name if function else 'a deleted function'}: {status}",
+        tuple(facts),
+        tone={"succeeded": "good", "failed": "bad"}.get(run.status, ""),
+        depth=2 if run.event_id else 1 if run.request_id else 0,
+        region=region,
+    )
+
+
+def endpoint_entry(address: InboundEndpoint, region: str) -> Entry:
+    facts = [
+        ("function", address.function_id),
+        ("environment", address.function.environment_id or ""),
+        ("runs as", f"{address.runs_as_kind} {address.runs_as_id}"),
+        ("uses", f"{address.uses:,}"),
+    ]
+    facts += [("last used", f"{address.last_used_at:%Y-%m-%d %H:%M:%S}")] if address.last_used_at else []
+    title = f"{address.function.name}: inbound endpoint"
+    return Entry(address.created_at, "address", address.pk, title, tuple(facts), region=region)

@@ -1,0 +1,51 @@
+// Copy buttons, the menu of narrow screens, and pop-ups that close. Everything else is plain HTML and htmx.
+"use strict";
+
+async function copy(button) {
+  await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
+  const label = button.textContent;
+  button.textContent = "Copied";
+  setTimeout(() => (button.textContent = label), 1500);
+}
+
+function closePopups(except) {
+  for (const popup of document.querySelectorAll("details[data-closes][open]")) {
+    if (popup !== except) popup.open = false;
+  }
+}
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("[data-copy]");
+  if (button) copy(button);
+  const menu = event.target.closest("[data-menu]");
+  if (menu) {
+    const isOpen = document.body.classList.toggle("menu-open");
+    menu.setAttribute("aria-expanded", String(isOpen));
+  }
+  closePopups(event.target.closest("details[data-closes]"));
+});
+
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape") return;
+  const open = document.activeElement?.closest("details[data-closes][open]");
+  closePopups(null);
+  open?.querySelector("summary").focus();
+});
+
+// After a form the first message is in view and read out.
+document.addEventListener("htmx:afterSwap", () => {
+  document.querySelector("main .problem, main .notice")?.scrollIntoView({ block: "nearest" });
+});
+
+// A problem of the schema document leads to its line.
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("[data-line]");
+  const editor = document.querySelector("[data-editor]");
+  if (!link || !editor) return;
+  const lines = editor.value.split("\n");
+  const number = Number(link.dataset.line) - 1;
+  const start = lines.slice(0, number).join("\n").length + (number ? 1 : 0);
+  editor.focus();
+  editor.setSelectionRange(start, start + (lines[number] ?? "").length);
+  editor.scrollTop = (editor.scrollHeight / lines.length) * Math.max(0, number - 5);
+});
