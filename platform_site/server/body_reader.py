@@ -14,9 +14,9 @@ from contextvars import Context
 from typing import Any, Final, Protocol
 
 from platform_site.http import errors
-from platform_site.server.elastic_pool import Later
+from platform_site.server.elastic_pool import CallLater
 
-BROKE_OFF: Final = "The request body broke off."
+DISCONNECTED: Final = "The request body broke off."
 _NO_CONTEXT: Final = Context()
 
 Then = Callable[[bytes | errors.ApiError], None]
@@ -32,26 +32,26 @@ class Future(Protocol):
     def result(self) -> bytes: ...
 
 
-class Arrivals:
+class BodyReader:
     """The bodies that one process waits for, each for `seconds` at most. `later` is a thread-safe `loop.call_later`."""
 
-    def __init__(self, later: Later, seconds: float, late: errors.ApiError) -> None:
+    def __init__(self, later: CallLater, seconds: float, late: errors.ApiError) -> None:
         """A body that is `late` gets that for an answer."""
         self._later, self._seconds, self._late = later, seconds, late
-        self._line: dict[_Arrival, None] = {}  # the first to come is the first to be late
+        self._line: dict[_Body, None] = {}  # the first to come is the first to be late
         self._lock = threading.Lock()
         self._timer_set = False
 
     def expect(self, future: Future, then: Then) -> None:
         """Call `then` when the body is there, broke off, or is late."""
-        arrival = _Arrival(self._line, then, future, time.monotonic() + self._seconds)
+        arrival = _Body(self._line, then, future, time.monotonic() + self._seconds)
         with self._lock:
             self._line[arrival] = None
             alarm, self._timer_set = not self._timer_set, True
         if alarm:
             self._later(self._seconds, self._tick)
         future.add_done_callback(arrival, _NO_CONTEXT)
-        if future.done():  # before there was somebody to tell
+        if future.done():  # before a callback was set
             arrival(future)
 
     def _tick(self) -> None:
@@ -68,12 +68,12 @@ class Arrivals:
             arrival.give_up(self._late)
 
 
-class _Arrival:
+class _Body:
     """One body. Whichever comes first, Granian with the body or the timer, takes it out of the line and goes on."""
 
     __slots__ = ("_future", "_line", "_then", "deadline")
 
-    def __init__(self, line: dict["_Arrival", None], then: Then, future: Future, deadline: float) -> None:
+    def __init__(self, line: dict["_Body", None], then: Then, future: Future, deadline: float) -> None:
         self._line, self._then, self._future, self.deadline = line, then, future, deadline
 
     def __call__(self, future: Future) -> None:
@@ -83,7 +83,7 @@ class _Arrival:
         try:
             body: bytes | errors.ApiError = future.result()
         except Exception:  # RSGI raises its own for a connection that broke
-            body = errors.InvalidRequest(BROKE_OFF)
+            body = errors.InvalidRequest(DISCONNECTED)
         then(body)
 
     def give_up(self, why: errors.ApiError) -> None:
@@ -102,12 +102,12 @@ class _Arrival:
         return then
 
 
-def tell_at_once(loop: asyncio.AbstractEventLoop) -> None:
+def set_result_now(loop: asyncio.AbstractEventLoop) -> None:
     """Let `loop` hand the arrival of a body on in the thread that tells of it; everything else it takes as before."""
     soon = loop.call_soon_threadsafe
 
     def call(callback: Callable[..., Any], *args: Any, context: Context | None = None) -> Any:
-        if type(callback) is _Arrival:
+        if type(callback) is _Body:
             return callback(*args)
         return soon(callback, *args, context=context)
 

@@ -23,13 +23,13 @@ logger = logging.getLogger(__name__)
 Job = TypeVar("Job")
 
 
-class Later(Protocol):
+class CallLater(Protocol):
     """`loop.call_later`."""
 
     def __call__(self, delay: float, callback: Callable[[], None], /) -> Any: ...
 
 
-class Lane(Generic[Job]):
+class ElasticThreadPool(Generic[Job]):
     """A line of jobs and the threads that do them.
 
     `work(job)` runs in a lane thread and must not raise; `refuse(job)` runs on the loop for a job that waited too long;
@@ -42,7 +42,7 @@ class Lane(Generic[Job]):
         work: Callable[[Job], None],
         refuse: Callable[[Job], None],
         leave: Callable[[], None],
-        later: Later,
+        later: CallLater,
         most: int = 16,
         most_aside: int = 4,
         patience: float = 0.010,
@@ -68,7 +68,7 @@ class Lane(Generic[Job]):
 
     @property
     def waiting(self) -> int:
-        """How many jobs nobody has begun."""
+        """How many jobs have not started."""
         return len(self._line)
 
     def submit(self, job: Job) -> None:
@@ -170,7 +170,7 @@ class Lane(Generic[Job]):
 
 
 class _Thread(threading.Thread):
-    def __init__(self, lane: Lane[Any], now: float) -> None:
+    def __init__(self, lane: ElasticThreadPool[Any], now: float) -> None:
         super().__init__(name="lane", daemon=True)
         self.lane = lane
         self.began = now

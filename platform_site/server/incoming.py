@@ -1,12 +1,12 @@
-"""The request as Django sees it, made from RSGI's scope, and who the client is.
+"""The request as Django sees it, made from RSGI's scope, and the client's address.
 
-`Incoming` fills the place of WSGIRequest: the same META names, the body already read. Three differences, on purpose:
+`Incoming` takes the place of WSGIRequest: the same META names, the body already read. Three deliberate differences:
 
-- a header that came twice is joined by commas, as HTTP allows, but named in `repeated_headers`, so that two
-  `Authorization` headers are seen as two;
+- a repeated header is joined by commas, as HTTP allows, but named in `repeated_headers`, so that two `Authorization`
+  headers are seen as two;
 - a header whose name contains an underscore is dropped: `X_Forwarded_For` would otherwise pass for `X-Forwarded-For`;
 - forwarding headers never reach META. `X-Forwarded-For` and `-Proto` of a peer in `TRUSTED_PROXIES` become the client's
-  address and the scheme; from anybody else they are nothing.
+  address and the scheme; from other peers they are ignored.
 """
 
 import ipaddress
@@ -84,7 +84,7 @@ def meta_name(header: str) -> str | None:
 
 _usual_name: Final = lru_cache(maxsize=512)(meta_name)
 _USUAL: Final = 64
-"""Characters. Longer names, which anybody can send by the thousand, are not remembered."""
+"""Characters. Longer names, which any client can send by the thousand, are not cached."""
 
 
 def headers_into(meta: dict[str, Any], headers: Iterable[tuple[str, str]]) -> frozenset[str]:
@@ -115,6 +115,7 @@ _READ: Final = frozenset(
         "idempotency-key",
         "if-match",
         "if-none-match",
+        "last-event-id",
         "origin",
         "prefer",
         "transfer-encoding",
@@ -153,7 +154,8 @@ class Forwarding:
         """The client's address and scheme. `peer` is the address that opened the connection.
 
         The list of `X-Forwarded-For` is read from its end: each trusted proxy vouches for the entry before its own, and
-        the first address that is not a trusted proxy's is the client. What the client itself wrote stands left of it.
+        the first address that is not a trusted proxy's is the client. Entries to its left were written by the client
+        itself.
         """
         if not self._networks or not self.trusts(peer):
             return peer, scheme
@@ -172,7 +174,7 @@ class Forwarding:
             try:
                 ipaddress.ip_address(address)
             except ValueError:
-                break  # nobody we trust wrote that
+                break  # not written by a trusted proxy
             client = address
             if not self.trusts(address):
                 break

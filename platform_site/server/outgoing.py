@@ -22,7 +22,7 @@ def headers_of(response: HttpResponseBase) -> list[tuple[str, str]]:
     """The header lines, cookies included. A value that HTTP cannot carry is left out and logged."""
     # Not `items()`, which looks each up again by its name: four calls for each header.
     lines: list[tuple[str, str]] = [*response.headers._store.values()]
-    if "cookies" in response.__dict__:  # our own answers have none before somebody asks for them
+    if "cookies" in response.__dict__:  # our responses create the attribute only when it is read
         for cookie in response.cookies.values():
             lines.append(("Set-Cookie", cookie.output(header="").lstrip()))
     text = "".join([value for _, value in lines])
@@ -60,5 +60,5 @@ def send(protocol: Any, response: HttpResponseBase, *, last: bool = False) -> No
         return
     transport = protocol.response_stream(response.status_code, headers)
     for chunk in chain(first, chunks):
-        # The future is done when it returns (Granian queues without a bound); a client that went away raises.
+        # The future is done when it returns (Granian queues without a bound); a disconnected client raises.
         transport.send_bytes(bytes(chunk))

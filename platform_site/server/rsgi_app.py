@@ -23,10 +23,12 @@ import orjson
 
 from platform_site.concurrency import server_hints
 from platform_site.http import errors
+from platform_site.http.event_streams import EventStreamResponse
 from platform_site.http.requests import close_request, current_request_id, open_request
 from platform_site.identity import ids
-from platform_site.server.body_reader import BROKE_OFF, Arrivals, Then, tell_at_once
-from platform_site.server.elastic_pool import Lane
+from platform_site.server.body_reader import DISCONNECTED, BodyReader, Then, set_result_now
+from platform_site.server.elastic_pool import ElasticThreadPool
+from platform_site.server.event_streams import stream
 from platform_site.server.incoming import Forwarding, Incoming, headers_into, host_of_socket, mark_unreadable
 from platform_site.server.outgoing import send
 
@@ -54,6 +56,8 @@ class Exchange:
 
     request: Incoming
     protocol: Any
+    client: str
+    """The peer of the connection, `address:port`."""
     finish: Callable[[], None]
     parked: server_hints.Parked | None = None
     """What the request waits for, or was given after a wait."""
@@ -65,17 +69,19 @@ class Exchange:
             self.parked.give_up()
 
 
-class Bridge:
+class RsgiApplication:
     """Granian on one side, Django's handler on the other. One for each process, loaded once, started in each worker."""
 
     def __init__(self) -> None:
-        self._lane: Lane[Exchange]
-        self._arrivals: Arrivals
+        self._lane: ElasticThreadPool[Exchange]
+        self._arrivals: BodyReader
         self._handler: Any
         self._front: Callable[[Any], Any]
         self._is_for_machines: Callable[[str], bool]
         self._look_after: Callable[[], None]
+        self._loop: asyncio.AbstractEventLoop
         self._forwarding = Forwarding(())
+        self._streams: set[asyncio.Task[None]] = set()
         self.leaving = False
         """This process ends soon: every answer asks its client to come again by another connection."""
 
@@ -89,20 +95,22 @@ class Bridge:
         from django.core.handlers.base import BaseHandler
         from django.urls import get_resolver
 
-        from platform_site.fastpath import connection_cleanup
-        from platform_site.http.middleware import is_for_machines
-
         django.setup(set_prefix=False)
+
+        # These import models.
+        from platform_site.fastpath import connection_cleanup
+        from platform_site.http.middleware import is_api_path
+
         handler = BaseHandler()
         with warnings.catch_warnings():
-            # Static files come from the packages themselves where nobody ran collectstatic.
+            # Static files come from the packages themselves when collectstatic was not run.
             warnings.filterwarnings("ignore", message="No directory at")
             handler.load_middleware()
         _walk(get_resolver())
         self._forwarding = Forwarding(settings.TRUSTED_PROXIES)
         connection_cleanup.take_over()
-        self._look_after = connection_cleanup.look_after
-        self._is_for_machines = is_for_machines
+        self._look_after = connection_cleanup.watch_connection
+        self._is_for_machines = is_api_path
         # Without the wrapper that makes answers of exceptions: the front does so itself for machines.
         self._front = inspect.unwrap(handler._middleware_chain)  # type: ignore[attr-defined]
         self._handler = handler
@@ -117,15 +125,16 @@ class Bridge:
         of_the_loop = threading.get_ident()
 
         def later(delay: float, call: Callable[[], None]) -> None:
-            if threading.get_ident() == of_the_loop:  # a timer that sets itself again need not wake anybody
+            if threading.get_ident() == of_the_loop:  # a timer that sets itself again need not wake the loop
                 loop.call_later(delay, call)
             else:
                 loop.call_soon_threadsafe(loop.call_later, delay, call)
 
+        self._loop = loop
         availability.serve_by(settings.LANE_THREADS)
-        tell_at_once(loop)
-        self._arrivals = Arrivals(later, BODY_SECONDS, RequestTimeout())
-        self._lane = Lane(
+        set_result_now(loop)
+        self._arrivals = BodyReader(later, BODY_SECONDS, RequestTimeout())
+        self._lane = ElasticThreadPool(
             work=self._work,
             refuse=self._refuse,
             leave=connections.close_all,
@@ -135,7 +144,7 @@ class Bridge:
             patience=settings.LANE_PATIENCE,
             longest_wait=settings.LANE_LONGEST_WAIT,
         )
-        server_hints.begin_of_server = self._lane.step_aside
+        server_hints.set_server = self._lane.step_aside
 
     def stop(self) -> None:
         """End the threads, and with them their database connections. No request is in hand any more."""
@@ -145,14 +154,14 @@ class Bridge:
 
     # ── on Granian's threads ─────────────────────────────────────────────────────────────────────────────────────────
     def begin(self, scope: Any, protocol: Any, finish: Callable[[], None]) -> Coroutine[Any, Any, None] | None:
-        """Do all up to the lane; a body of a stated length is awaited on the way.
+        """Do everything up to the thread pool; a body with a Content-Length is awaited on the way.
 
-        Returns what is left for the loop: to read a body whose length nobody knows or that is too large. Any thread may
-        call it; `finish` is called once, from any thread, when the answer is with Granian.
+        Returns the work left for the loop: to read a body of unknown length or one that is too large. Any thread may
+        call it; `finish` is called once, from any thread, when Granian has the response.
         """
         path = scope.path
         if path == "/healthz" and scope.method in {"GET", "HEAD"}:
-            _answer_health(protocol)
+            _send_health(protocol)
             finish()
             return None
         headers = scope.headers
@@ -168,7 +177,8 @@ class Bridge:
         unreadable: frozenset[str] = frozenset()
         if repeated or len(headers) != len(items):  # there are as many headers as names
             unreadable = mark_unreadable(meta, headers.keys(), items)
-        address, scheme = self._forwarding.client(host_of_socket(scope.client), scope.scheme, items)
+        client = scope.client
+        address, scheme = self._forwarding.client(host_of_socket(client), scope.scheme, items)
         meta["REMOTE_ADDR"] = address
         named = meta.get("HTTP_HOST")
         authority = scope.authority
@@ -180,25 +190,25 @@ class Bridge:
             server.rpartition(":")[2] or "80",
         )
         try:
-            if "x-forwarded-for" in unreadable and self._forwarding.trusts(host_of_socket(scope.client)):
+            if "x-forwarded-for" in unreadable and self._forwarding.trusts(host_of_socket(client)):
                 raise errors.InvalidRequest("X-Forwarded-For has bytes outside ASCII.")  # whose client is it?
             _check_host(named, meta)
             _check(meta, path, repeated)
         except errors.ApiError as error:
-            _answer_error(protocol, error, meta.get("HTTP_X_REQUEST_ID"), close=True)
+            _send_error(protocol, error, meta.get("HTTP_X_REQUEST_ID"), close=True)
             finish()
             return None
 
         def go_on(body: bytes | errors.ApiError) -> None:
             try:
                 if isinstance(body, errors.ApiError):
-                    _answer_error(protocol, body, meta.get("HTTP_X_REQUEST_ID"), close=True)
+                    _send_error(protocol, body, meta.get("HTTP_X_REQUEST_ID"), close=True)
                     finish()
                 else:
-                    self._lane.submit(Exchange(Incoming(path, meta, body, scheme, repeated), protocol, finish))
+                    self._lane.submit(Exchange(Incoming(path, meta, body, scheme, repeated), protocol, client, finish))
             except BaseException:
                 logger.exception("a request could not be begun")
-                finish()  # without an answer of ours Granian sends its own 500
+                finish()  # without a response of ours Granian sends its own 500
 
         stated = meta.get("CONTENT_LENGTH")
         if "HTTP_TRANSFER_ENCODING" in meta or (stated is not None and _is_too_large(stated)):
@@ -212,7 +222,7 @@ class Bridge:
     def _refuse(self, exchange: Exchange) -> None:
         """The lane is stuck and the line too long: say so rather than let the client wait."""
         logger.error("no thread became free in time")  # and not for whom: a path may hold a secret
-        _answer_error(exchange.protocol, errors.Unavailable(), exchange.request.META.get("HTTP_X_REQUEST_ID"))
+        _send_error(exchange.protocol, errors.Unavailable(), exchange.request.META.get("HTTP_X_REQUEST_ID"))
         exchange.end()
 
     # ── in the lane ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -230,25 +240,41 @@ class Bridge:
     def _answer(self, exchange: Exchange, request: Incoming) -> None:
         """Send the response. Raises Parked for a request that is to be repeated."""
         response = None
-        is_parked = False
+        goes_on = False
         try:
-            # What Django's handler does around its middleware (URLconf, log of errors) is for people's addresses.
+            # What Django's handler does around its middleware (URLconf, error log) is for the HTML pages.
             answer = self._front if self._is_for_machines(request.path) else self._handler.get_response
             response = answer(request)
-            send(exchange.protocol, response, last=self.leaving)
+            if isinstance(response, EventStreamResponse):
+                self._loop.call_soon_threadsafe(self._begin_stream, exchange, response)
+                goes_on = True
+            else:
+                send(exchange.protocol, response, last=self.leaving)
         except server_hints.Parked:
-            is_parked = True
+            goes_on = True
             raise
         except BaseException:
             logger.exception("a request was not answered by Django")
             # If the answer has begun, this is ignored; else the client gets the envelope rather than an empty 500.
-            _answer_error(exchange.protocol, errors.Internal(), request.META.get("HTTP_X_REQUEST_ID"))
+            _send_error(exchange.protocol, errors.Internal(), request.META.get("HTTP_X_REQUEST_ID"))
         finally:
-            if not is_parked:
+            if not goes_on:
                 exchange.end()
-            # After the client has its answer.
-            if response is not None:
-                response.close()
+                # After the client has its answer.
+                if response is not None:
+                    response.close()
+
+    # ── on the loop ──────────────────────────────────────────────────────────────────────────────────────────────────
+    def _begin_stream(self, exchange: Exchange, response: EventStreamResponse) -> None:
+        task = self._loop.create_task(stream(exchange.protocol, exchange.client, response))
+        self._streams.add(task)
+
+        def end(task: asyncio.Task[None]) -> None:
+            self._streams.discard(task)
+            exchange.end()
+            response.close()
+
+        task.add_done_callback(end)
 
 
 def _walk(resolver: Any) -> None:
@@ -301,7 +327,7 @@ def _check(meta: dict[str, Any], path: str, repeated: frozenset[str]) -> None:
 
 
 async def _read(protocol: Any, meta: dict[str, Any], then: Then) -> None:
-    """On the loop: read a body whose length nobody stated, or refuse one that is too large."""
+    """On the loop: read a body of unknown length, or refuse one that is too large."""
     body: bytes | errors.ApiError
     try:
         if "CONTENT_LENGTH" in meta:
@@ -317,7 +343,7 @@ async def _read(protocol: Any, meta: dict[str, Any], then: Then) -> None:
     except errors.ApiError as error:
         body = error
     except Exception:  # RSGI raises its own for a connection that broke
-        body = errors.InvalidRequest(BROKE_OFF)
+        body = errors.InvalidRequest(DISCONNECTED)
     then(body)
 
 
@@ -353,12 +379,12 @@ async def _drain(protocol: Any) -> None:
         logger.debug("an oversized body was not read to its end", exc_info=True)
 
 
-def _answer_health(protocol: Any) -> None:
+def _send_health(protocol: Any) -> None:
     headers = [("Content-Type", "application/json"), ("Cache-Control", "no-store"), ("X-Request-Id", ids.new("req"))]
     protocol.response_bytes(200, headers, _HEALTHY)
 
 
-def _answer_error(protocol: Any, error: errors.ApiError, offered_id: str | None, *, close: bool = False) -> None:
+def _send_error(protocol: Any, error: errors.ApiError, offered_id: str | None, *, close: bool = False) -> None:
     """The envelope, without Django. Ignored by the protocol object if an answer was sent before."""
     token = open_request(offered_id)
     request_id = current_request_id()
@@ -375,5 +401,5 @@ def _answer_error(protocol: Any, error: errors.ApiError, offered_id: str | None,
     close_request(token)
 
 
-bridge = Bridge()
+application = RsgiApplication()
 """The process's own."""

@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 STOP_SECONDS: Final = 8
 """How long a worker may finish what it began when the service stops."""
 REPLACED_SECONDS: Final = 330
-"""The same when it was replaced, which holds nobody up: a call of a function may take 300 s on the largest plan."""
+"""The same when it was replaced, which delays nothing: a call of a function may take 300 s on the largest plan."""
 START_SECONDS: Final = 60
 """At a reload, how long a new worker may take until it serves; so long the old one does."""
 _FALSE_START_SECONDS: Final = 0.3
@@ -62,7 +62,7 @@ class Server(MPServer):
         self._load = load
         self._served_at, self._false_starts = 0.0, 0
         self._replaced: list[Any] = []
-        self.respawned_wrks = _NeverALoop()
+        self.respawned_wrks = _NoEventLoop()
 
     def _init_shared_socket(self) -> None:
         self._sso = None
@@ -76,7 +76,7 @@ class Server(MPServer):
         if multiprocessing.get_start_method() == "fork":
             self._shd: Any = _held(self._listeners[idx].fileno())
         else:
-            self._shd = _ToBeHeld(self._listeners[idx])
+            self._shd = _Lockable(self._listeners[idx])
         return super()._spawn_worker(idx, target, callback_loader)
 
     def _respawn_workers(self, workers: list[int], spawn_target: Any, target_loader: Any, delay: float = 0) -> None:
@@ -152,21 +152,21 @@ def _held(descriptor: int) -> SocketHolder:
     return SocketHolder(descriptor, False, BACKLOG)  # type: ignore[call-arg]  # its stub does not know this constructor
 
 
-class _ToBeHeld:
+class _Lockable:
     """A socket on its way to a process that is no fork, where it arrives as Granian holds it."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _taken_over, (self._listener,)
+        return _replaced, (self._listener,)
 
 
-def _taken_over(listener: socket.socket) -> SocketHolder:
+def _replaced(listener: socket.socket) -> SocketHolder:
     return _held(listener.detach())
 
 
-class _NeverALoop(dict[int, float]):
+class _NoEventLoop(dict[int, float]):
     """Stands where Granian remembers respawns. Remembering none, it sees no crash loop; ours is in _respawn_workers."""
 
     def __setitem__(self, index: int, at: float) -> None:
@@ -186,20 +186,20 @@ class _Load:
     def __call__(self, *_: Any) -> Any:
         die_with_parent(self._main, signal.SIGTERM)
         gc.set_threshold(*self._collect_after)
-        from platform_site.server.rsgi_app import bridge
+        from platform_site.server.rsgi_app import application
 
-        bridge.load()
+        application.load()
         gc.collect()
         gc.freeze()  # what was made while loading lives for ever: spare the collector, and the pages shared by fork
         self.served_at.value = time.monotonic()
-        return bridge
+        return application
 
 
 def _let_workers_end_from_the_first() -> None:
     """A worker that is told to end before it serves does so.
 
-    With what it inherits from the main process it would note that there and serve on, and the stop of the service would
-    wait for it in vain; and Python forgets what arrives while it forks.
+    With the signal handler inherited from the main process it would only note the signal and serve on, and the service
+    would wait for it in vain while stopping; and Python drops signals that arrive while it forks.
     """
 
     def begin() -> None:
@@ -223,13 +223,13 @@ def serve(listeners: list[socket.socket], *, preload: bool, log: dict[str, Any] 
     code it has. Without it each worker imports the code as it is at its start. `log` is a logging dictConfig.
     """
     load = _Load()
-    # Afresh without it: a fork has every module that this process has, and with them the release it was started with.
+    # Spawned without preloading: a fork has every module that this process has, and so the code it was started with.
     multiprocessing.set_start_method("fork" if preload else "spawn", force=True)
     if preload:
         _let_workers_end_from_the_first()
-        from platform_site.server.rsgi_app import bridge
+        from platform_site.server.rsgi_app import application
 
-        bridge.load()
+        application.load()
         gc.collect()
         gc.freeze()
     server = Server(

@@ -4,7 +4,7 @@ Granian would make an asyncio task of every request; for one without a body that
 60 µs of CPU for nothing. So this takes the place of Granian's own worker function (a parameter of its `serve`): its
 scheduler asks the bridge first, in the thread where the request arrived, and only a body of unknown length goes to
 the loop. The names from `granian` with an underscore are its internals, which is why pyproject.toml pins its minor
-release; tests/services/test_wire.py would notice any change.
+release; tests/services/test_raw_http.py would notice any change.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from granian.server.common import WORKERS_METHODS
 from granian.server.mp import WorkerProcess
 
 from platform_site.concurrency import server_hints
-from platform_site.server.rsgi_app import Bridge
+from platform_site.server.rsgi_app import RsgiApplication
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ LEAVE_SECONDS: Final = 0.5
 class _Scheduler(CallbackScheduler):
     """Told by Granian of every request, on the thread of its runtime."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, bridge: Bridge, *_: None) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, bridge: RsgiApplication, *_: None) -> None:
         super().__init__()
         reading: set[asyncio.Task[None]] = set()  # the loop itself holds its tasks weakly
 
@@ -57,7 +57,7 @@ class _Scheduler(CallbackScheduler):
 @WorkerProcess.wrap_target  # type: ignore[untyped-decorator]
 def work(
     worker_id: int,
-    bridge: Bridge,
+    bridge: RsgiApplication,
     sock: Any,
     ipc: Any,
     loop: asyncio.AbstractEventLoop,
@@ -83,7 +83,8 @@ def work(
 
     def leave() -> None:
         # Told to stop, Granian closes every connection that is idle at that moment, and a client whose request is on
-        # its way gets no answer. So first nobody new is let in, and the busy are sent away, each by its own answer.
+        # its way gets no response. So new connections are refused first, and busy ones are closed by their own
+        # response.
         if not bridge.leaving:
             bridge.leaving = True
             for end in server_hints.when_leaving:
@@ -98,12 +99,15 @@ def work(
     stop.add_cb(lambda: loop.call_soon_threadsafe(ended.set))
     bridge.start(loop)
     # Here, not above: without `--preload` a worker imports the application as it is at its own start.
-    from platform_site.observability.metrics import keep_share
+    from platform_site.observability.metrics import open_metrics_file
     from platform_site.observability.traffic import Reporter
+    from platform_site.request_log.writer import Writers
 
-    keep_share()
+    open_metrics_file()
     reporter = Reporter()
     reporter.start()
+    request_log = Writers()
+    request_log.start()
     make: Any = RSGIWorker  # its stub is of an older release
     worker = make(
         worker_id,
@@ -127,6 +131,7 @@ def work(
     loop.run_until_complete(ended.wait())
     bridge.stop()
     reporter.stop()
+    request_log.stop()
     if multiprocessing.get_start_method() != "fork":
         # As a fork ends: with its interpreter Granian's threads would be ended half-way, and panic.
         sys.stdout.flush()
@@ -137,8 +142,8 @@ def work(
 def _stop_accepting(descriptor: int) -> None:
     """Let this process accept no more connections, while they go on queueing for the next worker of the socket.
 
-    Closing would not do, since Granian goes on using the number; so the number gets another socket, to which nobody
-    connects.
+    Closing would not do, since Granian goes on using the file descriptor; so it is replaced by another socket, to which
+    no client connects.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silence:
         silence.bind("")  # Linux finds a name that is no file
